@@ -1,0 +1,127 @@
+//! What a caller may ask about its hold without going anywhere: one cell shared by the engine,
+//! which writes it, and the guards, which read it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::LostReason;
+use crate::moment::Moment;
+use crate::owner::Key;
+use crate::wire::{Name, OwnerId};
+
+/// Called once, on the engine's thread, when the hold is lost. Must not block.
+pub(crate) type LostWatcher = Box<dyn FnOnce(LostReason) + Send>;
+
+const LIVE: u8 = 0;
+const RELEASED: u8 = u8::MAX;
+
+/// The shared view of one hold.
+pub(crate) struct HoldCell {
+    pub(crate) name: Name,
+    pub(crate) key: Key,
+    pub(crate) owner: OwnerId,
+    /// The fencing token; 0 when none was asked for.
+    token: u64,
+    deadline: AtomicU64,
+    count: AtomicU32,
+    /// [`LIVE`], [`RELEASED`] or the number of a [`LostReason`].
+    state: AtomicU8,
+    watchers: Mutex<Vec<LostWatcher>>,
+}
+
+impl HoldCell {
+    pub(crate) fn new(name: Name, key: Key, owner: OwnerId, token: Option<u64>) -> Self {
+        HoldCell {
+            name,
+            key,
+            owner,
+            token: token.unwrap_or(0),
+            deadline: AtomicU64::new(0),
+            count: AtomicU32::new(0),
+            state: AtomicU8::new(LIVE),
+            watchers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The fencing token drawn with the first acquisition.
+    pub(crate) fn token(&self) -> Option<u64> {
+        (self.token != 0).then_some(self.token)
+    }
+
+    /// The moment after which the hold is not trusted any more.
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// How many levels the hold has.
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Whether the hold can be relied on at `now`.
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
+        self.state.load(Ordering::Acquire) == LIVE && now < self.deadline()
+    }
+
+    /// Why the hold was lost; a deadline that has passed at `now` counts even before the engine
+    /// has noticed it (a paused process must not trust its hold when it continues).
+    pub(crate) fn lost(&self, now: Moment) -> Option<LostReason> {
+        match self.state.load(Ordering::Acquire) {
+            LIVE => (now >= self.deadline()).then_some(LostReason::Expired),
+            RELEASED => None,
+            reason => LostReason::from_number(reason),
+        }
+    }
+
+    // ---- written by the engine only ----
+
+    pub(crate) fn set_deadline(&self, deadline: Moment) {
+        self.deadline.store(deadline.0, Ordering::Release);
+    }
+
+    pub(crate) fn set_count(&self, count: u32) {
+        self.count.store(count, Ordering::Release);
+    }
+
+    pub(crate) fn set_released(&self) {
+        let _ = self.state.compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Marks the hold lost; the first reason stays.
+    pub(crate) fn set_lost(&self, reason: LostReason) {
+        let _ = self.state.compare_exchange(LIVE, reason.number(), Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    // ---- told of a loss ----
+
+    /// Calls `watcher` when the hold is lost, at once if it is lost already.
+    /// It is dropped uncalled when the hold ends by release.
+    pub(crate) fn watch(&self, watcher: LostWatcher) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.state.load(Ordering::Acquire) {
+            LIVE => watchers.push(watcher),
+            RELEASED => {}
+            reason => {
+                drop(watchers);
+                if let Some(reason) = LostReason::from_number(reason) {
+                    watcher(reason);
+                }
+            }
+        }
+    }
+
+    /// Calls and forgets all watchers. The driver does this after the engine marked the loss.
+    pub(crate) fn tell(&self, reason: LostReason) {
+        let watchers = std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner));
+        for watcher in watchers {
+            watcher(reason);
+        }
+    }
+}
+
+impl fmt::Debug for HoldCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hold({:?} #{} x{})", self.name, self.owner, self.count())
+    }
+}

@@ -1,0 +1,99 @@
+//! What goes to Redis and what comes back: the only place that knows key and channel names, Lua
+//! texts, argument orders and the shape of replies.
+//!
+//! [`Op`] and [`Reply`] are plain data, so that the engine can speak of them without doing I/O.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::LostReason;
+
+/// A validated lock name: UTF-8, 1 to 1,024 bytes.
+pub(crate) type Name = Arc<str>;
+
+/// The number behind the client's uuid in an owner: drawn for every first acquisition, never reused.
+pub(crate) type OwnerId = u64;
+
+/// How a fencing token is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Fencing {
+    /// No token.
+    #[default]
+    Off,
+    /// A token whose counter key expires 25 hours after its last use.
+    Expiring,
+    /// A token whose counter key stays for ever.
+    Persistent,
+}
+
+/// One script call. All are idempotent: any copy may arrive any number of times, late or never.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Take the lock (`count` 1) or set our hold count to `count`; remaining time becomes
+    /// max(remaining, `lease`). Carries a not-after.
+    Acquire { name: Name, owner: OwnerId, count: u32, lease: Duration, fencing: Fencing },
+    /// Set our hold count to `remaining` with time `ttl`, or free the lock and publish when it is 0.
+    /// Carries a not-after when `remaining` is not 0.
+    Release { name: Name, owner: OwnerId, remaining: u32, ttl: Duration },
+    /// Give every hold max(remaining, ttl); never recreates what is gone.
+    Renew { holds: Vec<Renewal> },
+    /// Delete the lock whoever holds it, and publish.
+    Force { name: Name },
+    /// Read who holds the lock.
+    Inspect { name: Name },
+}
+
+/// One hold of an [`Op::Renew`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Renewal {
+    pub(crate) name: Name,
+    pub(crate) owner: OwnerId,
+    pub(crate) ttl: Duration,
+}
+
+/// The decoded answer to an [`Op`], without the server's clock (the driver keeps that).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// We hold the lock with the asked count. `ttl` is what remains on the server now.
+    Acquired { ttl: Duration, token: Option<u64> },
+    /// Another owner holds it, for `ttl` (`None`: the key has no expiry).
+    Busy { ttl: Option<Duration> },
+    /// Re-entry: our field is gone.
+    Gone(LostReason),
+    /// Other data, or another kind of lock, lies at the name: what it is, for people.
+    Foreign(String),
+    /// This copy came after its not-after; nothing was done.
+    Stale,
+    /// The lock was ours and is free now.
+    Released,
+    /// The lock is ours with the lower count.
+    Kept,
+    /// One result per hold of the request, in order.
+    Renewed(Vec<RenewReply>),
+    /// Whether there was a lock to delete.
+    Forced(bool),
+    /// Who holds it, if anybody does.
+    Holder(Option<Holder>),
+}
+
+/// What happened to one hold of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RenewReply {
+    /// Renewed.
+    Kept,
+    /// Not ours any more.
+    Gone(LostReason),
+    /// The server refused the commands for this key; try again.
+    Failed,
+}
+
+/// Who holds a lock, as Redis tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The owner as it stands in Redis: `<client uuid>:<number>`.
+    pub owner: String,
+    /// Its hold count.
+    pub count: u32,
+    /// How long the lock lives without a renewal; `None` if the key has no expiry.
+    pub remaining: Option<Duration>,
+}
