@@ -114,7 +114,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Makes an error; `message` names the value and the remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Box::new(Inner { kind, message: message.into(), lock: None, reason: None }))
+        Error(Box::new(Inner {
+            kind,
+            message: message.into(),
+            lock: None,
+            reason: None,
+        }))
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -187,13 +192,19 @@ mod tests {
         numbers.dedup();
         names.sort_unstable();
         names.dedup();
-        assert_eq!((numbers.len(), names.len()), (ErrorKind::ALL.len(), ErrorKind::ALL.len()));
+        assert_eq!(
+            (numbers.len(), names.len()),
+            (ErrorKind::ALL.len(), ErrorKind::ALL.len())
+        );
         assert!(!numbers.contains(&0));
     }
 
     #[test]
     fn an_error_prints_kind_reason_lock_and_text() {
         let error = Error::lost(&Arc::from("orders:42"), LostReason::Deleted);
-        assert_eq!(error.to_string(), "lost (deleted): lock \"orders:42\": The key was deleted, evicted or flushed.");
+        assert_eq!(
+            error.to_string(),
+            "lost (deleted): lock \"orders:42\": The key was deleted, evicted or flushed."
+        );
     }
 }

@@ -4,14 +4,33 @@
 //! [`Input`] with the current [`Moment`]; everything it wants comes out as an [`Output`]. So the
 //! same code runs under the driver and in a simulation.
 
+mod asking;
+mod holding;
+mod renewing;
+mod settling;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod timing;
+mod waiting;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, LostReason, Result};
-use crate::event::Event;
+use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::event::{Counters, Event, Level as EventLevel};
 use crate::hold::HoldCell;
+use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Fencing, Holder, Name, Op, OwnerId, Reply};
+
+use asking::{Closing, Link, Query};
+use holding::Hold;
+use settling::Cleanup;
+use timers::{Timer, Timers};
+use timing::Jitter;
+use waiting::{Queue, Waiter};
 
 /// Names a request of a caller; drawn by the caller's side, never reused.
 pub(crate) type RequestId = u64;
@@ -31,7 +50,9 @@ pub(crate) enum Input {
     Dropped { owner: OwnerId, level: LevelId },
     /// A handle was lost without release: stop renewing for its level, and warn.
     Abandoned { owner: OwnerId, level: LevelId },
-    /// The thread or task behind this key has ended: stop renewing what it still holds, and warn.
+    /// This level is no longer tied to a guard: only its key can release it, so it ends with its key.
+    Detached { owner: OwnerId, level: LevelId },
+    /// The thread or task behind this key has ended: stop renewing its detached levels, and warn.
     KeyEnded(Key),
     /// What became of a call: exactly one per [`Output::Send`].
     Outcome { call: CallId, outcome: Outcome },
@@ -56,7 +77,12 @@ pub(crate) enum Request {
     /// Be told when the server is reached, or why it cannot be.
     Connect,
     /// Hold the lock. `wait`: `None` for ever, zero: try once.
-    Acquire { name: Name, key: Key, wait: Option<Duration>, terms: Terms },
+    Acquire {
+        name: Name,
+        key: Key,
+        wait: Option<Duration>,
+        terms: Terms,
+    },
     /// Give back one level.
     Release(Target),
     /// Make the lock live at least `lease` from now.
@@ -116,7 +142,10 @@ pub(crate) enum Outcome {
 pub(crate) enum Done {
     Connected,
     /// The lock is held; dropping the level must be told to the engine.
-    Granted { cell: Arc<HoldCell>, level: LevelId },
+    Granted {
+        cell: Arc<HoldCell>,
+        level: LevelId,
+    },
     Released,
     Extended,
     Forced(bool),
@@ -129,7 +158,11 @@ pub(crate) enum Done {
 #[derive(Debug)]
 pub(crate) enum Output {
     /// Send this call; report an [`Input::Outcome`] at the latest `limit` from now.
-    Send { call: CallId, op: Op, limit: Duration },
+    Send {
+        call: CallId,
+        op: Op,
+        limit: Duration,
+    },
     /// Have the channel of this name subscribed, and again after every gap, until told otherwise.
     Subscribe(Name),
     /// The channel of this name is not needed any more.
@@ -159,22 +192,264 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
 }
 
-/// The lock machine of one client.
-pub(crate) struct Engine {}
+/// Why a call was sent, to know what its outcome means.
+#[derive(Debug)]
+enum Purpose {
+    /// The head of a queue tries for a first acquisition.
+    Try(RequestId),
+    /// The command in flight of a hold: re-entry, release or extension.
+    Command(OwnerId),
+    /// A renewal of these holds, in the order of the request.
+    Renewal(Vec<OwnerId>),
+    /// A clean-up release.
+    Cleanup(OwnerId),
+    /// A force-release or an inspection.
+    Query(RequestId),
+}
+
+/// A call in flight.
+#[derive(Debug)]
+struct Call {
+    purpose: Purpose,
+    sent: Moment,
+}
+
+/// The lock machine of one client. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    config: Config,
+    counters: Arc<Counters>,
+    jitter: Jitter,
+    /// The moment of the input being handled.
+    now: Moment,
+    /// What the input being handled has caused so far.
+    out: Vec<Output>,
+    last_id: u64,
+    link: Link,
+    calls: HashMap<CallId, Call>,
+    /// Names that somebody here holds or waits for.
+    queues: HashMap<Name, Queue>,
+    waiters: HashMap<RequestId, Waiter>,
+    holds: HashMap<OwnerId, Hold>,
+    cleanups: HashMap<OwnerId, Cleanup>,
+    queries: HashMap<RequestId, Query>,
+    /// Which hold a caller waits on that wants something of a hold.
+    callers: HashMap<RequestId, OwnerId>,
+    timers: Timers,
+    closing: Option<Closing>,
+}
 
 impl Engine {
-    pub(crate) fn new(_config: Config, _counters: Arc<crate::event::Counters>) -> Self {
-        Engine {}
+    pub(crate) fn new(config: Config, counters: Arc<Counters>) -> Self {
+        Engine {
+            jitter: Jitter::new(config.seed),
+            config,
+            counters,
+            now: Moment::default(),
+            out: Vec::new(),
+            last_id: 0,
+            link: Link::default(),
+            calls: HashMap::new(),
+            queues: HashMap::new(),
+            waiters: HashMap::new(),
+            holds: HashMap::new(),
+            cleanups: HashMap::new(),
+            queries: HashMap::new(),
+            callers: HashMap::new(),
+            timers: Timers::default(),
+            closing: None,
+        }
     }
 
     /// Takes one input; what it causes is appended to `out`.
-    pub(crate) fn handle(&mut self, _now: crate::moment::Moment, _input: Input, _out: &mut Vec<Output>) {}
+    pub(crate) fn handle(&mut self, now: Moment, input: Input, out: &mut Vec<Output>) {
+        self.begin(now, out);
+        self.dispatch(input);
+        self.end(out);
+    }
 
     /// The next moment at which [`Engine::wake`] must be called, if nothing else happens.
-    pub(crate) fn next_wake(&self) -> Option<crate::moment::Moment> {
-        None
+    pub(crate) fn next_wake(&self) -> Option<Moment> {
+        self.timers.first()
     }
 
     /// Does what is due at `now`.
-    pub(crate) fn wake(&mut self, _now: crate::moment::Moment, _out: &mut Vec<Output>) {}
+    pub(crate) fn wake(&mut self, now: Moment, out: &mut Vec<Output>) {
+        self.begin(now, out);
+        let mut renewals = Vec::new();
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Waiter(id) => self.waiter_due(id),
+                Timer::Hold(owner) => renewals.extend(self.tend(owner)),
+                Timer::Cleanup(owner) => self.cleanup_due(owner),
+                Timer::Query(id) => self.query_due(id),
+                Timer::Outage => self.outage_over(),
+                Timer::Close => self.finish_close(),
+            }
+        }
+        if !renewals.is_empty() {
+            self.renew_with_neighbours(renewals);
+        }
+        self.end(out);
+    }
+
+    fn begin(&mut self, now: Moment, out: &mut Vec<Output>) {
+        // A clock handed in out of order must not move a deadline back.
+        self.now = self.now.max(now);
+        std::mem::swap(&mut self.out, out);
+    }
+
+    fn end(&mut self, out: &mut Vec<Output>) {
+        if self.closing.is_some() {
+            self.close_if_settled();
+        }
+        self.counters.holds.set(self.holds.len() as u64);
+        self.counters.waiting.set(self.waiters.len() as u64);
+        std::mem::swap(&mut self.out, out);
+    }
+
+    fn dispatch(&mut self, input: Input) {
+        match input {
+            Input::Request { id, request } => self.request(id, request),
+            Input::Cancel { id } => self.cancel(id),
+            Input::Dropped { owner, level } => self.leave(None, owner, Some(level)),
+            Input::Abandoned { owner, level } => self.abandon(owner, level),
+            Input::Detached { owner, level } => self.detach(owner, level),
+            Input::KeyEnded(key) => self.key_ended(key),
+            Input::Outcome { call, outcome } => self.outcome(call, outcome),
+            Input::Up => self.link_up(),
+            Input::Down(error) => self.link_down(error),
+            Input::Subscribed(name) => self.subscribed(&name),
+            Input::Unsubscribable(name, error) => self.unsubscribable(&name, &error),
+            Input::Message(name) => self.message(&name),
+            Input::Invalidated(names) => self.invalidated(names),
+        }
+    }
+
+    fn request(&mut self, id: RequestId, request: Request) {
+        if self.closing.is_some() {
+            return match request {
+                Request::Close { .. } => self.complete(id, Done::Closed(Vec::new())),
+                _ => self.fail(
+                    id,
+                    Error::new(ErrorKind::Closed, "the client is closed; open a new one"),
+                ),
+            };
+        }
+        match request {
+            Request::Connect => self.ask(id, None),
+            Request::Acquire {
+                name,
+                key,
+                wait,
+                terms,
+            } => self.acquire(id, name, key, wait, terms),
+            Request::Release(target) => self.release(id, &target),
+            Request::Extend { target, lease } => self.extend(id, &target, lease),
+            Request::Force { name } => self.ask(id, Some(Op::Force { name })),
+            Request::Inspect { name } => self.ask(id, Some(Op::Inspect { name })),
+            Request::Close { limit } => self.close(id, limit),
+        }
+    }
+
+    fn cancel(&mut self, id: RequestId) {
+        let error = || Error::new(ErrorKind::Cancelled, "the call was cancelled");
+        if self.waiters.contains_key(&id) {
+            self.give_up(id, error());
+        } else if self.queries.remove(&id).is_some() {
+            self.timers.disarm(Timer::Query(id));
+            self.fail(id, error());
+        } else {
+            self.cancel_command(id, error());
+        }
+    }
+
+    fn outcome(&mut self, call: CallId, outcome: Outcome) {
+        // A call whose purpose has gone (a lost hold, a cancelled question) is not in the table.
+        let Some(Call { purpose, sent }) = self.calls.remove(&call) else {
+            return;
+        };
+        if matches!(outcome, Outcome::Unanswered) {
+            self.counters.unanswered.add(1);
+        }
+        match purpose {
+            Purpose::Try(id) => self.tried(id, sent, outcome),
+            Purpose::Command(owner) => self.commanded(owner, call, sent, outcome),
+            Purpose::Renewal(owners) => self.renewed(&owners, sent, outcome),
+            Purpose::Cleanup(owner) => self.cleaned(owner, outcome),
+            Purpose::Query(id) => self.answered(id, outcome),
+        }
+    }
+
+    /// Keys that we have read were written by somebody else. That is never a verdict: holds are
+    /// renewed at once, which tells; waiters may try.
+    fn invalidated(&mut self, names: Option<Vec<Name>>) {
+        let names = names.unwrap_or_else(|| self.queues.keys().cloned().collect());
+        let mut renewals = Vec::new();
+        for name in &names {
+            let Some(queue) = self.queues.get(name) else {
+                continue;
+            };
+            renewals.extend(queue.holds.iter().copied());
+            self.hint(name);
+        }
+        self.renew_now(renewals);
+    }
+
+    // ---- small services for all parts ----
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn send(&mut self, purpose: Purpose, op: Op, limit: Duration) -> CallId {
+        let call = self.next_id();
+        self.counters.calls.add(1);
+        self.calls.insert(
+            call,
+            Call {
+                purpose,
+                sent: self.now,
+            },
+        );
+        self.out.push(Output::Send { call, op, limit });
+        call
+    }
+
+    fn complete(&mut self, id: RequestId, done: Done) {
+        self.callers.remove(&id);
+        self.out.push(Output::Complete {
+            id,
+            result: Ok(done),
+        });
+    }
+
+    fn fail(&mut self, id: RequestId, error: Error) {
+        self.callers.remove(&id);
+        match error.kind() {
+            ErrorKind::Timeout => self.counters.timeouts.add(1),
+            ErrorKind::Cancelled => self.counters.cancelled.add(1),
+            _ => {}
+        }
+        self.out.push(Output::Complete {
+            id,
+            result: Err(error),
+        });
+    }
+
+    fn event(
+        &mut self,
+        kind: &'static str,
+        level: EventLevel,
+        lock: &Name,
+        text: impl Into<String>,
+    ) {
+        self.out.push(Output::Event(Event {
+            kind,
+            level,
+            lock: Some(lock.clone()),
+            text: text.into(),
+        }));
+    }
 }

@@ -31,13 +31,25 @@ pub(crate) enum Fencing {
 pub(crate) enum Op {
     /// Take the lock (`count` 1) or set our hold count to `count`; remaining time becomes
     /// max(remaining, `lease`). Carries a not-after.
-    Acquire { name: Name, owner: OwnerId, count: u32, lease: Duration, fencing: Fencing },
+    Acquire {
+        name: Name,
+        owner: OwnerId,
+        count: u32,
+        lease: Duration,
+        fencing: Fencing,
+    },
     /// Set our hold count to `remaining` with time `ttl`, or free the lock and publish when it is 0.
     /// Carries a not-after when `remaining` is not 0.
-    Release { name: Name, owner: OwnerId, remaining: u32, ttl: Duration },
+    Release {
+        name: Name,
+        owner: OwnerId,
+        remaining: u32,
+        ttl: Duration,
+    },
     /// Give every hold max(remaining, ttl); never recreates what is gone.
     Renew { holds: Vec<Renewal> },
-    /// Delete the lock whoever holds it, and publish.
+    /// Delete the lock whoever holds it, and publish. Carries a not-after: a late copy must not hit
+    /// the next holder.
     Force { name: Name },
     /// Read who holds the lock.
     Inspect { name: Name },

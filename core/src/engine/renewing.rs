@@ -1,0 +1,176 @@
+//! The watchdog: due holds are renewed in batches, many names per call.
+
+use std::time::Duration;
+
+use super::holding::Phase;
+use super::{Engine, Outcome, Purpose, timing};
+use crate::event::Level as EventLevel;
+use crate::moment::Moment;
+use crate::wire::{Op, OwnerId, RenewReply, Renewal, Reply};
+
+/// The most names in one call, so that a script stays short.
+const BATCH: usize = 100;
+/// A hold whose renewal is due within this part of its period goes along with one that is due now.
+const EARLY: u32 = 10;
+/// Asks whether a hold exists without making it live longer.
+const LOOK: Duration = Duration::from_millis(1);
+
+impl Engine {
+    /// Renews `due` and takes along the holds that are due soon.
+    pub(super) fn renew_with_neighbours(&mut self, mut due: Vec<OwnerId>) {
+        let periods = due
+            .iter()
+            .filter_map(|owner| self.holds.get(owner)?.watched_lease())
+            .map(timing::period);
+        let horizon = self.now.after(periods.max().unwrap_or_default() / EARLY);
+        let neighbours = self.timers.holds_until(horizon).filter(|owner| {
+            self.holds.get(owner).is_some_and(|hold| {
+                let early = hold.watched_lease().map_or(Duration::ZERO, timing::period) / EARLY;
+                let soon = hold
+                    .renewal
+                    .due
+                    .is_some_and(|at| at <= self.now.after(early));
+                soon && !hold.renewal.in_flight && hold.phase == Phase::Held
+            })
+        });
+        due.extend(neighbours);
+        self.send_renewals(&due);
+    }
+
+    /// Renews these holds now, whatever their plan: their keys may have changed.
+    pub(super) fn renew_now(&mut self, owners: Vec<OwnerId>) {
+        let mut ready = Vec::with_capacity(owners.len());
+        for owner in owners {
+            let Some(hold) = self
+                .holds
+                .get_mut(&owner)
+                .filter(|hold| hold.phase == Phase::Held)
+            else {
+                continue;
+            };
+            if hold.renewal.in_flight {
+                hold.renewal.again = true;
+            } else if self.link.up {
+                ready.push(owner);
+            }
+        }
+        self.send_renewals(&ready);
+    }
+
+    fn send_renewals(&mut self, owners: &[OwnerId]) {
+        for batch in owners.chunks(BATCH) {
+            let mut lease = Duration::MAX;
+            let mut sent = Vec::with_capacity(batch.len());
+            let mut holds = Vec::with_capacity(batch.len());
+            for owner in batch {
+                // Work that came due twice in one turn is done once.
+                let Some(hold) = self
+                    .holds
+                    .get_mut(owner)
+                    .filter(|hold| !hold.renewal.in_flight)
+                else {
+                    continue;
+                };
+                hold.renewal.in_flight = true;
+                hold.renewal.again = false;
+                let watched = hold.watched_lease();
+                lease = lease.min(watched.unwrap_or(Duration::MAX));
+                let ttl = hold.capped(watched.unwrap_or(LOOK), self.now).max(LOOK);
+                holds.push(Renewal {
+                    name: hold.cell.name.clone(),
+                    owner: *owner,
+                    ttl,
+                });
+                sent.push(*owner);
+            }
+            for owner in &sent {
+                self.arm_hold(*owner);
+            }
+            if !holds.is_empty() {
+                self.send(
+                    Purpose::Renewal(sent),
+                    Op::Renew { holds },
+                    timing::limit(lease),
+                );
+            }
+        }
+    }
+
+    pub(super) fn renewed(&mut self, owners: &[OwnerId], sent: Moment, outcome: Outcome) {
+        match outcome {
+            Outcome::Answered(Reply::Renewed(results)) if results.len() == owners.len() => {
+                for (owner, result) in owners.iter().zip(results) {
+                    match result {
+                        RenewReply::Kept => self.renewal_kept(*owner, sent),
+                        RenewReply::Gone(reason) => self.renewal_refused(*owner, reason),
+                        RenewReply::Failed => self.renewal_failed(*owner, false),
+                    }
+                }
+            }
+            Outcome::Answered(_) | Outcome::Refused { .. } => {
+                owners
+                    .iter()
+                    .for_each(|owner| self.renewal_failed(*owner, false));
+            }
+            Outcome::Unanswered | Outcome::NotSent => {
+                owners
+                    .iter()
+                    .for_each(|owner| self.renewal_failed(*owner, true));
+            }
+        }
+    }
+
+    fn renewal_kept(&mut self, owner: OwnerId, sent: Moment) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        hold.renewal.in_flight = false;
+        hold.renewal.failing = false;
+        hold.renewal.silent = false;
+        if hold.phase == Phase::Held {
+            self.counters.renewed.add(1);
+            hold.renewed_at(sent);
+            if hold.renewal.again {
+                return self.renew_now(vec![owner]);
+            }
+        }
+        self.arm_hold(owner);
+    }
+
+    /// The server says that the hold is gone. A hold on its way out hears it from its release.
+    fn renewal_refused(&mut self, owner: OwnerId, reason: crate::error::LostReason) {
+        if self
+            .holds
+            .get(&owner)
+            .is_some_and(|hold| hold.phase == Phase::Held)
+        {
+            self.lose(owner, reason);
+        }
+    }
+
+    /// Tries again soon, until the deadline. `silent`: the server was not heard at all.
+    fn renewal_failed(&mut self, owner: OwnerId, silent: bool) {
+        let retry = self.now.after(self.jitter.retry());
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        hold.renewal.in_flight = false;
+        if hold.phase != Phase::Held {
+            return;
+        }
+        hold.renewal.due = Some(retry);
+        hold.renewal.silent = silent;
+        if !std::mem::replace(&mut hold.renewal.failing, true) {
+            let (name, left) = (hold.cell.name.clone(), self.now.until(hold.deadline));
+            let text = format!("not renewed, trying again; trusted for another {left:?}");
+            self.event("renewal_failed", EventLevel::Warn, &name, text);
+        }
+        self.arm_hold(owner);
+    }
+
+    /// After a reconnect every hold is looked at: that tells about losses and arms tracking again.
+    pub(super) fn renew_all(&mut self) {
+        let owners = self.holds.keys().copied().collect();
+        self.renew_now(owners);
+    }
+}

@@ -1,0 +1,143 @@
+//! Clean-up releases: what an owner that nobody uses any more may have left in Redis.
+//!
+//! Owners are never reused, so a compare-release can be sent as often as needed.
+
+use std::time::Duration;
+
+use super::timers::Timer;
+use super::timing::{self, STALE_SLACK};
+use super::{Engine, Outcome, Purpose};
+use crate::moment::Moment;
+use crate::wire::{Name, Op, OwnerId};
+
+/// A release that has no caller.
+#[derive(Debug)]
+pub(super) struct Cleanup {
+    name: Name,
+    in_flight: bool,
+    /// The not-after of an acquire copy that may still run: release once more after it.
+    again_at: Option<Moment>,
+    /// When to try again after a failure.
+    retry: Option<Moment>,
+    /// The lease has ended by then, so nothing can be left.
+    until: Moment,
+    limit: Duration,
+}
+
+impl Engine {
+    /// Releases whatever `owner` may have on `name`, now and, if a copy of its acquire may still
+    /// run until `alive_until`, once more after that.
+    pub(super) fn clean_up(
+        &mut self,
+        name: &Name,
+        owner: OwnerId,
+        lease: Duration,
+        alive_until: Option<Moment>,
+    ) {
+        let again_at = alive_until
+            .filter(|at| *at > self.now)
+            .map(|at| at.after(STALE_SLACK));
+        let limit = timing::limit(lease);
+        let until = again_at.unwrap_or(self.now).after(lease + limit);
+        if self.cleanups.contains_key(&owner) {
+            return;
+        }
+        self.cleanups.insert(
+            owner,
+            Cleanup {
+                name: name.clone(),
+                in_flight: false,
+                again_at,
+                retry: None,
+                until,
+                limit,
+            },
+        );
+        self.send_cleanup(owner);
+    }
+
+    fn send_cleanup(&mut self, owner: OwnerId) {
+        let Some(cleanup) = self.cleanups.get_mut(&owner) else {
+            return;
+        };
+        cleanup.retry = None;
+        if self.link.up && !cleanup.in_flight {
+            cleanup.in_flight = true;
+            let op = Op::Release {
+                name: cleanup.name.clone(),
+                owner,
+                remaining: 0,
+                ttl: Duration::ZERO,
+            };
+            let limit = cleanup.limit;
+            self.send(Purpose::Cleanup(owner), op, limit);
+        }
+        self.arm_cleanup(owner);
+    }
+
+    fn arm_cleanup(&mut self, owner: OwnerId) {
+        let Some(cleanup) = self.cleanups.get(&owner) else {
+            return;
+        };
+        let wanted = [cleanup.again_at, cleanup.retry]
+            .into_iter()
+            .flatten()
+            .filter(|_| self.link.up && !cleanup.in_flight);
+        let at = wanted.fold(cleanup.until, Moment::min);
+        self.timers.arm(Timer::Cleanup(owner), at);
+    }
+
+    pub(super) fn cleanup_due(&mut self, owner: OwnerId) {
+        let now = self.now;
+        let Some(cleanup) = self.cleanups.get_mut(&owner) else {
+            return;
+        };
+        if cleanup.until <= now {
+            return self.end_cleanup(owner);
+        }
+        let passed = |at: &mut Option<Moment>| at.take_if(|at| *at <= now).is_some();
+        let (again, retry) = (passed(&mut cleanup.again_at), passed(&mut cleanup.retry));
+        if again || retry {
+            self.send_cleanup(owner);
+        } else {
+            self.arm_cleanup(owner);
+        }
+    }
+
+    pub(super) fn cleaned(&mut self, owner: OwnerId, outcome: Outcome) {
+        let retry = self.now.after(self.jitter.retry());
+        let Some(cleanup) = self.cleanups.get_mut(&owner) else {
+            return;
+        };
+        cleanup.in_flight = false;
+        match outcome {
+            Outcome::Answered(_) | Outcome::Refused { passing: false, .. }
+                if cleanup.again_at.is_none() =>
+            {
+                self.end_cleanup(owner);
+            }
+            Outcome::Answered(_) | Outcome::NotSent => self.arm_cleanup(owner),
+            Outcome::Unanswered | Outcome::Refused { .. } => {
+                cleanup.retry = Some(retry);
+                self.arm_cleanup(owner);
+            }
+        }
+    }
+
+    fn end_cleanup(&mut self, owner: OwnerId) {
+        self.timers.disarm(Timer::Cleanup(owner));
+        let Some(cleanup) = self.cleanups.remove(&owner) else {
+            return;
+        };
+        // Our own release publishes, but a waiter of this client need not wait for the message.
+        self.advance(&cleanup.name);
+    }
+
+    /// After a reconnect, clean-ups that wait for the server go on.
+    pub(super) fn resume_cleanups(&mut self) {
+        let owners: Vec<OwnerId> = self.cleanups.keys().copied().collect();
+        for owner in owners {
+            self.send_cleanup(owner);
+        }
+    }
+}

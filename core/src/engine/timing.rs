@@ -1,0 +1,112 @@
+//! The times that follow from a lease, and jitter.
+
+use std::time::Duration;
+
+/// How long before a retry of a renewal or a release, at least and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(250));
+/// The first and the longest pause after errors that may pass (loading, busy, a demoted primary).
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// How long an invalidation waits for the message that usually follows it.
+pub(super) const HINT_DELAY: Duration = Duration::from_millis(10);
+/// A waiter looks again this long after the holder's time should have run out.
+pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
+/// Added to a copy's not-after before its last clean-up, for rounding to milliseconds.
+pub(super) const STALE_SLACK: Duration = Duration::from_millis(5);
+/// The response limit of calls that have no lease.
+pub(super) const PLAIN_LIMIT: Duration = Duration::from_secs(1);
+
+/// The allowance for clocks that run at different speeds, as in the Redlock libraries.
+pub(super) fn drift(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// How long a lease is trusted, counted from when its request was sent.
+pub(super) fn trusted(lease: Duration) -> Duration {
+    lease.saturating_sub(drift(lease))
+}
+
+/// The time between two renewals.
+pub(super) fn period(lease: Duration) -> Duration {
+    lease / 3
+}
+
+/// How long one copy of a request may stay unanswered.
+pub(super) fn limit(lease: Duration) -> Duration {
+    (lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
+/// Pseudo-random numbers from a seed that is handed in (SplitMix64): spreads retries, nothing else.
+#[derive(Debug)]
+pub(super) struct Jitter(u64);
+
+impl Jitter {
+    pub(super) fn new(seed: u64) -> Self {
+        Jitter(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A duration between the two, both possible.
+    fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        let span = u64::try_from(most.saturating_sub(least).as_micros()).unwrap_or(u64::MAX - 1);
+        least + Duration::from_micros(self.next() % (span + 1))
+    }
+
+    /// The pause before a retry of a renewal or a release.
+    pub(super) fn retry(&mut self) -> Duration {
+        self.between(RETRY.0, RETRY.1)
+    }
+
+    /// The pause after the `failures`-th error in a row that may pass.
+    pub(super) fn backoff(&mut self, failures: u32) -> Duration {
+        let most = BACKOFF
+            .1
+            .min(BACKOFF.0 * 2u32.saturating_pow(failures.min(8)));
+        self.between(most / 2, most)
+    }
+
+    /// A time spread by a tenth to both sides, so that waiters of many processes do not march in step.
+    pub(super) fn spread(&mut self, time: Duration) -> Duration {
+        self.between(time * 9 / 10, time * 11 / 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_trusted_for_less_than_it_lasts() {
+        assert_eq!(
+            trusted(Duration::from_secs(30)),
+            Duration::from_millis(29_698)
+        );
+        assert_eq!(trusted(Duration::from_millis(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn limits_stay_within_their_bounds() {
+        assert_eq!(limit(Duration::from_millis(100)), Duration::from_millis(50));
+        assert_eq!(limit(Duration::from_secs(3)), Duration::from_millis(300));
+        assert_eq!(limit(Duration::from_secs(3600)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn jitter_stays_within_its_bounds_and_varies() {
+        let mut jitter = Jitter::new(7);
+        let retries: Vec<Duration> = (0..100).map(|_| jitter.retry()).collect();
+        assert!(
+            retries
+                .iter()
+                .all(|pause| (RETRY.0..=RETRY.1).contains(pause))
+        );
+        assert!(retries.iter().any(|pause| *pause != retries[0]));
+        assert!((0..40).all(|failures| jitter.backoff(failures) <= BACKOFF.1));
+    }
+}

@@ -1,0 +1,613 @@
+//! First acquisitions: per name a queue, first come first served, whose head alone talks to Redis.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::holding::Hold;
+use super::timers::Timer;
+use super::timing::{self, EXPIRY_SLACK, HINT_DELAY};
+use super::{Engine, Lease, Outcome, Output, Purpose, RequestId, Terms};
+use crate::error::{Error, ErrorKind};
+use crate::event::Level as EventLevel;
+use crate::moment::Moment;
+use crate::owner::Key;
+use crate::wire::{Name, Op, OwnerId, Reply};
+
+/// A name that somebody here holds or waits for.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Callers without a hold, in their order.
+    pub(super) waiters: VecDeque<RequestId>,
+    /// Holds that are not unwound yet.
+    pub(super) holds: Vec<OwnerId>,
+    attempt: Attempt,
+    channel: Channel,
+    /// The last try that an invalidation caused.
+    hinted: Option<Moment>,
+}
+
+/// What the head of the queue is doing.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// Nothing: blocked by a hold of this client, or offline.
+    #[default]
+    Idle,
+    /// Its call is on the way. `again`: a wake-up came meanwhile.
+    InFlight { again: bool },
+    /// Asleep until a wake-up or its timer.
+    Parked,
+}
+
+/// The subscription of the name's channel: wanted by the first waiter that finds the lock held
+/// elsewhere, given up when nobody waits.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Channel {
+    #[default]
+    Unwanted,
+    Wanted,
+    Live,
+}
+
+/// A caller that waits for its first level.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    name: Name,
+    key: Key,
+    /// Drawn for this acquisition alone; burned if it fails.
+    owner: OwnerId,
+    terms: Terms,
+    wait: Option<Duration>,
+    /// When the wait ends.
+    deadline: Option<Moment>,
+    /// When the parked head tries again by itself.
+    retry: Option<Moment>,
+    /// Errors in a row that may pass.
+    failures: u32,
+    /// The not-after of the last copy that got no answer.
+    unsettled: Option<Moment>,
+    /// The caller has its answer; only the outcome of the call in flight is waited for.
+    answered: bool,
+    announced: bool,
+}
+
+impl Waiter {
+    /// Tries once and does not wait.
+    fn once(&self) -> bool {
+        self.wait == Some(Duration::ZERO)
+    }
+
+    fn lease(&self) -> Duration {
+        self.terms.first_lease()
+    }
+}
+
+impl Terms {
+    /// What the first request asks for.
+    pub(super) fn first_lease(&self) -> Duration {
+        let lease = self.lease.duration();
+        self.max_hold.map_or(lease, |most| lease.min(most))
+    }
+}
+
+impl Lease {
+    pub(super) fn duration(self) -> Duration {
+        match self {
+            Lease::Watchdog(lease) | Lease::Fixed(lease) => lease,
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn acquire(
+        &mut self,
+        id: RequestId,
+        name: Name,
+        key: Key,
+        wait: Option<Duration>,
+        terms: Terms,
+    ) {
+        if let Some(owner) = self.hold_of(&name, key) {
+            return self.enter(id, owner, wait, terms);
+        }
+        if let Key::Hold(_) = key {
+            return self.fail(
+                id,
+                Error::new(
+                    ErrorKind::NotOwner,
+                    "the hold to re-enter has ended; acquire anew",
+                )
+                .on(&name),
+            );
+        }
+        if wait == Some(Duration::ZERO) && self.is_taken_here(&name) {
+            return self.fail(id, timeout(&name, wait));
+        }
+        let waiter = Waiter {
+            owner: self.next_id(),
+            key,
+            terms,
+            wait,
+            // A try has no time of its own: it ends with the first answer or the response limit.
+            deadline: wait
+                .filter(|wait| !wait.is_zero())
+                .map(|wait| self.now.after(wait)),
+            retry: None,
+            failures: 0,
+            unsettled: None,
+            answered: false,
+            announced: false,
+            name: name.clone(),
+        };
+        self.waiters.insert(id, waiter);
+        self.queues
+            .entry(name.clone())
+            .or_default()
+            .waiters
+            .push_back(id);
+        self.arm_waiter(id);
+        self.advance(&name);
+    }
+
+    /// Whether somebody of this client holds the name or waits for it: a try never barges past them.
+    fn is_taken_here(&self, name: &Name) -> bool {
+        self.queues
+            .get(name)
+            .is_some_and(|queue| !queue.waiters.is_empty() || self.is_blocked(queue))
+    }
+
+    /// Whether a hold of this client keeps the others waiting; its end is known here first.
+    fn is_blocked(&self, queue: &Queue) -> bool {
+        queue
+            .holds
+            .iter()
+            .any(|owner| self.holds.get(owner).is_some_and(Hold::blocks))
+    }
+
+    /// Lets the head of a queue do what it can; drops a queue that nobody needs.
+    pub(super) fn advance(&mut self, name: &Name) {
+        let Some(queue) = self.queues.get(name) else {
+            return;
+        };
+        let Some(&head) = queue.waiters.front() else {
+            return self.close_queue(name);
+        };
+        if queue.attempt == Attempt::Idle && self.link.up && !self.is_blocked(queue) {
+            self.try_head(name, head);
+        }
+    }
+
+    fn close_queue(&mut self, name: &Name) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        queue.attempt = Attempt::Idle;
+        if queue.channel != Channel::Unwanted {
+            queue.channel = Channel::Unwanted;
+            self.out.push(Output::Unsubscribe(name.clone()));
+        }
+        if queue.holds.is_empty() {
+            self.queues.remove(name);
+        }
+    }
+
+    fn try_head(&mut self, name: &Name, id: RequestId) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.retry = None;
+        let op = Op::Acquire {
+            name: name.clone(),
+            owner: waiter.owner,
+            count: 1,
+            lease: waiter.lease(),
+            fencing: waiter.terms.fencing,
+        };
+        let limit = timing::limit(waiter.lease());
+        self.set_attempt(name, Attempt::InFlight { again: false });
+        self.send(Purpose::Try(id), op, limit);
+        self.arm_waiter(id);
+    }
+
+    fn set_attempt(&mut self, name: &Name, attempt: Attempt) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.attempt = attempt;
+        }
+    }
+
+    fn arm_waiter(&mut self, id: RequestId) {
+        let Some(waiter) = self.waiters.get(&id) else {
+            return;
+        };
+        let deadline = waiter.deadline.filter(|_| !waiter.answered);
+        match deadline.into_iter().chain(waiter.retry).min() {
+            Some(at) => self.timers.arm(Timer::Waiter(id), at),
+            None => self.timers.disarm(Timer::Waiter(id)),
+        }
+    }
+
+    /// The timer of a waiter: its wait is over, or its retry is due.
+    pub(super) fn waiter_due(&mut self, id: RequestId) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        let name = waiter.name.clone();
+        if !waiter.answered && waiter.deadline.is_some_and(|end| end <= self.now) {
+            let error = timeout(&name, waiter.wait);
+            return self.give_up(id, self.link.error().map_or(error, |down| down.on(&name)));
+        }
+        if waiter.retry.is_some_and(|at| at <= self.now) {
+            waiter.retry = None;
+            self.set_attempt(&name, Attempt::Idle);
+            self.advance(&name);
+        }
+        self.arm_waiter(id);
+    }
+
+    /// Answers a waiter with an error. If its call is on the way, the place at the head is kept
+    /// until the outcome is known.
+    pub(super) fn give_up(&mut self, id: RequestId, error: Error) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        if waiter.answered {
+            return;
+        }
+        waiter.answered = true;
+        let name = waiter.name.clone();
+        self.fail(id, error);
+        let queue = self.queues.get(&name);
+        let on_the_way = queue.is_some_and(|queue| {
+            queue.waiters.front() == Some(&id) && matches!(queue.attempt, Attempt::InFlight { .. })
+        });
+        if on_the_way {
+            self.arm_waiter(id);
+        } else {
+            self.remove_waiter(id, false);
+        }
+    }
+
+    /// Takes a waiter out of its queue and lets the next one on. Whatever its unanswered calls may
+    /// have acquired is released, if it may be ours still or `clean` says so.
+    fn remove_waiter(&mut self, id: RequestId, clean: bool) {
+        let Some(waiter) = self.waiters.remove(&id) else {
+            return;
+        };
+        self.timers.disarm(Timer::Waiter(id));
+        if let Some(queue) = self.queues.get_mut(&waiter.name) {
+            if queue.waiters.front() == Some(&id) {
+                queue.attempt = Attempt::Idle;
+            }
+            queue.waiters.retain(|other| *other != id);
+        }
+        if clean || waiter.unsettled.is_some() {
+            self.clean_up(&waiter.name, waiter.owner, waiter.lease(), waiter.unsettled);
+        }
+        self.advance(&waiter.name);
+    }
+
+    /// The outcome of the head's call.
+    pub(super) fn tried(&mut self, id: RequestId, sent: Moment, outcome: Outcome) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        let name = waiter.name.clone();
+        let answered = waiter.answered;
+        let again = self
+            .queues
+            .get(&name)
+            .is_some_and(|queue| queue.attempt == Attempt::InFlight { again: true });
+        self.set_attempt(&name, Attempt::Idle);
+        match outcome {
+            Outcome::Answered(Reply::Acquired { .. }) if answered => self.remove_waiter(id, true),
+            Outcome::Answered(Reply::Acquired { ttl, token }) => self.won(id, sent, ttl, token),
+            // The server has seen the call and did nothing. The driver has learnt the server's
+            // clock from the reply, so a stale copy can go again at once.
+            Outcome::Answered(Reply::Stale) if !answered => self.advance(&name),
+            Outcome::Unanswered => self.unanswered_try(id, sent),
+            _ if answered => self.remove_waiter(id, false),
+            Outcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
+            Outcome::Answered(Reply::Foreign(what)) => {
+                let text =
+                    format!("{what} lies at this name; use another name, or the kind that made it");
+                self.end_waiter(
+                    id,
+                    Error::new(ErrorKind::ForeignKind, text).on(&name),
+                    false,
+                );
+            }
+            Outcome::Refused {
+                error,
+                passing: true,
+            } => self.refused_for_now(id, error),
+            Outcome::Refused { error, .. } => {
+                // A script that was stopped halfway may have left our field behind.
+                let clean = !matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Auth);
+                self.end_waiter(id, error.on(&name), clean);
+            }
+            // `link_up` tries again; until then the head is idle.
+            Outcome::NotSent => {}
+            Outcome::Answered(other) => {
+                let text = format!("unexpected reply to an acquire: {other:?}");
+                self.end_waiter(id, Error::new(ErrorKind::Internal, text).on(&name), true);
+            }
+        }
+    }
+
+    fn end_waiter(&mut self, id: RequestId, error: Error, clean: bool) {
+        self.fail(id, error);
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.answered = true;
+        }
+        self.remove_waiter(id, clean);
+    }
+
+    /// Nobody knows whether the call ran. It cannot run after its not-after, so that is when the
+    /// next copy may start: then at most one copy is alive at any time.
+    fn unanswered_try(&mut self, id: RequestId, sent: Moment) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        let expires = sent.after(timing::limit(waiter.lease()));
+        waiter.unsettled = Some(expires);
+        if waiter.answered {
+            return self.remove_waiter(id, true);
+        }
+        if waiter.once() {
+            let error = self.link.error().unwrap_or_else(|| {
+                Error::new(
+                    ErrorKind::Unavailable,
+                    "the server did not answer in time; try again, or raise the lease",
+                )
+            });
+            let error = error.on(&waiter.name);
+            return self.end_waiter(id, error, true);
+        }
+        self.park(id, expires.max(self.now));
+    }
+
+    fn refused_for_now(&mut self, id: RequestId, error: Error) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        if waiter.once() {
+            let error = error.on(&waiter.name);
+            return self.end_waiter(id, error, false);
+        }
+        waiter.failures += 1;
+        let pause = self.jitter.backoff(waiter.failures);
+        self.park(id, self.now.after(pause));
+    }
+
+    /// Lets the head sleep until `at` or a wake-up.
+    fn park(&mut self, id: RequestId, at: Moment) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.retry = Some(at);
+        let name = waiter.name.clone();
+        self.set_attempt(&name, Attempt::Parked);
+        self.arm_waiter(id);
+    }
+
+    /// Somebody else holds the lock, for `ttl` unless renewed.
+    fn busy(&mut self, id: RequestId, name: &Name, ttl: Option<Duration>, again: bool) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.failures = 0;
+        waiter.unsettled = None;
+        if waiter.once() {
+            let error = timeout(name, waiter.wait);
+            return self.end_waiter(id, error, false);
+        }
+        if !std::mem::replace(&mut waiter.announced, true) {
+            self.event(
+                "waiting",
+                EventLevel::Debug,
+                name,
+                "held elsewhere; waiting",
+            );
+        }
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        if queue.channel == Channel::Unwanted {
+            // Confirmation brings the next try, which closes the gap between this reply and the
+            // subscription; the timer below covers a channel that is never confirmed.
+            queue.channel = Channel::Wanted;
+            self.out.push(Output::Subscribe(name.clone()));
+        } else if again {
+            return self.advance(name);
+        }
+        let recheck = self.jitter.spread(self.config.recheck);
+        let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + EXPIRY_SLACK));
+        self.park(id, self.now.after(pause));
+    }
+
+    /// The head holds the lock: it becomes a hold.
+    fn won(&mut self, id: RequestId, sent: Moment, ttl: Duration, token: Option<u64>) {
+        let Some(waiter) = self.waiters.get(&id) else {
+            return;
+        };
+        let (name, key, owner, terms) =
+            (waiter.name.clone(), waiter.key, waiter.owner, waiter.terms);
+        let trusted_until = sent.after(timing::trusted(waiter.lease().min(ttl)));
+        if trusted_until <= self.now {
+            return self.won_too_late(id);
+        }
+        self.waiters.remove(&id);
+        self.timers.disarm(Timer::Waiter(id));
+        if let Some(queue) = self.queues.get_mut(&name) {
+            queue.waiters.retain(|other| *other != id);
+            queue.holds.push(owner);
+        }
+        self.open_hold(id, name.clone(), key, owner, terms, sent, token);
+        self.adopt_waiters(&name, key, owner);
+        self.advance(&name);
+    }
+
+    /// The answer came when the lease could not be trusted any more: give it back and, if there
+    /// is time, begin anew with a new owner.
+    fn won_too_late(&mut self, id: RequestId) {
+        let next = self.next_id();
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        let (name, lease) = (waiter.name.clone(), waiter.lease());
+        if waiter.once() {
+            let text = "the answer came after the lease could be trusted; raise the lease";
+            return self.end_waiter(id, Error::new(ErrorKind::Unavailable, text).on(&name), true);
+        }
+        let burned = std::mem::replace(&mut waiter.owner, next);
+        let unsettled = waiter.unsettled.take();
+        self.clean_up(&name, burned, lease, unsettled);
+        self.advance(&name);
+    }
+
+    /// Waiters with the key of the new hold re-enter it instead of waiting for its end.
+    fn adopt_waiters(&mut self, name: &Name, key: Key, owner: OwnerId) {
+        if key == Key::Once {
+            return;
+        }
+        let Some(queue) = self.queues.get(name) else {
+            return;
+        };
+        let same = |id: &RequestId| {
+            self.waiters
+                .get(id)
+                .is_some_and(|waiter| waiter.key == key && !waiter.answered)
+        };
+        let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
+        for id in adopted {
+            let Some(waiter) = self.waiters.remove(&id) else {
+                continue;
+            };
+            self.timers.disarm(Timer::Waiter(id));
+            if let Some(queue) = self.queues.get_mut(name) {
+                queue.waiters.retain(|other| *other != id);
+            }
+            let left = waiter
+                .deadline
+                .map(|end| self.now.until(end))
+                .or(waiter.wait);
+            self.enter(id, owner, left, waiter.terms);
+        }
+    }
+
+    // ---- wake-ups ----
+
+    /// The head tries now, or once more when its call on the way comes back refused.
+    fn wake_head(&mut self, name: &Name) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        match queue.attempt {
+            Attempt::Idle => {}
+            Attempt::InFlight { .. } => queue.attempt = Attempt::InFlight { again: true },
+            Attempt::Parked => {
+                // A copy without an answer may still be alive; its successor must not overtake it.
+                let head = queue.waiters.front().copied();
+                let alive = head
+                    .and_then(|id| self.waiters.get(&id))
+                    .and_then(|waiter| waiter.unsettled);
+                if alive.is_none_or(|expires| expires <= self.now) {
+                    queue.attempt = Attempt::Idle;
+                    self.counters.wakeups.add(1);
+                    self.advance(name);
+                }
+            }
+        }
+    }
+
+    pub(super) fn message(&mut self, name: &Name) {
+        self.wake_head(name);
+    }
+
+    pub(super) fn subscribed(&mut self, name: &Name) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        if queue.channel != Channel::Unwanted {
+            queue.channel = Channel::Live;
+            self.wake_head(name);
+        }
+    }
+
+    /// Waiting goes on by the holder's time and by recheck alone.
+    pub(super) fn unsubscribable(&mut self, name: &Name, error: &Error) {
+        if self.queues.contains_key(name) {
+            let text = format!(
+                "cannot subscribe, so waiters look every {:?} only: {error}",
+                self.config.recheck
+            );
+            self.event("unsubscribable", EventLevel::Warn, name, text);
+        }
+    }
+
+    /// The key was written by somebody else: released, or renewed. A release is followed by a
+    /// message, so the head waits for that a little; renewals cause one try per third of a lease.
+    pub(super) fn hint(&mut self, name: &Name) {
+        let now = self.now;
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        let Some(id) = queue.waiters.front().copied() else {
+            return;
+        };
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        let rest = timing::period(waiter.terms.lease.duration());
+        let rested = queue.hinted.is_none_or(|last| last.after(rest) <= now);
+        if queue.attempt == Attempt::Parked && rested && waiter.unsettled.is_none() {
+            queue.hinted = Some(now);
+            waiter.retry = waiter
+                .retry
+                .into_iter()
+                .chain([now.after(HINT_DELAY)])
+                .min();
+            self.arm_waiter(id);
+        }
+    }
+
+    /// After a reconnect every head looks again.
+    pub(super) fn probe_all(&mut self) {
+        let names: Vec<Name> = self.queues.keys().cloned().collect();
+        for name in &names {
+            self.wake_head(name);
+            self.advance(name);
+        }
+    }
+
+    /// Ends the waiters that `which` picks, with `error`.
+    pub(super) fn fail_waiters(&mut self, error: &Error, which: impl Fn(&Waiter) -> bool) {
+        let ids: Vec<RequestId> = self
+            .waiters
+            .iter()
+            .filter(|(_, waiter)| which(waiter))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            let error = match self.waiters.get(&id) {
+                Some(waiter) => error.clone().on(&waiter.name),
+                None => error.clone(),
+            };
+            self.give_up(id, error);
+        }
+    }
+
+    /// The waiters that do not outlast a server that is away.
+    pub(super) fn fail_tries(&mut self, error: &Error) {
+        self.fail_waiters(error, Waiter::once);
+    }
+}
+
+fn timeout(name: &Name, wait: Option<Duration>) -> Error {
+    let text = match wait {
+        Some(wait) if !wait.is_zero() => {
+            format!("not acquired within {wait:?}; wait longer, or look at who holds it")
+        }
+        _ => "somebody else holds it or waits for it".to_owned(),
+    };
+    Error::new(ErrorKind::Timeout, text).on(name)
+}
