@@ -114,12 +114,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Makes an error; `message` names the value and the remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Box::new(Inner {
-            kind,
-            message: message.into(),
-            lock: None,
-            reason: None,
-        }))
+        Error(Box::new(Inner { kind, message: message.into(), lock: None, reason: None }))
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -192,10 +187,7 @@ mod tests {
         numbers.dedup();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(
-            (numbers.len(), names.len()),
-            (ErrorKind::ALL.len(), ErrorKind::ALL.len())
-        );
+        assert_eq!((numbers.len(), names.len()), (ErrorKind::ALL.len(), ErrorKind::ALL.len()));
         assert!(!numbers.contains(&0));
     }
 

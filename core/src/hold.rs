@@ -85,16 +85,12 @@ impl HoldCell {
     }
 
     pub(crate) fn set_released(&self) {
-        let _ = self
-            .state
-            .compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.state.compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Marks the hold lost; the first reason stays.
     pub(crate) fn set_lost(&self, reason: LostReason) {
-        let _ =
-            self.state
-                .compare_exchange(LIVE, reason.number(), Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.state.compare_exchange(LIVE, reason.number(), Ordering::AcqRel, Ordering::Acquire);
     }
 
     // ---- told of a loss ----
@@ -117,8 +113,7 @@ impl HoldCell {
 
     /// Calls and forgets all watchers. The driver does this after the engine marked the loss.
     pub(crate) fn tell(&self, reason: LostReason) {
-        let watchers =
-            std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner));
+        let watchers = std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner));
         for watcher in watchers {
             watcher(reason);
         }

@@ -12,10 +12,7 @@ pub(crate) struct Moment(pub(crate) u64);
 impl Moment {
     /// The moment `later` from this one; saturates.
     pub(crate) fn after(self, later: Duration) -> Moment {
-        Moment(
-            self.0
-                .saturating_add(u64::try_from(later.as_micros()).unwrap_or(u64::MAX)),
-        )
+        Moment(self.0.saturating_add(u64::try_from(later.as_micros()).unwrap_or(u64::MAX)))
     }
 
     /// How long it is from this moment until `end`; zero if `end` has passed.

@@ -38,9 +38,7 @@ impl Key {
     /// While thread-local data is being destroyed there is no such number any more; then the key
     /// is one of its own.
     pub fn thread() -> Key {
-        THREAD
-            .try_with(|number| Key::Thread(*number))
-            .unwrap_or_else(|_| Key::Thread(next()))
+        THREAD.try_with(|number| Key::Thread(*number)).unwrap_or_else(|_| Key::Thread(next()))
     }
 
     /// A key for a new task; the caller keeps it with the task.

@@ -48,17 +48,8 @@ impl Engine {
         if let Some(error) = self.link.error().filter(|_| self.link.given_up) {
             return self.fail(id, error);
         }
-        self.queries.insert(
-            id,
-            Query {
-                op,
-                in_flight: false,
-            },
-        );
-        self.timers.arm(
-            Timer::Query(id),
-            self.now.after(self.config.outage.max(PLAIN_LIMIT)),
-        );
+        self.queries.insert(id, Query { op, in_flight: false });
+        self.timers.arm(Timer::Query(id), self.now.after(self.config.outage.max(PLAIN_LIMIT)));
         self.send_query(id);
     }
 
@@ -79,9 +70,10 @@ impl Engine {
     }
 
     pub(super) fn query_due(&mut self, id: RequestId) {
-        let error = self.link.error().unwrap_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "the server did not answer in time")
-        });
+        let error = self
+            .link
+            .error()
+            .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the server did not answer in time"));
         self.end_query(id, Err(error));
     }
 
@@ -91,9 +83,7 @@ impl Engine {
             return;
         };
         let result = match query.op {
-            Some(Op::Force { name } | Op::Inspect { name }) => {
-                result.map_err(|error| error.on(&name))
-            }
+            Some(Op::Force { name } | Op::Inspect { name }) => result.map_err(|error| error.on(&name)),
             _ => result,
         };
         self.out.push(Output::Complete { id, result });
@@ -107,12 +97,9 @@ impl Engine {
         let inspects = matches!(query.op, Some(Op::Inspect { .. }));
         match outcome {
             Outcome::Answered(Reply::Forced(deleted)) => self.forced(id, deleted),
-            Outcome::Answered(Reply::Holder(holder)) => {
-                self.end_query(id, Ok(Done::Inspected(holder)))
-            }
+            Outcome::Answered(Reply::Holder(holder)) => self.end_query(id, Ok(Done::Inspected(holder))),
             Outcome::Answered(Reply::Foreign(what)) => {
-                let text =
-                    format!("{what} lies at this name; use another name, or the kind that made it");
+                let text = format!("{what} lies at this name; use another name, or the kind that made it");
                 self.end_query(id, Err(Error::new(ErrorKind::ForeignKind, text)));
             }
             // Nothing was done: the driver has learnt the server's clock from the reply.
@@ -132,32 +119,16 @@ impl Engine {
     /// Our own writes are not invalidations, so the holds of this client are told here.
     fn forced(&mut self, id: RequestId, deleted: bool) {
         let name = match self.queries.get(&id) {
-            Some(Query {
-                op: Some(Op::Force { name }),
-                ..
-            }) => name.clone(),
+            Some(Query { op: Some(Op::Force { name }), .. }) => name.clone(),
             _ => return,
         };
         self.end_query(id, Ok(Done::Forced(deleted)));
         if deleted {
-            self.event(
-                "forced",
-                EventLevel::Info,
-                &name,
-                "force-released by this client",
-            );
-            let holds = self
-                .queues
-                .get(&name)
-                .map(|queue| queue.holds.clone())
-                .unwrap_or_default();
+            self.event("forced", EventLevel::Info, &name, "force-released by this client");
+            let holds = self.queues.get(&name).map(|queue| queue.holds.clone()).unwrap_or_default();
             for owner in holds {
                 // A hold on its way out hears from its own release.
-                if self
-                    .holds
-                    .get(&owner)
-                    .is_some_and(|hold| hold.phase == Phase::Held)
-                {
+                if self.holds.get(&owner).is_some_and(|hold| hold.phase == Phase::Held) {
                     self.lose(owner, LostReason::Forced);
                 }
             }
@@ -167,12 +138,7 @@ impl Engine {
     // ---- the link ----
 
     pub(super) fn link_up(&mut self) {
-        self.link = Link {
-            up: true,
-            ever_up: true,
-            down: None,
-            given_up: false,
-        };
+        self.link = Link { up: true, ever_up: true, down: None, given_up: false };
         self.timers.disarm(Timer::Outage);
         self.out.push(Output::Event(Event {
             kind: "connected",
@@ -198,12 +164,11 @@ impl Engine {
             lock: None,
             text,
         }));
-        let hopeless = !self.link.ever_up
-            || !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Server);
+        let hopeless =
+            !self.link.ever_up || !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Server);
         if self.link.up {
             self.link.up = false;
-            self.timers
-                .arm(Timer::Outage, self.now.after(self.config.outage));
+            self.timers.arm(Timer::Outage, self.now.after(self.config.outage));
             let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
             owners.into_iter().for_each(|owner| self.arm_hold(owner));
         }
@@ -229,10 +194,7 @@ impl Engine {
     // ---- closing ----
 
     pub(super) fn close(&mut self, id: RequestId, limit: std::time::Duration) {
-        self.closing = Some(Closing {
-            request: id,
-            done: false,
-        });
+        self.closing = Some(Closing { request: id, done: false });
         self.timers.arm(Timer::Close, self.now.after(limit));
         let error = Error::new(ErrorKind::Closed, "the client was closed");
         self.fail_waiters(&error, |_| true);
@@ -258,11 +220,7 @@ impl Engine {
         };
         closing.done = true;
         let id = closing.request;
-        let mut unreleased: Vec<Name> = self
-            .holds
-            .values()
-            .map(|hold| hold.cell.name.clone())
-            .collect();
+        let mut unreleased: Vec<Name> = self.holds.values().map(|hold| hold.cell.name.clone()).collect();
         unreleased.sort();
         unreleased.dedup();
         self.timers.disarm(Timer::Close);

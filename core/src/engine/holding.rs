@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::timers::Timer;
 use super::{
-    CallId, Done, Engine, Lease, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms,
-    timing,
+    CallId, Done, Engine, Lease, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms, timing,
 };
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
@@ -101,9 +100,9 @@ enum Task {
 impl Task {
     fn request(&mut self) -> &mut Option<RequestId> {
         match self {
-            Task::Enter { request, .. }
-            | Task::Leave { request, .. }
-            | Task::Extend { request, .. } => request,
+            Task::Enter { request, .. } | Task::Leave { request, .. } | Task::Extend { request, .. } => {
+                request
+            }
         }
     }
 }
@@ -138,12 +137,7 @@ impl Hold {
 
     /// Sets the deadline from the levels.
     pub(super) fn refresh_deadline(&mut self) {
-        let end = self
-            .levels
-            .iter()
-            .map(|level| level.end)
-            .max()
-            .unwrap_or(self.deadline);
+        let end = self.levels.iter().map(|level| level.end).max().unwrap_or(self.deadline);
         self.deadline = self.must_end.map_or(end, |must| end.min(must));
         self.cell.set_deadline(self.deadline);
     }
@@ -161,18 +155,14 @@ impl Hold {
 
     /// Plans the next renewal a third of the lease after `sent`, if a level is watched.
     fn plan_renewal(&mut self, sent: Moment) {
-        let next = self
-            .watched_lease()
-            .map(|lease| sent.after(timing::period(lease)));
+        let next = self.watched_lease().map(|lease| sent.after(timing::period(lease)));
         self.renewal.due = next.filter(|at| self.must_end.is_none_or(|end| *at < end));
     }
 
     /// How long the lock must live when `except` is gone: the longest remaining time of the others.
     fn time_without(&self, except: LevelId, now: Moment) -> Duration {
         let others = self.levels.iter().filter(|level| level.id != except);
-        let time = others
-            .map(|level| level.watched().unwrap_or_else(|| now.until(level.end)))
-            .max();
+        let time = others.map(|level| level.watched().unwrap_or_else(|| now.until(level.end))).max();
         self.capped(time.unwrap_or_default(), now)
     }
 
@@ -190,39 +180,28 @@ impl Hold {
 
     fn remove_level(&mut self, level: LevelId) {
         self.levels.retain(|other| other.id != level);
-        self.cell
-            .set_count(u32::try_from(self.levels.len()).unwrap_or(u32::MAX));
+        self.cell.set_count(u32::try_from(self.levels.len()).unwrap_or(u32::MAX));
     }
 }
 
 impl Engine {
     /// The hold that `key` has on `name`, unless it is on its way out.
     pub(super) fn hold_of(&self, name: &Name, key: Key) -> Option<OwnerId> {
-        let usable = |owner: &OwnerId| {
-            self.holds
-                .get(owner)
-                .is_some_and(|hold| hold.phase != Phase::Releasing)
-        };
+        let usable =
+            |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.phase != Phase::Releasing);
         match key {
             Key::Once => None,
             Key::Hold(owner) => Some(owner).filter(usable),
             _ => {
                 let queue = self.queues.get(name)?;
-                let mine = |owner: &OwnerId| {
-                    self.holds
-                        .get(owner)
-                        .is_some_and(|hold| hold.cell.key == key)
-                };
+                let mine = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.cell.key == key);
                 queue.holds.iter().copied().filter(usable).find(mine)
             }
         }
     }
 
     /// A first acquisition has succeeded.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "all facts of one grant, used once"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "all facts of one grant, used once")]
     pub(super) fn open_hold(
         &mut self,
         request: RequestId,
@@ -253,27 +232,14 @@ impl Engine {
 
     /// Adds a level that the server has granted and gives it to its caller; releases it if the
     /// caller has gone.
-    fn add_level(
-        &mut self,
-        request: Option<RequestId>,
-        owner: OwnerId,
-        lease: Lease,
-        sent: Moment,
-    ) {
+    fn add_level(&mut self, request: Option<RequestId>, owner: OwnerId, lease: Lease, sent: Moment) {
         let level = self.next_id();
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
         let end = sent.after(timing::trusted(lease.duration()));
-        hold.levels.push(Level {
-            id: level,
-            lease,
-            end,
-            abandoned: false,
-            detached: false,
-        });
-        hold.cell
-            .set_count(u32::try_from(hold.levels.len()).unwrap_or(u32::MAX));
+        hold.levels.push(Level { id: level, lease, end, abandoned: false, detached: false });
+        hold.cell.set_count(u32::try_from(hold.levels.len()).unwrap_or(u32::MAX));
         // The request gave the key its time for every level, so it counts as their renewal.
         hold.refresh_deadline();
         if hold.renewal.due.is_none() || hold.levels.len() == 1 {
@@ -295,26 +261,10 @@ impl Engine {
     // ---- wishes ----
 
     /// Re-entry: one more level on a hold.
-    pub(super) fn enter(
-        &mut self,
-        id: RequestId,
-        owner: OwnerId,
-        wait: Option<Duration>,
-        terms: Terms,
-    ) {
-        let until = wait
-            .filter(|wait| !wait.is_zero())
-            .map(|wait| self.now.after(wait));
+    pub(super) fn enter(&mut self, id: RequestId, owner: OwnerId, wait: Option<Duration>, terms: Terms) {
+        let until = wait.filter(|wait| !wait.is_zero()).map(|wait| self.now.after(wait));
         let once = wait == Some(Duration::ZERO);
-        self.wish(
-            owner,
-            Task::Enter {
-                request: Some(id),
-                terms,
-                until,
-                once,
-            },
-        );
+        self.wish(owner, Task::Enter { request: Some(id), terms, until, once });
     }
 
     pub(super) fn release(&mut self, id: RequestId, target: &Target) {
@@ -324,32 +274,17 @@ impl Engine {
         }
     }
 
-    pub(super) fn leave(
-        &mut self,
-        request: Option<RequestId>,
-        owner: OwnerId,
-        level: Option<LevelId>,
-    ) {
+    pub(super) fn leave(&mut self, request: Option<RequestId>, owner: OwnerId, level: Option<LevelId>) {
         if self.holds.contains_key(&owner) {
             self.wish(owner, Task::Leave { request, level });
         } else if let Some(id) = request {
-            self.fail(
-                id,
-                Error::new(ErrorKind::NotOwner, "this hold was released before"),
-            );
+            self.fail(id, Error::new(ErrorKind::NotOwner, "this hold was released before"));
         }
     }
 
     pub(super) fn extend(&mut self, id: RequestId, target: &Target, lease: Duration) {
         match self.target(target) {
-            Ok((owner, level)) => self.wish(
-                owner,
-                Task::Extend {
-                    request: Some(id),
-                    level,
-                    lease,
-                },
-            ),
+            Ok((owner, level)) => self.wish(owner, Task::Extend { request: Some(id), level, lease }),
             Err(error) => self.fail(id, error),
         }
     }
@@ -358,12 +293,9 @@ impl Engine {
         match target {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key } => {
-                let not_owner = || {
-                    Error::new(ErrorKind::NotOwner, "the caller does not hold this lock").on(name)
-                };
-                self.hold_of(name, *key)
-                    .map(|owner| (owner, None))
-                    .ok_or_else(not_owner)
+                let not_owner =
+                    || Error::new(ErrorKind::NotOwner, "the caller does not hold this lock").on(name);
+                self.hold_of(name, *key).map(|owner| (owner, None)).ok_or_else(not_owner)
             }
         }
     }
@@ -414,8 +346,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::NotOwner, "this hold has ended"));
         };
         let name = hold.cell.name.clone();
-        let released =
-            || Error::new(ErrorKind::NotOwner, "this level was released before").on(&name);
+        let released = || Error::new(ErrorKind::NotOwner, "this level was released before").on(&name);
         let count = u32::try_from(hold.levels.len()).unwrap_or(u32::MAX);
         if hold.phase == Phase::Releasing {
             return Err(released());
@@ -424,20 +355,11 @@ impl Engine {
             Task::Enter { terms, .. } => {
                 let lease = hold.capped(terms.lease.duration(), now);
                 let fencing = crate::wire::Fencing::Off;
-                let op = Op::Acquire {
-                    name,
-                    owner,
-                    count: count.saturating_add(1),
-                    lease,
-                    fencing,
-                };
+                let op = Op::Acquire { name, owner, count: count.saturating_add(1), lease, fencing };
                 Ok((op, timing::limit(lease)))
             }
             Task::Leave { level, .. } => {
-                let level = hold
-                    .position(*level)
-                    .map(|at| hold.levels[at].id)
-                    .ok_or_else(released)?;
+                let level = hold.position(*level).map(|at| hold.levels[at].id).ok_or_else(released)?;
                 let ttl = hold.time_without(level, now);
                 // The time of what would remain is over already: then nothing remains.
                 let remaining = if ttl.is_zero() { 0 } else { count - 1 };
@@ -445,30 +367,13 @@ impl Engine {
                     hold.phase = Phase::Releasing;
                     hold.renewal = Renewing::default();
                 }
-                let limit = timing::limit(if remaining == 0 {
-                    now.until(hold.deadline)
-                } else {
-                    ttl
-                });
-                Ok((
-                    Op::Release {
-                        name,
-                        owner,
-                        remaining,
-                        ttl,
-                    },
-                    limit,
-                ))
+                let limit = timing::limit(if remaining == 0 { now.until(hold.deadline) } else { ttl });
+                Ok((Op::Release { name, owner, remaining, ttl }, limit))
             }
             Task::Extend { level, lease, .. } => {
                 hold.position(*level).ok_or_else(released)?;
                 let ttl = hold.capped(*lease, now);
-                Ok((
-                    Op::Renew {
-                        holds: vec![Renewal { name, owner, ttl }],
-                    },
-                    timing::limit(*lease),
-                ))
+                Ok((Op::Renew { holds: vec![Renewal { name, owner, ttl }] }, timing::limit(*lease)))
             }
         }
     }
@@ -499,11 +404,7 @@ impl Engine {
     /// Sends a copy of the command; without a connection it waits for `link_up`.
     fn send_command(&mut self, owner: OwnerId) {
         let up = self.link.up;
-        let Some(command) = self
-            .holds
-            .get_mut(&owner)
-            .and_then(|hold| hold.command.as_mut())
-        else {
+        let Some(command) = self.holds.get_mut(&owner).and_then(|hold| hold.command.as_mut()) else {
             return;
         };
         command.retry = None;
@@ -511,11 +412,7 @@ impl Engine {
             command.copies += 1;
             let (op, limit) = (command.op.clone(), command.limit);
             let call = self.send(Purpose::Command(owner), op, limit);
-            if let Some(command) = self
-                .holds
-                .get_mut(&owner)
-                .and_then(|hold| hold.command.as_mut())
-            {
+            if let Some(command) = self.holds.get_mut(&owner).and_then(|hold| hold.command.as_mut()) {
                 command.call = Some(call);
             }
         }
@@ -523,23 +420,13 @@ impl Engine {
     }
 
     /// The outcome of a hold's command.
-    pub(super) fn commanded(
-        &mut self,
-        owner: OwnerId,
-        call: CallId,
-        sent: Moment,
-        outcome: Outcome,
-    ) {
+    pub(super) fn commanded(&mut self, owner: OwnerId, call: CallId, sent: Moment, outcome: Outcome) {
         let now = self.now;
         let pause = self.jitter.retry();
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let Some(command) = hold
-            .command
-            .as_mut()
-            .filter(|command| command.call == Some(call))
-        else {
+        let Some(command) = hold.command.as_mut().filter(|command| command.call == Some(call)) else {
             return;
         };
         command.call = None;
@@ -552,41 +439,25 @@ impl Engine {
                 self.arm_hold(owner);
             }
             Outcome::Unanswered => {
-                if let Task::Enter {
-                    once: true,
-                    request,
-                    ..
-                } = &mut command.task
+                if let Task::Enter { once: true, request, .. } = &mut command.task
                     && let Some(id) = request.take()
                 {
                     let name = hold.cell.name.clone();
                     self.fail(id, unanswered().on(&name));
                 }
-                let Some(command) = self
-                    .holds
-                    .get_mut(&owner)
-                    .and_then(|hold| hold.command.as_mut())
-                else {
+                let Some(command) = self.holds.get_mut(&owner).and_then(|hold| hold.command.as_mut()) else {
                     return;
                 };
                 // Copies that change a count never overlap; a full release harms nobody twice.
                 let expires = sent.after(command.limit);
-                command.retry = Some(if frees {
-                    now.after(pause)
-                } else {
-                    expires.max(now)
-                });
+                command.retry = Some(if frees { now.after(pause) } else { expires.max(now) });
                 self.arm_hold(owner);
             }
             Outcome::Refused { passing: true, .. } => {
                 command.failures += 1;
                 let failures = command.failures;
                 let pause = self.jitter.backoff(failures);
-                if let Some(command) = self
-                    .holds
-                    .get_mut(&owner)
-                    .and_then(|hold| hold.command.as_mut())
-                {
+                if let Some(command) = self.holds.get_mut(&owner).and_then(|hold| hold.command.as_mut()) {
                     command.retry = Some(now.after(pause));
                 }
                 self.arm_hold(owner);
@@ -610,8 +481,7 @@ impl Engine {
         if matches!(command.op, Op::Release { remaining: 0, .. }) {
             return self.end_hold(owner);
         }
-        if let (Task::Leave { level, .. }, Some(hold)) = (&command.task, self.holds.get_mut(&owner))
-        {
+        if let (Task::Leave { level, .. }, Some(hold)) = (&command.task, self.holds.get_mut(&owner)) {
             if let Some(at) = hold.position(*level) {
                 let id = hold.levels[at].id;
                 hold.remove_level(id);
@@ -642,9 +512,7 @@ impl Engine {
             {
                 self.freed(owner, request);
             }
-            (Task::Extend { level, lease, .. }, Reply::Renewed(results))
-                if results == [RenewReply::Kept] =>
-            {
+            (Task::Extend { level, lease, .. }, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
                 let at = hold.position(*level);
                 if let Some(level) = at.and_then(|at| hold.levels.get_mut(at)) {
                     level.end = level.end.max(sent.after(timing::trusted(*lease)));
@@ -678,13 +546,7 @@ impl Engine {
     }
 
     /// One level less; the hold goes on.
-    fn left(
-        &mut self,
-        owner: OwnerId,
-        level: Option<LevelId>,
-        request: Option<RequestId>,
-        sent: Moment,
-    ) {
+    fn left(&mut self, owner: OwnerId, level: Option<LevelId>, request: Option<RequestId>, sent: Moment) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -705,12 +567,7 @@ impl Engine {
         self.counters.released.add(1);
         if let Some(hold) = self.holds.get(&owner) {
             let name = hold.cell.name.clone();
-            self.event(
-                "released",
-                EventLevel::Debug,
-                &name,
-                format!("released by {owner}"),
-            );
+            self.event("released", EventLevel::Debug, &name, format!("released by {owner}"));
         }
         if let Some(id) = request {
             self.complete(id, Done::Released);
@@ -728,11 +585,8 @@ impl Engine {
         hold.cell.set_released();
         let (name, key) = (hold.cell.name.clone(), hold.cell.key);
         let command = hold.command.take();
-        let tasks: Vec<Task> = command
-            .map(|command| command.task)
-            .into_iter()
-            .chain(hold.todo.drain(..))
-            .collect();
+        let tasks: Vec<Task> =
+            command.map(|command| command.task).into_iter().chain(hold.todo.drain(..)).collect();
         if hold.cell.key != Key::Once {
             self.out.push(Output::Ended(hold.cell));
         }
@@ -751,23 +605,14 @@ impl Engine {
             return;
         };
         match task {
-            Task::Enter {
-                terms, until, once, ..
-            } if !matches!(key, Key::Hold(_) | Key::Once) && self.closing.is_none() => {
+            Task::Enter { terms, until, once, .. }
+                if !matches!(key, Key::Hold(_) | Key::Once) && self.closing.is_none() =>
+            {
                 let left = until.map(|end| self.now.until(end));
                 self.callers.remove(&id);
-                self.acquire(
-                    id,
-                    name.clone(),
-                    key,
-                    if once { Some(Duration::ZERO) } else { left },
-                    terms,
-                );
+                self.acquire(id, name.clone(), key, if once { Some(Duration::ZERO) } else { left }, terms);
             }
-            _ => self.fail(
-                id,
-                Error::new(ErrorKind::NotOwner, "this hold has ended").on(name),
-            ),
+            _ => self.fail(id, Error::new(ErrorKind::NotOwner, "this hold has ended").on(name)),
         }
     }
 
@@ -784,27 +629,14 @@ impl Engine {
         hold.phase = Phase::Lost(reason);
         hold.renewal = Renewing::default();
         let cell = hold.cell.clone();
-        let lease = hold
-            .levels
-            .iter()
-            .map(|level| level.lease.duration())
-            .max()
-            .unwrap_or_default();
+        let lease = hold.levels.iter().map(|level| level.lease.duration()).max().unwrap_or_default();
         let command = hold.command.take();
-        let tasks: Vec<Task> = command
-            .map(|command| command.task)
-            .into_iter()
-            .chain(hold.todo.drain(..))
-            .collect();
+        let tasks: Vec<Task> =
+            command.map(|command| command.task).into_iter().chain(hold.todo.drain(..)).collect();
         self.timers.disarm(Timer::Hold(owner));
         self.counters.lost.add(1);
         cell.set_lost(reason);
-        self.event(
-            "lost",
-            EventLevel::Warn,
-            &cell.name,
-            format!("lost by {owner}: {}", reason.meaning()),
-        );
+        self.event("lost", EventLevel::Warn, &cell.name, format!("lost by {owner}: {}", reason.meaning()));
         self.out.push(Output::Lost(cell.clone(), reason));
         self.clean_up(&cell.name, owner, lease, None);
         for task in tasks {
@@ -830,10 +662,7 @@ impl Engine {
                     hold.remove_level(id);
                     self.clean_up(&name, owner, lease, None);
                 }
-                None => {
-                    error =
-                        Error::new(ErrorKind::NotOwner, "this level was released before").on(&name)
-                }
+                None => error = Error::new(ErrorKind::NotOwner, "this level was released before").on(&name),
             }
         }
         if let Some(id) = request {
@@ -843,11 +672,7 @@ impl Engine {
     }
 
     fn end_if_unwound(&mut self, owner: OwnerId) {
-        if self
-            .holds
-            .get(&owner)
-            .is_some_and(|hold| hold.levels.is_empty())
-        {
+        if self.holds.get(&owner).is_some_and(|hold| hold.levels.is_empty()) {
             self.end_hold(owner);
         }
     }
@@ -857,12 +682,8 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let gone: Vec<LevelId> = hold
-            .levels
-            .iter()
-            .filter(|level| level.abandoned)
-            .map(|level| level.id)
-            .collect();
+        let gone: Vec<LevelId> =
+            hold.levels.iter().filter(|level| level.abandoned).map(|level| level.id).collect();
         for level in gone {
             hold.remove_level(level);
         }
@@ -893,8 +714,7 @@ impl Engine {
             hold.renewal.due = None;
         }
         let (name, lost) = (hold.cell.name.clone(), matches!(hold.phase, Phase::Lost(_)));
-        let text =
-            "a hold was left without release; it is not renewed any more and ends with its lease";
+        let text = "a hold was left without release; it is not renewed any more and ends with its lease";
         self.event("abandoned", EventLevel::Warn, &name, text);
         if lost {
             self.unwind_abandoned(owner);
@@ -918,25 +738,13 @@ impl Engine {
     /// Cancels a caller that waits for a hold's command: a re-entry that succeeds later is undone,
     /// a release or an extension goes on.
     pub(super) fn cancel_command(&mut self, id: RequestId, error: Error) {
-        let Some(hold) = self
-            .callers
-            .get(&id)
-            .and_then(|owner| self.holds.get_mut(owner))
-        else {
+        let Some(hold) = self.callers.get(&id).and_then(|owner| self.holds.get_mut(owner)) else {
             return;
         };
-        let tasks = hold
-            .command
-            .iter_mut()
-            .map(|command| &mut command.task)
-            .chain(&mut hold.todo);
-        tasks
-            .map(Task::request)
-            .filter(|request| **request == Some(id))
-            .for_each(|request| *request = None);
+        let tasks = hold.command.iter_mut().map(|command| &mut command.task).chain(&mut hold.todo);
+        tasks.map(Task::request).filter(|request| **request == Some(id)).for_each(|request| *request = None);
         // A re-entry that has not been sent is not wanted any more.
-        hold.todo
-            .retain(|task| !matches!(task, Task::Enter { request: None, .. }));
+        hold.todo.retain(|task| !matches!(task, Task::Enter { request: None, .. }));
         self.fail(id, error);
     }
 
@@ -950,19 +758,11 @@ impl Engine {
         if matches!(hold.phase, Phase::Lost(_)) {
             return self.timers.disarm(Timer::Hold(owner));
         }
-        let renewal = hold
-            .renewal
-            .due
-            .filter(|_| !hold.renewal.in_flight && self.link.up);
+        let renewal = hold.renewal.due.filter(|_| !hold.renewal.in_flight && self.link.up);
         let command = hold.command.as_ref();
         let waiting = command.and_then(|command| command.answer_by);
-        let retry = command
-            .and_then(|command| command.retry)
-            .filter(|_| self.link.up);
-        let first = [renewal, waiting, retry]
-            .into_iter()
-            .flatten()
-            .fold(hold.deadline, Moment::min);
+        let retry = command.and_then(|command| command.retry).filter(|_| self.link.up);
+        let first = [renewal, waiting, retry].into_iter().flatten().fold(hold.deadline, Moment::min);
         self.timers.arm(Timer::Hold(owner), first);
     }
 
@@ -975,17 +775,12 @@ impl Engine {
         }
         self.answer_late_command(owner);
         let command = self.holds.get(&owner)?.command.as_ref();
-        if command
-            .and_then(|command| command.retry)
-            .is_some_and(|at| at <= self.now)
-            && self.link.up
-        {
+        if command.and_then(|command| command.retry).is_some_and(|at| at <= self.now) && self.link.up {
             self.send_command(owner);
         }
         let hold = self.holds.get(&owner)?;
-        let due = hold.renewal.due.is_some_and(|at| at <= self.now)
-            && !hold.renewal.in_flight
-            && self.link.up;
+        let due =
+            hold.renewal.due.is_some_and(|at| at <= self.now) && !hold.renewal.in_flight && self.link.up;
         if !due {
             self.arm_hold(owner);
         }
@@ -998,11 +793,7 @@ impl Engine {
         };
         if hold.phase == Phase::Releasing {
             // The lease has ended on the server as well: the lock is free, one way or the other.
-            if let Some(mut command) = self
-                .holds
-                .get_mut(&owner)
-                .and_then(|hold| hold.command.take())
-            {
+            if let Some(mut command) = self.holds.get_mut(&owner).and_then(|hold| hold.command.take()) {
                 let name = self.holds.get(&owner).map(|hold| hold.cell.name.clone());
                 if let (Some(id), Some(name)) = (command.task.request().take(), name) {
                     self.fail(id, unconfirmed().on(&name));
@@ -1010,11 +801,8 @@ impl Engine {
             }
             return self.end_hold(owner);
         }
-        let reason = if hold.renewal.silent || !self.link.up {
-            LostReason::Unreachable
-        } else {
-            LostReason::Expired
-        };
+        let reason =
+            if hold.renewal.silent || !self.link.up { LostReason::Unreachable } else { LostReason::Expired };
         self.lose(owner, reason);
     }
 
@@ -1025,10 +813,8 @@ impl Engine {
             return;
         };
         let name = hold.cell.name.clone();
-        let Some(command) = hold
-            .command
-            .as_mut()
-            .filter(|command| command.answer_by.is_some_and(|at| at <= now))
+        let Some(command) =
+            hold.command.as_mut().filter(|command| command.answer_by.is_some_and(|at| at <= now))
         else {
             return;
         };
@@ -1036,10 +822,9 @@ impl Engine {
         let error = match command.task {
             Task::Enter { .. } => unanswered(),
             Task::Leave { .. } => unconfirmed(),
-            Task::Extend { .. } => Error::new(
-                ErrorKind::Unavailable,
-                "the server did not confirm the extension",
-            ),
+            Task::Extend { .. } => {
+                Error::new(ErrorKind::Unavailable, "the server did not confirm the extension")
+            }
         };
         if let Some(id) = command.task.request().take() {
             self.fail(id, error.on(&name));
@@ -1049,16 +834,10 @@ impl Engine {
     /// After a reconnect, commands that wait for the server go on.
     pub(super) fn resume_commands(&mut self) {
         let idle = |hold: &Hold| {
-            hold.command
-                .as_ref()
-                .is_some_and(|command| command.call.is_none() && command.retry.is_none())
+            hold.command.as_ref().is_some_and(|command| command.call.is_none() && command.retry.is_none())
         };
-        let owners: Vec<OwnerId> = self
-            .holds
-            .iter()
-            .filter(|(_, hold)| idle(hold))
-            .map(|(owner, _)| *owner)
-            .collect();
+        let owners: Vec<OwnerId> =
+            self.holds.iter().filter(|(_, hold)| idle(hold)).map(|(owner, _)| *owner).collect();
         for owner in owners {
             self.send_command(owner);
         }
@@ -1084,17 +863,11 @@ impl Engine {
         }
         let cell = hold.cell.clone();
         let command = hold.command.take();
-        let tasks: Vec<Task> = command
-            .map(|command| command.task)
-            .into_iter()
-            .chain(hold.todo.drain(..))
-            .collect();
+        let tasks: Vec<Task> =
+            command.map(|command| command.task).into_iter().chain(hold.todo.drain(..)).collect();
         for mut task in tasks {
             if let Some(id) = task.request().take() {
-                self.fail(
-                    id,
-                    Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name),
-                );
+                self.fail(id, Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name));
             }
         }
         cell.set_lost(LostReason::Closed);
@@ -1102,21 +875,12 @@ impl Engine {
         if let Some(hold) = self.holds.get_mut(&owner) {
             hold.levels.truncate(1);
         }
-        self.wish(
-            owner,
-            Task::Leave {
-                request: None,
-                level: None,
-            },
-        );
+        self.wish(owner, Task::Leave { request: None, level: None });
     }
 }
 
 fn unanswered() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "the server did not answer in time; try again",
-    )
+    Error::new(ErrorKind::Unavailable, "the server did not answer in time; try again")
 }
 
 fn unconfirmed() -> Error {

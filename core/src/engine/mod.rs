@@ -77,12 +77,7 @@ pub(crate) enum Request {
     /// Be told when the server is reached, or why it cannot be.
     Connect,
     /// Hold the lock. `wait`: `None` for ever, zero: try once.
-    Acquire {
-        name: Name,
-        key: Key,
-        wait: Option<Duration>,
-        terms: Terms,
-    },
+    Acquire { name: Name, key: Key, wait: Option<Duration>, terms: Terms },
     /// Give back one level.
     Release(Target),
     /// Make the lock live at least `lease` from now.
@@ -158,11 +153,7 @@ pub(crate) enum Done {
 #[derive(Debug)]
 pub(crate) enum Output {
     /// Send this call; report an [`Input::Outcome`] at the latest `limit` from now.
-    Send {
-        call: CallId,
-        op: Op,
-        limit: Duration,
-    },
+    Send { call: CallId, op: Op, limit: Duration },
     /// Have the channel of this name subscribed, and again after every gap, until told otherwise.
     Subscribe(Name),
     /// The channel of this name is not needed any more.
@@ -330,20 +321,12 @@ impl Engine {
         if self.closing.is_some() {
             return match request {
                 Request::Close { .. } => self.complete(id, Done::Closed(Vec::new())),
-                _ => self.fail(
-                    id,
-                    Error::new(ErrorKind::Closed, "the client is closed; open a new one"),
-                ),
+                _ => self.fail(id, Error::new(ErrorKind::Closed, "the client is closed; open a new one")),
             };
         }
         match request {
             Request::Connect => self.ask(id, None),
-            Request::Acquire {
-                name,
-                key,
-                wait,
-                terms,
-            } => self.acquire(id, name, key, wait, terms),
+            Request::Acquire { name, key, wait, terms } => self.acquire(id, name, key, wait, terms),
             Request::Release(target) => self.release(id, &target),
             Request::Extend { target, lease } => self.extend(id, &target, lease),
             Request::Force { name } => self.ask(id, Some(Op::Force { name })),
@@ -406,23 +389,14 @@ impl Engine {
     fn send(&mut self, purpose: Purpose, op: Op, limit: Duration) -> CallId {
         let call = self.next_id();
         self.counters.calls.add(1);
-        self.calls.insert(
-            call,
-            Call {
-                purpose,
-                sent: self.now,
-            },
-        );
+        self.calls.insert(call, Call { purpose, sent: self.now });
         self.out.push(Output::Send { call, op, limit });
         call
     }
 
     fn complete(&mut self, id: RequestId, done: Done) {
         self.callers.remove(&id);
-        self.out.push(Output::Complete {
-            id,
-            result: Ok(done),
-        });
+        self.out.push(Output::Complete { id, result: Ok(done) });
     }
 
     fn fail(&mut self, id: RequestId, error: Error) {
@@ -432,24 +406,10 @@ impl Engine {
             ErrorKind::Cancelled => self.counters.cancelled.add(1),
             _ => {}
         }
-        self.out.push(Output::Complete {
-            id,
-            result: Err(error),
-        });
+        self.out.push(Output::Complete { id, result: Err(error) });
     }
 
-    fn event(
-        &mut self,
-        kind: &'static str,
-        level: EventLevel,
-        lock: &Name,
-        text: impl Into<String>,
-    ) {
-        self.out.push(Output::Event(Event {
-            kind,
-            level,
-            lock: Some(lock.clone()),
-            text: text.into(),
-        }));
+    fn event(&mut self, kind: &'static str, level: EventLevel, lock: &Name, text: impl Into<String>) {
+        self.out.push(Output::Event(Event { kind, level, lock: Some(lock.clone()), text: text.into() }));
     }
 }

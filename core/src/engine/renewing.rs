@@ -18,18 +18,13 @@ const LOOK: Duration = Duration::from_millis(1);
 impl Engine {
     /// Renews `due` and takes along the holds that are due soon.
     pub(super) fn renew_with_neighbours(&mut self, mut due: Vec<OwnerId>) {
-        let periods = due
-            .iter()
-            .filter_map(|owner| self.holds.get(owner)?.watched_lease())
-            .map(timing::period);
+        let periods =
+            due.iter().filter_map(|owner| self.holds.get(owner)?.watched_lease()).map(timing::period);
         let horizon = self.now.after(periods.max().unwrap_or_default() / EARLY);
         let neighbours = self.timers.holds_until(horizon).filter(|owner| {
             self.holds.get(owner).is_some_and(|hold| {
                 let early = hold.watched_lease().map_or(Duration::ZERO, timing::period) / EARLY;
-                let soon = hold
-                    .renewal
-                    .due
-                    .is_some_and(|at| at <= self.now.after(early));
+                let soon = hold.renewal.due.is_some_and(|at| at <= self.now.after(early));
                 soon && !hold.renewal.in_flight && hold.phase == Phase::Held
             })
         });
@@ -41,11 +36,7 @@ impl Engine {
     pub(super) fn renew_now(&mut self, owners: Vec<OwnerId>) {
         let mut ready = Vec::with_capacity(owners.len());
         for owner in owners {
-            let Some(hold) = self
-                .holds
-                .get_mut(&owner)
-                .filter(|hold| hold.phase == Phase::Held)
-            else {
+            let Some(hold) = self.holds.get_mut(&owner).filter(|hold| hold.phase == Phase::Held) else {
                 continue;
             };
             if hold.renewal.in_flight {
@@ -64,11 +55,7 @@ impl Engine {
             let mut holds = Vec::with_capacity(batch.len());
             for owner in batch {
                 // Work that came due twice in one turn is done once.
-                let Some(hold) = self
-                    .holds
-                    .get_mut(owner)
-                    .filter(|hold| !hold.renewal.in_flight)
-                else {
+                let Some(hold) = self.holds.get_mut(owner).filter(|hold| !hold.renewal.in_flight) else {
                     continue;
                 };
                 hold.renewal.in_flight = true;
@@ -76,22 +63,14 @@ impl Engine {
                 let watched = hold.watched_lease();
                 lease = lease.min(watched.unwrap_or(Duration::MAX));
                 let ttl = hold.capped(watched.unwrap_or(LOOK), self.now).max(LOOK);
-                holds.push(Renewal {
-                    name: hold.cell.name.clone(),
-                    owner: *owner,
-                    ttl,
-                });
+                holds.push(Renewal { name: hold.cell.name.clone(), owner: *owner, ttl });
                 sent.push(*owner);
             }
             for owner in &sent {
                 self.arm_hold(*owner);
             }
             if !holds.is_empty() {
-                self.send(
-                    Purpose::Renewal(sent),
-                    Op::Renew { holds },
-                    timing::limit(lease),
-                );
+                self.send(Purpose::Renewal(sent), Op::Renew { holds }, timing::limit(lease));
             }
         }
     }
@@ -108,14 +87,10 @@ impl Engine {
                 }
             }
             Outcome::Answered(_) | Outcome::Refused { .. } => {
-                owners
-                    .iter()
-                    .for_each(|owner| self.renewal_failed(*owner, false));
+                owners.iter().for_each(|owner| self.renewal_failed(*owner, false));
             }
             Outcome::Unanswered | Outcome::NotSent => {
-                owners
-                    .iter()
-                    .for_each(|owner| self.renewal_failed(*owner, true));
+                owners.iter().for_each(|owner| self.renewal_failed(*owner, true));
             }
         }
     }
@@ -139,11 +114,7 @@ impl Engine {
 
     /// The server says that the hold is gone. A hold on its way out hears it from its release.
     fn renewal_refused(&mut self, owner: OwnerId, reason: crate::error::LostReason) {
-        if self
-            .holds
-            .get(&owner)
-            .is_some_and(|hold| hold.phase == Phase::Held)
-        {
+        if self.holds.get(&owner).is_some_and(|hold| hold.phase == Phase::Held) {
             self.lose(owner, reason);
         }
     }

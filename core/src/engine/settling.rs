@@ -34,9 +34,7 @@ impl Engine {
         lease: Duration,
         alive_until: Option<Moment>,
     ) {
-        let again_at = alive_until
-            .filter(|at| *at > self.now)
-            .map(|at| at.after(STALE_SLACK));
+        let again_at = alive_until.filter(|at| *at > self.now).map(|at| at.after(STALE_SLACK));
         let limit = timing::limit(lease);
         let until = again_at.unwrap_or(self.now).after(lease + limit);
         if self.cleanups.contains_key(&owner) {
@@ -44,14 +42,7 @@ impl Engine {
         }
         self.cleanups.insert(
             owner,
-            Cleanup {
-                name: name.clone(),
-                in_flight: false,
-                again_at,
-                retry: None,
-                until,
-                limit,
-            },
+            Cleanup { name: name.clone(), in_flight: false, again_at, retry: None, until, limit },
         );
         self.send_cleanup(owner);
     }
@@ -63,12 +54,7 @@ impl Engine {
         cleanup.retry = None;
         if self.link.up && !cleanup.in_flight {
             cleanup.in_flight = true;
-            let op = Op::Release {
-                name: cleanup.name.clone(),
-                owner,
-                remaining: 0,
-                ttl: Duration::ZERO,
-            };
+            let op = Op::Release { name: cleanup.name.clone(), owner, remaining: 0, ttl: Duration::ZERO };
             let limit = cleanup.limit;
             self.send(Purpose::Cleanup(owner), op, limit);
         }
@@ -111,9 +97,7 @@ impl Engine {
         };
         cleanup.in_flight = false;
         match outcome {
-            Outcome::Answered(_) | Outcome::Refused { passing: false, .. }
-                if cleanup.again_at.is_none() =>
-            {
+            Outcome::Answered(_) | Outcome::Refused { passing: false, .. } if cleanup.again_at.is_none() => {
                 self.end_cleanup(owner);
             }
             Outcome::Answered(_) | Outcome::NotSent => self.arm_cleanup(owner),

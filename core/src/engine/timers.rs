@@ -57,13 +57,10 @@ impl Timers {
 
     /// The holds that want attention until `end`, soonest first.
     pub(super) fn holds_until(&self, end: Moment) -> impl Iterator<Item = OwnerId> + '_ {
-        self.due
-            .iter()
-            .take_while(move |(at, _)| *at <= end)
-            .filter_map(|(_, timer)| match timer {
-                Timer::Hold(owner) => Some(*owner),
-                _ => None,
-            })
+        self.due.iter().take_while(move |(at, _)| *at <= end).filter_map(|(_, timer)| match timer {
+            Timer::Hold(owner) => Some(*owner),
+            _ => None,
+        })
     }
 }
 

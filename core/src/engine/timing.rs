@@ -65,9 +65,7 @@ impl Jitter {
 
     /// The pause after the `failures`-th error in a row that may pass.
     pub(super) fn backoff(&mut self, failures: u32) -> Duration {
-        let most = BACKOFF
-            .1
-            .min(BACKOFF.0 * 2u32.saturating_pow(failures.min(8)));
+        let most = BACKOFF.1.min(BACKOFF.0 * 2u32.saturating_pow(failures.min(8)));
         self.between(most / 2, most)
     }
 
@@ -83,10 +81,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_trusted_for_less_than_it_lasts() {
-        assert_eq!(
-            trusted(Duration::from_secs(30)),
-            Duration::from_millis(29_698)
-        );
+        assert_eq!(trusted(Duration::from_secs(30)), Duration::from_millis(29_698));
         assert_eq!(trusted(Duration::from_millis(1)), Duration::ZERO);
     }
 
@@ -101,11 +96,7 @@ mod tests {
     fn jitter_stays_within_its_bounds_and_varies() {
         let mut jitter = Jitter::new(7);
         let retries: Vec<Duration> = (0..100).map(|_| jitter.retry()).collect();
-        assert!(
-            retries
-                .iter()
-                .all(|pause| (RETRY.0..=RETRY.1).contains(pause))
-        );
+        assert!(retries.iter().all(|pause| (RETRY.0..=RETRY.1).contains(pause)));
         assert!(retries.iter().any(|pause| *pause != retries[0]));
         assert!((0..40).all(|failures| jitter.backoff(failures) <= BACKOFF.1));
     }

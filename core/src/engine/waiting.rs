@@ -112,11 +112,7 @@ impl Engine {
         if let Key::Hold(_) = key {
             return self.fail(
                 id,
-                Error::new(
-                    ErrorKind::NotOwner,
-                    "the hold to re-enter has ended; acquire anew",
-                )
-                .on(&name),
+                Error::new(ErrorKind::NotOwner, "the hold to re-enter has ended; acquire anew").on(&name),
             );
         }
         if wait == Some(Duration::ZERO) && self.is_taken_here(&name) {
@@ -128,9 +124,7 @@ impl Engine {
             terms,
             wait,
             // A try has no time of its own: it ends with the first answer or the response limit.
-            deadline: wait
-                .filter(|wait| !wait.is_zero())
-                .map(|wait| self.now.after(wait)),
+            deadline: wait.filter(|wait| !wait.is_zero()).map(|wait| self.now.after(wait)),
             retry: None,
             failures: 0,
             unsettled: None,
@@ -139,28 +133,19 @@ impl Engine {
             name: name.clone(),
         };
         self.waiters.insert(id, waiter);
-        self.queues
-            .entry(name.clone())
-            .or_default()
-            .waiters
-            .push_back(id);
+        self.queues.entry(name.clone()).or_default().waiters.push_back(id);
         self.arm_waiter(id);
         self.advance(&name);
     }
 
     /// Whether somebody of this client holds the name or waits for it: a try never barges past them.
     fn is_taken_here(&self, name: &Name) -> bool {
-        self.queues
-            .get(name)
-            .is_some_and(|queue| !queue.waiters.is_empty() || self.is_blocked(queue))
+        self.queues.get(name).is_some_and(|queue| !queue.waiters.is_empty() || self.is_blocked(queue))
     }
 
     /// Whether a hold of this client keeps the others waiting; its end is known here first.
     fn is_blocked(&self, queue: &Queue) -> bool {
-        queue
-            .holds
-            .iter()
-            .any(|owner| self.holds.get(owner).is_some_and(Hold::blocks))
+        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(Hold::blocks))
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
@@ -292,10 +277,8 @@ impl Engine {
         };
         let name = waiter.name.clone();
         let answered = waiter.answered;
-        let again = self
-            .queues
-            .get(&name)
-            .is_some_and(|queue| queue.attempt == Attempt::InFlight { again: true });
+        let again =
+            self.queues.get(&name).is_some_and(|queue| queue.attempt == Attempt::InFlight { again: true });
         self.set_attempt(&name, Attempt::Idle);
         match outcome {
             Outcome::Answered(Reply::Acquired { .. }) if answered => self.remove_waiter(id, true),
@@ -307,18 +290,10 @@ impl Engine {
             _ if answered => self.remove_waiter(id, false),
             Outcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
             Outcome::Answered(Reply::Foreign(what)) => {
-                let text =
-                    format!("{what} lies at this name; use another name, or the kind that made it");
-                self.end_waiter(
-                    id,
-                    Error::new(ErrorKind::ForeignKind, text).on(&name),
-                    false,
-                );
+                let text = format!("{what} lies at this name; use another name, or the kind that made it");
+                self.end_waiter(id, Error::new(ErrorKind::ForeignKind, text).on(&name), false);
             }
-            Outcome::Refused {
-                error,
-                passing: true,
-            } => self.refused_for_now(id, error),
+            Outcome::Refused { error, passing: true } => self.refused_for_now(id, error),
             Outcome::Refused { error, .. } => {
                 // A script that was stopped halfway may have left our field behind.
                 let clean = !matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Auth);
@@ -401,12 +376,7 @@ impl Engine {
             return self.end_waiter(id, error, false);
         }
         if !std::mem::replace(&mut waiter.announced, true) {
-            self.event(
-                "waiting",
-                EventLevel::Debug,
-                name,
-                "held elsewhere; waiting",
-            );
+            self.event("waiting", EventLevel::Debug, name, "held elsewhere; waiting");
         }
         let Some(queue) = self.queues.get_mut(name) else {
             return;
@@ -429,8 +399,7 @@ impl Engine {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
-        let (name, key, owner, terms) =
-            (waiter.name.clone(), waiter.key, waiter.owner, waiter.terms);
+        let (name, key, owner, terms) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.terms);
         let trusted_until = sent.after(timing::trusted(waiter.lease().min(ttl)));
         if trusted_until <= self.now {
             return self.won_too_late(id);
@@ -472,11 +441,8 @@ impl Engine {
         let Some(queue) = self.queues.get(name) else {
             return;
         };
-        let same = |id: &RequestId| {
-            self.waiters
-                .get(id)
-                .is_some_and(|waiter| waiter.key == key && !waiter.answered)
-        };
+        let same =
+            |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| waiter.key == key && !waiter.answered);
         let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
         for id in adopted {
             let Some(waiter) = self.waiters.remove(&id) else {
@@ -486,10 +452,7 @@ impl Engine {
             if let Some(queue) = self.queues.get_mut(name) {
                 queue.waiters.retain(|other| *other != id);
             }
-            let left = waiter
-                .deadline
-                .map(|end| self.now.until(end))
-                .or(waiter.wait);
+            let left = waiter.deadline.map(|end| self.now.until(end)).or(waiter.wait);
             self.enter(id, owner, left, waiter.terms);
         }
     }
@@ -507,9 +470,7 @@ impl Engine {
             Attempt::Parked => {
                 // A copy without an answer may still be alive; its successor must not overtake it.
                 let head = queue.waiters.front().copied();
-                let alive = head
-                    .and_then(|id| self.waiters.get(&id))
-                    .and_then(|waiter| waiter.unsettled);
+                let alive = head.and_then(|id| self.waiters.get(&id)).and_then(|waiter| waiter.unsettled);
                 if alive.is_none_or(|expires| expires <= self.now) {
                     queue.attempt = Attempt::Idle;
                     self.counters.wakeups.add(1);
@@ -536,10 +497,8 @@ impl Engine {
     /// Waiting goes on by the holder's time and by recheck alone.
     pub(super) fn unsubscribable(&mut self, name: &Name, error: &Error) {
         if self.queues.contains_key(name) {
-            let text = format!(
-                "cannot subscribe, so waiters look every {:?} only: {error}",
-                self.config.recheck
-            );
+            let text =
+                format!("cannot subscribe, so waiters look every {:?} only: {error}", self.config.recheck);
             self.event("unsubscribable", EventLevel::Warn, name, text);
         }
     }
@@ -561,11 +520,7 @@ impl Engine {
         let rested = queue.hinted.is_none_or(|last| last.after(rest) <= now);
         if queue.attempt == Attempt::Parked && rested && waiter.unsettled.is_none() {
             queue.hinted = Some(now);
-            waiter.retry = waiter
-                .retry
-                .into_iter()
-                .chain([now.after(HINT_DELAY)])
-                .min();
+            waiter.retry = waiter.retry.into_iter().chain([now.after(HINT_DELAY)]).min();
             self.arm_waiter(id);
         }
     }
@@ -581,12 +536,8 @@ impl Engine {
 
     /// Ends the waiters that `which` picks, with `error`.
     pub(super) fn fail_waiters(&mut self, error: &Error, which: impl Fn(&Waiter) -> bool) {
-        let ids: Vec<RequestId> = self
-            .waiters
-            .iter()
-            .filter(|(_, waiter)| which(waiter))
-            .map(|(id, _)| *id)
-            .collect();
+        let ids: Vec<RequestId> =
+            self.waiters.iter().filter(|(_, waiter)| which(waiter)).map(|(id, _)| *id).collect();
         for id in ids {
             let error = match self.waiters.get(&id) {
                 Some(waiter) => error.clone().on(&waiter.name),

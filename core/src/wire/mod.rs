@@ -3,10 +3,15 @@
 //!
 //! [`Op`] and [`Reply`] are plain data, so that the engine can speak of them without doing I/O.
 
+pub(crate) mod names;
+mod script;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LostReason;
+
+pub(crate) use script::{Call, decode, refusal};
 
 /// A validated lock name: UTF-8, 1 to 1,024 bytes.
 pub(crate) type Name = Arc<str>;
@@ -31,21 +36,10 @@ pub(crate) enum Fencing {
 pub(crate) enum Op {
     /// Take the lock (`count` 1) or set our hold count to `count`; remaining time becomes
     /// max(remaining, `lease`). Carries a not-after.
-    Acquire {
-        name: Name,
-        owner: OwnerId,
-        count: u32,
-        lease: Duration,
-        fencing: Fencing,
-    },
+    Acquire { name: Name, owner: OwnerId, count: u32, lease: Duration, fencing: Fencing },
     /// Set our hold count to `remaining` with time `ttl`, or free the lock and publish when it is 0.
     /// Carries a not-after when `remaining` is not 0.
-    Release {
-        name: Name,
-        owner: OwnerId,
-        remaining: u32,
-        ttl: Duration,
-    },
+    Release { name: Name, owner: OwnerId, remaining: u32, ttl: Duration },
     /// Give every hold max(remaining, ttl); never recreates what is gone.
     Renew { holds: Vec<Renewal> },
     /// Delete the lock whoever holds it, and publish. Carries a not-after: a late copy must not hit
