@@ -1,6 +1,9 @@
 //! What happened, for people: events and counters.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::wire::Name;
 
@@ -89,4 +92,102 @@ counters! {
     events_dropped: "Events that did not fit into the ring.",
     holds: "Holds now.",
     waiting: "Callers waiting for a lock now.",
+}
+
+/// Called when the ring goes from empty to not empty. Must not block.
+pub(crate) type Notify = Box<dyn Fn() + Send + Sync>;
+
+/// The latest events, for languages that drain them into a log of their own. Bounded: a reader that
+/// is slow or absent costs the oldest ones, which are counted.
+pub(crate) struct Ring {
+    capacity: usize,
+    state: Mutex<RingState>,
+    dropped: Counter,
+}
+
+#[derive(Default)]
+struct RingState {
+    events: VecDeque<Event>,
+    notify: Option<Notify>,
+}
+
+impl Ring {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Ring { capacity, state: Mutex::default(), dropped: Counter::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, RingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, event: Event) {
+        if self.capacity == 0 {
+            return;
+        }
+        let mut state = self.state();
+        if state.events.len() == self.capacity {
+            state.events.pop_front();
+            self.dropped.add(1);
+        }
+        state.events.push_back(event);
+        if state.events.len() == 1
+            && let Some(notify) = &state.notify
+        {
+            notify();
+        }
+    }
+
+    pub(crate) fn drain(&self) -> Vec<Event> {
+        self.state().events.drain(..).collect()
+    }
+
+    /// Has `notify` called from now on; at once if events are there already.
+    pub(crate) fn set_notify(&self, notify: Notify) {
+        let mut state = self.state();
+        if !state.events.is_empty() {
+            notify();
+        }
+        state.notify = Some(notify);
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.get()
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn event(text: &str) -> Event {
+        Event { kind: "test", level: Level::Info, lock: None, text: text.into() }
+    }
+
+    #[test]
+    fn a_full_ring_loses_the_oldest_and_counts_it() {
+        let ring = Ring::new(2);
+        ["a", "b", "c"].into_iter().for_each(|text| ring.push(event(text)));
+        let texts: Vec<String> = ring.drain().into_iter().map(|event| event.text).collect();
+        assert_eq!((texts.join(""), ring.dropped()), ("bc".into(), 1));
+    }
+
+    #[test]
+    fn the_reader_is_notified_once_per_filling() {
+        let (ring, calls) = (Ring::new(8), Arc::new(Counter::default()));
+        let counter = calls.clone();
+        ring.push(event("before"));
+        ring.set_notify(Box::new(move || counter.add(1)));
+        ring.push(event("more"));
+        assert_eq!(calls.get(), 1);
+        ring.drain();
+        ring.push(event("again"));
+        assert_eq!(calls.get(), 2);
+    }
 }

@@ -1,6 +1,8 @@
 //! One distributed lock over Redis.
 #![forbid(unsafe_code)]
 
+mod clock;
+mod driver;
 mod engine;
 mod error;
 mod event;

@@ -207,8 +207,7 @@ impl Engine {
 
     /// Stops when nothing is left to settle.
     pub(super) fn close_if_settled(&mut self) {
-        let settled = self.holds.is_empty() && self.waiters.is_empty() && self.cleanups.is_empty();
-        if settled {
+        if self.is_settled() {
             self.finish_close();
         }
     }

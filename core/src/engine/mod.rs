@@ -284,6 +284,16 @@ impl Engine {
         self.end(out);
     }
 
+    /// Whether nothing is under way: no hold, no waiter, no clean-up.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.holds.is_empty() && self.waiters.is_empty() && self.cleanups.is_empty()
+    }
+
+    /// All holds, for a driver that has to give them up.
+    pub(crate) fn cells(&self) -> Vec<Arc<HoldCell>> {
+        self.holds.values().map(|hold| hold.cell.clone()).collect()
+    }
+
     fn begin(&mut self, now: Moment, out: &mut Vec<Output>) {
         // A clock handed in out of order must not move a deadline back.
         self.now = self.now.max(now);
