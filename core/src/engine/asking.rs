@@ -112,7 +112,9 @@ impl Engine {
             // A force-release is not repeated: a second one could hit the next holder.
             Outcome::Unanswered if inspects => self.send_query(id),
             Outcome::Unanswered => self.query_due(id),
-            Outcome::NotSent => {}
+            // Without a link, `link_up` sends it.
+            Outcome::NotSent if !self.link.up => {}
+            Outcome::NotSent => self.query_due(id),
         }
     }
 
@@ -223,6 +225,11 @@ impl Engine {
         unreleased.sort();
         unreleased.dedup();
         self.timers.disarm(Timer::Close);
+        let mut callers: Vec<RequestId> = self.callers.keys().copied().collect();
+        callers.sort_unstable();
+        for caller in callers {
+            self.fail(caller, Error::new(ErrorKind::Closed, "the client was closed"));
+        }
         self.complete(id, Done::Closed(unreleased));
         self.out.push(Output::Stop);
     }

@@ -254,7 +254,12 @@ impl Engine {
                 self.event("acquired", EventLevel::Debug, &cell.name, text);
                 self.complete(id, Done::Granted { cell, level });
             }
-            None => self.leave(None, owner, Some(level)),
+            // Before anything else: a release by key that waits must find the caller's level on top.
+            None => {
+                if let Some(hold) = self.holds.get_mut(&owner) {
+                    hold.todo.push_front(Task::Leave { request: None, level: Some(level) });
+                }
+            }
         }
     }
 
@@ -436,6 +441,8 @@ impl Engine {
             Outcome::Answered(reply) => self.settle_command(owner, sent, reply),
             Outcome::NotSent => {
                 command.copies -= 1;
+                // Without a link, `link_up` sends it.
+                command.retry = self.link.up.then(|| now.after(pause));
                 self.arm_hold(owner);
             }
             Outcome::Unanswered => {
@@ -833,13 +840,14 @@ impl Engine {
 
     /// After a reconnect, commands that wait for the server go on.
     pub(super) fn resume_commands(&mut self) {
-        let idle = |hold: &Hold| {
-            hold.command.as_ref().is_some_and(|command| command.call.is_none() && command.retry.is_none())
-        };
-        let owners: Vec<OwnerId> =
-            self.holds.iter().filter(|(_, hold)| idle(hold)).map(|(owner, _)| *owner).collect();
+        let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
         for owner in owners {
-            self.send_command(owner);
+            let command = self.holds.get(&owner).and_then(|hold| hold.command.as_ref());
+            if command.is_some_and(|command| command.call.is_none() && command.retry.is_none()) {
+                self.send_command(owner);
+            } else {
+                self.arm_hold(owner);
+            }
         }
     }
 

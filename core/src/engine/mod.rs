@@ -14,7 +14,7 @@ mod timers;
 mod timing;
 mod waiting;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -220,10 +220,11 @@ pub(crate) struct Engine {
     calls: HashMap<CallId, Call>,
     /// Names that somebody here holds or waits for.
     queues: HashMap<Name, Queue>,
-    waiters: HashMap<RequestId, Waiter>,
-    holds: HashMap<OwnerId, Hold>,
-    cleanups: HashMap<OwnerId, Cleanup>,
-    queries: HashMap<RequestId, Query>,
+    // Ordered maps where the engine walks through them: the same inputs give the same outputs.
+    waiters: BTreeMap<RequestId, Waiter>,
+    holds: BTreeMap<OwnerId, Hold>,
+    cleanups: BTreeMap<OwnerId, Cleanup>,
+    queries: BTreeMap<RequestId, Query>,
     /// Which hold a caller waits on that wants something of a hold.
     callers: HashMap<RequestId, OwnerId>,
     timers: Timers,
@@ -242,10 +243,10 @@ impl Engine {
             link: Link::default(),
             calls: HashMap::new(),
             queues: HashMap::new(),
-            waiters: HashMap::new(),
-            holds: HashMap::new(),
-            cleanups: HashMap::new(),
-            queries: HashMap::new(),
+            waiters: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            cleanups: BTreeMap::new(),
+            queries: BTreeMap::new(),
             callers: HashMap::new(),
             timers: Timers::default(),
             closing: None,
@@ -377,7 +378,7 @@ impl Engine {
     /// Keys that we have read were written by somebody else. That is never a verdict: holds are
     /// renewed at once, which tells; waiters may try.
     fn invalidated(&mut self, names: Option<Vec<Name>>) {
-        let names = names.unwrap_or_else(|| self.queues.keys().cloned().collect());
+        let names = names.unwrap_or_else(|| self.all_names());
         let mut renewals = Vec::new();
         for name in &names {
             let Some(queue) = self.queues.get(name) else {

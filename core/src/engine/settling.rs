@@ -100,8 +100,8 @@ impl Engine {
             Outcome::Answered(_) | Outcome::Refused { passing: false, .. } if cleanup.again_at.is_none() => {
                 self.end_cleanup(owner);
             }
-            Outcome::Answered(_) | Outcome::NotSent => self.arm_cleanup(owner),
-            Outcome::Unanswered | Outcome::Refused { .. } => {
+            Outcome::Answered(_) => self.arm_cleanup(owner),
+            Outcome::NotSent | Outcome::Unanswered | Outcome::Refused { .. } => {
                 cleanup.retry = Some(retry);
                 self.arm_cleanup(owner);
             }

@@ -156,7 +156,8 @@ impl Engine {
         let Some(&head) = queue.waiters.front() else {
             return self.close_queue(name);
         };
-        if queue.attempt == Attempt::Idle && self.link.up && !self.is_blocked(queue) {
+        if queue.attempt == Attempt::Idle && self.link.up && self.closing.is_none() && !self.is_blocked(queue)
+        {
             self.try_head(name, head);
         }
     }
@@ -299,8 +300,7 @@ impl Engine {
                 let clean = !matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Auth);
                 self.end_waiter(id, error.on(&name), clean);
             }
-            // `link_up` tries again; until then the head is idle.
-            Outcome::NotSent => {}
+            Outcome::NotSent => self.not_sent(id),
             Outcome::Answered(other) => {
                 let text = format!("unexpected reply to an acquire: {other:?}");
                 self.end_waiter(id, Error::new(ErrorKind::Internal, text).on(&name), true);
@@ -338,6 +338,14 @@ impl Engine {
             return self.end_waiter(id, error, true);
         }
         self.park(id, expires.max(self.now));
+    }
+
+    /// Without a link, `link_up` lets the head try again.
+    fn not_sent(&mut self, id: RequestId) {
+        if self.link.up {
+            let error = Error::new(ErrorKind::Unavailable, "the connection was not ready; try again");
+            self.refused_for_now(id, error);
+        }
     }
 
     fn refused_for_now(&mut self, id: RequestId, error: Error) {
@@ -525,10 +533,16 @@ impl Engine {
         }
     }
 
+    /// Every name that somebody here holds or waits for, in an order that only depends on them.
+    pub(super) fn all_names(&self) -> Vec<Name> {
+        let mut names: Vec<Name> = self.queues.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
     /// After a reconnect every head looks again.
     pub(super) fn probe_all(&mut self) {
-        let names: Vec<Name> = self.queues.keys().cloned().collect();
-        for name in &names {
+        for name in &self.all_names() {
             self.wake_head(name);
             self.advance(name);
         }
