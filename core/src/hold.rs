@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use tokio::sync::Notify;
+
 use crate::error::LostReason;
 use crate::moment::Moment;
 use crate::owner::Key;
@@ -28,6 +30,8 @@ pub(crate) struct HoldCell {
     /// [`LIVE`], [`RELEASED`] or the number of a [`LostReason`].
     state: AtomicU8,
     watchers: Mutex<Vec<LostWatcher>>,
+    /// Wakes the futures that wait for a loss.
+    signal: Notify,
 }
 
 impl HoldCell {
@@ -41,6 +45,7 @@ impl HoldCell {
             count: AtomicU32::new(0),
             state: AtomicU8::new(LIVE),
             watchers: Mutex::new(Vec::new()),
+            signal: Notify::new(),
         }
     }
 
@@ -111,9 +116,22 @@ impl HoldCell {
         }
     }
 
+    /// Waits for the loss. Cancel-safe; leaves nothing behind when dropped.
+    pub(crate) async fn lost_async(&self) -> LostReason {
+        loop {
+            let told = self.signal.notified();
+            let state = self.state.load(Ordering::Acquire);
+            if let Some(reason) = LostReason::from_number(state) {
+                return reason;
+            }
+            told.await;
+        }
+    }
+
     /// Calls and forgets all watchers. The driver does this after the engine marked the loss.
     pub(crate) fn tell(&self, reason: LostReason) {
         let watchers = std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner));
+        self.signal.notify_waiters();
         for watcher in watchers {
             watcher(reason);
         }

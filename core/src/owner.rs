@@ -1,6 +1,11 @@
 //! Who acquires: re-entry keys and the numbers they are made of.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::client::Running;
+use crate::engine::Input;
 
 /// What makes two acquisitions one owner inside a client. Never sent to Redis.
 ///
@@ -28,8 +33,38 @@ fn next() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// What a thread leaves behind: its number, and the engines that know it.
+struct Thread {
+    number: u64,
+    engines: RefCell<Vec<Weak<Running>>>,
+}
+
+impl Drop for Thread {
+    /// The thread ends: what it holds without a guard is nobody's any more.
+    fn drop(&mut self) {
+        for engine in self.engines.take() {
+            if let Some(engine) = engine.upgrade() {
+                engine.tell(Input::KeyEnded(Key::Thread(self.number)));
+            }
+        }
+    }
+}
+
 thread_local! {
-    static THREAD: u64 = next();
+    static THREAD: Thread = Thread { number: next(), engines: RefCell::default() };
+}
+
+/// Remembers that the calling thread acquires under its key, so that its end can be told.
+pub(crate) fn note_thread(key: Key, engine: &Arc<Running>) {
+    // Fails only while the thread ends, and then there is nothing to remember.
+    let _ = THREAD.try_with(|thread| {
+        let mut engines = thread.engines.borrow_mut();
+        let known = engines.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(engine)));
+        if key == Key::Thread(thread.number) && !known {
+            engines.retain(|known| known.strong_count() > 0);
+            engines.push(Arc::downgrade(engine));
+        }
+    });
 }
 
 impl Key {
@@ -38,7 +73,7 @@ impl Key {
     /// While thread-local data is being destroyed there is no such number any more; then the key
     /// is one of its own.
     pub fn thread() -> Key {
-        THREAD.try_with(|number| Key::Thread(*number)).unwrap_or_else(|_| Key::Thread(next()))
+        THREAD.try_with(|thread| Key::Thread(thread.number)).unwrap_or_else(|_| Key::Thread(next()))
     }
 
     /// A key for a new task; the caller keeps it with the task.

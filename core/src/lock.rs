@@ -1,0 +1,246 @@
+//! A name on a client, and the local view of a hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::{ClientInner, Running};
+use crate::clock;
+use crate::engine::{Request, Target};
+use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::guard::{Guard, guard, unexpected, unit};
+use crate::hold::HoldCell;
+use crate::operation::Operation;
+use crate::options::{AcquireOptions, LockOptions, check_lease};
+use crate::owner::Key;
+use crate::queue::Outcome;
+use crate::wire::{Holder, Name};
+
+/// A lock: a name on a client, with options. Cheap to make and to clone; making it does no I/O.
+///
+/// Every acquisition is an owner of its own unless it is made with a [`Key`]: two tasks that call
+/// [`acquire`](Lock::acquire) exclude each other even on one `Lock`.
+#[derive(Clone)]
+pub struct Lock {
+    client: Arc<ClientInner>,
+    name: Name,
+    options: Arc<LockOptions>,
+}
+
+impl Lock {
+    pub(crate) fn new(client: Arc<ClientInner>, name: Name, options: LockOptions) -> Self {
+        Lock { client, name, options: Arc::new(options) }
+    }
+
+    /// The name, as it stands in Redis.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits for the lock and holds it.
+    ///
+    /// # Errors
+    /// `foreign_kind` when something else lies at the name, `unavailable` when the server cannot be
+    /// reached for longer than the option `outage`, `auth`, `denied`, `closed`, `forked`.
+    ///
+    /// # Cancel safety
+    /// Dropping the operation leaves the queue; a lock that was won meanwhile is released.
+    pub fn acquire(&self) -> Operation<Guard> {
+        self.acquire_with(AcquireOptions::new())
+    }
+
+    /// Takes the lock if it is free, without waiting for whoever holds it.
+    ///
+    /// # Errors
+    /// As [`acquire`](Lock::acquire). A lock that is held is no error but `None`.
+    pub fn try_acquire(&self) -> Operation<Option<Guard>> {
+        self.acquire_as(AcquireOptions::new().wait(Duration::ZERO), |outcome| match outcome {
+            Outcome::Failed(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+            other => guard(other).map(Some),
+        })
+    }
+
+    /// Waits for the lock at most this long.
+    ///
+    /// # Errors
+    /// `timeout` when the time is over, else as [`acquire`](Lock::acquire).
+    pub fn acquire_timeout(&self, wait: Duration) -> Operation<Guard> {
+        self.acquire_with(AcquireOptions::new().wait(wait))
+    }
+
+    /// Waits for the lock with a wait, a lease or a re-entry key of its own.
+    ///
+    /// # Errors
+    /// `timeout` when the wait is over, `lost` when the key's hold was lost and is not unwound,
+    /// `invalid_argument` for options out of bounds, else as [`acquire`](Lock::acquire).
+    pub fn acquire_with(&self, options: AcquireOptions) -> Operation<Guard> {
+        self.acquire_as(options, guard)
+    }
+
+    fn acquire_as<T>(&self, options: AcquireOptions, finish: fn(Outcome) -> Result<T>) -> Operation<T> {
+        if let Err(error) = options.validate() {
+            return Operation::failed(error.on(&self.name), finish);
+        }
+        let request = Request::Acquire {
+            name: self.name.clone(),
+            key: options.key,
+            wait: options.wait,
+            terms: self.options.terms(&options),
+        };
+        self.ask(request, finish)
+    }
+
+    /// Gives back the newest level that `key` holds.
+    ///
+    /// # Errors
+    /// `not_owner` when the key does not hold the lock, `lost` when it had been lost, `unavailable`
+    /// when the server did not confirm.
+    pub fn release_by(&self, key: Key) -> Operation<()> {
+        self.ask(Request::Release(self.target(key)), unit)
+    }
+
+    /// Makes the lock that `key` holds live at least `lease` from now.
+    ///
+    /// # Errors
+    /// `not_owner`, `lost`, `invalid_argument`, `unavailable`.
+    pub fn extend_by(&self, key: Key, lease: Duration) -> Operation<()> {
+        match check_lease(lease) {
+            Ok(()) => self.ask(Request::Extend { target: self.target(key), lease }, unit),
+            Err(error) => Operation::failed(error.on(&self.name), unit),
+        }
+    }
+
+    fn target(&self, key: Key) -> Target {
+        Target::Key { name: self.name.clone(), key }
+    }
+
+    /// The local view of the hold that `key` has on this name. No I/O.
+    pub fn hold(&self, key: Key) -> Hold {
+        Hold::new(self.client.started().and_then(|running| {
+            let cell = running.cell(&self.name, key)?;
+            Some((cell, running))
+        }))
+    }
+
+    /// Whether anybody holds the lock, as Redis sees it now.
+    ///
+    /// # Errors
+    /// `foreign_kind`, `unavailable` and the like.
+    pub fn is_locked(&self) -> Operation<bool> {
+        self.ask(Request::Inspect { name: self.name.clone() }, |outcome| {
+            holder(outcome).map(|holder| holder.is_some())
+        })
+    }
+
+    /// Who holds the lock, as Redis sees it now.
+    ///
+    /// # Errors
+    /// `foreign_kind`, `unavailable` and the like.
+    pub fn holder(&self) -> Operation<Option<Holder>> {
+        self.ask(Request::Inspect { name: self.name.clone() }, holder)
+    }
+
+    /// Deletes the lock whoever holds it, and wakes the waiters. Holders of this client are told at
+    /// once, others as soon as their client hears of it. Returns whether there was a lock.
+    ///
+    /// # Errors
+    /// `foreign_kind`, `unavailable`: it is not repeated by itself, since a second one could hit the
+    /// next holder.
+    pub fn force_release(&self) -> Operation<bool> {
+        self.ask(Request::Force { name: self.name.clone() }, |outcome| match outcome {
+            Outcome::Forced(deleted) => Ok(deleted),
+            Outcome::Failed(error) => Err(error),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    fn ask<T>(&self, request: Request, finish: fn(Outcome) -> Result<T>) -> Operation<T> {
+        Operation::new(&self.client, request, finish)
+    }
+}
+
+impl std::fmt::Debug for Lock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lock({:?})", self.name)
+    }
+}
+
+fn holder(outcome: Outcome) -> Result<Option<Holder>> {
+    match outcome {
+        Outcome::Inspected(holder) => Ok(holder),
+        Outcome::Failed(error) => Err(error),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What can be known about a hold without I/O. Answers come from a clock that counts suspend.
+#[derive(Clone)]
+pub struct Hold(Option<(Arc<HoldCell>, Arc<Running>)>);
+
+impl Hold {
+    pub(crate) fn new(view: Option<(Arc<HoldCell>, Arc<Running>)>) -> Self {
+        Hold(view)
+    }
+
+    fn cell(&self) -> Option<&HoldCell> {
+        self.0.as_ref().filter(|(_, running)| !running.is_forked()).map(|(cell, _)| &**cell)
+    }
+
+    /// Whether the lock can be relied on now.
+    pub fn is_held(&self) -> bool {
+        self.cell().is_some_and(|cell| cell.is_held(clock::now()))
+    }
+
+    /// The same as an error.
+    ///
+    /// # Errors
+    /// `lost` with the reason, `not_owner` when there is no hold or it was released, `forked` in a
+    /// child process.
+    pub fn check(&self) -> Result<()> {
+        if let Some((_, running)) = &self.0 {
+            running.refuse_fork()?;
+        }
+        let not_owner = || Error::new(ErrorKind::NotOwner, "the caller does not hold this lock");
+        let cell = self.cell().ok_or_else(not_owner)?;
+        let now = clock::now();
+        match cell.lost(now) {
+            Some(reason) => Err(Error::lost(&cell.name, reason)),
+            None if cell.is_held(now) => Ok(()),
+            None => Err(not_owner().on(&cell.name)),
+        }
+    }
+
+    /// How long the lock can be relied on if nothing more is heard from Redis; zero once lost.
+    pub fn remaining(&self) -> Duration {
+        let now = clock::now();
+        self.cell().filter(|cell| cell.is_held(now)).map_or(Duration::ZERO, |cell| now.until(cell.deadline()))
+    }
+
+    /// How many levels the hold has; zero when there is none.
+    pub fn count(&self) -> u32 {
+        self.cell().map_or(0, HoldCell::count)
+    }
+
+    /// The fencing token, if the lock draws them.
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.cell().and_then(HoldCell::token)
+    }
+
+    /// Why the lock was lost, if it was.
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        self.cell().and_then(|cell| cell.lost(clock::now()))
+    }
+
+    /// The owner as it stands in Redis; empty when there is no hold.
+    pub fn owner(&self) -> String {
+        match &self.0 {
+            Some((cell, running)) => format!("{}:{}", running.uuid(), cell.owner),
+            None => String::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hold({}held x{})", if self.is_held() { "" } else { "not " }, self.count())
+    }
+}
