@@ -3,7 +3,11 @@
 //!
 //! [`Op`] and [`Reply`] are plain data, so that the engine can speak of them without doing I/O.
 
+mod decode;
+#[cfg(test)]
+mod live_tests;
 pub(crate) mod names;
+mod refusal;
 mod script;
 
 use std::sync::Arc;
@@ -11,7 +15,9 @@ use std::time::Duration;
 
 use crate::error::LostReason;
 
-pub(crate) use script::{Call, decode, refusal};
+pub(crate) use decode::decode;
+pub(crate) use refusal::refusal;
+pub(crate) use script::Call;
 
 /// A validated lock name: UTF-8, 1 to 1,024 bytes.
 pub(crate) type Name = Arc<str>;

@@ -9,7 +9,7 @@ const LONGEST: usize = 1024;
 /// Checks a lock name: 1 to 1,024 bytes.
 pub(crate) fn name(text: &str) -> Result<Name> {
     match text.len() {
-        0 => Err(Error::invalid("the lock name is empty; give it 1 to 1,024 bytes")),
+        0 => Err(Error::invalid("the lock name is empty; give it 1 to 1,024 bytes of UTF-8")),
         1..=LONGEST => Ok(Name::from(text)),
         long => Err(Error::invalid(format!("the lock name has {long} bytes; give it 1 to 1,024 bytes"))),
     }

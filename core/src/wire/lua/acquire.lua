@@ -1,35 +1,40 @@
--- Takes the lock, or sets the count of a hold we have. Any copy may run any number of times.
--- KEYS: lock [, token]
--- ARGV: lease ms, owner, wanted count, not-after (server ms), token expiry ms (0: for ever)
--- Reply: {server ms, code, ...}: 1 acquired, remaining ms, token or ''; 2 busy, remaining ms (-1: none);
---        3 deleted; 4 stolen; 5 foreign, what; 6 stale
-local name, lease, owner, count = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if now > tonumber(ARGV[4]) then return {now, 6} end
+-- Takes the lock (count 1), or sets the count of the owner that has it; the remaining time becomes
+-- max(remaining, lease).
+-- KEYS   lock, and the fencing counter when a token is wanted
+-- ARGV   owner, count, lease ms, not-after ms, ms that the fencing counter lives (0: for ever)
+-- reply  STALE | ACQUIRED ttl token | BUSY ttl | GONE why | FOREIGN what
+--        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
+local lock, owner, count = KEYS[1], ARGV[1], tonumber(ARGV[2])
+if is_late(ARGV[4]) then return {now, STALE} end
 
-local kind = redis.call('TYPE', name).ok
-if kind ~= 'none' and kind ~= 'hash' then return {now, 5, 'a ' .. kind} end
-local mine = false
+local kind = redis.call('TYPE', lock).ok
+if kind ~= 'none' and kind ~= 'hash' then return {now, FOREIGN, kind} end
+local held = false
 if kind == 'hash' then
-  if redis.call('HEXISTS', name, 'mode') == 1 then return {now, 5, 'a read/write lock'} end
-  mine = redis.call('HGET', name, owner)
-  if not mine then
-    if count > 1 then return {now, 4} end
-    return {now, 2, redis.call('PTTL', name)}
-  end
-elseif count > 1 then
-  return {now, 3}
+  local fields = redis.call('HMGET', lock, owner, 'mode')
+  if fields[2] then return {now, FOREIGN, 'rwlock'} end
+  held = fields[1]
+end
+if not held and count > 1 then
+  return {now, GONE, kind == 'none' and DELETED or STOLEN}
+end
+if not held and kind == 'hash' then
+  if redis.call('HLEN', lock) > 1 then return {now, FOREIGN, 'hash'} end
+  return {now, BUSY, redis.call('PTTL', lock)}
 end
 
--- The token is drawn before the lock is taken: if that is refused, nobody holds anything.
+-- The token is drawn before the lock is taken, so that a refusal leaves only a gap. A copy of the
+-- first grant reads the token that it drew.
 local token = ''
 if KEYS[2] and count == 1 then
-  if mine then
-    token = redis.call('GET', KEYS[2]) or ''
-  else
-    local last = tonumber(redis.call('GET', KEYS[2]) or '0')
-    token = string.format('%.0f', math.max(last + 1, time[1] * 1000000 + time[2]))
+  local drawn = redis.call('GET', KEYS[2])
+  token = held and drawn
+  if not token then
+    local previous = tonumber(drawn or 0)
+    if not previous or previous % 1 ~= 0 or previous > 2 ^ 53 - 2 then
+      return {now, FOREIGN, 'counter'}
+    end
+    token = string.format('%.0f', math.max(previous + 1, time[1] * 1000000 + time[2]))
     if ARGV[5] == '0' then
       redis.call('SET', KEYS[2], token)
     else
@@ -38,14 +43,11 @@ if KEYS[2] and count == 1 then
   end
 end
 
-redis.call('HSET', name, owner, ARGV[3])
-if redis.call('PTTL', name) < lease then
-  local set = redis.pcall('PEXPIRE', name, ARGV[1])
-  if type(set) == 'table' and set.err then
-    -- A lock without an expiry would outlive everybody.
-    if mine then redis.call('HSET', name, owner, mine) else redis.call('HDEL', name, owner) end
-    return set
-  end
+redis.call('HSET', lock, owner, count)
+local ttl = prolong(lock, tonumber(ARGV[3]))
+if is_refusal(ttl) then
+  -- Never leave a lock that does not expire.
+  if held then redis.pcall('HSET', lock, owner, held) else redis.pcall('DEL', lock) end
+  return ttl
 end
--- The last command reads the key, so that client tracking watches it again after our write.
-return {now, 1, redis.call('PTTL', name), token}
+return {now, ACQUIRED, ttl, token}

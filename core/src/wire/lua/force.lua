@@ -1,15 +1,13 @@
 -- Deletes the lock whoever holds it, and wakes the waiters.
--- KEYS: lock
--- ARGV: not-after (server ms), publish verb, channel
--- Reply: {server ms, code}: 1 deleted; 3 there was none; 5 foreign, what; 6 stale
-local name = KEYS[1]
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if now > tonumber(ARGV[1]) then return {now, 6} end
-local kind = redis.call('TYPE', name).ok
-if kind == 'none' then return {now, 3} end
-if kind ~= 'hash' then return {now, 5, 'a ' .. kind} end
-if redis.call('HEXISTS', name, 'mode') == 1 then return {now, 5, 'a read/write lock'} end
-redis.call('DEL', name)
+-- KEYS   lock
+-- ARGV   not-after ms, publish verb, channel
+-- reply  STALE | FORCED 0 (was free) or 1 | FOREIGN what
+local lock = KEYS[1]
+if is_late(ARGV[1]) then return {now, STALE} end
+local owner, what = holder(lock)
+if not owner then
+  return what and {now, FOREIGN, what} or {now, FORCED, 0}
+end
+redis.call('DEL', lock)
 redis.pcall(ARGV[2], ARGV[3], '0')
-return {now, 1}
+return {now, FORCED, 1}

@@ -1,25 +1,25 @@
--- Lowers the count of our hold, or frees the lock. Touches nothing that is not ours.
--- KEYS: lock
--- ARGV: owner, remaining count, remaining time ms, not-after (server ms; 0: none), publish verb, channel
--- Reply: {server ms, code}: 1 released; 2 kept; 3 deleted; 4 stolen; 6 stale
-local name, owner, remaining = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local not_after = tonumber(ARGV[4])
-if not_after > 0 and now > not_after then return {now, 6} end
+-- Sets the owner's count to a lower one with the time of the remaining levels, or frees the lock
+-- and wakes the waiters when nothing remains.
+-- KEYS   lock
+-- ARGV   owner, remaining count, ms for the remaining levels, not-after ms, publish verb, channel
+-- reply  STALE | RELEASED | KEPT | GONE why
+local lock, owner, remaining = KEYS[1], ARGV[1], tonumber(ARGV[2])
+if remaining > 0 and is_late(ARGV[4]) then return {now, STALE} end
 
-local kind = redis.call('TYPE', name).ok
-if kind == 'none' then return {now, 3} end
-if kind ~= 'hash' or redis.call('HEXISTS', name, owner) == 0 then return {now, 4} end
+local held, wrong = find(lock, owner)
+if is_refusal(wrong) then return wrong end
+if not held or (wrong and remaining > 0) then return {now, GONE, wrong} end
 
-if remaining > 0 then
-  -- A full server refuses HSET; the count then stays higher, which harms nobody: it is absolute.
-  redis.pcall('HSET', name, owner, ARGV[2])
-  redis.call('PEXPIRE', name, ARGV[3])
-  redis.call('PTTL', name)
-  return {now, 2}
+if remaining == 0 then
+  -- Removing the last field deletes the key. A full server denies neither command.
+  redis.call('HDEL', lock, owner)
+  redis.pcall(ARGV[5], ARGV[6], '0')
+  return {now, RELEASED}
 end
--- Nothing on this path is denied by a full server. The message comes last and may be refused.
-redis.call('DEL', name)
-redis.pcall(ARGV[5], ARGV[6], '0')
-return {now, 1}
+
+-- A full server denies HSET. A count that stays too high does no harm: the next command sets it.
+local set = redis.pcall('HSET', lock, owner, remaining)
+if is_refusal(set) and not is_refusal(set, 'OOM') then return set end
+redis.call('PEXPIRE', lock, ARGV[3])
+redis.call('PTTL', lock) -- for the tracking, as in prolong
+return {now, KEPT}

@@ -1,24 +1,20 @@
--- Gives every hold at least its time. Never recreates what is gone; one bad key harms no other.
--- KEYS: locks
--- ARGV: per lock: owner, time ms
--- Reply: {server ms, code per lock}: 1 kept; 3 deleted; 4 stolen; 7 failed
-local time = redis.call('TIME')
-local reply = {time[1] * 1000 + math.floor(time[2] / 1000)}
-for i, name in ipairs(KEYS) do
-  local owner, lease = ARGV[2 * i - 1], ARGV[2 * i]
-  local code = 7
-  local mine = redis.pcall('HEXISTS', name, owner)
-  if mine == 1 then
-    local left = redis.call('PTTL', name)
-    local set = left >= tonumber(lease) or redis.pcall('PEXPIRE', name, lease)
-    if type(set) ~= 'table' then code = 1 end
-    -- Reads the key after our write, so that client tracking watches it again.
-    redis.call('PTTL', name)
-  elseif mine == 0 then
-    code = redis.call('EXISTS', name) == 0 and 3 or 4
-  elseif string.find(mine.err or '', 'WRONGTYPE', 1, true) then
-    code = 4
+-- Lets every lock that is still its owner's live at least the given time; recreates nothing. One
+-- lock that cannot be handled does not hinder the others.
+-- KEYS   locks
+-- ARGV   for each lock: owner, ms
+-- reply  RENEWED and for each lock: 0 kept, 1 refused by the server, DELETED or STOLEN;
+--        or the server's refusal, when it refused all
+local reply, refusals, refusal = {now, RENEWED}, 0, nil
+for i, lock in ipairs(KEYS) do
+  local held, result = find(lock, ARGV[2 * i - 1])
+  if not result then
+    result = prolong(lock, tonumber(ARGV[2 * i]))
+    if not is_refusal(result) then result = 0 end
   end
-  reply[i + 1] = code
+  if is_refusal(result) then
+    refusals, refusal, result = refusals + 1, result, 1
+  end
+  reply[i + 2] = result
 end
+if refusals == #KEYS then return refusal end
 return reply

@@ -1,0 +1,264 @@
+//! From the server's answer to a [`Reply`].
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::script::script;
+use super::{Holder, Op, RenewReply, Reply};
+use crate::error::{Error, ErrorKind, LostReason, Result};
+
+// The codes of lua/common.lua.
+const STALE: i64 = 0;
+const ACQUIRED: i64 = 1;
+const BUSY: i64 = 2;
+const GONE: i64 = 3;
+const FOREIGN: i64 = 4;
+const RELEASED: i64 = 5;
+const KEPT: i64 = 6;
+const RENEWED: i64 = 7;
+const FORCED: i64 = 8;
+const HOLDER: i64 = 9;
+
+/// Reads the answer to `op`: the server's clock in ms when it ran, and what became of it.
+///
+/// # Errors
+/// `server` when our scripts cannot have given such an answer.
+pub(crate) fn decode(op: &Op, value: Value) -> Result<(u64, Reply)> {
+    read(op, &value).ok_or_else(|| {
+        let text = format!(
+            "the server's answer to the script {} cannot be understood: {}; is there a proxy that changes answers?",
+            script(op).name,
+            shortened(&value),
+        );
+        Error::new(ErrorKind::Server, text)
+    })
+}
+
+fn read(op: &Op, value: &Value) -> Option<(u64, Reply)> {
+    let Value::Array(items) = value else { return None };
+    let [clock, code, details @ ..] = items.as_slice() else { return None };
+    let clock = u64::try_from(int(clock)?).ok()?;
+    let reply = match (op, int(code)?, details) {
+        (Op::Acquire { .. } | Op::Release { .. } | Op::Force { .. }, STALE, []) => Reply::Stale,
+        (Op::Acquire { .. }, ACQUIRED, [ttl, token]) => {
+            Reply::Acquired { ttl: remaining(ttl)?.unwrap_or_default(), token: self::token(token)? }
+        }
+        (Op::Acquire { .. }, BUSY, [ttl]) => Reply::Busy { ttl: remaining(ttl)? },
+        (Op::Acquire { .. } | Op::Release { .. }, GONE, [why]) => Reply::Gone(gone(int(why)?)?),
+        (Op::Acquire { .. } | Op::Force { .. } | Op::Inspect { .. }, FOREIGN, [what]) => {
+            Reply::Foreign(foreign(&text(what)?))
+        }
+        (Op::Release { remaining: 0, .. }, RELEASED, []) => Reply::Released,
+        (Op::Release { remaining: 1.., .. }, KEPT, []) => Reply::Kept,
+        (Op::Renew { holds }, RENEWED, results) if results.len() == holds.len() => {
+            Reply::Renewed(results.iter().map(renewal).collect::<Option<_>>()?)
+        }
+        (Op::Force { .. }, FORCED, [deleted]) => Reply::Forced(int(deleted)? != 0),
+        (Op::Inspect { .. }, HOLDER, []) => Reply::Holder(None),
+        (Op::Inspect { .. }, HOLDER, [owner, count, ttl]) => {
+            let count = text(count)?.parse().unwrap_or(u32::MAX);
+            Reply::Holder(Some(Holder { owner: text(owner)?, count, remaining: remaining(ttl)? }))
+        }
+        _ => return None,
+    };
+    Some((clock, reply))
+}
+
+fn int(value: &Value) -> Option<i64> {
+    if let Value::Int(number) = value { Some(*number) } else { None }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// A PTTL; negative: the key has no expiry.
+fn remaining(value: &Value) -> Option<Option<Duration>> {
+    Some(u64::try_from(int(value)?).ok().map(Duration::from_millis))
+}
+
+fn token(value: &Value) -> Option<Option<u64>> {
+    let text = text(value)?;
+    if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+}
+
+fn gone(number: i64) -> Option<LostReason> {
+    let reason = LostReason::from_number(u8::try_from(number).ok()?)?;
+    matches!(reason, LostReason::Deleted | LostReason::Stolen).then_some(reason)
+}
+
+fn renewal(value: &Value) -> Option<RenewReply> {
+    match int(value)? {
+        0 => Some(RenewReply::Kept),
+        1 => Some(RenewReply::Failed),
+        number => gone(number).map(RenewReply::Gone),
+    }
+}
+
+fn foreign(what: &str) -> String {
+    match what {
+        "rwlock" => "a Redisson read/write lock".into(),
+        "hash" => "a hash that is not a reentrant lock".into(),
+        "counter" => "a fencing counter that is not a whole number below 2^53".into(),
+        other => format!("a key of type {other}"),
+    }
+}
+
+/// Enough of an answer to recognise it; never all of it, whatever its size.
+fn shortened(value: &Value) -> String {
+    let all = format!("{value:?}");
+    if all.chars().count() <= 80 { all } else { all.chars().take(80).chain("...".chars()).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fencing, Renewal};
+    use super::*;
+
+    fn acquire() -> Op {
+        Op::Acquire {
+            name: "o".into(),
+            owner: 1,
+            count: 1,
+            lease: Duration::from_secs(1),
+            fencing: Fencing::Off,
+        }
+    }
+
+    fn release(remaining: u32) -> Op {
+        Op::Release { name: "o".into(), owner: 1, remaining, ttl: Duration::from_secs(1) }
+    }
+
+    fn renew(count: usize) -> Op {
+        let hold = Renewal { name: "o".into(), owner: 1, ttl: Duration::from_secs(1) };
+        Op::Renew { holds: vec![hold; count] }
+    }
+
+    fn ints(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().copied().map(Value::Int).collect())
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    fn reply(op: &Op, value: &Value) -> Option<Reply> {
+        decode(op, value.clone()).ok().map(|(clock, reply)| {
+            assert_eq!(clock, 5);
+            reply
+        })
+    }
+
+    #[test]
+    fn good_replies() {
+        let second = Duration::from_secs(1);
+        let acquired =
+            |token| Value::Array(vec![Value::Int(5), Value::Int(1), Value::Int(1000), bulk(token)]);
+        let cases = [
+            (acquire(), ints(&[5, 0]), Reply::Stale),
+            (acquire(), acquired(""), Reply::Acquired { ttl: second, token: None }),
+            (acquire(), acquired("9007199254740991"), {
+                Reply::Acquired { ttl: second, token: Some(9_007_199_254_740_991) }
+            }),
+            (acquire(), ints(&[5, 2, 1000]), Reply::Busy { ttl: Some(second) }),
+            (acquire(), ints(&[5, 2, -1]), Reply::Busy { ttl: None }),
+            (acquire(), ints(&[5, 3, 2]), Reply::Gone(LostReason::Deleted)),
+            (
+                acquire(),
+                Value::Array(vec![Value::Int(5), Value::Int(4), bulk("list")]),
+                Reply::Foreign("a key of type list".into()),
+            ),
+            (release(0), ints(&[5, 5]), Reply::Released),
+            (release(0), ints(&[5, 3, 3]), Reply::Gone(LostReason::Stolen)),
+            (release(2), ints(&[5, 6]), Reply::Kept),
+            (
+                renew(4),
+                ints(&[5, 7, 0, 1, 2, 3]),
+                Reply::Renewed(vec![
+                    RenewReply::Kept,
+                    RenewReply::Failed,
+                    RenewReply::Gone(LostReason::Deleted),
+                    RenewReply::Gone(LostReason::Stolen),
+                ]),
+            ),
+            (Op::Force { name: "o".into() }, ints(&[5, 8, 1]), Reply::Forced(true)),
+            (Op::Inspect { name: "o".into() }, ints(&[5, 9]), Reply::Holder(None)),
+            (
+                Op::Inspect { name: "o".into() },
+                Value::Array(vec![Value::Int(5), Value::Int(9), bulk("u:1"), bulk("2"), Value::Int(1000)]),
+                Reply::Holder(Some(Holder { owner: "u:1".into(), count: 2, remaining: Some(second) })),
+            ),
+        ];
+        for (op, value, expected) in cases {
+            assert_eq!(reply(&op, &value), Some(expected), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_a_typed_error() {
+        let values = [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(1),
+            bulk("[5, 0]"),
+            ints(&[]),
+            ints(&[5]),
+            ints(&[-5, 0]),
+            ints(&[5, 0, 0]),
+            ints(&[5, 1]),
+            ints(&[5, 1, 1000, 7]),
+            ints(&[5, 3, 1]),
+            ints(&[5, 3, 99]),
+            ints(&[5, 3, 1 << 40]),
+            ints(&[5, 4, 4]),
+            ints(&[5, 5, 5]),
+            ints(&[5, 7, 0, 4]),
+            ints(&[5, 7, 0]),
+            ints(&[5, 9, 1, 2]),
+            ints(&[5, 10]),
+            Value::Array(vec![Value::Int(5), Value::Int(1), Value::Int(1), bulk("x")]),
+            Value::Array(vec![bulk("5"), Value::Int(0)]),
+            Value::Array(vec![Value::Array(vec![Value::Nil; 10_000]); 2]),
+        ];
+        let ops = [
+            acquire(),
+            release(0),
+            release(1),
+            renew(2),
+            Op::Force { name: "o".into() },
+            Op::Inspect { name: "o".into() },
+        ];
+        for op in &ops {
+            for value in &values {
+                let error =
+                    decode(op, value.clone()).err().map(|error| (error.kind(), error.message().len() < 300));
+                assert_eq!(error, Some((ErrorKind::Server, true)), "{op:?} {value:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_to_another_operation_is_refused() {
+        assert_eq!(reply(&release(1), &ints(&[5, 5])), None);
+        assert_eq!(reply(&release(0), &ints(&[5, 6])), None);
+        assert_eq!(reply(&renew(1), &ints(&[5, 0])), None);
+        assert_eq!(reply(&renew(3), &ints(&[5, 7, 0])), None);
+    }
+
+    #[test]
+    fn the_codes_are_those_of_the_scripts() {
+        let lua = include_str!("lua/common.lua");
+        let codes = [STALE, ACQUIRED, BUSY, GONE, FOREIGN, RELEASED, KEPT, RENEWED, FORCED, HOLDER];
+        assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert!(lua.contains("local STALE, ACQUIRED, BUSY, GONE, FOREIGN = 0, 1, 2, 3, 4\n"));
+        assert!(lua.contains("local RELEASED, KEPT, RENEWED, FORCED, HOLDER = 5, 6, 7, 8, 9\n"));
+        let reasons = [LostReason::Deleted.number(), LostReason::Stolen.number()];
+        assert_eq!(reasons, [2, 3]);
+        assert!(lua.contains("local DELETED, STOLEN = 2, 3\n"));
+    }
+}

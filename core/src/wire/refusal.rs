@@ -1,0 +1,114 @@
+//! What an error of the server means for us.
+
+use crate::error::{Error, ErrorKind};
+
+/// The codes that mean something to us, their kind, whether they pass, and the remedy.
+const CODES: &[(&str, ErrorKind, bool, &str)] = &[
+    ("WRONGPASS", ErrorKind::Auth, false, "check the user name and password"),
+    ("NOAUTH", ErrorKind::Auth, false, "give a password (and user name) in the URL"),
+    ("NOPERM", ErrorKind::Denied, false, "extend the ACL of this user; docs/errors.md has the commands"),
+    ("LOADING", ErrorKind::Server, true, "the server is loading its data; try again"),
+    ("BUSY", ErrorKind::Server, true, "the server is busy running a script; try again"),
+    ("READONLY", ErrorKind::Server, true, "this server is a replica; connect to the primary"),
+    ("MASTERDOWN", ErrorKind::Server, true, "this replica has lost its primary; connect to the primary"),
+    ("CLUSTERDOWN", ErrorKind::Server, true, "the cluster is down; try again when it has recovered"),
+    ("TRYAGAIN", ErrorKind::Server, true, "the slot is being moved; try again"),
+    ("NOREPLICAS", ErrorKind::Server, true, "too few replicas are connected (min-replicas-to-write)"),
+    ("MISCONF", ErrorKind::Server, true, "the server cannot persist its data; see its log"),
+    ("OOM", ErrorKind::Server, false, "the server's memory is full; raise maxmemory or remove data"),
+    ("WRONGTYPE", ErrorKind::ForeignKind, false, "other data lies at this name; use another name"),
+];
+
+/// How scripts say that a command inside them is denied; such texts carry no code of their own.
+const DENIED: &[&str] = &["can't run this command", "can't access", "No permissions", "no permissions"];
+
+/// What an error answer with this code and text means, and whether it may pass by itself: loading,
+/// busy, a demoted primary. Nothing was done then.
+pub(crate) fn refusal(code: &str, text: &str) -> (Error, bool) {
+    let (kind, passing, remedy) = meaning(code, text);
+    let said = format!("{code} {}", without_arguments(text));
+    let text = format!("the server said {:?}; {remedy}", said.trim());
+    (Error::new(kind, text), passing)
+}
+
+fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
+    let known = |word: &str| CODES.iter().find(|(code, ..)| *code == word);
+    let row = match known(code) {
+        Some(row) => Some(row),
+        None if DENIED.iter().any(|phrase| text.contains(phrase)) => known("NOPERM"),
+        // Before Redis 7, an error inside a script is an ERR with the real code in its text.
+        None => text.split_whitespace().find_map(|word| known(word.trim_start_matches('-'))),
+    };
+    row.map_or((ErrorKind::Server, false, "see the server's log"), |row| (row.1, row.2, row.3))
+}
+
+/// The text up to where an "unknown command" error repeats the arguments: those of AUTH and HELLO
+/// are secret. Never more than is readable in one line.
+fn without_arguments(text: &str) -> String {
+    let end = text.find(", with args").unwrap_or(text.len());
+    text[..end].chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(code: &str, text: &str) -> (ErrorKind, bool) {
+        let (error, passing) = refusal(code, text);
+        (error.kind(), passing)
+    }
+
+    #[test]
+    fn codes_have_kinds() {
+        use ErrorKind::*;
+        for (code, expected) in [
+            ("WRONGPASS", (Auth, false)),
+            ("NOAUTH", (Auth, false)),
+            ("NOPERM", (Denied, false)),
+            ("LOADING", (Server, true)),
+            ("BUSY", (Server, true)),
+            ("READONLY", (Server, true)),
+            ("MASTERDOWN", (Server, true)),
+            ("CLUSTERDOWN", (Server, true)),
+            ("TRYAGAIN", (Server, true)),
+            ("NOREPLICAS", (Server, true)),
+            ("MISCONF", (Server, true)),
+            ("OOM", (Server, false)),
+            ("WRONGTYPE", (ForeignKind, false)),
+            ("ERR", (Server, false)),
+            ("SOMETHING", (Server, false)),
+        ] {
+            assert_eq!(kind(code, "some words"), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn errors_inside_scripts_are_recognised() {
+        for (text, expected) in [
+            ("The user executing the script can't run this command or subcommand", ErrorKind::Denied),
+            ("The user executing the script can't access at least one of the keys", ErrorKind::Denied),
+            ("ACL failure in script: User x has no permissions to run the 'get' command", ErrorKind::Denied),
+            (
+                "Error running script (call to f_8c): @user_script:5: @user_script: 5: -READONLY You can't \
+                 write against a read only replica.",
+                ErrorKind::Server,
+            ),
+            (
+                "Error running script (call to f_8c): @user_script:5: WRONGTYPE Operation",
+                ErrorKind::ForeignKind,
+            ),
+        ] {
+            assert_eq!(kind("ERR", text).0, expected, "{text}");
+        }
+        assert!(kind("ERR", "Error running script: @user_script: 5: -LOADING Redis is loading").1);
+    }
+
+    #[test]
+    fn secrets_are_cut_off() {
+        let text = "unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `app`, `hunter2`, ";
+        let (error, _) = refusal("ERR", text);
+        assert!(!error.message().contains("hunter2"), "{error}");
+        assert!(error.message().contains("unknown command `HELLO`"));
+        assert!(refusal("ERR", &"ü".repeat(5000)).0.message().len() < 500);
+    }
+}
