@@ -10,7 +10,7 @@ use redis::IntoConnectionInfo;
 use crate::driver::{Address, Command, DriverConfig, Handle, Registry, Shared, Sink};
 use crate::engine::{Config, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Counters, Event, Ring, Stats};
+use crate::event::{Counters, Event, Level, Ring, Stats};
 use crate::guard::{Guard, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::lock::Lock;
@@ -314,7 +314,7 @@ impl Running {
         let shared = Arc::new(Shared {
             uuid: random.to_string(),
             counters: Arc::new(Counters::default()),
-            ring: Ring::new(options.events),
+            ring: Ring::new(options.events, if options.debug_events { Level::Debug } else { Level::Info }),
             registry: Registry::default(),
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;

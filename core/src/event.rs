@@ -101,6 +101,8 @@ pub(crate) type Notify = Box<dyn Fn() + Send + Sync>;
 /// is slow or absent costs the oldest ones, which are counted.
 pub(crate) struct Ring {
     capacity: usize,
+    /// The least that matters.
+    least: Level,
     state: Mutex<RingState>,
     dropped: Counter,
 }
@@ -112,8 +114,8 @@ struct RingState {
 }
 
 impl Ring {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Ring { capacity, state: Mutex::default(), dropped: Counter::default() }
+    pub(crate) fn new(capacity: usize, least: Level) -> Self {
+        Ring { capacity, least, state: Mutex::default(), dropped: Counter::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, RingState> {
@@ -121,7 +123,7 @@ impl Ring {
     }
 
     pub(crate) fn push(&self, event: Event) {
-        if self.capacity == 0 {
+        if self.capacity == 0 || event.level < self.least {
             return;
         }
         let mut state = self.state();
@@ -172,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_full_ring_loses_the_oldest_and_counts_it() {
-        let ring = Ring::new(2);
+        let ring = Ring::new(2, Level::Info);
+        ring.push(Event { level: Level::Debug, ..event("too small") });
         ["a", "b", "c"].into_iter().for_each(|text| ring.push(event(text)));
         let texts: Vec<String> = ring.drain().into_iter().map(|event| event.text).collect();
         assert_eq!((texts.join(""), ring.dropped()), ("bc".into(), 1));
@@ -180,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_reader_is_notified_once_per_filling() {
-        let (ring, calls) = (Ring::new(8), Arc::new(Counter::default()));
+        let (ring, calls) = (Ring::new(8, Level::Info), Arc::new(Counter::default()));
         let counter = calls.clone();
         ring.push(event("before"));
         ring.set_notify(Box::new(move || counter.add(1)));

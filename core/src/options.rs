@@ -166,6 +166,8 @@ options! {
             "The name of the connections in CLIENT LIST.";
         events: usize = 1024, "1024", Type::Count { most: 1_000_000 }, count,
             "How many events are kept for a reader; 0 keeps none.";
+        debug_events: bool = false, "false", Type::Flag, flag,
+            "Keep events about single locks as well: acquired, waiting, released.";
     }
 }
 

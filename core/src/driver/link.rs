@@ -229,11 +229,16 @@ async fn make(
 
 /// One call: by hash, and with the full text once if the server does not know the script.
 async fn run(mut connection: MultiplexedConnection, script: wire::Call) -> Result<Value, redis::RedisError> {
-    match connection.send_packed_command(&script.evalsha()).await {
-        Err(error) if error.code() == Some("NOSCRIPT") => {
-            connection.send_packed_command(&script.eval()).await
-        }
+    match send(&mut connection, &script.evalsha()).await {
+        Err(error) if error.code() == Some("NOSCRIPT") => send(&mut connection, &script.eval()).await,
         result => result,
     }
-    .and_then(Value::extract_error)
+}
+
+/// An error reply is a value to redis-rs here, and an error to us.
+async fn send(
+    connection: &mut MultiplexedConnection,
+    command: &redis::Cmd,
+) -> Result<Value, redis::RedisError> {
+    connection.send_packed_command(command).await.and_then(Value::extract_error)
 }
