@@ -17,6 +17,7 @@ import time
 from types import TracebackType
 
 STARTING = 10.0  # seconds
+OPTIONS = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
 PR_SET_PDEATHSIG = 1
 
 
@@ -44,10 +45,9 @@ class Server:
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 self.port = probe.getsockname()[1]
             self._process = subprocess.Popen(
-                [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-                + ["--appendonly", "no", "--dir", self._folder],
+                [self._binary, "--port", str(self.port), *OPTIONS, "--dir", self._folder],
                 stdin=subprocess.DEVNULL,
-                stdout=open(os.path.join(self._folder, "log"), "w"),  # noqa: SIM115
+                stdout=open(os.path.join(self._folder, "log"), "w"),
                 stderr=subprocess.STDOUT,
                 # A Ctrl-C in the terminal is for the program that uses the server; we end the server after it.
                 start_new_session=True,
@@ -94,7 +94,8 @@ def main(command: list[str]) -> int:
     child: subprocess.Popen[bytes] | None = None
 
     def forward(number: int, _frame: object) -> None:
-        if child is not None and number != signal.SIGINT:  # the terminal has sent that one to the child itself
+        # The terminal sends an interrupt to the child itself.
+        if child is not None and number != signal.SIGINT:
             child.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,0 +1,44 @@
+# Every target first runs scripts/setup, which is quick when there is nothing to do. The work is in scripts/.
+.DEFAULT_GOAL := help
+SHELL := bash
+REPEAT ?= 1
+PHASES ?=
+
+.PHONY: help setup build demo test bench lint fmt docs dist clean \
+	test-rust test-python test-node test-c test-docs test-demo test-dist
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup: ## install what building and testing need into .tools/ (no root); quick the second time
+	@scripts/setup
+
+build: setup ## build every language's face for use from this checkout
+	@scripts/build
+
+demo: build ## the flash sale: all languages sell the same 100 items, without and with the lock
+	@scripts/with-server .tools/venv/bin/python examples/flash_sale.py
+
+test: setup ## all tests; REPEAT=10 runs them ten times beside a CPU load, PHASES="rust c" only some
+	@scripts/test --repeat $(REPEAT) $(PHASES)
+
+test-rust test-python test-node test-c test-docs test-demo test-dist: test-%: setup
+	@scripts/test --repeat $(REPEAT) $*
+
+bench: setup ## the benchmark programs of every language against a server of their own
+	@scripts/bench
+
+lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
+	@scripts/lint
+
+fmt: setup ## format Rust and Python
+	@scripts/lint --fix
+
+docs: setup ## the Rust documentation, into target/doc
+	@. scripts/env.sh && RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --package redlatch
+
+dist: setup ## wheel, sdist, npm package, crate and C tarball into dist/
+	@scripts/dist
+
+clean: ## remove all that was built; what setup installed stays
+	rm -rf dist target bindings-node/*.node

@@ -1,0 +1,319 @@
+"""Runs the test phases one after the other, streams what they print, and adds up the counts of their runners.
+
+    scripts/test [--repeat N] [PHASE...]
+
+This is the one place that decides what is run. A phase whose needs are missing is listed as SKIPPED and counted;
+with CI=true a skip is a failure. With --repeat the phases run N times beside a load on every core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(os.environ["REDLATCH_ROOT"])
+LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
+CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
+FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
+
+
+@dataclass
+class Counts:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    skips: list[str] = field(default_factory=list)
+
+    def add(self, other: Counts) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.skips += other.skips
+
+    def total(self) -> int:
+        return self.passed + self.failed + self.skipped
+
+
+# --- what each runner prints ---
+
+Parser = Callable[[str, Counts], None]
+
+
+def cargo(line: str, counts: Counts) -> None:
+    if found := re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line):
+        counts.add(Counts(int(found[1]), int(found[2]), int(found[3])))
+    elif found := re.match(r"test (.+) \.\.\. ignored", line):
+        counts.skips.append(found[1])
+
+
+def pytest(line: str, counts: Counts) -> None:
+    if found := re.match(r"=* ?(\d+ .+) in \d+\.\d+s\b.*", line):
+        number = {word.rstrip("s"): int(n) for n, word in re.findall(r"(\d+) (\w+)", found[1])}
+        counts.add(
+            Counts(
+                number.get("passed", 0),
+                number.get("failed", 0) + number.get("error", 0) + number.get("xpassed", 0),
+                number.get("skipped", 0) + number.get("xfailed", 0),
+            )
+        )
+    elif found := re.match(r"(?:SKIPPED|XFAIL) (.+)", line):
+        counts.skips.append(found[1])
+
+
+def node(line: str, counts: Counts) -> None:
+    if found := re.match(r"(?:#|\u2139) (pass|fail|cancelled|skipped|todo) (\d+)$", line):
+        word, number = found[1], int(found[2])
+        if word == "pass":
+            counts.passed += number
+        elif word in ("fail", "cancelled"):
+            counts.failed += number
+        else:
+            counts.skipped += number
+    elif found := re.match(r"\s*(?:\ufe63|ok \d+ -) (.+# (?:SKIP|TODO).*)", line):
+        counts.skips.append(found[1])
+
+
+def plain(line: str, counts: Counts) -> None:
+    """`N passed, N failed[, N skipped]`, as our own test programs end; they say `SKIPPED what: why` before."""
+    if found := re.match(r"(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", line):
+        counts.add(Counts(int(found[1]), int(found[2]), int(found[3] or 0)))
+    elif found := re.match(r"SKIPPED (.+)", line):
+        counts.skips.append(found[1])
+
+
+def demo(line: str, counts: Counts) -> None:
+    if line.startswith("flash sale:"):
+        counts.add(Counts(passed=1) if line == FLASH_SALE and not counts.passed else Counts(failed=1))
+
+
+# --- the phases ---
+
+
+@dataclass
+class Phase:
+    name: str
+    needs: list[str]  # `tool NAME` on PATH or a file of the checkout
+    build: list[list[str]]
+    run: list[tuple[list[str], Parser]]
+    repeated: bool = True
+
+
+def bindings() -> list[str]:
+    """The crates that only their own language can load, so that `cargo test` leaves them to it."""
+    names: list[str] = []
+    for manifest in sorted(ROOT.glob("bindings-*/Cargo.toml")):
+        if found := re.search(r'^name = "(.+)"', manifest.read_text(), re.MULTILINE):
+            names += ["--exclude", found[1]]
+    return names
+
+
+def phases() -> list[Phase]:
+    cargo_test = ["cargo", "test", "--workspace", *bindings(), "--no-fail-fast"]
+    languages = ["bindings-python/pyproject.toml", "bindings-node/package.json", "c-api/Makefile"]
+    return [
+        Phase("rust", ["core/Cargo.toml"], [[*cargo_test, "--no-run"]], [(cargo_test, cargo)]),
+        Phase(
+            "python",
+            ["bindings-python/pyproject.toml"],
+            [["scripts/build", "python"]],
+            [(["python", "-m", "pytest", "-rsx", "bindings-python/tests"], pytest)],
+        ),
+        Phase(
+            "node",
+            ["tool node", "tool npm", "bindings-node/package.json"],
+            [["scripts/build", "node"]],
+            [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
+        ),
+        Phase(
+            "c",
+            ["tool make", "c-api/Cargo.toml", "c-api/Makefile"],
+            [["scripts/build", "c"]],
+            [(["make", "-s", "-C", "c-api", "test"], plain)],
+        ),
+        Phase(
+            "docs",
+            ["tool node", "README.md", *languages],
+            [["scripts/build"]],
+            [(["scripts/test-docs"], plain)],
+        ),
+        Phase(
+            "demo",
+            ["tool node", "examples/flash_sale.py", *languages],
+            [["scripts/build"]],
+            [(["scripts/with-server", "python", "examples/flash_sale.py"], demo)],
+        ),
+        Phase(
+            "dist",
+            ["tool node", "tool cmake", "tool pkg-config", *languages],
+            [["scripts/dist"]],
+            [(["scripts/test-dist"], plain)],
+            repeated=False,
+        ),
+    ]
+
+
+def missing(phase: Phase) -> str:
+    lacking = []
+    for need in phase.needs:
+        tool = need[5:] if need.startswith("tool ") else ""
+        if not (shutil.which(tool) if tool else (ROOT / need).exists()):
+            lacking.append(f"{tool} is not on PATH" if tool else f"{need} is not there")
+    return ", ".join(lacking)
+
+
+# --- running them ---
+
+
+def ended(process: subprocess.Popen[str]) -> bool:
+    """Whether it has ended. It is not reaped yet, so its group's number cannot mean anybody else's processes."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
+    """Runs one command, shows its output as it comes, and counts; a command that failed counts at least 1."""
+    print(f"$ {' '.join(command)}", flush=True)
+    counts = Counts()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+    def follow() -> None:
+        assert process.stdout is not None
+        with open(log, "a") as copy:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                copy.write(line)
+                if parser:
+                    parser(re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip(), counts)
+
+    reader = threading.Thread(target=follow, daemon=True)
+    reader.start()
+    problem = ""
+    give_up = time.monotonic() + LIMIT
+    try:
+        while not ended(process) and time.monotonic() < give_up:
+            time.sleep(0.02)
+        if not ended(process):
+            problem = f"did not end within {LIMIT / 60:.0f} minutes"
+        else:
+            # What a test left running holds the pipe open: that must not hold us.
+            reader.join(5)
+            if reader.is_alive():
+                problem = "left a process behind that still holds its output"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        reader.join(5)
+    if code:
+        problem = problem or f"ended with code {code}"
+    if parser and not counts.total():
+        problem = problem or "ran no test"
+    if problem:
+        print(f"FAILED {' '.join(command)}: {problem}", flush=True)
+        counts.failed = counts.failed or 1
+    return counts
+
+
+@contextmanager
+def load(wanted: bool) -> Iterator[None]:
+    """Keeps every core busy, so that tests that only pass on an idle machine are found."""
+    spinners = []
+    if wanted:
+        spin = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100000))\n"
+        spinners = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
+def main() -> int:
+    table = phases()
+    parser = argparse.ArgumentParser(prog="scripts/test")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N")
+    parser.add_argument("phase", nargs="*", help="of: " + " ".join(phase.name for phase in table))
+    asked = parser.parse_args()
+    unknown = set(asked.phase) - {phase.name for phase in table}
+    if unknown or asked.repeat < 1:
+        parser.error(f"no such phase: {', '.join(sorted(unknown))}" if unknown else "--repeat is at least 1")
+
+    started = time.monotonic()
+    total = Counts()
+    rows: list[str] = []
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    ready: list[Phase] = []
+    for phase in table:
+        if asked.phase and phase.name not in asked.phase:
+            continue
+        if lacking := missing(phase):
+            total.add(Counts(skipped=1, skips=[f"the whole phase {phase.name}: {lacking}"]))
+            continue
+        print(f"\n== build {phase.name}", flush=True)
+        began = time.monotonic()
+        built = Counts()
+        for command in phase.build:
+            if not built.failed:
+                built.add(run(command, LOGS / f"{phase.name}-build.log"))
+        total.add(built)
+        rows.append(f"{'build ' + phase.name:<20}{time.monotonic() - began:>8.1f} s")
+        if built.failed:
+            rows[-1] += "   FAILED"
+        else:
+            ready.append(phase)
+
+    for turn in range(1, asked.repeat + 1):
+        for phase in ready:
+            if turn > 1 and not phase.repeated:
+                continue
+            name = phase.name if asked.repeat == 1 else f"{phase.name} {turn}/{asked.repeat}"
+            print(f"\n== test {name}", flush=True)
+            began = time.monotonic()
+            counts = Counts()
+            with load(asked.repeat > 1 and phase.repeated):
+                for command, counting in phase.run:
+                    counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting))
+            total.add(counts)
+            rows.append(
+                f"{'test ' + name:<20}{time.monotonic() - began:>8.1f} s"
+                f"   {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
+            )
+
+    print("\n== summary")
+    print("\n".join(rows))
+    print(f"{'all':<20}{time.monotonic() - started:>8.1f} s   logs in {LOGS}")
+    for skip in dict.fromkeys(total.skips):
+        print(f"SKIPPED {skip}")
+    if total.skipped and CI:
+        print(f"CI: {total.skipped} skipped, and here nothing may be")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    return 1 if total.failed or not total.passed or (total.skipped and CI) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
