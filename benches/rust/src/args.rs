@@ -1,0 +1,61 @@
+//! The arguments that every program of the benchmark takes.
+
+use std::time::Duration;
+
+use crate::Failure;
+
+pub(crate) struct Args {
+    pub(crate) workload: String,
+    pub(crate) url: String,
+    pub(crate) seconds: f64,
+    pub(crate) barrier: bool,
+    pub(crate) warmup: Duration,
+    pub(crate) tasks: usize,
+    pub(crate) locks: usize,
+    pub(crate) lease: Duration,
+    /// The time inside the lock.
+    pub(crate) inside: Duration,
+    pub(crate) ts_file: Option<String>,
+    pub(crate) name: String,
+}
+
+impl Args {
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, Failure> {
+        let mut args = Args {
+            workload: "W1".into(),
+            url: "redis://127.0.0.1:6379".into(),
+            seconds: 3.0,
+            barrier: false,
+            warmup: Duration::from_millis(300),
+            tasks: 64,
+            locks: 10_000,
+            lease: Duration::from_secs(30),
+            inside: Duration::from_millis(1),
+            ts_file: None,
+            name: "bench".into(),
+        };
+        while let Some(flag) = words.next() {
+            if flag == "--barrier" {
+                args.barrier = true;
+                continue;
+            }
+            let value = words.next().ok_or_else(|| format!("{flag} wants a value"))?;
+            match flag.as_str() {
+                "--workload" => args.workload = value,
+                "--url" => args.url = value,
+                "--seconds" => args.seconds = value.parse()?,
+                "--warmup" => args.warmup = Duration::from_secs_f64(value.parse()?),
+                "--tasks" => args.tasks = value.parse()?,
+                "--locks" => args.locks = value.parse()?,
+                "--lease-ms" => args.lease = Duration::from_millis(value.parse()?),
+                "--cs-us" => args.inside = Duration::from_micros(value.parse()?),
+                "--ts-file" => args.ts_file = Some(value),
+                "--name" => args.name = value,
+                // Which of several peers, which of several processes, which poll interval: one, any, none.
+                "--peer" | "--id" | "--poll-ms" => {}
+                _ => return Err(format!("there is no argument {flag}").into()),
+            }
+        }
+        Ok(args)
+    }
+}
