@@ -16,6 +16,7 @@ mod operation;
 mod options;
 mod owner;
 mod queue;
+mod url;
 mod wire;
 
 pub use client::{Client, ClientBuilder};

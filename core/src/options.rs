@@ -1,8 +1,10 @@
 //! The option table: every option with its type, bounds, default and meaning.
 //!
 //! This file is the only place where options are defined. Python's keyword arguments, Node's
-//! option objects, C's `redlatch_options_set` and `docs/options.md` end in [`Options::set`] or are
-//! made from [`OPTIONS`].
+//! option objects, C's options by name and `docs/options.md` end in `set` or are made from
+//! [`all_options`].
+
+mod value;
 
 use std::time::Duration;
 
@@ -10,6 +12,9 @@ use crate::engine::{Lease, Terms};
 use crate::error::{Error, Result};
 use crate::owner::Key;
 use crate::wire::Fencing;
+
+pub use value::OptionValue;
+use value::{Stored, likeness};
 
 /// Where an option can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +28,24 @@ pub enum Scope {
     Acquire,
 }
 
+impl Scope {
+    /// What the option belongs to, for people.
+    pub const fn of(self) -> &'static str {
+        match self {
+            Scope::Client => "a client",
+            Scope::Lock => "a lock",
+            Scope::Acquire => "an acquisition",
+        }
+    }
+
+    /// Whether an option of `scope` can be given here.
+    fn takes(self, scope: Scope) -> bool {
+        self == scope || (self, scope) == (Scope::Client, Scope::Lock)
+    }
+}
+
 /// What an option's value is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Type {
     /// A time, within these bounds.
@@ -39,7 +60,7 @@ pub enum Type {
     /// A whole number up to this one.
     Count {
         /// The largest.
-        most: u64,
+        most: usize,
     },
     /// Printable ASCII without spaces, at most this long.
     Word {
@@ -49,7 +70,7 @@ pub enum Type {
 }
 
 /// One row of the table.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OptionInfo {
     /// The name, in `snake_case`.
@@ -64,22 +85,6 @@ pub struct OptionInfo {
     pub doc: &'static str,
 }
 
-/// A value as another language gives it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum OptionValue<'a> {
-    /// A time in seconds (Python).
-    Seconds(f64),
-    /// A time in milliseconds, or a whole number (Node, C).
-    Millis(f64),
-    /// Yes or no.
-    Flag(bool),
-    /// Text: a word, `true`, `250` (milliseconds or a count), `250ms`, `2.5s`, `10m`, `1h`.
-    Text(&'a str),
-    /// The default.
-    Unset,
-}
-
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -88,20 +93,33 @@ const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// The longest wait; beyond a hundred years one waits for ever.
-const LONGEST_WAIT: Duration = secs(100 * 365 * 24 * 3600);
+const fn time(least: Duration, most: Duration) -> Type {
+    Type::Duration { least, most }
+}
+
+const HOUR: Duration = secs(3600);
+const DAY: Duration = secs(24 * 3600);
+const YEAR: Duration = secs(365 * 24 * 3600);
+
+/// Redis' clock and ours may differ by a hundredth and 2 ms: below 100 ms little of a lease is left.
+const LEASE: Type = time(ms(100), DAY);
+
+/// Beyond a hundred years one waits for ever.
+const WAIT: Type = time(Duration::ZERO, secs(100 * YEAR.as_secs()));
 
 /// Declares the options of one struct: fields with their defaults, setters, and rows of the table.
+///
+/// A row is `name(what the setter takes): what is stored = default, default for people, type, doc;`.
 macro_rules! options {
     (
         $(#[$meta:meta])*
         $name:ident in $scope:ident, $rows:ident {
-            $( $field:ident: $rust:ty = $default:expr, $shown:literal, $kind:expr, $store:ident, $doc:literal; )+
+            $( $field:ident($given:ty): $stored:ty = $default:expr, $shown:literal, $type:expr, $doc:literal; )+
         }
     ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct $name { $( pub(crate) $field: $rust, )+ }
+        pub struct $name { $( pub(crate) $field: $stored, )+ }
 
         impl Default for $name {
             fn default() -> Self {
@@ -110,7 +128,7 @@ macro_rules! options {
         }
 
         const $rows: &[OptionInfo] = &[ $( OptionInfo {
-            name: stringify!($field), scope: Scope::$scope, r#type: $kind, default: $shown, doc: $doc,
+            name: stringify!($field), scope: Scope::$scope, r#type: $type, default: $shown, doc: $doc,
         }, )+ ];
 
         impl $name {
@@ -124,24 +142,44 @@ macro_rules! options {
                 $rows.iter().any(|info| info.name == name)
             }
 
-            /// Sets an option by its name in the table.
+            $(
+                #[doc = $doc]
+                ///
+                /// Its bounds are checked when it is used.
+                #[must_use]
+                pub fn $field(mut self, value: $given) -> Self {
+                    self.$field = value.into();
+                    self
+                }
+            )+
+
+            /// Sets an option by its name in the table; [`OptionValue::Unset`] gives it its default.
             ///
             /// # Errors
             /// `invalid_argument` for an unknown name and for a value that is not acceptable; the
             /// text tells what would be.
             pub fn set(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
-                let before = $name::default();
-                match name {
-                    $( stringify!($field) => {
-                        self.$field = if value == OptionValue::Unset {
-                            before.$field
-                        } else {
-                            $store(&find(name)?, value)?.into()
-                        };
-                        Ok(())
-                    } )+
-                    _ => Err(unknown(name, $rows)),
-                }
+                let mut rows = $rows.iter();
+                $(
+                    if let Some(info) = rows.next() && info.name == name {
+                        self.$field = if value == OptionValue::Unset { $default } else { Stored::read(info, value)? };
+                        return Ok(());
+                    }
+                )+
+                Err(unknown(name, Scope::$scope))
+            }
+
+            /// Checks what the typed setters took.
+            pub(crate) fn validate(&self) -> Result<()> {
+                let mut rows = $rows.iter();
+                $( rows.next().map_or(Ok(()), |info| self.$field.check(info))?; )+
+                Ok(())
+            }
+
+            #[cfg(test)]
+            fn shown() -> Vec<(&'static OptionInfo, String)> {
+                let defaults = Self::default();
+                $rows.iter().zip([ $( defaults.$field.shown(), )+ ]).collect()
             }
         }
     };
@@ -150,23 +188,23 @@ macro_rules! options {
 options! {
     /// Options of a client.
     ClientOptions in Client, CLIENT {
-        connect_timeout: Duration = secs(5), "5 s", Type::Duration { least: ms(10), most: secs(300) }, duration,
+        connect_timeout(Duration): Duration = secs(5), "5 s", time(ms(10), secs(300)),
             "How long one attempt to connect may take, log-in included.";
-        recheck: Duration = secs(5), "5 s", Type::Duration { least: ms(100), most: secs(3600) }, duration,
+        recheck(Duration): Duration = secs(5), "5 s", time(ms(100), HOUR),
             "The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.";
-        outage: Duration = secs(10), "10 s", Type::Duration { least: Duration::ZERO, most: secs(3600) }, duration,
+        outage(Duration): Duration = secs(10), "10 s", time(Duration::ZERO, HOUR),
             "How long callers wait for a server that had been reached and cannot be reached now.";
-        close_limit: Duration = secs(5), "5 s", Type::Duration { least: Duration::ZERO, most: secs(600) }, duration,
+        close_limit(Duration): Duration = secs(5), "5 s", time(Duration::ZERO, secs(600)),
             "How long closing may take to release what is held.";
-        exit_limit: Duration = secs(1), "1 s", Type::Duration { least: Duration::ZERO, most: secs(60) }, duration,
+        exit_limit(Duration): Duration = secs(1), "1 s", time(Duration::ZERO, secs(60)),
             "The same, when the program ends without closing (Python).";
-        tracking: bool = true, "true", Type::Flag, flag,
+        tracking(bool): bool = true, "true", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
-        client_name: String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 }, word,
+        client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 },
             "The name of the connections in CLIENT LIST.";
-        events: usize = 1024, "1024", Type::Count { most: 1_000_000 }, count,
+        events(usize): usize = 1024, "1024", Type::Count { most: 1_000_000 },
             "How many events are kept for a reader; 0 keeps none.";
-        debug_events: bool = false, "false", Type::Flag, flag,
+        debug_events(bool): bool = false, "false", Type::Flag,
             "Keep events about single locks as well: acquired, waiting, released.";
     }
 }
@@ -174,27 +212,25 @@ options! {
 options! {
     /// Options of a lock; a client takes them as defaults for its locks.
     LockOptions in Lock, LOCK {
-        lease: Option<Duration> = None, "none: the watchdog renews", LEASE, duration,
+        lease(Duration): Option<Duration> = None, "none: the watchdog renews", LEASE,
             "A fixed lease: the lock ends by itself after this time and is never renewed.";
-        watchdog_lease: Duration = secs(30), "30 s", LEASE, duration,
+        watchdog_lease(Duration): Duration = secs(30), "30 s", LEASE,
             "The lease that the watchdog renews every third of it, for as long as the lock is held.";
-        fencing: bool = false, "false", Type::Flag, flag,
+        fencing(bool): bool = false, "false", Type::Flag,
             "Draw a fencing token with every first acquisition: a number that grows and grows.";
-        fencing_persist: bool = false, "false", Type::Flag, flag,
+        fencing_persist(bool): bool = false, "false", Type::Flag,
             "Keep the counter of the tokens for ever, instead of 25 hours after its last use. Implies `fencing`.";
-        max_hold: Option<Duration> = None, "none", Type::Duration { least: ms(100), most: secs(365 * 24 * 3600) }, duration,
+        max_hold(Duration): Option<Duration> = None, "none", time(ms(100), YEAR),
             "The longest time a hold may last, renewed or not.";
     }
 }
 
-const LEASE: Type = Type::Duration { least: ms(100), most: secs(24 * 3600) };
-
-/// Options of one acquisition.
-const ACQUIRE: &[OptionInfo] = &[
+/// Options of one acquisition: `wait` and `lease`, in this order.
+const ACQUIRE: &[OptionInfo; 2] = &[
     OptionInfo {
         name: "wait",
         scope: Scope::Acquire,
-        r#type: Type::Duration { least: Duration::ZERO, most: LONGEST_WAIT },
+        r#type: WAIT,
         default: "none: for ever",
         doc: "How long to wait for the lock; 0 tries once.",
     },
@@ -202,12 +238,12 @@ const ACQUIRE: &[OptionInfo] = &[
         name: "lease",
         scope: Scope::Acquire,
         r#type: LEASE,
-        default: "the lock's",
+        default: "none: as the lock",
         doc: "A fixed lease for this acquisition, in place of the lock's lease or its watchdog.",
     },
 ];
 
-/// Every option there is.
+/// Every option there is, in the order of the table.
 pub fn all_options() -> impl Iterator<Item = &'static OptionInfo> {
     CLIENT.iter().chain(LOCK).chain(ACQUIRE)
 }
@@ -258,86 +294,24 @@ impl AcquireOptions {
     /// # Errors
     /// `invalid_argument`, as [`LockOptions::set`].
     pub fn set(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
-        let info = ACQUIRE.iter().find(|info| info.name == name).ok_or_else(|| unknown(name, ACQUIRE))?;
-        let value = if value == OptionValue::Unset { None } else { Some(duration(info, value)?) };
-        match name {
-            "wait" => self.wait = value,
-            _ => self.lease = value,
-        }
+        let [wait, lease] = ACQUIRE;
+        let (info, field) = match name {
+            "wait" => (wait, &mut self.wait),
+            "lease" => (lease, &mut self.lease),
+            _ => return Err(unknown(name, Scope::Acquire)),
+        };
+        *field = if value == OptionValue::Unset { None } else { Stored::read(info, value)? };
         Ok(())
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
-        let checked = [("wait", self.wait), ("lease", self.lease)];
-        for (info, (_, value)) in ACQUIRE.iter().zip(checked) {
-            if let Some(value) = value {
-                within(info, value, value.as_secs_f64() * 1000.0, "ms")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl ClientOptions {
-    pub(crate) fn validate(&self) -> Result<()> {
-        let times = [
-            ("connect_timeout", self.connect_timeout),
-            ("recheck", self.recheck),
-            ("outage", self.outage),
-            ("close_limit", self.close_limit),
-            ("exit_limit", self.exit_limit),
-        ];
-        for (name, value) in times {
-            in_bounds(name, value)?;
-        }
-        word(&find("client_name")?, OptionValue::Text(&self.client_name)).map(drop)
+        let [wait, lease] = ACQUIRE;
+        self.wait.check(wait)?;
+        self.lease.check(lease)
     }
 }
 
 impl LockOptions {
-    /// See the table: a fixed lease.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
-    }
-
-    /// See the table: the lease that the watchdog renews.
-    #[must_use]
-    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
-        self.watchdog_lease = lease;
-        self
-    }
-
-    /// See the table: draw fencing tokens.
-    #[must_use]
-    pub fn fencing(mut self, fencing: bool) -> Self {
-        self.fencing = fencing;
-        self
-    }
-
-    /// See the table: keep the counter of fencing tokens for ever.
-    #[must_use]
-    pub fn fencing_persist(mut self, persist: bool) -> Self {
-        self.fencing_persist = persist;
-        self
-    }
-
-    /// See the table: the longest time a hold may last.
-    #[must_use]
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.max_hold = Some(most);
-        self
-    }
-
-    pub(crate) fn validate(&self) -> Result<()> {
-        in_bounds("watchdog_lease", self.watchdog_lease)?;
-        if let Some(lease) = self.lease {
-            in_bounds("lease", lease)?;
-        }
-        self.max_hold.map_or(Ok(()), |most| in_bounds("max_hold", most))
-    }
-
     /// How an acquisition with these options is held.
     pub(crate) fn terms(&self, acquire: &AcquireOptions) -> Terms {
         let fixed = acquire.lease.or(self.lease).map(Lease::Fixed);
@@ -355,175 +329,145 @@ impl LockOptions {
 
 /// Checks a time given for `extend`, by the bounds of a lease.
 pub(crate) fn check_lease(lease: Duration) -> Result<()> {
-    in_bounds("lease", lease)
+    let [_, info] = ACQUIRE;
+    lease.check(info)
 }
 
 /// Reads a time in another language's unit, by the row of that option.
 ///
 /// # Errors
-/// `invalid_argument` when the option is unknown or the value is out of its bounds.
+/// `invalid_argument` when there is no such option and when the value is out of its bounds.
 pub fn read_duration(option: &str, value: OptionValue<'_>) -> Result<Duration> {
-    duration(&find(option)?, value)
-}
-
-fn find(name: &str) -> Result<OptionInfo> {
-    all_options().find(|info| info.name == name).copied().ok_or_else(|| unknown(name, LOCK))
-}
-
-fn unknown(name: &str, rows: &[OptionInfo]) -> Error {
-    let known: Vec<&str> = rows.iter().map(|info| info.name).collect();
-    Error::invalid(format!("there is no option {name:?} here; there are {}", known.join(", ")))
-}
-
-fn in_bounds(name: &str, value: Duration) -> Result<()> {
-    within(&find(name)?, value, value.as_secs_f64() * 1000.0, "ms").map(drop)
-}
-
-/// Checks a time against the bounds of its row; `shown` and `unit` are how the caller wrote it.
-fn within(info: &OptionInfo, value: Duration, shown: f64, unit: &str) -> Result<Duration> {
-    match info.r#type {
-        Type::Duration { least, most } if !(least..=most).contains(&value) => {
-            Err(out_of_bounds(info, shown, unit))
-        }
-        _ => Ok(value),
+    match all_options().find(|info| info.name == option) {
+        Some(info) => Stored::read(info, value),
+        None => Err(unknown(option, Scope::Client)),
     }
 }
 
-fn out_of_bounds(info: &OptionInfo, shown: f64, unit: &str) -> Error {
-    let Type::Duration { least, most } = info.r#type else { return wrong_type(info, "a time") };
-    Error::invalid(format!("{} is {shown} {unit}; give it {least:?} to {most:?}", info.name))
-}
-
-fn wrong_type(info: &OptionInfo, given: &str) -> Error {
-    let wanted = match info.r#type {
-        Type::Duration { .. } => "a time",
-        Type::Flag => "true or false",
-        Type::Count { .. } => "a whole number",
-        Type::Word { .. } => "a word of printable ASCII without spaces",
+/// Says what is wrong with a name: known elsewhere, misspelt, or not known at all.
+fn unknown(name: &str, scope: Scope) -> Error {
+    let here: Vec<&str> =
+        all_options().filter(|info| scope.takes(info.scope)).map(|info| info.name).collect();
+    let hint = if let Some(other) = all_options().find(|info| info.name == name) {
+        format!("it is an option of {}", other.scope.of())
+    } else if let Some(near) =
+        here.iter().filter(|known| likeness(name, known)).min_by_key(|known| known.len())
+    {
+        format!("did you mean {near}?")
+    } else {
+        format!("there are {}", here.join(", "))
     };
-    Error::invalid(format!("{} is {given}; give it {wanted}", info.name))
-}
-
-fn duration(info: &OptionInfo, value: OptionValue<'_>) -> Result<Duration> {
-    let (number, unit, scale) = match value {
-        OptionValue::Seconds(number) => (number, "s", 1.0),
-        OptionValue::Millis(number) => (number, "ms", 0.001),
-        OptionValue::Text(text) => parse_time(text).ok_or_else(|| wrong_type(info, &format!("{text:?}")))?,
-        OptionValue::Flag(flag) => return Err(wrong_type(info, &flag.to_string())),
-        OptionValue::Unset => return Err(wrong_type(info, "nothing")),
-    };
-    let time = Duration::try_from_secs_f64(number * scale).map_err(|_| out_of_bounds(info, number, unit))?;
-    within(info, time, number, unit)
-}
-
-/// `250` and `250ms` are milliseconds, `2.5s` seconds, `10m` minutes, `1h` hours.
-fn parse_time(text: &str) -> Option<(f64, &'static str, f64)> {
-    let text = text.trim();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let (unit, scale) = match &text[digits.len()..] {
-        "" | "ms" => ("ms", 0.001),
-        "s" => ("s", 1.0),
-        "m" => ("m", 60.0),
-        "h" => ("h", 3600.0),
-        _ => return None,
-    };
-    Some((digits.trim_end().parse().ok()?, unit, scale))
-}
-
-fn flag(info: &OptionInfo, value: OptionValue<'_>) -> Result<bool> {
-    match value {
-        OptionValue::Flag(flag) => Ok(flag),
-        OptionValue::Text("true") => Ok(true),
-        OptionValue::Text("false") => Ok(false),
-        other => Err(wrong_type(info, &format!("{other:?}"))),
-    }
-}
-
-fn count(info: &OptionInfo, value: OptionValue<'_>) -> Result<usize> {
-    let number = match value {
-        OptionValue::Seconds(number) | OptionValue::Millis(number) => Some(number),
-        OptionValue::Text(text) => text.trim().parse().ok(),
-        OptionValue::Flag(_) | OptionValue::Unset => None,
-    };
-    let Type::Count { most } = info.r#type else { return Err(wrong_type(info, "a number")) };
-    let number = number.ok_or_else(|| wrong_type(info, &format!("{value:?}")))?;
-    if number.fract() != 0.0 || !(0.0..=most as f64).contains(&number) {
-        return Err(Error::invalid(format!(
-            "{} is {number}; give it a whole number from 0 to {most}",
-            info.name
-        )));
-    }
-    Ok(number as usize)
-}
-
-fn word(info: &OptionInfo, value: OptionValue<'_>) -> Result<String> {
-    let (OptionValue::Text(text), Type::Word { most }) = (value, info.r#type) else {
-        return Err(wrong_type(info, "no text"));
-    };
-    if text.is_empty() || text.len() > most || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let text = format!(
-            "{} is {text:?}; give it 1 to {most} printable ASCII characters without spaces",
-            info.name
-        );
-        return Err(Error::invalid(text));
-    }
-    Ok(text.to_owned())
+    let name: String = name.chars().take(64).collect();
+    Error::invalid(format!("{name:?} is no option of {}; {hint}", scope.of()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn refused(name: &str, value: OptionValue<'_>) -> String {
-        LockOptions::new().set(name, value).expect_err("refused").to_string()
+        let error = LockOptions::new().set(name, value).expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        error.message().to_owned()
     }
 
     #[test]
-    fn every_unit_means_the_same_time() {
-        for value in [
-            OptionValue::Seconds(2.5),
-            OptionValue::Millis(2500.0),
-            OptionValue::Text("2500"),
-            OptionValue::Text("2500ms"),
-            OptionValue::Text("2.5s"),
-        ] {
-            let mut options = LockOptions::new();
-            options.set("lease", value).expect("accepted");
-            assert_eq!(options.lease, Some(ms(2500)));
-            options.set("lease", OptionValue::Unset).expect("unset");
-            assert_eq!(options.lease, None);
+    fn the_defaults_shown_are_the_defaults() {
+        for (info, default) in ClientOptions::shown().into_iter().chain(LockOptions::shown()) {
+            assert_eq!(info.default.split(':').next(), Some(&*default), "{}", info.name);
         }
     }
 
     #[test]
-    fn a_bad_time_is_refused_by_name_value_and_bounds() {
-        for bad in [f64::NAN, f64::INFINITY, -1.0, 0.0, 0.05, 90_000.0, 1e300] {
-            let text = refused("lease", OptionValue::Seconds(bad));
-            assert!(text.contains("lease") && text.contains("100ms"), "{text}");
+    fn the_defaults_are_acceptable() {
+        ClientOptions::new().validate().expect("client");
+        LockOptions::new().validate().expect("lock");
+        AcquireOptions::new().validate().expect("acquire");
+    }
+
+    #[test]
+    fn names_are_unique_within_what_takes_them() {
+        for scope in [Scope::Client, Scope::Lock, Scope::Acquire] {
+            let mut names: Vec<&str> =
+                all_options().filter(|info| scope.takes(info.scope)).map(|info| info.name).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "{scope:?}");
         }
-        assert!(refused("lease", OptionValue::Text("soon")).contains("soon"));
-        assert!(refused("lease", OptionValue::Flag(true)).contains("a time"));
-        assert!(refused("fencing", OptionValue::Millis(1.0)).contains("true or false"));
-        assert!(refused("leese", OptionValue::Flag(true)).contains("lease, watchdog_lease"));
+    }
+
+    #[test]
+    fn every_option_can_be_set_by_name_and_unset() {
+        for info in all_options() {
+            let value = match info.r#type {
+                Type::Duration { .. } => OptionValue::Text("50s"),
+                Type::Flag => OptionValue::Text("true"),
+                Type::Count { .. } => OptionValue::Text("7"),
+                Type::Word { .. } => OptionValue::Text("shop"),
+            };
+            for value in [value, OptionValue::Unset] {
+                match info.scope {
+                    Scope::Client => ClientOptions::new().set(info.name, value),
+                    Scope::Lock => LockOptions::new().set(info.name, value),
+                    Scope::Acquire => AcquireOptions::new().set(info.name, value),
+                }
+                .unwrap_or_else(|error| panic!("{}: {error}", info.name));
+            }
+        }
+    }
+
+    #[test]
+    fn setters_by_name_and_by_type_do_the_same() {
+        let mut client = ClientOptions::new();
+        client.set("recheck", OptionValue::Seconds(0.5)).expect("accepted");
+        client.set("client_name", OptionValue::Text("shop")).expect("accepted");
+        client.set("tracking", OptionValue::Flag(false)).expect("accepted");
+        client.set("events", OptionValue::Millis(7.0)).expect("accepted");
+        assert_eq!(
+            client,
+            ClientOptions::new().recheck(ms(500)).client_name("shop").tracking(false).events(7)
+        );
+
+        let mut lock = LockOptions::new();
+        lock.set("lease", OptionValue::Millis(2500.0)).expect("accepted");
+        assert_eq!(lock, LockOptions::new().lease(ms(2500)));
+        lock.set("lease", OptionValue::Unset).expect("accepted");
+        assert_eq!(lock, LockOptions::new());
     }
 
     #[test]
     fn typed_setters_have_the_same_bounds() {
         assert!(LockOptions::new().lease(ms(99)).validate().is_err());
-        assert!(LockOptions::new().max_hold(secs(400 * 24 * 3600)).validate().is_err());
+        assert!(LockOptions::new().lease(ms(100)).validate().is_ok());
+        assert!(LockOptions::new().max_hold(YEAR + ms(1)).validate().is_err());
         assert!(AcquireOptions::new().lease(ms(1)).validate().is_err());
         assert!(AcquireOptions::new().wait(Duration::MAX).validate().is_err());
-        let client = ClientOptions { client_name: "two words".into(), ..ClientOptions::default() };
-        assert!(client.validate().is_err());
+        assert!(ClientOptions::new().client_name("two words").validate().is_err());
+        assert!(ClientOptions::new().events(1_000_001).validate().is_err());
+        assert!(check_lease(ms(99)).is_err());
     }
 
     #[test]
-    fn counts_and_words_are_checked() {
-        let mut client = ClientOptions::new();
-        assert!(client.set("events", OptionValue::Millis(1.5)).is_err());
-        assert!(client.set("events", OptionValue::Text("7")).is_ok());
-        assert!(client.set("client_name", OptionValue::Text("a b")).is_err());
-        assert_eq!(client.events, 7);
+    fn an_unknown_name_gets_a_hint() {
+        let value = OptionValue::Flag(true);
+        assert_eq!(refused("leese", value), "\"leese\" is no option of a lock; did you mean lease?");
+        assert_eq!(
+            refused("watchdogLease", value),
+            "\"watchdogLease\" is no option of a lock; did you mean watchdog_lease?"
+        );
+        assert_eq!(
+            refused("recheck", value),
+            "\"recheck\" is no option of a lock; it is an option of a client"
+        );
+        assert!(
+            refused("x", value)
+                .ends_with("there are lease, watchdog_lease, fencing, fencing_persist, max_hold")
+        );
+        let client = ClientOptions::new().set("watchdog_leas", value).expect_err("refused");
+        assert!(client.message().ends_with("did you mean watchdog_lease?"), "{client}");
+        assert!(refused(&"ü".repeat(100_000), value).len() < 400);
     }
 
     #[test]
