@@ -1,13 +1,14 @@
 """Runs the flash sale of all languages side by side: first without the lock, then with it.
 
-flash_sale.py --rust PROGRAM --c PROGRAM [--python INTERPRETER] [--node INTERPRETER] [--workers N]
+flash_sale.py [--workers N] [--rust PROGRAM] [--c PROGRAM] [--python INTERPRETER] [--node INTERPRETER]
 
-The server is in REDLATCH_URL. Ends with one line that counts, and with an exit code other than 0 if
+The server is in REDLATCH_URL; what is not given is taken from this checkout's build. Ends with one line that counts, and with an exit code other than 0 if
 anything was oversold under the lock, or a program failed.
 """
 
 import argparse
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from pathlib import Path
 
 STOCK = 100
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
 BAR = 40
 PATIENCE = 120.0  # seconds a sale may take before something must be wrong
 
@@ -28,8 +31,17 @@ def programs(args: argparse.Namespace) -> dict[str, list[str]]:
         "python": [args.python, str(HERE / "python" / "flash_sale.py")],
         "asyncio": [args.python, str(HERE / "python" / "flash_sale_asyncio.py")],
         "node": [args.node, str(HERE / "node" / "flash_sale.mjs")],
-        "c": [args.c],
+        "c": [args.c or compile_c()],
     }
+
+
+def compile_c() -> str:
+    """Builds the C program against this checkout's header and library."""
+    program = BUILT / "flash_sale_c"
+    library = [f"-I{ROOT / 'c-api' / 'include'}", f"-L{BUILT}", f"-Wl,-rpath,{BUILT}", "-lredlatch", "-lpthread"]
+    source = str(HERE / "c" / "flash_sale.c")
+    subprocess.run(["cc", "-Wall", "-Wextra", "-O2", source, *library, "-o", str(program)], check=True)
+    return str(program)
 
 
 class Screen:
@@ -100,8 +112,8 @@ def sale(commands: dict[str, list[str]], workers: int, *flags: str) -> Counter[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rust", required=True)
-    parser.add_argument("--c", required=True)
+    parser.add_argument("--rust", default=str(BUILT / "flash_sale"))
+    parser.add_argument("--c")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--node", default="node")
     parser.add_argument("--workers", type=int, default=2, help="per program")

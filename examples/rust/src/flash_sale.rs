@@ -20,7 +20,10 @@ async fn sell(shop: &Path) -> Result<bool, Failure> {
         return Ok(false);
     }
     tokio::time::sleep(Duration::from_millis(1)).await; // the payment
-    OpenOptions::new().write(true).open(shop.join("stock"))?.write_all(format!("{:04}", stock - 1).as_bytes())?;
+    OpenOptions::new()
+        .write(true)
+        .open(shop.join("stock"))?
+        .write_all(format!("{:04}", stock - 1).as_bytes())?;
     OpenOptions::new().append(true).open(shop.join("orders"))?.write_all(b"rust\n")?;
     Ok(true)
 }
@@ -45,7 +48,9 @@ async fn work(lock: Option<Lock>, shop: &Path) -> Result<(), Failure> {
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [shop, workers, rest @ ..] = args.as_slice() else { return Err("usage: flash_sale SHOP WORKERS [--without-lock]".into()) };
+    let [shop, workers, rest @ ..] = args.as_slice() else {
+        return Err("usage: flash_sale SHOP WORKERS [--without-lock]".into());
+    };
     let client = Client::connect(&std::env::var("REDLATCH_URL")?).await?;
     let lock = if rest.is_empty() { Some(client.lock("flash-sale")?) } else { None };
 
