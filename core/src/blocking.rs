@@ -1,5 +1,6 @@
 //! The same operations for threads.
 
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
@@ -9,8 +10,12 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operation::Operation;
+
+/// How late a signal can be noticed that came just before the thread went to sleep, in milliseconds.
+const SIGNAL_CHECK: u16 = 250;
 
 /// Wakes a parked thread.
 struct Unpark(Thread);
@@ -21,30 +26,74 @@ impl Wake for Unpark {
     }
 }
 
-/// Wakes a thread that sleeps in `poll(2)`.
-struct Ring(EventFd);
+fn unpark() -> Waker {
+    Waker::from(Arc::new(Unpark(thread::current())))
+}
 
-impl Wake for Ring {
+/// Wakes a thread that sleeps in `poll(2)`.
+struct Alarm {
+    fd: EventFd,
+    /// A child shares the descriptor with its parent and needs one of its own.
+    pid: u32,
+}
+
+impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         // Fails only when the counter is full, and then the sleeper wakes as well.
-        let _ = self.0.write(1);
+        let _ = self.fd.write(1);
+    }
+}
+
+impl Alarm {
+    fn new() -> std::result::Result<Arc<Alarm>, Errno> {
+        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Arc::new(Alarm { fd, pid: std::process::id() }))
+    }
+
+    /// The alarm of the calling thread, kept for its next wait.
+    fn of_thread() -> std::result::Result<Arc<Alarm>, Errno> {
+        let kept = ALARM.try_with(|alarm| alarm.borrow().clone()).ok().flatten();
+        if let Some(alarm) = kept.filter(|alarm| alarm.pid == std::process::id()) {
+            return Ok(alarm);
+        }
+        let alarm = Alarm::new()?;
+        // Fails only while the thread ends; then there is no next wait.
+        let _ = ALARM.try_with(|kept| kept.replace(Some(alarm.clone())));
+        Ok(alarm)
+    }
+
+    /// Sleeps until it rings or a signal comes; false if `check` has to be called.
+    fn sleep(&self) -> std::result::Result<bool, Errno> {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        match nix::poll::poll(&mut fds, PollTimeout::from(SIGNAL_CHECK)) {
+            Ok(0) | Err(Errno::EINTR) => Ok(false),
+            Ok(_) => {
+                // Fails only when it is clear already.
+                let _ = self.fd.read();
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
 thread_local! {
-    static RING: std::result::Result<Arc<Ring>, Errno> =
-        EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(|fd| Arc::new(Ring(fd)));
+    static UNPARK: Waker = unpark();
+    static ALARM: RefCell<Option<Arc<Alarm>>> = const { RefCell::new(None) };
 }
 
 impl<T> Operation<T> {
     /// Blocks the calling thread until the answer is there.
     ///
-    /// Inside asynchronous code use `.await`: a blocked executor thread serves nobody else.
+    /// Inside asynchronous code use `.await`: a blocked executor thread serves nobody else, and if
+    /// the holder of the lock runs on it, nobody ever.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Those of the operation; `invalid_argument` inside a callback of redlatch, whose thread is the
+    /// one that would have to answer.
     pub fn wait(mut self) -> Result<T> {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        refuse_engine_thread()?;
+        let waker = UNPARK.try_with(Waker::clone).unwrap_or_else(|_| unpark());
         loop {
             match self.poll_with(&waker) {
                 Poll::Ready(result) => return result,
@@ -53,9 +102,12 @@ impl<T> Operation<T> {
         }
     }
 
-    /// Blocks like [`wait`](Operation::wait), but calls `check` whenever a signal interrupts the
-    /// sleep. When `check` fails, the operation is cancelled: an acquisition that was won meanwhile
-    /// is released.
+    /// Blocks like [`wait`](Operation::wait), but calls `check` when a signal has interrupted the
+    /// sleep, and a few times a second. When `check` fails, the operation is cancelled: an
+    /// acquisition that was won meanwhile is released.
+    ///
+    /// The calls by time are there for a signal that arrives between a check and the sleep; it is
+    /// noticed a quarter of a second later.
     ///
     /// # Errors
     /// The outer error is the one of `check`, the inner one that of the operation.
@@ -63,26 +115,31 @@ impl<T> Operation<T> {
         mut self,
         mut check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<Result<T>, E> {
-        let ring = match RING.try_with(Clone::clone) {
-            Ok(Ok(ring)) => ring,
-            Ok(Err(error)) => return Ok(Err(no_descriptor(error))),
-            // The thread is ending and has no signals to care about any more.
-            Err(_) => return Ok(self.wait()),
+        let alarm = match refuse_engine_thread().and_then(|()| Alarm::of_thread().map_err(no_descriptor)) {
+            Ok(alarm) => alarm,
+            Err(error) => return Ok(Err(error)),
         };
-        let waker = Waker::from(ring.clone());
+        let waker = Waker::from(alarm.clone());
         loop {
             if let Poll::Ready(result) = self.poll_with(&waker) {
                 return Ok(result);
             }
-            let mut fds = [PollFd::new(ring.0.as_fd(), PollFlags::POLLIN)];
-            match nix::poll::poll(&mut fds, PollTimeout::NONE) {
-                // Fails only when it is clear already.
-                Ok(_) => drop(ring.0.read()),
-                Err(Errno::EINTR) => check()?,
+            match alarm.sleep() {
+                Ok(true) => {}
+                Ok(false) => check()?,
                 Err(error) => return Ok(Err(no_descriptor(error))),
             }
         }
     }
+}
+
+fn refuse_engine_thread() -> Result<()> {
+    if !driver::is_engine_thread() {
+        return Ok(());
+    }
+    let text = "a callback of redlatch cannot wait for an operation: it runs on the thread that would \
+                answer; hand the work to another thread";
+    Err(Error::invalid(text))
 }
 
 fn no_descriptor(error: Errno) -> Error {

@@ -1,12 +1,12 @@
 //! A client: one identity, one engine, started when it is first needed.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::driver::{Address, Command, DriverConfig, Handle, Registry, Shared, Sink};
-use crate::engine::{Config, Done, Input, Request, RequestId};
+use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
 use crate::guard::{Guard, unexpected, unit};
@@ -41,12 +41,17 @@ pub(crate) struct ClientInner {
     address: Address,
     options: ClientOptions,
     locks: LockOptions,
-    /// The process that began to start the engine; 0 before. Read before any lock is taken, since
-    /// a child may have inherited a lock that nobody will ever open.
+    /// The process that began to start the engine, or [`UNSTARTED`], or [`CLOSED`]. Read before any
+    /// lock is taken, since a child may have inherited a lock that nobody will ever open.
     pid: AtomicU32,
     starting: Mutex<()>,
     running: OnceLock<Arc<Running>>,
 }
+
+/// No process: the engine has not been started.
+const UNSTARTED: u32 = 0;
+/// No process: the client was closed before its engine was started.
+const CLOSED: u32 = u32::MAX;
 
 /// The engine of a client, once started.
 pub(crate) struct Running {
@@ -57,21 +62,33 @@ pub(crate) struct Running {
     handle: Handle,
     shared: Arc<Shared>,
     last_request: AtomicU64,
+    /// A close was asked for.
+    closed: AtomicBool,
 }
 
 impl Client {
-    /// Opens a client and waits until the server is reached.
+    /// Opens a client with default options and waits until the server is reached.
+    ///
+    /// `url` is `redis://[user:password@]host[:port][/database]` or `unix:///path`.
     ///
     /// # Errors
     /// `invalid_argument` for a bad URL, `unavailable` when the server cannot be reached, `auth`
     /// when it refuses user name or password.
-    pub async fn connect(url: &str) -> Result<Client> {
-        let client = Client::builder(url).build()?;
-        client.ready().await?;
-        Ok(client)
+    ///
+    /// # Cancel safety
+    /// Dropping the operation ends the client.
+    pub fn connect(url: &str) -> Operation<Client> {
+        match Client::builder(url).build() {
+            Ok(client) => {
+                let inner = client.0.clone();
+                Operation::new(&inner, Request::Connect, |outcome| unit(outcome).map(|()| client))
+            }
+            Err(error) => Operation::failed(error),
+        }
     }
 
-    /// Begins a client with options.
+    /// Begins a client with options. Without [`ready`](Client::ready), a client that was built
+    /// connects when it is first used.
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder {
             url: url.to_owned(),
@@ -85,6 +102,9 @@ impl Client {
     ///
     /// # Errors
     /// `unavailable`, `auth`, `denied`, `closed`, `forked`.
+    ///
+    /// # Cancel safety
+    /// Dropping the operation changes nothing; the client goes on trying to connect.
     pub fn ready(&self) -> Operation<()> {
         Operation::new(&self.0, Request::Connect, unit)
     }
@@ -131,19 +151,22 @@ impl Client {
     /// What the client has done so far.
     pub fn stats(&self) -> Stats {
         let Some(running) = self.0.started() else { return Stats::default() };
+        // Counted under the ring's own lock; the snapshot shows it with the others.
         running.shared.counters.events_dropped.set(running.shared.ring.dropped());
         running.shared.counters.snapshot()
     }
 
-    /// Takes the events that happened since the last call, oldest first.
+    /// Takes the events that happened since the last call, oldest first. A child process has none.
     pub fn events(&self) -> Vec<Event> {
-        self.0.started().map(|running| running.shared.ring.drain()).unwrap_or_default()
+        let own = self.0.started().filter(|running| !running.is_forked());
+        own.map(|running| running.shared.ring.drain()).unwrap_or_default()
     }
 
-    /// Has `notify` called on the engine's thread when events wait to be taken. Must not block.
+    /// Has `notify` called on the engine's thread when events wait to be taken. It must not block
+    /// and must not take them itself.
     ///
     /// # Errors
-    /// `forked`, `internal`: it starts the engine.
+    /// `forked`, `closed`, `internal`: it starts the engine.
     pub fn on_events(&self, notify: impl Fn() + Send + Sync + 'static) -> Result<()> {
         self.0.running()?.shared.ring.set_notify(Box::new(notify));
         Ok(())
@@ -180,9 +203,9 @@ impl Client {
             Outcome::Failed(error) => Err(error),
             other => Err(unexpected(&other)),
         };
-        match self.0.begin_close() {
-            true => Operation::new(&self.0, Request::Close { limit }, finish),
-            false => Operation::known(Outcome::Closed(Vec::new()), finish),
+        match self.0.close_unstarted() {
+            true => Operation::known(Outcome::Closed(Vec::new()), finish),
+            false => Operation::new(&self.0, Request::Close { limit }, finish),
         }
     }
 
@@ -191,6 +214,12 @@ impl Client {
         if let Some(running) = self.0.started().filter(|running| !running.is_forked()) {
             running.handle.join(limit);
         }
+    }
+
+    /// Whether the client was closed, or is being closed.
+    pub fn is_closed(&self) -> bool {
+        self.0.pid.load(Ordering::Acquire) == CLOSED
+            || self.0.started().is_some_and(|running| running.closed.load(Ordering::Acquire))
     }
 
     /// Whether this client belongs to the parent of this process.
@@ -257,15 +286,15 @@ impl ClientInner {
             address,
             options,
             locks,
-            pid: AtomicU32::new(0),
+            pid: AtomicU32::new(UNSTARTED),
             starting: Mutex::new(()),
             running: OnceLock::new(),
         }
     }
 
-    fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         let pid = self.pid.load(Ordering::Acquire);
-        pid != 0 && pid != std::process::id()
+        pid != UNSTARTED && pid != CLOSED && pid != std::process::id()
     }
 
     /// The engine if it was started.
@@ -273,11 +302,10 @@ impl ClientInner {
         self.running.get().cloned()
     }
 
-    /// Whether there is anything to close; a client that never started has nothing.
-    fn begin_close(self: &Arc<Self>) -> bool {
-        // A client that is closed before it was ever used must not work afterwards either, so its
-        // engine is started to be told.
-        !self.is_forked()
+    /// Closes a client that has nothing to close: it was never started, or belongs to the parent.
+    fn close_unstarted(&self) -> bool {
+        let closed = self.pid.compare_exchange(UNSTARTED, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        matches!(closed, Ok(_) | Err(CLOSED)) || self.is_forked()
     }
 
     /// The engine, started if need be.
@@ -288,22 +316,16 @@ impl ClientInner {
         if let Some(running) = self.running.get() {
             return Ok(running.clone());
         }
-        self.pid.store(std::process::id(), Ordering::Release);
+        let own = std::process::id();
+        if self.pid.compare_exchange(UNSTARTED, own, Ordering::AcqRel, Ordering::Acquire) == Err(CLOSED) {
+            return Err(closed());
+        }
         let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = self.running.get() {
             return Ok(running.clone());
         }
         let running = Arc::new(Running::start(self)?);
         Ok(self.running.get_or_init(|| running).clone())
-    }
-}
-
-impl Drop for ClientInner {
-    fn drop(&mut self) {
-        if self.is_forked() {
-            // The parent's thread, sockets and locks: leak them rather than touch them.
-            std::mem::forget(self.running.take());
-        }
     }
 }
 
@@ -329,6 +351,7 @@ impl Running {
             handle: Handle::start(config, shared.clone())?,
             shared,
             last_request: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -367,8 +390,19 @@ impl Running {
         if let Request::Acquire { key: key @ Key::Thread(_), .. } = &request {
             owner::note_thread(*key, self);
         }
+        if let Request::Close { .. } = &request {
+            self.closed.store(true, Ordering::Release);
+        }
         let id = self.last_request.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.handle.send(Command::Request { id, request, sink }) { Ok(id) } else { Err(closed()) }
+        if self.handle.send(Command::Request { id, request, sink }) { Ok(id) } else { Err(self.ended()) }
+    }
+
+    /// What a caller hears whom the engine's thread cannot answer any more.
+    pub(crate) fn ended(&self) -> Error {
+        if self.closed.load(Ordering::Acquire) {
+            return closed();
+        }
+        Error::new(ErrorKind::Internal, "the engine's thread ended before it could answer")
     }
 
     /// Tells the engine something that needs no answer. In a child and after the end: nothing.
@@ -379,9 +413,12 @@ impl Running {
     }
 
     /// Wraps the engine's answer, so that a grant that is dropped anywhere is released.
-    pub(crate) fn outcome(self: &Arc<Self>, result: Result<Done>) -> Outcome {
+    /// `terms` are those of an acquisition.
+    pub(crate) fn outcome(self: &Arc<Self>, result: Result<Done>, terms: Option<Terms>) -> Outcome {
         match result {
-            Ok(Done::Granted { cell, level }) => Outcome::Granted(Guard::new(self.clone(), cell, level)),
+            Ok(Done::Granted { cell, level }) => {
+                Outcome::Granted(Guard::new(self.clone(), cell, level, terms))
+            }
             Ok(Done::Connected) => Outcome::Connected,
             Ok(Done::Released) => Outcome::Released,
             Ok(Done::Extended) => Outcome::Extended,
@@ -404,6 +441,16 @@ fn closed() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_that_was_never_used_closes_without_an_engine() {
+        let client = Client::builder("redis://127.0.0.1:1").build().expect("no I/O");
+        assert!(!client.is_closed());
+        assert_eq!(client.close().wait().expect("closed"), Vec::<String>::new());
+        assert!(client.is_closed() && client.0.started().is_none());
+        let error = client.lock("n").expect("a name").acquire().wait().expect_err("closed");
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
 
     #[test]
     fn options_are_refused_by_build() {

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::client::Running;
-use crate::clock;
-use crate::engine::{Input, LevelId, Request, Target};
-use crate::error::{Error, LostReason, Result};
+use crate::engine::{Input, LevelId, Request, Target, Terms};
+use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::hold::HoldCell;
 use crate::lock::Hold;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease};
 use crate::owner::Key;
-use crate::queue::{Entry, Outcome, Queue};
+use crate::queue::{Outcome, Queue};
 
 /// A held lock. Dropping it releases the lock in the background, without blocking and without
 /// telling whether that worked; [`release`](Guard::release) tells.
@@ -27,26 +26,29 @@ struct Armed {
     running: Arc<Running>,
     cell: Arc<HoldCell>,
     level: LevelId,
+    /// How the level is held; re-entering does the same.
+    terms: Option<Terms>,
 }
 
 impl Guard {
-    pub(crate) fn new(running: Arc<Running>, cell: Arc<HoldCell>, level: LevelId) -> Self {
-        Guard(Some(Armed { running, cell, level }))
+    pub(crate) fn new(
+        running: Arc<Running>,
+        cell: Arc<HoldCell>,
+        level: LevelId,
+        terms: Option<Terms>,
+    ) -> Self {
+        Guard(Some(Armed { running, cell, level, terms }))
     }
 
     /// Forgets the level without releasing it: somebody else answers for it now.
     pub(crate) fn disarm(mut self) -> Option<(Arc<Running>, Arc<HoldCell>, LevelId)> {
-        self.0.take().map(|Armed { running, cell, level }| (running, cell, level))
+        self.0.take().map(|Armed { running, cell, level, .. }| (running, cell, level))
     }
 
     /// The local view of the hold; it stays readable after the release.
     pub fn hold(&self) -> Hold {
         // A guard is disarmed only by the methods that consume it.
         Hold::new(self.0.as_ref().map(|armed| (armed.cell.clone(), armed.running.clone())))
-    }
-
-    fn with<T>(&self, read: impl FnOnce(&Armed) -> T, otherwise: T) -> T {
-        self.0.as_ref().map_or(otherwise, read)
     }
 
     /// The name of the lock.
@@ -67,7 +69,8 @@ impl Guard {
     /// Like [`is_held`](Guard::is_held), as an error to be passed on with `?`.
     ///
     /// # Errors
-    /// `lost` with the reason; `forked` in a child process.
+    /// `lost` with the reason; `not_owner` when the level was released by its key; `forked` in a
+    /// child process.
     pub fn check(&self) -> Result<()> {
         self.hold().check()
     }
@@ -80,7 +83,7 @@ impl Guard {
     /// The instant until which the lock can be relied on if nothing more is heard from Redis.
     ///
     /// The promise itself is kept on a clock that counts suspend; `Instant` does not, so after a
-    /// suspend ask again.
+    /// suspend ask again. Renewals move it on.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
     }
@@ -100,37 +103,35 @@ impl Guard {
         self.hold().lost_reason()
     }
 
-    /// Waits until the lock is lost; for ever if it never is.
+    /// Waits until the lock is lost; for ever if it never is. The future borrows nothing, so it can
+    /// be spawned.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect; calling again tells a loss that came meanwhile.
-    pub async fn lost(&self) -> LostReason {
-        match &self.0 {
-            Some(armed) => armed.cell.lost_async().await,
-            None => std::future::pending().await,
-        }
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
+        self.hold().lost()
     }
 
-    /// Calls `watcher` once when the lock is lost, on the engine's thread: signal something and return.
+    /// Calls `watcher` once when the lock is lost, on the engine's thread: signal something and
+    /// return. If it is lost already, `watcher` is called at once, on the calling thread.
     pub fn on_lost(&self, watcher: impl FnOnce(LostReason) + Send + 'static) {
-        if let Some(armed) = &self.0 {
-            armed.cell.watch(Box::new(watcher));
-        }
+        self.hold().on_lost(watcher);
     }
 
     /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
     pub fn watch_lost(&self, queue: &Arc<Queue>, tag: u64) {
-        let queue = queue.clone();
-        self.on_lost(move |reason| queue.push(Entry { tag, outcome: Outcome::Lost(reason) }));
+        self.hold().watch_lost(queue, tag);
     }
 
     /// Gives back this level; the lock is free when the last level is.
     ///
-    /// Dropping the operation releases all the same, but does not tell.
-    ///
     /// # Errors
-    /// `lost` when the lock had been lost before; `unavailable` when the server did not confirm
-    /// (the lock then ends with its lease at the latest).
+    /// `lost` when the lock had been lost before; `not_owner` when its key released the level;
+    /// `unavailable` when the server did not confirm (the lock then ends with its lease at the
+    /// latest); `closed`. In a forked child nothing happens, without an error.
+    ///
+    /// # Cancel safety
+    /// Dropping the operation, sent or not, releases all the same, but does not tell.
     pub fn release(self) -> Operation<()> {
         let Some(armed) = &self.0 else { return Operation::known(Outcome::Released, unit) };
         // What a child inherits is the parent's: nothing to do, nothing to tell.
@@ -142,30 +143,37 @@ impl Guard {
         Operation::releasing(&client, Request::Release(target), self, unit)
     }
 
-    /// Holds the lock once more, as the same owner; with the watchdog if this guard's hold is
-    /// new to leases, or as `options` say.
+    /// Holds the lock once more, as the same owner and on the same terms as this guard.
     ///
     /// # Errors
-    /// `lost` when the hold is lost, `not_owner` when it was released.
+    /// `lost` when the hold is lost, `not_owner` when it was released, `unavailable`.
+    ///
+    /// # Cancel safety
+    /// Dropping the operation leaves the hold as it was.
     pub fn reenter(&self) -> Operation<Guard> {
-        self.reenter_with(&LockOptions::default(), AcquireOptions::new())
+        match self.0.as_ref().and_then(|armed| armed.terms) {
+            Some(terms) => self.reenter_on(terms, None),
+            None => Operation::failed(spent()),
+        }
     }
 
-    /// Like [`reenter`](Guard::reenter), with a lease or wait of its own.
+    /// Like [`reenter`](Guard::reenter), on terms of its own. Mixing leases never shortens what
+    /// remains, and the lock is renewed while any of its levels is to be. The key of `acquire` has no
+    /// meaning here.
+    ///
+    /// # Errors
+    /// As [`reenter`](Guard::reenter), and `invalid_argument` for options out of bounds.
     pub fn reenter_with(&self, lock: &LockOptions, acquire: AcquireOptions) -> Operation<Guard> {
-        let Some(armed) = &self.0 else {
-            return Operation::failed(Error::invalid("the guard is spent"), guard);
-        };
-        if let Err(error) = acquire.validate().and_then(|()| lock.validate()) {
-            return Operation::failed(error, guard);
+        match acquire.validate().and_then(|()| lock.validate()) {
+            Ok(()) => self.reenter_on(lock.terms(&acquire), acquire.wait),
+            Err(error) => Operation::failed(error),
         }
-        let request = Request::Acquire {
-            name: armed.cell.name.clone(),
-            key: Key::Hold(armed.cell.owner),
-            wait: acquire.wait,
-            terms: lock.terms(&acquire),
-        };
-        Operation::new(&armed.running.client(), request, guard)
+    }
+
+    fn reenter_on(&self, terms: Terms, wait: Option<Duration>) -> Operation<Guard> {
+        let Some(armed) = &self.0 else { return Operation::failed(spent()) };
+        let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.cell.owner));
+        Operation::new(&armed.running.client(), Request::Acquire { name, key, wait, terms }, guard)
     }
 
     /// Makes the lock live at least `lease` from now; never shortens it, and does not change
@@ -173,12 +181,15 @@ impl Guard {
     ///
     /// # Errors
     /// `lost`, `invalid_argument` for a lease out of bounds, `unavailable`.
+    ///
+    /// # Cancel safety
+    /// An extension that was sent goes on.
     pub fn extend(&self, lease: Duration) -> Operation<()> {
         let Some(armed) = &self.0 else {
-            return Operation::failed(Error::invalid("the guard is spent"), unit);
+            return Operation::failed(spent());
         };
         if let Err(error) = check_lease(lease) {
-            return Operation::failed(error, unit);
+            return Operation::failed(error.on(&armed.cell.name));
         }
         let target = Target::Level { owner: armed.cell.owner, level: armed.level };
         Operation::new(&armed.running.client(), Request::Extend { target, lease }, unit)
@@ -216,13 +227,13 @@ impl Drop for Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Guard({:?}, {}held)",
-            self.name(),
-            if self.with(|_| self.is_held(), false) { "" } else { "not " }
-        )
+        write!(f, "Guard({:?}, {}held)", self.name(), if self.is_held() { "" } else { "not " })
     }
+}
+
+/// Cannot be seen: the methods that spend a guard consume it.
+fn spent() -> Error {
+    Error::new(ErrorKind::Internal, "this guard has given its level away")
 }
 
 pub(crate) fn unit(outcome: Outcome) -> Result<()> {
@@ -241,5 +252,5 @@ pub(crate) fn guard(outcome: Outcome) -> Result<Guard> {
 }
 
 pub(crate) fn unexpected(outcome: &Outcome) -> Error {
-    Error::new(crate::error::ErrorKind::Internal, format!("an answer to another question: {outcome:?}"))
+    Error::new(ErrorKind::Internal, format!("an answer to another question: {outcome:?}"))
 }

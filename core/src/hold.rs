@@ -2,6 +2,7 @@
 //! which writes it, and the guards, which read it.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -119,6 +120,7 @@ impl HoldCell {
     /// Waits for the loss. Cancel-safe; leaves nothing behind when dropped.
     pub(crate) async fn lost_async(&self) -> LostReason {
         loop {
+            // Made before the state is read, so that it hears whatever happens after that.
             let told = self.signal.notified();
             let state = self.state.load(Ordering::Acquire);
             if let Some(reason) = LostReason::from_number(state) {
@@ -133,7 +135,8 @@ impl HoldCell {
         let watchers = std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner));
         self.signal.notify_waiters();
         for watcher in watchers {
-            watcher(reason);
+            // A panic in one must not keep the loss from the others.
+            let _ = catch_unwind(AssertUnwindSafe(|| watcher(reason)));
         }
     }
 }

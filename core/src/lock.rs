@@ -1,7 +1,7 @@
 //! A name on a client, and the local view of a hold.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client::{ClientInner, Running};
 use crate::clock;
@@ -12,7 +12,7 @@ use crate::hold::HoldCell;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease};
 use crate::owner::Key;
-use crate::queue::Outcome;
+use crate::queue::{Entry, Outcome, Queue};
 use crate::wire::{Holder, Name};
 
 /// A lock: a name on a client, with options. Cheap to make and to clone; making it does no I/O.
@@ -52,6 +52,9 @@ impl Lock {
     ///
     /// # Errors
     /// As [`acquire`](Lock::acquire). A lock that is held is no error but `None`.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Lock::acquire).
     pub fn try_acquire(&self) -> Operation<Option<Guard>> {
         self.acquire_as(AcquireOptions::new().wait(Duration::ZERO), |outcome| match outcome {
             Outcome::Failed(error) if error.kind() == ErrorKind::Timeout => Ok(None),
@@ -63,6 +66,9 @@ impl Lock {
     ///
     /// # Errors
     /// `timeout` when the time is over, else as [`acquire`](Lock::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Lock::acquire).
     pub fn acquire_timeout(&self, wait: Duration) -> Operation<Guard> {
         self.acquire_with(AcquireOptions::new().wait(wait))
     }
@@ -72,13 +78,20 @@ impl Lock {
     /// # Errors
     /// `timeout` when the wait is over, `lost` when the key's hold was lost and is not unwound,
     /// `invalid_argument` for options out of bounds, else as [`acquire`](Lock::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Lock::acquire).
     pub fn acquire_with(&self, options: AcquireOptions) -> Operation<Guard> {
         self.acquire_as(options, guard)
     }
 
-    fn acquire_as<T>(&self, options: AcquireOptions, finish: fn(Outcome) -> Result<T>) -> Operation<T> {
+    fn acquire_as<T>(
+        &self,
+        options: AcquireOptions,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Operation<T> {
         if let Err(error) = options.validate() {
-            return Operation::failed(error.on(&self.name), finish);
+            return Operation::failed(error.on(&self.name));
         }
         let request = Request::Acquire {
             name: self.name.clone(),
@@ -86,15 +99,23 @@ impl Lock {
             wait: options.wait,
             terms: self.options.terms(&options),
         };
-        self.ask(request, finish)
+        let span = tracing::debug_span!(target: "redlatch", "acquire", lock = &*self.name);
+        self.ask(request, finish).in_span(span)
     }
 
     /// Gives back the newest level that `key` holds.
     ///
     /// # Errors
     /// `not_owner` when the key does not hold the lock, `lost` when it had been lost, `unavailable`
-    /// when the server did not confirm.
+    /// when the server did not confirm, `closed`. In a forked child nothing happens, without an error.
+    ///
+    /// # Cancel safety
+    /// A release that was sent goes on.
     pub fn release_by(&self, key: Key) -> Operation<()> {
+        // What a child inherits is the parent's: nothing to do, nothing to tell.
+        if self.client.is_forked() {
+            return Operation::known(Outcome::Released, unit);
+        }
         self.ask(Request::Release(self.target(key)), unit)
     }
 
@@ -102,10 +123,13 @@ impl Lock {
     ///
     /// # Errors
     /// `not_owner`, `lost`, `invalid_argument`, `unavailable`.
+    ///
+    /// # Cancel safety
+    /// An extension that was sent goes on.
     pub fn extend_by(&self, key: Key, lease: Duration) -> Operation<()> {
         match check_lease(lease) {
             Ok(()) => self.ask(Request::Extend { target: self.target(key), lease }, unit),
-            Err(error) => Operation::failed(error.on(&self.name), unit),
+            Err(error) => Operation::failed(error.on(&self.name)),
         }
     }
 
@@ -145,6 +169,9 @@ impl Lock {
     /// # Errors
     /// `foreign_kind`, `unavailable`: it is not repeated by itself, since a second one could hit the
     /// next holder.
+    ///
+    /// # Cancel safety
+    /// A force-release that was sent may or may not happen.
     pub fn force_release(&self) -> Operation<bool> {
         self.ask(Request::Force { name: self.name.clone() }, |outcome| match outcome {
             Outcome::Forced(deleted) => Ok(deleted),
@@ -153,7 +180,11 @@ impl Lock {
         })
     }
 
-    fn ask<T>(&self, request: Request, finish: fn(Outcome) -> Result<T>) -> Operation<T> {
+    fn ask<T>(
+        &self,
+        request: Request,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Operation<T> {
         Operation::new(&self.client, request, finish)
     }
 }
@@ -181,8 +212,9 @@ impl Hold {
         Hold(view)
     }
 
-    fn cell(&self) -> Option<&HoldCell> {
-        self.0.as_ref().filter(|(_, running)| !running.is_forked()).map(|(cell, _)| &**cell)
+    /// The hold, unless it is the parent's: in a child even its locks must not be touched.
+    fn cell(&self) -> Option<&Arc<HoldCell>> {
+        self.0.as_ref().filter(|(_, running)| !running.is_forked()).map(|(cell, _)| cell)
     }
 
     /// Whether the lock can be relied on now.
@@ -217,17 +249,51 @@ impl Hold {
 
     /// How many levels the hold has; zero when there is none.
     pub fn count(&self) -> u32 {
-        self.cell().map_or(0, HoldCell::count)
+        self.cell().map_or(0, |cell| cell.count())
     }
 
     /// The fencing token, if the lock draws them.
     pub fn fencing_token(&self) -> Option<u64> {
-        self.cell().and_then(HoldCell::token)
+        self.cell().and_then(|cell| cell.token())
     }
 
     /// Why the lock was lost, if it was.
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.cell().and_then(|cell| cell.lost(clock::now()))
+    }
+
+    /// The instant until which the lock can be relied on if nothing more is heard from Redis; now,
+    /// when it is not held. See [`Guard::deadline`].
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.remaining()
+    }
+
+    /// Waits until the lock is lost; for ever if there is no hold or it is never lost.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect; calling again tells a loss that came meanwhile.
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
+        let cell = self.cell().cloned();
+        async move {
+            match cell {
+                Some(cell) => cell.lost_async().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Calls `watcher` once when the lock is lost, on the engine's thread: signal something and
+    /// return. If it is lost already, `watcher` is called at once, on the calling thread.
+    pub fn on_lost(&self, watcher: impl FnOnce(LostReason) + Send + 'static) {
+        if let Some(cell) = self.cell() {
+            cell.watch(Box::new(watcher));
+        }
+    }
+
+    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
+    pub fn watch_lost(&self, queue: &Arc<Queue>, tag: u64) {
+        let queue = queue.clone();
+        self.on_lost(move |reason| queue.push(Entry { tag, outcome: Outcome::Lost(reason) }));
     }
 
     /// The owner as it stands in Redis; empty when there is no hold.

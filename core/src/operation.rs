@@ -6,26 +6,37 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use tracing::Span;
+
 use crate::client::{ClientInner, Running};
-use crate::engine::{Input, Request, RequestId};
+use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::queue::{Entry, Outcome, Queue};
 
 /// Something that may have to go to Redis: nothing is sent before it is waited for.
 ///
-/// It is a future of any runtime: `lock.acquire().await`. Threads call [`wait`](Operation::wait) or
-/// [`wait_interruptibly`](Operation::wait_interruptibly), event loops of other languages
-/// [`deliver_to`](Operation::deliver_to).
+/// There are four ways to wait, for one and the same request:
+///
+/// | way | for |
+/// |---|---|
+/// | `.await` | async Rust, on any runtime |
+/// | [`wait`](Operation::wait) | threads |
+/// | [`wait_interruptibly`](Operation::wait_interruptibly) | threads that signals must reach (Python) |
+/// | [`deliver_to`](Operation::deliver_to) | event loops of other languages |
 ///
 /// # Cancel safety
-/// Dropping it cancels a request that was sent. An acquisition that was won but not taken is
+/// Dropping an operation cancels what it has sent. An acquisition that was won but not taken is
 /// released; a release that was sent goes on; other requests may or may not have taken effect.
 #[must_use = "nothing is sent before an operation is awaited or waited for"]
 pub struct Operation<T> {
     state: State,
-    finish: fn(Outcome) -> Result<T>,
+    /// Makes the result of the outcome. Most are plain functions, for which the box allocates nothing.
+    finish: Option<Finish<T>>,
+    span: Span,
 }
+
+type Finish<T> = Box<dyn FnOnce(Outcome) -> Result<T> + Send + Sync>;
 
 enum State {
     /// Known without asking.
@@ -42,10 +53,18 @@ struct Unsent {
     guard: Option<Guard>,
 }
 
+/// The caller's end of a request.
 struct Sent {
     running: Arc<Running>,
     id: RequestId,
     slot: Arc<Slot>,
+}
+
+/// The engine's end of a request: it answers exactly once, even when it is dropped.
+struct Promise {
+    running: Arc<Running>,
+    slot: Option<Arc<Slot>>,
+    terms: Option<Terms>,
 }
 
 /// Where the answer lies until it is taken.
@@ -61,8 +80,10 @@ enum Place {
     /// The answer goes on to a queue.
     Forward(Arc<Queue>, u64),
     Answered(Outcome),
-    /// Taken, forwarded or not wanted any more.
+    /// Taken or forwarded.
     Over,
+    /// Not wanted any more.
+    Cancelled,
 }
 
 impl Slot {
@@ -81,9 +102,14 @@ impl Slot {
                 drop(place);
                 waker.wake();
             }
-            // Pushed under the lock: whoever is told `Completed` finds the entry in the queue.
-            Place::Forward(queue, tag) => queue.push(Entry { tag, outcome }),
-            Place::Over => {
+            // Entered under the lock: whoever is told `Cancelled::No` finds the entry in the queue.
+            Place::Forward(queue, tag) => {
+                let first = queue.enter(Entry { tag, outcome });
+                drop(place);
+                first.notify();
+            }
+            before @ (Place::Over | Place::Cancelled) => {
+                *place = before;
                 drop(place);
                 drop(outcome);
             }
@@ -94,7 +120,7 @@ impl Slot {
         let mut place = self.place();
         match std::mem::replace(&mut *place, Place::Over) {
             Place::Answered(outcome) => Poll::Ready(outcome),
-            Place::Over | Place::Forward(..) => Poll::Ready(Outcome::Failed(gone())),
+            Place::Over | Place::Forward(..) | Place::Cancelled => Poll::Ready(Outcome::Failed(gone())),
             Place::Waiting | Place::Polled(_) => {
                 *place = Place::Polled(cx.waker().clone());
                 Poll::Pending
@@ -102,10 +128,29 @@ impl Slot {
         }
     }
 
-    /// Stops waiting; true if there was no answer yet.
+    /// Has the answer put into `queue`, at once if it is there.
+    fn forward(&self, queue: &Arc<Queue>, tag: u64) {
+        let mut place = self.place();
+        match std::mem::replace(&mut *place, Place::Over) {
+            Place::Answered(outcome) => {
+                let first = queue.enter(Entry { tag, outcome });
+                drop(place);
+                first.notify();
+            }
+            _ => *place = Place::Forward(queue.clone(), tag),
+        }
+    }
+
+    /// Stops waiting; true if there was no answer yet. An answer that was there is dropped.
     fn give_up(&self) -> bool {
-        let before = std::mem::replace(&mut *self.place(), Place::Over);
-        matches!(before, Place::Waiting | Place::Polled(_) | Place::Forward(..))
+        let mut place = self.place();
+        let before = std::mem::replace(&mut *place, Place::Cancelled);
+        let answered = matches!(before, Place::Answered(_) | Place::Over);
+        if answered {
+            *place = Place::Over;
+        }
+        drop(place);
+        !answered
     }
 }
 
@@ -117,9 +162,12 @@ impl Unsent {
     fn send(self) -> Result<Sent> {
         let running = self.client.running()?;
         let slot = Arc::new(Slot::default());
-        let (answer, source) = (slot.clone(), running.clone());
-        let id =
-            running.request(self.request, Box::new(move |result| answer.answer(source.outcome(result))))?;
+        let terms = match &self.request {
+            Request::Acquire { terms, .. } => Some(*terms),
+            _ => None,
+        };
+        let promise = Promise { running: running.clone(), slot: Some(slot.clone()), terms };
+        let id = running.request(self.request, Box::new(move |result| promise.keep(result)))?;
         if let Some(guard) = self.guard {
             guard.disarm();
         }
@@ -127,21 +175,55 @@ impl Unsent {
     }
 }
 
+impl Promise {
+    fn keep(mut self, result: Result<Done>) {
+        if let Some(slot) = self.slot.take() {
+            slot.answer(self.running.outcome(result, self.terms));
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            slot.answer(Outcome::Failed(self.running.ended()));
+        }
+    }
+}
+
 impl Sent {
     /// Cancels unless there is an answer; true if it was cancelled.
     fn cancel(&self) -> bool {
+        // In a child the slot may be locked for ever, and the request is the parent's.
+        if self.running.is_forked() {
+            return false;
+        }
         let cancelled = self.slot.give_up();
         if cancelled {
             self.running.tell(Input::Cancel { id: self.id });
         }
         cancelled
     }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Outcome> {
+        match self.running.refuse_fork() {
+            Ok(()) => self.slot.poll(cx),
+            Err(error) => Poll::Ready(Outcome::Failed(error)),
+        }
+    }
 }
 
 impl<T> Operation<T> {
-    pub(crate) fn new(client: &Arc<ClientInner>, request: Request, finish: fn(Outcome) -> Result<T>) -> Self {
-        let unsent = Unsent { client: client.clone(), request, guard: None };
-        Operation { state: State::Unsent(unsent), finish }
+    fn with(state: State, finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static) -> Self {
+        Operation { state, finish: Some(Box::new(finish)), span: Span::none() }
+    }
+
+    pub(crate) fn new(
+        client: &Arc<ClientInner>,
+        request: Request,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(State::Unsent(Unsent { client: client.clone(), request, guard: None }), finish)
     }
 
     /// An operation that releases the level of `guard`.
@@ -149,19 +231,30 @@ impl<T> Operation<T> {
         client: &Arc<ClientInner>,
         request: Request,
         guard: Guard,
-        finish: fn(Outcome) -> Result<T>,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        let unsent = Unsent { client: client.clone(), request, guard: Some(guard) };
-        Operation { state: State::Unsent(unsent), finish }
+        Self::with(State::Unsent(Unsent { client: client.clone(), request, guard: Some(guard) }), finish)
     }
 
     /// An operation whose outcome needs no question.
-    pub(crate) fn known(outcome: Outcome, finish: fn(Outcome) -> Result<T>) -> Self {
-        Operation { state: State::Known(outcome), finish }
+    pub(crate) fn known(
+        outcome: Outcome,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(State::Known(outcome), finish)
     }
 
-    pub(crate) fn failed(error: Error, finish: fn(Outcome) -> Result<T>) -> Self {
-        Self::known(Outcome::Failed(error), finish)
+    pub(crate) fn failed(error: Error) -> Self {
+        Self::known(Outcome::Failed(error), |outcome| match outcome {
+            Outcome::Failed(error) => Err(error),
+            other => Err(crate::guard::unexpected(&other)),
+        })
+    }
+
+    /// The same operation, polled inside this span.
+    pub(crate) fn in_span(mut self, span: Span) -> Self {
+        self.span = span;
+        self
     }
 
     /// Sends the request if that has not happened yet.
@@ -175,48 +268,44 @@ impl<T> Operation<T> {
         };
     }
 
-    fn poll_outcome(&mut self, cx: &Context<'_>) -> Poll<Result<T>> {
+    fn poll_result(&mut self, cx: &Context<'_>) -> Poll<Result<T>> {
+        let _entered = self.span.clone().entered();
         self.start();
-        let outcome = match &self.state {
-            State::Sent(sent) => match sent.slot.poll(cx) {
-                Poll::Ready(outcome) => outcome,
+        if let State::Sent(sent) = &self.state {
+            match sent.poll(cx) {
+                Poll::Ready(outcome) => self.state = State::Known(outcome),
                 Poll::Pending => return Poll::Pending,
-            },
-            _ => match std::mem::replace(&mut self.state, State::Done) {
-                State::Known(outcome) => outcome,
-                _ => Outcome::Failed(gone()),
-            },
-        };
-        self.state = State::Done;
-        Poll::Ready((self.finish)(outcome))
+            }
+        }
+        Poll::Ready(match (std::mem::replace(&mut self.state, State::Done), self.finish.take()) {
+            (State::Known(outcome), Some(finish)) => finish(outcome),
+            _ => Err(gone()),
+        })
     }
 
     /// Has the answer put into `queue` under `tag`, and returns at once.
     ///
-    /// A request that cannot even be sent is answered through the queue as well.
+    /// A request that cannot even be sent is answered through the queue as well. An acquisition
+    /// that was not granted, also by [`try_acquire`](crate::Lock::try_acquire), comes as
+    /// [`Outcome::Failed`] with the kind `timeout`.
     pub fn deliver_to(mut self, queue: &Arc<Queue>, tag: u64) -> Pending {
         self.start();
         match std::mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
-                let mut place = sent.slot.place();
-                match std::mem::replace(&mut *place, Place::Over) {
-                    Place::Answered(outcome) => queue.push(Entry { tag, outcome }),
-                    _ => *place = Place::Forward(queue.clone(), tag),
-                }
-                drop(place);
+                sent.slot.forward(queue, tag);
                 Pending(Some(sent))
             }
             State::Known(outcome) => {
                 queue.push(Entry { tag, outcome });
                 Pending(None)
             }
-            _ => Pending(None),
+            State::Unsent(_) | State::Done => Pending(None),
         }
     }
 
-    /// Cancels what was sent; used by the blocking face when it is interrupted.
+    /// Polls for the blocking faces.
     pub(crate) fn poll_with(&mut self, waker: &Waker) -> Poll<Result<T>> {
-        self.poll_outcome(&Context::from_waker(waker))
+        self.poll_result(&Context::from_waker(waker))
     }
 }
 
@@ -224,7 +313,7 @@ impl<T> Future for Operation<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        self.get_mut().poll_outcome(cx)
+        self.get_mut().poll_result(cx)
     }
 }
 
@@ -251,9 +340,10 @@ impl<T> fmt::Debug for Operation<T> {
 /// Whether a cancellation came in time; exactly one of the two happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It did: no entry for this operation comes into the queue.
+    /// It did: no entry for this operation comes into the queue, and what it may have acquired is
+    /// released.
     Yes,
-    /// The operation was answered: its entry is in the queue, or has been drained.
+    /// The operation was answered before: its entry is in the queue, or has been drained.
     No,
 }
 

@@ -1,5 +1,6 @@
 //! Answers for event loops: a queue that the engine's thread fills and a language's own loop drains.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,21 +48,37 @@ pub struct Entry {
 
 /// Collects answers until an event loop drains them.
 ///
-/// Entries that are never drained release what they grant when the queue is dropped.
+/// Entries that are never drained release what they grant when the queue is closed or dropped. A
+/// queue serves the process that made it; in a forked child it is empty for ever.
 pub struct Queue {
     state: Mutex<State>,
     signal: Signal,
+    /// The process that made it. Compared before the lock is taken: a child may have inherited it
+    /// locked, and shares the descriptor with its parent.
+    pid: u32,
 }
 
 #[derive(Default)]
 struct State {
-    entries: Vec<Entry>,
+    entries: VecDeque<Entry>,
     closed: bool,
 }
 
 enum Signal {
     Fd(EventFd),
     Notify(Box<dyn Fn() + Send + Sync>),
+}
+
+/// Whether somebody has to be notified of the first entry, once no lock is held.
+#[must_use]
+pub(crate) struct First<'a>(Option<&'a (dyn Fn() + Send + Sync)>);
+
+impl First<'_> {
+    pub(crate) fn notify(self) {
+        if let Some(notify) = self.0 {
+            notify();
+        }
+    }
 }
 
 impl Queue {
@@ -74,12 +91,17 @@ impl Queue {
         let fd = EventFd::from_value_and_flags(0, flags).map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot make an event descriptor: {error}"))
         })?;
-        Ok(Arc::new(Queue { state: Mutex::default(), signal: Signal::Fd(fd) }))
+        Ok(Self::new(Signal::Fd(fd)))
     }
 
-    /// A queue that calls `notify` on the engine's thread when the first entry comes. It must not block.
+    /// A queue that calls `notify` when it was empty and is not any more: on the engine's thread,
+    /// or on the calling thread of an operation that cannot be sent. It must not block.
     pub fn with_notify(notify: impl Fn() + Send + Sync + 'static) -> Arc<Queue> {
-        Arc::new(Queue { state: Mutex::default(), signal: Signal::Notify(Box::new(notify)) })
+        Self::new(Signal::Notify(Box::new(notify)))
+    }
+
+    fn new(signal: Signal) -> Arc<Queue> {
+        Arc::new(Queue { state: Mutex::default(), signal, pid: std::process::id() })
     }
 
     /// The descriptor to poll, for a queue that has one. It belongs to the queue: never read or close it.
@@ -90,49 +112,70 @@ impl Queue {
         }
     }
 
-    /// Takes all entries. Never blocks.
+    /// Takes all entries, oldest first. Never blocks.
     pub fn drain(&self) -> Vec<Entry> {
-        let mut state = self.state();
-        if let Signal::Fd(fd) = &self.signal {
-            // Fails only when it is clear already.
-            let _ = fd.read();
+        let Some(mut state) = self.state() else { return Vec::new() };
+        self.clear();
+        std::mem::take(&mut state.entries).into()
+    }
+
+    /// Takes the oldest entry; the descriptor stays readable while there are more. Never blocks.
+    pub fn pop(&self) -> Option<Entry> {
+        let mut state = self.state()?;
+        let entry = state.entries.pop_front();
+        if state.entries.is_empty() {
+            self.clear();
         }
-        std::mem::take(&mut state.entries)
+        entry
     }
 
     /// Drops what is there and what will come; grants among it are released.
     pub fn close(&self) {
-        let entries = {
-            let mut state = self.state();
-            state.closed = true;
-            std::mem::take(&mut state.entries)
-        };
+        let Some(mut state) = self.state() else { return };
+        state.closed = true;
+        self.clear();
+        let entries = std::mem::take(&mut state.entries);
+        drop(state);
         drop(entries);
     }
 
     pub(crate) fn push(&self, entry: Entry) {
-        let mut state = self.state();
-        if state.closed {
-            drop(state);
-            return drop(entry);
+        self.enter(entry).notify();
+    }
+
+    /// Puts an entry in; the caller notifies when it holds no lock any more.
+    pub(crate) fn enter(&self, entry: Entry) -> First<'_> {
+        let Some(mut state) = self.state().filter(|state| !state.closed) else { return First(None) };
+        state.entries.push_back(entry);
+        if state.entries.len() > 1 {
+            return First(None);
         }
-        state.entries.push(entry);
-        if state.entries.len() == 1 {
-            match &self.signal {
+        match &self.signal {
+            Signal::Fd(fd) => {
                 // Fails only when the counter is full, and then it is readable.
-                Signal::Fd(fd) => drop(fd.write(1)),
-                Signal::Notify(notify) => notify(),
+                let _ = fd.write(1);
+                First(None)
             }
+            Signal::Notify(notify) => First(Some(&**notify)),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Makes the descriptor unreadable; under the lock, so that it always tells what the queue has.
+    fn clear(&self) {
+        if let Signal::Fd(fd) = &self.signal {
+            // Fails only when it is clear already.
+            let _ = fd.read();
+        }
+    }
+
+    /// The entries; `None` in another process.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        (self.pid == std::process::id()).then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Queue({} waiting)", self.state().entries.len())
+        write!(f, "Queue({} waiting)", self.state().map_or(0, |state| state.entries.len()))
     }
 }

@@ -10,6 +10,7 @@ mod pubsub;
 mod server_clock;
 mod timer;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -96,8 +97,19 @@ impl Registry {
     }
 }
 
+thread_local! {
+    static ENGINE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is one that answers requests: it must not wait for an answer.
+pub(crate) fn is_engine_thread() -> bool {
+    ENGINE.try_with(Cell::get).unwrap_or(false)
+}
+
 /// The way to the engine's thread.
 pub(crate) struct Handle {
+    /// The process that has the thread.
+    pid: u32,
     inbox: UnboundedSender<Command>,
     ended: Mutex<mpsc::Receiver<()>>,
 }
@@ -130,7 +142,7 @@ impl Handle {
         let restored = before.thread_set_mask();
         spawned.map_err(|error| failed(&error))?;
         restored.map_err(|error| failed(&error))?;
-        Ok(Handle { inbox, ended: Mutex::new(ended) })
+        Ok(Handle { pid: std::process::id(), inbox, ended: Mutex::new(ended) })
     }
 
     /// Hands a command to the thread; false if the thread has ended.
@@ -148,6 +160,10 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            // A word would wake the parent's thread: a child shares its event descriptor.
+            return;
+        }
         let _ = self.inbox.send(Command::Orphaned);
     }
 }
@@ -163,6 +179,7 @@ fn run(
     inbox: UnboundedSender<Command>,
     commands: UnboundedReceiver<Command>,
 ) -> Result<()> {
+    ENGINE.set(true);
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Internal, format!("the engine's thread failed: {error}"))
     };
@@ -297,7 +314,7 @@ impl Driver {
             }
             Output::Opened(cell) => self.shared.registry.open(cell),
             Output::Ended(cell) => self.shared.registry.end(&cell),
-            Output::Lost(cell, reason) => tell(&cell, reason),
+            Output::Lost(cell, reason) => cell.tell(reason),
             Output::Event(event) => self.event(event),
             Output::Stop => self.stopped = true,
         }
@@ -322,7 +339,7 @@ impl Driver {
     fn broke_down(&mut self) {
         for cell in self.engine.cells() {
             cell.set_lost(LostReason::Unreachable);
-            tell(&cell, LostReason::Unreachable);
+            cell.tell(LostReason::Unreachable);
         }
         self.stopped = true;
     }
@@ -333,11 +350,6 @@ impl Driver {
             drop(completion);
         }
     }
-}
-
-/// Calls the watchers of a hold; a panic in one of them stays there.
-fn tell(cell: &HoldCell, reason: LostReason) {
-    let _ = catch_unwind(AssertUnwindSafe(|| cell.tell(reason)));
 }
 
 /// A sink that answers even when it is dropped.
