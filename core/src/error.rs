@@ -94,6 +94,95 @@ table! {
     }
 }
 
+impl ErrorKind {
+    /// The class in Python and Node.js.
+    pub const fn class_name(self) -> &'static str {
+        match self {
+            ErrorKind::Timeout => "LockTimeoutError",
+            ErrorKind::Cancelled => "LockCancelledError",
+            ErrorKind::NotOwner => "NotOwnerError",
+            ErrorKind::Lost => "LockLostError",
+            ErrorKind::ForeignKind => "ForeignKindError",
+            ErrorKind::InvalidArgument => "InvalidArgumentError",
+            ErrorKind::Closed => "ClosedError",
+            ErrorKind::Forked => "ForkedError",
+            ErrorKind::Unavailable => "UnavailableError",
+            ErrorKind::Auth => "AuthError",
+            ErrorKind::Denied => "DeniedError",
+            ErrorKind::Server => "ServerError",
+            ErrorKind::NotReplicated => "NotReplicatedError",
+            ErrorKind::NameNotClusterable => "NameNotClusterableError",
+            ErrorKind::Internal => "InternalError",
+        }
+    }
+
+    /// What the caller can do; the same text stands in `docs/errors.md`.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            ErrorKind::Timeout => {
+                "Do without the lock, try again later, or wait longer. `holder` tells who has it."
+            }
+            ErrorKind::Cancelled => "Nothing: it was asked for.",
+            ErrorKind::NotOwner => {
+                "Release each acquisition once, with the re-entry key (thread, task or explicit key) that acquired it."
+            }
+            ErrorKind::Lost => {
+                "Stop touching what the lock protects and take back or check what was done since; then acquire anew. \
+                 Where that is not enough, have the resource check fencing tokens."
+            }
+            ErrorKind::ForeignKind => {
+                "Use another name: two kinds of lock, or a lock and data, cannot share one."
+            }
+            ErrorKind::InvalidArgument => "Correct the argument that the message names.",
+            ErrorKind::Closed => "Open a new client; close it only when nobody uses it any more.",
+            ErrorKind::Forked => "Open the client in the process that uses it, after the fork.",
+            ErrorKind::Unavailable => {
+                "Check address and network, and that the server runs. Clients connect again by themselves; \
+                 the option `outage` is how long callers wait for that."
+            }
+            ErrorKind::Auth => {
+                "Correct user name and password in the URL, with special characters percent-encoded."
+            }
+            ErrorKind::Denied => "Allow the commands below to this user (`ACL SETUSER`).",
+            ErrorKind::Server => {
+                "The message repeats what the server said, with a remedy; look into its log."
+            }
+            ErrorKind::NotReplicated => {
+                "Check the replicas. Kept for servers with replicas; this version never returns it."
+            }
+            ErrorKind::NameNotClusterable => {
+                "Use a name without `{`, or with one `{tag}`. Kept for clusters; this version never returns it."
+            }
+            ErrorKind::Internal => "Report it, with the message and what led to it.",
+        }
+    }
+}
+
+impl LostReason {
+    /// What probably happened and what helps; the same text stands in `docs/errors.md`.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            LostReason::Expired => {
+                "A fixed lease was too short for the work, `max_hold` was reached, or the process was paused for \
+                 longer than the lease. Use the watchdog or a longer lease."
+            }
+            LostReason::Deleted => {
+                "Somebody deleted the key, flushed the database, or the server ran out of memory: its eviction \
+                 policy must be `noeviction` where locks live. A restart without persistence forgets locks too."
+            }
+            LostReason::Stolen => {
+                "The key vanished and somebody else acquired it, as after `deleted`, or something that is not a \
+                 reentrant lock writes to this name."
+            }
+            LostReason::Forced => "Somebody called `force_release` on this client. Find out who, and why.",
+            LostReason::Unreachable => {
+                "Server or network were down for longer than the lease. A longer `watchdog_lease` bridges longer gaps."
+            }
+            LostReason::Closed => "Release before closing, or give closing more time (`close_limit`).",
+        }
+    }
+}
+
 /// A failed call: its [kind](ErrorKind), a text for people, and the lock it concerns.
 ///
 /// `{}` prints one line that names the value and the remedy. No text ever contains a password.
@@ -189,6 +278,14 @@ mod tests {
         names.dedup();
         assert_eq!((numbers.len(), names.len()), (ErrorKind::ALL.len(), ErrorKind::ALL.len()));
         assert!(!numbers.contains(&0));
+    }
+
+    #[test]
+    fn class_names_are_unique() {
+        let mut names: Vec<&str> = ErrorKind::ALL.iter().map(|kind| kind.class_name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ErrorKind::ALL.len());
     }
 
     #[test]

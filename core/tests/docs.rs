@@ -1,0 +1,216 @@
+//! docs/options.md and docs/errors.md are what the tables say. `REDLATCH_BLESS=1` writes them anew.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use redlatch::{
+    AcquireOptions, Client, ErrorKind, LockOptions, LostReason, OptionInfo, Scope, Type, all_options,
+};
+use support::Server;
+
+/// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with `orders`.
+const KEYS: &str = "~orders* ~redisson_lock_token:{orders* &redisson_lock__channel:{orders*";
+const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
+                        +publish +subscribe +unsubscribe +ping +select +client|setname +client|tracking";
+
+fn compare(file: &str, wanted: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(file);
+    if std::env::var_os("REDLATCH_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, wanted).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == wanted, "docs/{file} is not what the tables say; run this test with REDLATCH_BLESS=1");
+}
+
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
+}
+
+// ---- options ----
+
+const OPTIONS: &str = "\
+# Options
+
+Generated from `core/src/options.rs`; a test compares them.
+
+| language | names | times | other values |
+|---|---|---|---|
+| Rust | setters of `ClientOptions`, `LockOptions`, `AcquireOptions` | `Duration` | `bool`, `usize`, text |
+| Python | keyword arguments, the same names | seconds, `float` or `int` | `bool`, `int`, `str`; `None` is the default |
+| Node.js | properties, camelCase (`watchdogLease`) | milliseconds, `number` | `boolean`, `number`, `string`; `undefined` is the default |
+| C | name and value as text, the same names | `\"250ms\"`, `\"2.5s\"`, `\"10m\"`, `\"1h\"`; a bare number is milliseconds | `\"true\"`, `\"false\"`, `\"1024\"` |
+
+A value out of its bounds and an unknown name are `invalid_argument` errors that name the option, the value and what is
+acceptable; nothing is sent to the server then.
+
+";
+
+const OPTIONS_END: &str = "\
+The wait is spelled as the language spells it: `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python
+(with `blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C.
+
+## Which lease?
+
+- **The watchdog** (default): the lock lives as long as its holder works, and at most `watchdog_lease` longer if the
+  holder dies. A shorter one frees the locks of dead holders sooner; a longer one bridges longer outages of the server.
+- **A fixed `lease`**: the lock ends after this time, whatever its holder does. For work that is worthless afterwards.
+- **`max_hold`** bounds both, for holders that hang but live.
+
+A hold is trusted for a hundredth of its lease and 2 ms less than the server keeps it, because the clocks of the two may
+run differently fast. With leases below 1 s little time is left for a retry: they are best effort.
+";
+
+fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
+    writeln!(out, "## {title}\n\n{text}\n").unwrap();
+    writeln!(out, "| option | Node.js | value | default | meaning |\n|---|---|---|---|---|").unwrap();
+    for info in all_options().filter(|info| info.scope == scope) {
+        let OptionInfo { name, default, doc, r#type, .. } = info;
+        let default = match r#type {
+            Type::Word { .. } => format!("`{default}`"),
+            _ => (*default).to_owned(),
+        };
+        writeln!(out, "| `{name}` | `{}` | {type} | {default} | {doc} |", camel_case(name)).unwrap();
+    }
+    out.push('\n');
+}
+
+fn options_page() -> String {
+    let mut page = OPTIONS.to_owned();
+    section(&mut page, "Of a client", "Given when the client is opened.", Scope::Client);
+    let text = "Given when the lock is named. A client takes them as well, as defaults for its locks.";
+    section(&mut page, "Of a lock", text, Scope::Lock);
+    section(&mut page, "Of an acquisition", "Given with each acquisition.", Scope::Acquire);
+    page + OPTIONS_END
+}
+
+#[test]
+fn options_md_is_what_the_table_says() {
+    compare("options.md", &options_page());
+}
+
+// ---- errors ----
+
+const ERRORS: &str = "\
+# Errors
+
+Generated from `core/src/error.rs`; a test compares them.
+
+Every failure has one kind, the same in all languages. A message names the value, the lock and the remedy, and never a
+password.
+
+- **Rust**: `Error::kind()`; `Error::lost_reason()`, `Error::lock_name()`.
+- **Python**: a class of its own below `redlatch.LockError`. `LockTimeoutError` is also a `TimeoutError`.
+- **Node.js**: the same class names below `LockError`, and `error.code`.
+- **C**: the number as status, 0 is success; the text is the thread's last error.
+
+Numbers and names are stable: new kinds may come, old ones keep their meaning. Retryable means that the same call can
+succeed later without any change.
+
+| number | Rust | Python, Node.js | Node.js `code` | C | retryable |
+|---|---|---|---|---|---|
+";
+
+fn errors_page() -> String {
+    let mut page = ERRORS.to_owned();
+    for kind in ErrorKind::ALL {
+        let (name, upper) = (kind.name(), kind.name().to_uppercase());
+        let retryable = if kind.retryable() { "yes" } else { "no" };
+        writeln!(
+            page,
+            "| {} | [`{kind:?}`](#{name}) | `{}` | `ERR_REDLATCH_{upper}` | `REDLATCH_{upper}` | {retryable} |",
+            kind.number(),
+            kind.class_name(),
+        )
+        .unwrap();
+    }
+    page += "\n## What to do\n\n";
+    for kind in ErrorKind::ALL {
+        writeln!(page, "### {kind}\n\n{}\n\n{}\n", kind.meaning(), kind.advice()).unwrap();
+        match kind {
+            ErrorKind::Lost => page += &lost_reasons(),
+            ErrorKind::Denied => page += &acl(),
+            _ => {}
+        }
+    }
+    page.truncate(page.trim_end().len());
+    page + "\n"
+}
+
+fn lost_reasons() -> String {
+    let mut table = "| number | reason | meaning | what helps |\n|---|---|---|---|\n".to_owned();
+    for reason in LostReason::ALL {
+        let (number, meaning, advice) = (reason.number(), reason.meaning(), reason.advice());
+        writeln!(table, "| {number} | `{reason}` | {meaning} | {advice} |").unwrap();
+    }
+    table + "\n"
+}
+
+fn acl() -> String {
+    let commands = COMMANDS.replace(" +publish", " \\\n    +publish");
+    format!(
+        "For locks whose names begin with `orders`:\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
+         {commands}\n```\n\n\
+         `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
+         `recheck`; without `+client|tracking` a loss is noticed at the next renewal. `+select` is for a database other \
+         than 0.\n\n"
+    )
+}
+
+#[test]
+fn errors_md_is_what_the_tables_say() {
+    compare("errors.md", &errors_page());
+}
+
+#[test]
+fn the_user_of_errors_md_can_do_everything() {
+    let server = Server::start();
+    let rules = format!("{KEYS} {COMMANDS}");
+    let mut admin = server.connect();
+    let user = ["SETUSER", "app", "on", ">password"].into_iter().chain(rules.split_whitespace());
+    let _: () = redis::cmd("ACL").arg(user.collect::<Vec<_>>()).query(&mut admin).unwrap();
+
+    let url = server.url().replace("redis://", "redis://app:password@") + "1";
+    let client = |url: &str| Client::builder(url).build().unwrap();
+    let (mine, other) = (client(&url), client(&url));
+    let lock = mine.lock_with("orders:42", LockOptions::new().fencing(true)).unwrap();
+    let guard = lock.acquire().wait().unwrap();
+    assert!(guard.fencing_token().is_some());
+    guard.reenter().wait().unwrap().release().wait().unwrap();
+    guard.extend(Duration::from_secs(60)).wait().unwrap();
+    assert!(lock.is_locked().wait().unwrap());
+
+    // A waiter of another client is woken by the message.
+    let waiting = std::thread::spawn(move || {
+        let guard = other.lock("orders:42").unwrap().acquire_with(AcquireOptions::new()).wait().unwrap();
+        guard.release().wait().unwrap();
+        other.close().wait().unwrap();
+    });
+    let mut numsub = redis::cmd("PUBSUB");
+    numsub.arg(&["NUMSUB", "redisson_lock__channel:{orders:42}"]);
+    while numsub.query::<(String, u64)>(&mut admin).unwrap().1 == 0 {
+        assert!(!waiting.is_finished(), "the waiter waits for the holder");
+        std::thread::yield_now();
+    }
+    guard.release().wait().unwrap();
+    waiting.join().unwrap();
+
+    // A deletion is told although the next renewal is far away.
+    let guard = lock.acquire().wait().unwrap();
+    let (sender, lost) = std::sync::mpsc::channel();
+    guard.on_lost(move |reason| sender.send(reason).unwrap());
+    let _: () = redis::cmd("FLUSHALL").query(&mut admin).unwrap();
+    assert_eq!(lost.recv_timeout(Duration::from_secs(8)), Ok(LostReason::Deleted));
+    drop(guard);
+    assert!(!lock.force_release().wait().unwrap());
+    assert_eq!(mine.close().wait().unwrap(), Vec::<String>::new());
+
+    let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut admin).unwrap();
+    assert!(log.is_empty(), "denied: {log:?}");
+}
