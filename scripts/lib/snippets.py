@@ -1,0 +1,179 @@
+"""Runs every program shown in README.md and docs/, each against a server of its own.
+
+A fenced block in a language of ours is a whole program and has to end with code 0. The server's address in it,
+redis://127.0.0.1:6379 or the like, is replaced by that of a running one. Rust may leave main away, as in its docs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from server import Server
+
+ROOT = Path(os.environ["REDLATCH_ROOT"])
+TARGET = Path(os.environ["CARGO_TARGET_DIR"])
+LIMIT = 60.0  # seconds for one program
+NOT_PROGRAMS = {"", "sh", "console", "text", "toml", "json", "lua", "diff", "cmake", "make"}
+
+
+@dataclass
+class Snippet:
+    where: str
+    language: str
+    text: str
+
+
+def snippets() -> list[Snippet]:
+    found = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        text = page.read_text()
+        for block in re.finditer(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```\s*$", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, block.start()) + 1
+            found.append(Snippet(f"{page.relative_to(ROOT)}:{line}", block[2], block[3]))
+    return found
+
+
+# How to make a program of a text: the command that runs it. `folder` is empty and goes away afterwards.
+
+
+def python(text: str, folder: Path) -> list[str]:
+    (folder / "snippet.py").write_text(text)
+    return [sys.executable, "snippet.py"]
+
+
+def link_package(folder: Path) -> None:
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / "redlatch").symlink_to(ROOT / "bindings-node")
+
+
+def javascript(text: str, folder: Path) -> list[str]:
+    link_package(folder)
+    name = "snippet.cjs" if "require(" in text else "snippet.mjs"
+    (folder / name).write_text(text)
+    return ["node", name]
+
+
+def typescript(text: str, folder: Path) -> list[str]:
+    link_package(folder)
+    (folder / "snippet.mts").write_text(text)
+    modules = ROOT / "bindings-node" / "node_modules"
+    options = ["--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,esnext.disposable"]
+    types = ["--types", "node", "--typeRoots", str(modules / "@types")]
+    compiler = str(modules / "typescript" / "bin" / "tsc")
+    build(["node", compiler, *options, *types, "snippet.mts"], folder)
+    return ["node", "snippet.mjs"]
+
+
+def rust(text: str, folder: Path) -> list[str]:
+    if not re.search(r"\bfn main\(", text):
+        head = "#[tokio::main]\nasync fn main() -> Result<(), Box<dyn std::error::Error>> {\n"
+        text = f"{head}{text}\nOk(())\n}}\n"
+    (folder / "snippet.rs").write_text(text)
+    workspace = (ROOT / "Cargo.toml").read_text()
+    # The same profile and lock file as the workspace: what that has built is not built again.
+    (folder / "Cargo.toml").write_text(
+        '[package]\nname = "snippet"\nedition = "2024"\n[workspace]\n[[bin]]\nname = "snippet"\npath = "snippet.rs"\n'
+        f'[dependencies]\nredlatch = {{ path = "{ROOT}/core" }}\n'
+        'tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }\n'
+        + workspace[workspace.index("[profile.") :]
+    )
+    shutil.copy(ROOT / "Cargo.lock", folder)
+    build(["cargo", "build", "--quiet"], folder)
+    return [str(shutil.copy(TARGET / "debug" / "snippet", folder))]
+
+
+def c(text: str, folder: Path) -> list[str]:
+    return compiled(["cc", "-std=c11"], "snippet.c", text, folder)
+
+
+def cpp(text: str, folder: Path) -> list[str]:
+    return compiled(["c++", "-std=c++11"], "snippet.cpp", text, folder)
+
+
+def compiled(compiler: list[str], name: str, text: str, folder: Path) -> list[str]:
+    (folder / name).write_text(text)
+    library = TARGET / "debug"
+    flags = [
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{ROOT}/c-api/include",
+        f"-L{library}",
+        f"-Wl,-rpath,{library}",
+    ]
+    build([*compiler, *flags, name, "-lredlatch", "-lpthread", "-o", "snippet"], folder)
+    return ["./snippet"]
+
+
+def build(command: list[str], folder: Path) -> None:
+    subprocess.run(
+        command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+LANGUAGES: dict[str, Callable[[str, Path], list[str]]] = {
+    "python": python,
+    "js": javascript,
+    "javascript": javascript,
+    "ts": typescript,
+    "typescript": typescript,
+    "rust": rust,
+    "c": c,
+    "cpp": cpp,
+    "c++": cpp,
+}
+
+
+def problem_of(snippet: Snippet) -> str:
+    """Why it fails, or nothing."""
+    language = LANGUAGES.get(snippet.language)
+    if language is None:
+        return f"'{snippet.language}' is neither run nor known as something that is no program"
+    with Server() as server, tempfile.TemporaryDirectory(prefix="redlatch-snippet-") as folder:
+        text = re.sub(r"redis://(127\.0\.0\.1|localhost)(:6379)?", server.url, snippet.text)
+        try:
+            command = language(text, Path(folder))
+            ran = subprocess.run(
+                command,
+                cwd=folder,
+                env={**os.environ, "REDLATCH_URL": server.url},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=LIMIT,
+            )
+        except subprocess.CalledProcessError as error:
+            return f"does not build:\n{error.stdout}"
+        except subprocess.TimeoutExpired as error:
+            return f"does not end within {LIMIT:.0f} s:\n{(error.stdout or b'').decode(errors='replace')}"
+    return f"ended with code {ran.returncode}:\n{ran.stdout}" if ran.returncode else ""
+
+
+def main() -> int:
+    passed = failed = 0
+    for snippet in snippets():
+        if snippet.language in NOT_PROGRAMS:
+            continue
+        began = time.monotonic()
+        if problem := problem_of(snippet):
+            failed += 1
+            print(f"FAILED {snippet.where} ({snippet.language}): {problem}", flush=True)
+        else:
+            passed += 1
+            print(f"ok {snippet.where} ({snippet.language}, {time.monotonic() - began:.1f} s)", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
