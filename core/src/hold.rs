@@ -94,9 +94,10 @@ impl HoldCell {
         let _ = self.state.compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Marks the hold lost; the first reason stays.
-    pub(crate) fn set_lost(&self, reason: LostReason) {
-        let _ = self.state.compare_exchange(LIVE, reason.number(), Ordering::AcqRel, Ordering::Acquire);
+    /// Marks the hold lost; `false` if it was released or lost before: the first news stays.
+    pub(crate) fn set_lost(&self, reason: LostReason) -> bool {
+        let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
+        self.state.compare_exchange(LIVE, reason.number(), order, otherwise).is_ok()
     }
 
     // ---- told of a loss ----

@@ -5,7 +5,9 @@
 //! same code runs under the driver and in a simulation.
 
 mod asking;
+mod commanding;
 mod holding;
+mod losing;
 mod renewing;
 mod settling;
 #[cfg(test)]
@@ -190,12 +192,12 @@ enum Purpose {
     Try(RequestId),
     /// The command in flight of a hold: re-entry, release or extension.
     Command(OwnerId),
-    /// A renewal of these holds, in the order of the request.
-    Renewal(Vec<OwnerId>),
+    /// A renewal of these holds for these times, in the order of the request.
+    Renewal(Vec<(OwnerId, Duration)>),
     /// A clean-up release.
     Cleanup(OwnerId),
     /// A force-release or an inspection.
-    Query(RequestId),
+    Query { id: RequestId, name: Name },
 }
 
 /// A call in flight.
@@ -256,6 +258,9 @@ impl Engine {
     /// Takes one input; what it causes is appended to `out`.
     pub(crate) fn handle(&mut self, now: Moment, input: Input, out: &mut Vec<Output>) {
         self.begin(now, out);
+        // What the clock says comes first: what arrives at or after a deadline is too late, even if
+        // nobody had the time to wake us in between.
+        self.do_due();
         self.dispatch(input);
         self.end(out);
     }
@@ -268,8 +273,13 @@ impl Engine {
     /// Does what is due at `now`.
     pub(crate) fn wake(&mut self, now: Moment, out: &mut Vec<Output>) {
         self.begin(now, out);
+        self.do_due();
+        self.end(out);
+    }
+
+    fn do_due(&mut self) {
         let mut renewals = Vec::new();
-        while let Some(timer) = self.timers.pop_due(now) {
+        while let Some(timer) = self.timers.pop_due(self.now) {
             match timer {
                 Timer::Waiter(id) => self.waiter_due(id),
                 Timer::Hold(owner) => renewals.extend(self.tend(owner)),
@@ -282,7 +292,6 @@ impl Engine {
         if !renewals.is_empty() {
             self.renew_with_neighbours(renewals);
         }
-        self.end(out);
     }
 
     /// Whether nothing is under way: no hold, no waiter, no clean-up.
@@ -331,7 +340,7 @@ impl Engine {
     fn request(&mut self, id: RequestId, request: Request) {
         if self.closing.is_some() {
             return match request {
-                Request::Close { .. } => self.complete(id, Done::Closed(Vec::new())),
+                Request::Close { limit } => self.close(id, limit),
                 _ => self.fail(id, Error::new(ErrorKind::Closed, "the client is closed; open a new one")),
             };
         }
@@ -350,9 +359,8 @@ impl Engine {
         let error = || Error::new(ErrorKind::Cancelled, "the call was cancelled");
         if self.waiters.contains_key(&id) {
             self.give_up(id, error());
-        } else if self.queries.remove(&id).is_some() {
-            self.timers.disarm(Timer::Query(id));
-            self.fail(id, error());
+        } else if self.queries.contains_key(&id) {
+            self.end_query(id, Err(error()));
         } else {
             self.cancel_command(id, error());
         }
@@ -369,9 +377,9 @@ impl Engine {
         match purpose {
             Purpose::Try(id) => self.tried(id, sent, outcome),
             Purpose::Command(owner) => self.commanded(owner, call, sent, outcome),
-            Purpose::Renewal(owners) => self.renewed(&owners, sent, outcome),
+            Purpose::Renewal(asked) => self.renewed(&asked, sent, outcome),
             Purpose::Cleanup(owner) => self.cleaned(owner, outcome),
-            Purpose::Query(id) => self.answered(id, outcome),
+            Purpose::Query { id, name } => self.answered(id, &name, outcome),
         }
     }
 

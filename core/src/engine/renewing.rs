@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::holding::Phase;
+use super::holding::{Hold, Phase};
 use super::{Engine, Outcome, Purpose, timing};
+use crate::error::LostReason;
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::wire::{Op, OwnerId, RenewReply, Renewal, Reply};
@@ -50,70 +51,70 @@ impl Engine {
 
     fn send_renewals(&mut self, owners: &[OwnerId]) {
         for batch in owners.chunks(BATCH) {
-            let mut lease = Duration::MAX;
-            let mut sent = Vec::with_capacity(batch.len());
-            let mut holds = Vec::with_capacity(batch.len());
-            for owner in batch {
-                // Work that came due twice in one turn is done once.
-                let Some(hold) = self.holds.get_mut(owner).filter(|hold| !hold.renewal.in_flight) else {
-                    continue;
-                };
-                hold.renewal.in_flight = true;
-                hold.renewal.again = false;
-                let watched = hold.watched_lease();
-                lease = lease.min(watched.unwrap_or(Duration::MAX));
-                let ttl = hold.capped(watched.unwrap_or(LOOK), self.now).max(LOOK);
-                holds.push(Renewal { name: hold.cell.name.clone(), owner: *owner, ttl });
-                sent.push(*owner);
-            }
-            for owner in &sent {
-                self.arm_hold(*owner);
-            }
-            if !holds.is_empty() {
-                self.send(Purpose::Renewal(sent), Op::Renew { holds }, timing::limit(lease));
-            }
+            self.send_batch(batch);
         }
     }
 
-    pub(super) fn renewed(&mut self, owners: &[OwnerId], sent: Moment, outcome: Outcome) {
-        match outcome {
-            Outcome::Answered(Reply::Renewed(results)) if results.len() == owners.len() => {
-                for (owner, result) in owners.iter().zip(results) {
-                    match result {
-                        RenewReply::Kept => self.renewal_kept(*owner, sent),
-                        RenewReply::Gone(reason) => self.renewal_refused(*owner, reason),
-                        RenewReply::Failed => self.renewal_failed(*owner, false),
-                    }
-                }
-            }
-            Outcome::Answered(_) | Outcome::Refused { .. } => {
-                owners.iter().for_each(|owner| self.renewal_failed(*owner, false));
-            }
+    fn send_batch(&mut self, owners: &[OwnerId]) {
+        let now = self.now;
+        let mut limit = timing::limit(Duration::MAX);
+        let mut asked = Vec::with_capacity(owners.len());
+        let mut holds = Vec::with_capacity(owners.len());
+        for owner in owners {
+            // Work that came due twice in one turn is done once.
+            let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.in_flight;
+            let Some(hold) = self.holds.get_mut(owner).filter(wanted) else {
+                continue;
+            };
+            hold.renewal.in_flight = true;
+            hold.renewal.again = false;
+            let watched = hold.watched_lease();
+            let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
+            limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline))));
+            holds.push(Renewal { name: hold.cell.name.clone(), owner: *owner, ttl });
+            asked.push((*owner, ttl));
+            self.arm_hold(*owner);
+        }
+        if !holds.is_empty() {
+            self.send(Purpose::Renewal(asked), Op::Renew { holds }, limit);
+        }
+    }
+
+    /// The outcome of a renewal of these holds for these times.
+    pub(super) fn renewed(&mut self, asked: &[(OwnerId, Duration)], sent: Moment, outcome: Outcome) {
+        let results = match outcome {
+            Outcome::Answered(Reply::Renewed(results)) if results.len() == asked.len() => results,
             Outcome::Unanswered | Outcome::NotSent => {
-                owners.iter().for_each(|owner| self.renewal_failed(*owner, true));
+                return asked.iter().for_each(|(owner, _)| self.renewal_failed(*owner, true));
+            }
+            Outcome::Answered(_) | Outcome::Refused { .. } => vec![RenewReply::Failed; asked.len()],
+        };
+        let mut again = Vec::new();
+        for ((owner, ttl), result) in asked.iter().zip(results) {
+            match result {
+                RenewReply::Kept => again.extend(self.renewal_kept(*owner, sent, *ttl)),
+                RenewReply::Gone(reason) => self.renewal_refused(*owner, reason),
+                RenewReply::Failed => self.renewal_failed(*owner, false),
             }
         }
+        self.renew_now(again);
     }
 
-    fn renewal_kept(&mut self, owner: OwnerId, sent: Moment) {
-        let Some(hold) = self.holds.get_mut(&owner) else {
-            return;
-        };
+    /// Returns the hold if it is to be renewed once more, because of what happened meanwhile.
+    fn renewal_kept(&mut self, owner: OwnerId, sent: Moment, ttl: Duration) -> Option<OwnerId> {
+        let hold = self.holds.get_mut(&owner).filter(|hold| hold.phase == Phase::Held)?;
         hold.renewal.in_flight = false;
         hold.renewal.failing = false;
         hold.renewal.silent = false;
-        if hold.phase == Phase::Held {
-            self.counters.renewed.add(1);
-            hold.renewed_at(sent);
-            if hold.renewal.again {
-                return self.renew_now(vec![owner]);
-            }
-        }
+        hold.renewed_at(sent, ttl);
+        let again = hold.renewal.again;
+        self.counters.renewed.add(1);
         self.arm_hold(owner);
+        again.then_some(owner)
     }
 
     /// The server says that the hold is gone. A hold on its way out hears it from its release.
-    fn renewal_refused(&mut self, owner: OwnerId, reason: crate::error::LostReason) {
+    fn renewal_refused(&mut self, owner: OwnerId, reason: LostReason) {
         if self.holds.get(&owner).is_some_and(|hold| hold.phase == Phase::Held) {
             self.lose(owner, reason);
         }
@@ -122,13 +123,10 @@ impl Engine {
     /// Tries again soon, until the deadline. `silent`: the server was not heard at all.
     fn renewal_failed(&mut self, owner: OwnerId, silent: bool) {
         let retry = self.now.after(self.jitter.retry());
-        let Some(hold) = self.holds.get_mut(&owner) else {
+        let Some(hold) = self.holds.get_mut(&owner).filter(|hold| hold.phase == Phase::Held) else {
             return;
         };
         hold.renewal.in_flight = false;
-        if hold.phase != Phase::Held {
-            return;
-        }
         hold.renewal.due = Some(retry);
         hold.renewal.silent = silent;
         if !std::mem::replace(&mut hold.renewal.failing, true) {

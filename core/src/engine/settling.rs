@@ -5,15 +5,15 @@
 use std::time::Duration;
 
 use super::timers::Timer;
-use super::timing::{self, STALE_SLACK};
+use super::timing;
 use super::{Engine, Outcome, Purpose};
 use crate::moment::Moment;
-use crate::wire::{Name, Op, OwnerId};
+use crate::wire::{Name, Op, OwnerId, Reply};
 
 /// A release that has no caller.
 #[derive(Debug)]
 pub(super) struct Cleanup {
-    name: Name,
+    pub(super) name: Name,
     in_flight: bool,
     /// The not-after of an acquire copy that may still run: release once more after it.
     again_at: Option<Moment>,
@@ -34,7 +34,7 @@ impl Engine {
         lease: Duration,
         alive_until: Option<Moment>,
     ) {
-        let again_at = alive_until.filter(|at| *at > self.now).map(|at| at.after(STALE_SLACK));
+        let again_at = alive_until.filter(|at| *at > self.now);
         let limit = timing::limit(lease);
         let until = again_at.unwrap_or(self.now).after(lease + limit);
         if self.cleanups.contains_key(&owner) {
@@ -48,12 +48,14 @@ impl Engine {
     }
 
     fn send_cleanup(&mut self, owner: OwnerId) {
+        let (now, up) = (self.now, self.link.up);
         let Some(cleanup) = self.cleanups.get_mut(&owner) else {
             return;
         };
-        cleanup.retry = None;
-        if self.link.up && !cleanup.in_flight {
+        if up && !cleanup.in_flight {
             cleanup.in_flight = true;
+            cleanup.retry = None;
+            cleanup.again_at.take_if(|at| *at <= now);
             let op = Op::Release { name: cleanup.name.clone(), owner, remaining: 0, ttl: Duration::ZERO };
             let limit = cleanup.limit;
             self.send(Purpose::Cleanup(owner), op, limit);
@@ -81,9 +83,7 @@ impl Engine {
         if cleanup.until <= now {
             return self.end_cleanup(owner);
         }
-        let passed = |at: &mut Option<Moment>| at.take_if(|at| *at <= now).is_some();
-        let (again, retry) = (passed(&mut cleanup.again_at), passed(&mut cleanup.retry));
-        if again || retry {
+        if [cleanup.again_at, cleanup.retry].iter().flatten().any(|at| *at <= now) {
             self.send_cleanup(owner);
         } else {
             self.arm_cleanup(owner);
@@ -96,6 +96,8 @@ impl Engine {
             return;
         };
         cleanup.in_flight = false;
+        let name = cleanup.name.clone();
+        let released = matches!(outcome, Outcome::Answered(Reply::Released));
         match outcome {
             Outcome::Answered(_) | Outcome::Refused { passing: false, .. } if cleanup.again_at.is_none() => {
                 self.end_cleanup(owner);
@@ -106,15 +108,15 @@ impl Engine {
                 self.arm_cleanup(owner);
             }
         }
+        if released {
+            // Our own release publishes, but a waiter of this client need not wait for that.
+            self.wake_head(&name);
+        }
     }
 
     fn end_cleanup(&mut self, owner: OwnerId) {
         self.timers.disarm(Timer::Cleanup(owner));
-        let Some(cleanup) = self.cleanups.remove(&owner) else {
-            return;
-        };
-        // Our own release publishes, but a waiter of this client need not wait for the message.
-        self.advance(&cleanup.name);
+        self.cleanups.remove(&owner);
     }
 
     /// After a reconnect, clean-ups that wait for the server go on.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::moment::Moment;
+
 /// How long before a retry of a renewal or a release, at least and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(250));
 /// The first and the longest pause after errors that may pass (loading, busy, a demoted primary).
@@ -10,8 +12,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 pub(super) const HINT_DELAY: Duration = Duration::from_millis(10);
 /// A waiter looks again this long after the holder's time should have run out.
 pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
-/// Added to a copy's not-after before its last clean-up, for rounding to milliseconds.
-pub(super) const STALE_SLACK: Duration = Duration::from_millis(5);
 /// The response limit of calls that have no lease.
 pub(super) const PLAIN_LIMIT: Duration = Duration::from_secs(1);
 
@@ -23,6 +23,21 @@ pub(super) fn drift(lease: Duration) -> Duration {
 /// How long a lease is trusted, counted from when its request was sent.
 pub(super) fn trusted(lease: Duration) -> Duration {
     lease.saturating_sub(drift(lease))
+}
+
+/// The lease that is trusted for at least `time`: the inverse of [`trusted`]; zero for zero.
+pub(super) fn lasting(time: Duration) -> Duration {
+    if time.is_zero() {
+        return time;
+    }
+    let nanos = ((time.as_nanos() + 2_000_000) * 100).div_ceil(99);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// When a copy that was sent at `sent` cannot run any more. Its not-after counts on the server's
+/// clock, which may be slower than ours.
+pub(super) fn copy_expires(sent: Moment, limit: Duration) -> Moment {
+    sent.after(limit + drift(limit))
 }
 
 /// The time between two renewals.
@@ -83,6 +98,16 @@ mod tests {
     fn a_lease_is_trusted_for_less_than_it_lasts() {
         assert_eq!(trusted(Duration::from_secs(30)), Duration::from_millis(29_698));
         assert_eq!(trusted(Duration::from_millis(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_lasts_is_trusted_long_enough_and_not_much_longer() {
+        assert_eq!(lasting(Duration::ZERO), Duration::ZERO);
+        for micros in [1, 999, 1000, 123_457, 29_698_000, 86_400_000_000] {
+            let time = Duration::from_micros(micros);
+            let spare = trusted(lasting(time)) - time;
+            assert!(spare <= Duration::from_micros(2), "{time:?} {spare:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::holding::Hold;
+use super::asking::foreign;
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY};
 use super::{Engine, Lease, Outcome, Output, Purpose, RequestId, Terms};
@@ -51,11 +51,11 @@ enum Channel {
 /// A caller that waits for its first level.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    name: Name,
-    key: Key,
+    pub(super) name: Name,
+    pub(super) key: Key,
     /// Drawn for this acquisition alone; burned if it fails.
-    owner: OwnerId,
-    terms: Terms,
+    pub(super) owner: OwnerId,
+    pub(super) terms: Terms,
     wait: Option<Duration>,
     /// When the wait ends.
     deadline: Option<Moment>,
@@ -107,7 +107,7 @@ impl Engine {
         terms: Terms,
     ) {
         if let Some(owner) = self.hold_of(&name, key) {
-            return self.enter(id, owner, wait, terms);
+            return self.enter(id, owner, key, wait, terms);
         }
         if let Key::Hold(_) = key {
             return self.fail(
@@ -115,8 +115,13 @@ impl Engine {
                 Error::new(ErrorKind::NotOwner, "the hold to re-enter has ended; acquire anew").on(&name),
             );
         }
-        if wait == Some(Duration::ZERO) && self.is_taken_here(&name) {
-            return self.fail(id, timeout(&name, wait));
+        if wait == Some(Duration::ZERO) {
+            if let Some(down) = self.link.error() {
+                return self.fail(id, down.on(&name));
+            }
+            if self.is_taken_here(&name) {
+                return self.fail(id, timeout(&name, wait));
+            }
         }
         let waiter = Waiter {
             owner: self.next_id(),
@@ -140,12 +145,17 @@ impl Engine {
 
     /// Whether somebody of this client holds the name or waits for it: a try never barges past them.
     fn is_taken_here(&self, name: &Name) -> bool {
-        self.queues.get(name).is_some_and(|queue| !queue.waiters.is_empty() || self.is_blocked(queue))
+        let Some(queue) = self.queues.get(name) else {
+            return false;
+        };
+        // One that has its answer only keeps the place until its call is settled.
+        let waits = |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| !waiter.answered);
+        queue.waiters.iter().any(waits) || self.is_blocked(queue, true)
     }
 
     /// Whether a hold of this client keeps the others waiting; its end is known here first.
-    fn is_blocked(&self, queue: &Queue) -> bool {
-        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(Hold::blocks))
+    fn is_blocked(&self, queue: &Queue, once: bool) -> bool {
+        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(|hold| hold.blocks(once)))
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
@@ -156,8 +166,9 @@ impl Engine {
         let Some(&head) = queue.waiters.front() else {
             return self.close_queue(name);
         };
-        if queue.attempt == Attempt::Idle && self.link.up && self.closing.is_none() && !self.is_blocked(queue)
-        {
+        let once = self.waiters.get(&head).is_some_and(Waiter::once);
+        let free = queue.attempt == Attempt::Idle && !self.is_blocked(queue, once);
+        if free && self.link.up && self.closing.is_none() {
             self.try_head(name, head);
         }
     }
@@ -255,16 +266,9 @@ impl Engine {
     /// Takes a waiter out of its queue and lets the next one on. Whatever its unanswered calls may
     /// have acquired is released, if it may be ours still or `clean` says so.
     fn remove_waiter(&mut self, id: RequestId, clean: bool) {
-        let Some(waiter) = self.waiters.remove(&id) else {
+        let Some(waiter) = self.take_waiter(id) else {
             return;
         };
-        self.timers.disarm(Timer::Waiter(id));
-        if let Some(queue) = self.queues.get_mut(&waiter.name) {
-            if queue.waiters.front() == Some(&id) {
-                queue.attempt = Attempt::Idle;
-            }
-            queue.waiters.retain(|other| *other != id);
-        }
         if clean || waiter.unsettled.is_some() {
             self.clean_up(&waiter.name, waiter.owner, waiter.lease(), waiter.unsettled);
         }
@@ -273,45 +277,54 @@ impl Engine {
 
     /// The outcome of the head's call.
     pub(super) fn tried(&mut self, id: RequestId, sent: Moment, outcome: Outcome) {
-        let Some(waiter) = self.waiters.get_mut(&id) else {
+        let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
-        let name = waiter.name.clone();
-        let answered = waiter.answered;
+        let (name, answered) = (waiter.name.clone(), waiter.answered);
         let again =
             self.queues.get(&name).is_some_and(|queue| queue.attempt == Attempt::InFlight { again: true });
         self.set_attempt(&name, Attempt::Idle);
         match outcome {
-            Outcome::Answered(Reply::Acquired { .. }) if answered => self.remove_waiter(id, true),
+            Outcome::Unanswered => self.unanswered_try(id, sent),
+            outcome if answered => self.end_try(id, outcome),
             Outcome::Answered(Reply::Acquired { ttl, token }) => self.won(id, sent, ttl, token),
+            Outcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
             // The server has seen the call and did nothing. The driver has learnt the server's
             // clock from the reply, so a stale copy can go again at once.
-            Outcome::Answered(Reply::Stale) if !answered => self.advance(&name),
-            Outcome::Unanswered => self.unanswered_try(id, sent),
-            _ if answered => self.remove_waiter(id, false),
-            Outcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
-            Outcome::Answered(Reply::Foreign(what)) => {
-                let text = format!("{what} lies at this name; use another name, or the kind that made it");
-                self.end_waiter(id, Error::new(ErrorKind::ForeignKind, text).on(&name), false);
-            }
+            Outcome::Answered(Reply::Stale) => self.advance(&name),
             Outcome::Refused { error, passing: true } => self.refused_for_now(id, error),
-            Outcome::Refused { error, .. } => {
-                // A script that was stopped halfway may have left our field behind.
-                let clean = !matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Auth);
-                self.end_waiter(id, error.on(&name), clean);
-            }
             Outcome::NotSent => self.not_sent(id),
-            Outcome::Answered(other) => {
-                let text = format!("unexpected reply to an acquire: {other:?}");
-                self.end_waiter(id, Error::new(ErrorKind::Internal, text).on(&name), true);
-            }
+            outcome => self.end_try(id, outcome),
         }
     }
 
+    /// The last outcome for a waiter whose caller has gone, or gets an error now.
+    fn end_try(&mut self, id: RequestId, outcome: Outcome) {
+        let (error, clean) = match outcome {
+            Outcome::Answered(Reply::Foreign(what)) => (foreign(&what), false),
+            Outcome::Refused { error, passing } => {
+                // A script that was stopped halfway may have left our field behind.
+                let halfway = !matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Auth);
+                (error, halfway && !passing)
+            }
+            outcome => {
+                let text = format!("unexpected outcome of an acquire: {outcome:?}");
+                let nothing_done = matches!(
+                    outcome,
+                    Outcome::NotSent | Outcome::Answered(Reply::Busy { .. } | Reply::Stale)
+                );
+                (Error::new(ErrorKind::Internal, text), !nothing_done)
+            }
+        };
+        self.end_waiter(id, error, clean);
+    }
+
+    /// Answers a waiter, if that has not happened, and takes it out.
     fn end_waiter(&mut self, id: RequestId, error: Error, clean: bool) {
-        self.fail(id, error);
-        if let Some(waiter) = self.waiters.get_mut(&id) {
+        if let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| !waiter.answered) {
             waiter.answered = true;
+            let error = error.on(&waiter.name);
+            self.fail(id, error);
         }
         self.remove_waiter(id, clean);
     }
@@ -322,7 +335,7 @@ impl Engine {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        let expires = sent.after(timing::limit(waiter.lease()));
+        let expires = timing::copy_expires(sent, timing::limit(waiter.lease()));
         waiter.unsettled = Some(expires);
         if waiter.answered {
             return self.remove_waiter(id, true);
@@ -334,7 +347,6 @@ impl Engine {
                     "the server did not answer in time; try again, or raise the lease",
                 )
             });
-            let error = error.on(&waiter.name);
             return self.end_waiter(id, error, true);
         }
         self.park(id, expires.max(self.now));
@@ -353,7 +365,6 @@ impl Engine {
             return;
         };
         if waiter.once() {
-            let error = error.on(&waiter.name);
             return self.end_waiter(id, error, false);
         }
         waiter.failures += 1;
@@ -407,20 +418,32 @@ impl Engine {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
-        let (name, key, owner, terms) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.terms);
-        let trusted_until = sent.after(timing::trusted(waiter.lease().min(ttl)));
-        if trusted_until <= self.now {
+        if sent.after(timing::trusted(waiter.lease().min(ttl))) <= self.now {
             return self.won_too_late(id);
         }
-        self.waiters.remove(&id);
-        self.timers.disarm(Timer::Waiter(id));
+        let Some(waiter) = self.take_waiter(id) else {
+            return;
+        };
+        let (name, key, owner) = (waiter.name.clone(), waiter.key, waiter.owner);
         if let Some(queue) = self.queues.get_mut(&name) {
-            queue.waiters.retain(|other| *other != id);
             queue.holds.push(owner);
         }
-        self.open_hold(id, name.clone(), key, owner, terms, sent, token);
+        self.open_hold(id, waiter, sent, token);
         self.adopt_waiters(&name, key, owner);
         self.advance(&name);
+    }
+
+    /// Takes a waiter out of its queue.
+    fn take_waiter(&mut self, id: RequestId) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&id)?;
+        self.timers.disarm(Timer::Waiter(id));
+        if let Some(queue) = self.queues.get_mut(&waiter.name) {
+            if queue.waiters.front() == Some(&id) {
+                queue.attempt = Attempt::Idle;
+            }
+            queue.waiters.retain(|other| *other != id);
+        }
+        Some(waiter)
     }
 
     /// The answer came when the lease could not be trusted any more: give it back and, if there
@@ -430,11 +453,11 @@ impl Engine {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        let (name, lease) = (waiter.name.clone(), waiter.lease());
         if waiter.once() {
             let text = "the answer came after the lease could be trusted; raise the lease";
-            return self.end_waiter(id, Error::new(ErrorKind::Unavailable, text).on(&name), true);
+            return self.end_waiter(id, Error::new(ErrorKind::Unavailable, text), true);
         }
+        let (name, lease) = (waiter.name.clone(), waiter.lease());
         let burned = std::mem::replace(&mut waiter.owner, next);
         let unsettled = waiter.unsettled.take();
         self.clean_up(&name, burned, lease, unsettled);
@@ -453,22 +476,18 @@ impl Engine {
             |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| waiter.key == key && !waiter.answered);
         let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
         for id in adopted {
-            let Some(waiter) = self.waiters.remove(&id) else {
+            let Some(waiter) = self.take_waiter(id) else {
                 continue;
             };
-            self.timers.disarm(Timer::Waiter(id));
-            if let Some(queue) = self.queues.get_mut(name) {
-                queue.waiters.retain(|other| *other != id);
-            }
             let left = waiter.deadline.map(|end| self.now.until(end)).or(waiter.wait);
-            self.enter(id, owner, left, waiter.terms);
+            self.enter(id, owner, key, left, waiter.terms);
         }
     }
 
     // ---- wake-ups ----
 
     /// The head tries now, or once more when its call on the way comes back refused.
-    fn wake_head(&mut self, name: &Name) {
+    pub(super) fn wake_head(&mut self, name: &Name) {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
@@ -515,7 +534,7 @@ impl Engine {
     /// message, so the head waits for that a little; renewals cause one try per third of a lease.
     pub(super) fn hint(&mut self, name: &Name) {
         let now = self.now;
-        let Some(queue) = self.queues.get_mut(name) else {
+        let Some(queue) = self.queues.get_mut(name).filter(|queue| queue.attempt == Attempt::Parked) else {
             return;
         };
         let Some(id) = queue.waiters.front().copied() else {
@@ -525,10 +544,12 @@ impl Engine {
             return;
         };
         let rest = timing::period(waiter.terms.lease.duration());
-        let rested = queue.hinted.is_none_or(|last| last.after(rest) <= now);
-        if queue.attempt == Attempt::Parked && rested && waiter.unsettled.is_none() {
-            queue.hinted = Some(now);
-            waiter.retry = waiter.retry.into_iter().chain([now.after(HINT_DELAY)]).min();
+        let rested = queue.hinted.map(|last| last.after(rest));
+        let at = rested.unwrap_or_default().max(now.after(HINT_DELAY));
+        // A copy without an answer may be alive until the retry that is planned.
+        if waiter.unsettled.is_none() && waiter.retry.is_none_or(|retry| at < retry) {
+            waiter.retry = Some(at);
+            queue.hinted = Some(at);
             self.arm_waiter(id);
         }
     }
@@ -548,26 +569,17 @@ impl Engine {
         }
     }
 
-    /// Ends the waiters that `which` picks, with `error`.
-    pub(super) fn fail_waiters(&mut self, error: &Error, which: impl Fn(&Waiter) -> bool) {
-        let ids: Vec<RequestId> =
-            self.waiters.iter().filter(|(_, waiter)| which(waiter)).map(|(id, _)| *id).collect();
-        for id in ids {
-            let error = match self.waiters.get(&id) {
-                Some(waiter) => error.clone().on(&waiter.name),
-                None => error.clone(),
-            };
-            self.give_up(id, error);
+    /// Ends waiters with `error`: those that try once, or all.
+    pub(super) fn fail_waiters(&mut self, error: &Error, only_tries: bool) {
+        let picked = self.waiters.iter().filter(|(_, waiter)| !only_tries || waiter.once());
+        let ids: Vec<(RequestId, Name)> = picked.map(|(id, waiter)| (*id, waiter.name.clone())).collect();
+        for (id, name) in ids {
+            self.give_up(id, error.clone().on(&name));
         }
-    }
-
-    /// The waiters that do not outlast a server that is away.
-    pub(super) fn fail_tries(&mut self, error: &Error) {
-        self.fail_waiters(error, Waiter::once);
     }
 }
 
-fn timeout(name: &Name, wait: Option<Duration>) -> Error {
+pub(super) fn timeout(name: &Name, wait: Option<Duration>) -> Error {
     let text = match wait {
         Some(wait) if !wait.is_zero() => {
             format!("not acquired within {wait:?}; wait longer, or look at who holds it")

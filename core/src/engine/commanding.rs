@@ -1,0 +1,635 @@
+//! What callers want of a hold: one command that changes its count or its time is in flight, the
+//! others wait for it.
+
+use std::time::Duration;
+
+use super::holding::{Hold, Phase, unconfirmed};
+use super::waiting::timeout;
+use super::{
+    CallId, Done, Engine, Lease, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms, timing,
+};
+use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::event::Level as EventLevel;
+use crate::moment::Moment;
+use crate::owner::Key;
+use crate::wire::{Fencing, Name, Op, OwnerId, RenewReply, Renewal, Reply};
+
+/// Something to be done for a hold.
+#[derive(Debug)]
+pub(super) struct Task {
+    /// Who is to be answered; nobody if that has happened or nobody asked.
+    pub(super) request: Option<RequestId>,
+    pub(super) wish: Wish,
+    /// When the caller is answered even if the server was not heard.
+    answer_by: Option<Moment>,
+}
+
+/// What changes the count or the time of a hold.
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// One more level, for a caller with this key.
+    Enter { key: Key, terms: Terms, wait: Option<Duration> },
+    /// Give back this level; without one, the newest.
+    Leave(Option<LevelId>),
+    /// Make the lock live at least this long.
+    Extend { level: Option<LevelId>, lease: Duration },
+    /// Tell the server the count of the levels: a re-entry that nobody wants may have been done.
+    Settle,
+}
+
+impl Task {
+    /// The moment at which the caller, if there still is one, stops waiting.
+    pub(super) fn answer_by(&self) -> Option<Moment> {
+        self.answer_by.filter(|_| self.request.is_some())
+    }
+
+    /// Tries once and does not wait.
+    fn once(&self) -> bool {
+        matches!(self.wish, Wish::Enter { wait: Some(Duration::ZERO), .. })
+    }
+
+    /// Need not be done when nobody asks for it any more.
+    fn optional(&self) -> bool {
+        matches!(self.wish, Wish::Enter { .. } | Wish::Extend { .. })
+    }
+}
+
+/// A task that has been started.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) task: Task,
+    op: Op,
+    limit: Duration,
+    call: Option<CallId>,
+    /// Copies that were sent.
+    copies: u32,
+    /// Errors in a row that may pass.
+    failures: u32,
+    retry: Option<Moment>,
+}
+
+impl Command {
+    pub(super) fn retry(&self) -> Option<Moment> {
+        self.retry
+    }
+
+    /// Frees the lock. Its copies may overlap: they harm nobody.
+    fn frees(&self) -> bool {
+        matches!(self.op, Op::Release { remaining: 0, .. })
+    }
+
+    /// Nobody wants its effect, and no effect has to be undone.
+    fn is_pointless(&self) -> bool {
+        let harmless = self.copies == 0 || matches!(self.task.wish, Wish::Extend { .. });
+        self.task.request.is_none() && self.task.optional() && harmless
+    }
+
+    /// A re-entry that nobody wants, of which a copy may have been done.
+    fn is_unwanted_entry(&self) -> bool {
+        self.task.request.is_none() && matches!(self.task.wish, Wish::Enter { .. })
+    }
+}
+
+impl Hold {
+    /// The command in flight and what waits behind it.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.command.iter().map(|command| &command.task).chain(&self.todo)
+    }
+
+    fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
+        self.command.iter_mut().map(|command| &mut command.task).chain(&mut self.todo)
+    }
+}
+
+impl Engine {
+    // ---- wishes ----
+
+    /// Re-entry: one more level on a hold.
+    pub(super) fn enter(
+        &mut self,
+        id: RequestId,
+        owner: OwnerId,
+        key: Key,
+        wait: Option<Duration>,
+        terms: Terms,
+    ) {
+        let answer_by = wait.filter(|wait| !wait.is_zero()).map(|wait| self.now.after(wait));
+        let task = Task { request: Some(id), wish: Wish::Enter { key, terms, wait }, answer_by };
+        let down = self.link.error().filter(|_| task.once());
+        self.wish(owner, task);
+        if let Some(down) = down {
+            self.fail_entry_tries(owner, &down);
+        }
+    }
+
+    pub(super) fn release(&mut self, id: RequestId, target: &Target) {
+        match self.target(target) {
+            Ok((owner, level)) => self.leave(Some(id), owner, level),
+            Err(error) => self.fail(id, error),
+        }
+    }
+
+    pub(super) fn leave(&mut self, request: Option<RequestId>, owner: OwnerId, level: Option<LevelId>) {
+        let answer_by = Some(self.now.after(self.config.outage));
+        self.wish(owner, Task { request, wish: Wish::Leave(level), answer_by });
+    }
+
+    pub(super) fn extend(&mut self, id: RequestId, target: &Target, lease: Duration) {
+        let answer_by = Some(self.now.after(self.config.outage));
+        match self.target(target) {
+            Ok((owner, level)) => {
+                self.wish(owner, Task { request: Some(id), wish: Wish::Extend { level, lease }, answer_by });
+            }
+            Err(error) => self.fail(id, error),
+        }
+    }
+
+    fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
+        match target {
+            Target::Level { owner, level } => Ok((*owner, Some(*level))),
+            Target::Key { name, key } => {
+                let not_owner =
+                    || Error::new(ErrorKind::NotOwner, "the caller does not hold this lock").on(name);
+                self.hold_of(name, *key).map(|owner| (owner, None)).ok_or_else(not_owner)
+            }
+        }
+    }
+
+    fn wish(&mut self, owner: OwnerId, task: Task) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            let error = Error::new(ErrorKind::NotOwner, "this hold was released before");
+            return self.answer(task.request, Err(error));
+        };
+        if let Phase::Lost(reason) = hold.phase {
+            let name = hold.cell.name.clone();
+            return self.unwind(owner, &name, task, reason);
+        }
+        if let Some(id) = task.request {
+            self.callers.insert(id, owner);
+        }
+        hold.todo.push_back(task);
+        self.start_next(owner);
+    }
+
+    /// Answers a caller, if there is one.
+    pub(super) fn answer(&mut self, request: Option<RequestId>, result: Result<Done>) {
+        match (request, result) {
+            (Some(id), Ok(done)) => self.complete(id, done),
+            (Some(id), Err(error)) => self.fail(id, error),
+            (None, _) => {}
+        }
+    }
+
+    // ---- starting and sending ----
+
+    /// Starts the next task of a hold if none is in flight.
+    fn start_next(&mut self, owner: OwnerId) {
+        while let Some(task) = self.next_task(owner) {
+            match self.plan(owner, &task.wish) {
+                Ok(op) => return self.start(owner, task, op),
+                Err(error) => self.answer(task.request, Err(error)),
+            }
+        }
+        self.arm_hold(owner);
+    }
+
+    fn next_task(&mut self, owner: OwnerId) -> Option<Task> {
+        let hold = self.holds.get_mut(&owner).filter(|hold| hold.command.is_none())?;
+        hold.todo.pop_front()
+    }
+
+    /// What to send for a wish, given the levels as they are now.
+    fn plan(&mut self, owner: OwnerId, wish: &Wish) -> Result<Op> {
+        let now = self.now;
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return Err(Error::new(ErrorKind::NotOwner, "this hold has ended"));
+        };
+        let name = hold.cell.name.clone();
+        let released = || Error::new(ErrorKind::NotOwner, "this level was released before").on(&name);
+        match wish {
+            Wish::Enter { terms, .. } => {
+                let lease = hold.capped(terms.lease.duration(), now);
+                let count = hold.count().saturating_add(1);
+                Ok(Op::Acquire { name, owner, count, lease, fencing: Fencing::Off })
+            }
+            Wish::Leave(level) if hold.take_out(*level) => Ok(self.give_back(owner, name)),
+            Wish::Leave(_) => Err(released()),
+            Wish::Extend { level, lease } => {
+                hold.position(*level).ok_or_else(released)?;
+                let ttl = hold.capped(*lease, now);
+                Ok(Op::Renew { holds: vec![Renewal { name, owner, ttl }] })
+            }
+            Wish::Settle => {
+                let (remaining, ttl) = (hold.count(), hold.time_needed(now));
+                Ok(Op::Release { name, owner, remaining, ttl })
+            }
+        }
+    }
+
+    /// The release that follows from the levels that remain: of one level, or of the lock.
+    fn give_back(&mut self, owner: OwnerId, name: Name) -> Op {
+        let now = self.now;
+        let (mut remaining, mut ttl) = (0, Duration::ZERO);
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            ttl = hold.time_needed(now);
+            if ttl.is_zero() {
+                self.begin_release(owner);
+            } else {
+                remaining = hold.count();
+                hold.shrink(now);
+            }
+        }
+        Op::Release { name, owner, remaining, ttl }
+    }
+
+    /// From here on the hold is not relied on: the server may free the lock at any moment.
+    fn begin_release(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        hold.phase = Phase::Releasing;
+        hold.renewal = Default::default();
+        // Levels that had no time of their own any more lose the hold that the released one kept.
+        let orphaned = !hold.levels.is_empty() && hold.cell.set_lost(LostReason::Expired);
+        hold.cell.set_released();
+        if orphaned {
+            self.out.push(Output::Lost(hold.cell.clone(), LostReason::Expired));
+        }
+    }
+
+    fn start(&mut self, owner: OwnerId, task: Task, op: Op) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let time = asked(&op).unwrap_or_else(|| self.now.until(hold.deadline));
+        hold.longest = hold.longest.max(time);
+        let limit = timing::limit(time);
+        hold.command = Some(Command { task, op, limit, call: None, copies: 0, failures: 0, retry: None });
+        self.send_command(owner);
+    }
+
+    fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
+        self.holds.get_mut(&owner)?.command.as_mut()
+    }
+
+    /// Sends a copy of the command; without a connection it waits for `link_up`.
+    fn send_command(&mut self, owner: OwnerId) {
+        let up = self.link.up;
+        let Some(command) = self.command_of(owner).filter(|command| command.call.is_none()) else {
+            return;
+        };
+        if command.is_unwanted_entry() {
+            return self.settle_count(owner);
+        }
+        command.retry = None;
+        if up {
+            command.copies += 1;
+            let (op, limit) = (command.op.clone(), command.limit);
+            let call = self.send(Purpose::Command(owner), op, limit);
+            if let Some(command) = self.command_of(owner) {
+                command.call = Some(call);
+            }
+        }
+        self.arm_hold(owner);
+    }
+
+    /// Puts the count right before anything else is done.
+    fn settle_count(&mut self, owner: OwnerId) {
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            hold.command = None;
+            hold.todo.push_front(Task { request: None, wish: Wish::Settle, answer_by: None });
+        }
+        self.start_next(owner);
+    }
+
+    /// Sends the command again at `at`, or without a moment when the link comes up.
+    fn retry_command(&mut self, owner: OwnerId, at: Option<Moment>) {
+        if let Some(command) = self.command_of(owner) {
+            command.retry = at;
+        }
+        self.drop_pointless(owner);
+        self.arm_hold(owner);
+    }
+
+    /// Drops a command that waits to be sent though nobody wants it.
+    fn drop_pointless(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let waits = |command: &mut Command| command.call.is_none() && command.is_pointless();
+        if hold.command.take_if(waits).is_some() {
+            self.start_next(owner);
+        }
+    }
+
+    pub(super) fn retry_if_due(&mut self, owner: OwnerId) {
+        let (now, up) = (self.now, self.link.up);
+        let due = |command: &mut Command| command.retry.is_some_and(|at| at <= now);
+        if up && self.command_of(owner).is_some_and(due) {
+            self.send_command(owner);
+        }
+    }
+
+    /// After a reconnect, commands that wait for the server go on.
+    pub(super) fn resume_commands(&mut self) {
+        let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
+        for owner in owners {
+            // One that has a moment for its next copy keeps it: an earlier copy may be alive.
+            let now = self.now;
+            if self.command_of(owner).is_some_and(|command| command.retry.is_none_or(|at| at <= now)) {
+                self.send_command(owner);
+            }
+            self.arm_hold(owner);
+        }
+    }
+
+    // ---- outcomes ----
+
+    /// The outcome of a hold's command.
+    pub(super) fn commanded(&mut self, owner: OwnerId, call: CallId, sent: Moment, outcome: Outcome) {
+        let (now, up) = (self.now, self.link.up);
+        let pause = self.jitter.retry();
+        // A command that its hold has given up is not of interest any more.
+        let Some(command) = self.command_of(owner).filter(|command| command.call == Some(call)) else {
+            return;
+        };
+        command.call = None;
+        match outcome {
+            Outcome::Answered(Reply::Stale) => self.send_command(owner),
+            Outcome::Answered(reply) => self.settle_command(owner, sent, reply),
+            Outcome::NotSent => {
+                command.copies -= 1;
+                self.retry_command(owner, up.then(|| now.after(pause)));
+            }
+            Outcome::Unanswered => {
+                // Copies that change a count never overlap.
+                let expired = timing::copy_expires(sent, command.limit).max(now);
+                command.retry = Some(if command.frees() { now.after(pause) } else { expired });
+                self.fail_entry_tries(owner, &unanswered());
+                self.drop_pointless(owner);
+                self.arm_hold(owner);
+            }
+            Outcome::Refused { passing: true, .. } => {
+                command.failures += 1;
+                let failures = command.failures;
+                let at = now.after(self.jitter.backoff(failures));
+                self.retry_command(owner, Some(at));
+            }
+            Outcome::Refused { error, .. } => self.refuse_command(owner, error),
+        }
+    }
+
+    /// The server will not do it. A lock that cannot be freed is left to its lease; one level less
+    /// needs no consent, since later counts are absolute.
+    fn refuse_command(&mut self, owner: OwnerId, error: Error) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let (name, freeing) = (hold.cell.name.clone(), hold.phase == Phase::Releasing);
+        let Some(Command { task, copies, .. }) = hold.command.take() else {
+            return;
+        };
+        match task.wish {
+            Wish::Leave(_) if freeing => {
+                self.answer(task.request, Err(error.on(&name)));
+                self.not_released(&name);
+                return self.leave_behind(owner);
+            }
+            Wish::Leave(_) => self.left(task.request),
+            // An earlier copy may have been done.
+            Wish::Enter { .. } if copies > 1 => {
+                self.answer(task.request, Err(error.on(&name)));
+                return self.settle_count(owner);
+            }
+            _ => self.answer(task.request, Err(error.on(&name))),
+        }
+        self.start_next(owner);
+    }
+
+    /// The server has done the command, or says that the hold is gone.
+    fn settle_command(&mut self, owner: OwnerId, sent: Moment, reply: Reply) {
+        let pause = self.jitter.retry();
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let Some(command) = hold.command.take() else {
+            return;
+        };
+        let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
+        match (&command.task.wish, reply) {
+            (Wish::Enter { terms, .. }, Reply::Acquired { .. }) => {
+                self.entered(request, owner, terms.lease, sent);
+            }
+            (Wish::Leave(_) | Wish::Settle, Reply::Kept) => {
+                hold.renewed_at(sent, ttl);
+                if matches!(command.task.wish, Wish::Leave(_)) {
+                    self.left(request);
+                }
+                self.start_next(owner);
+            }
+            (Wish::Leave(_), Reply::Released) => self.freed(owner, request),
+            // Our first copy must have done it: nobody else can touch our field while the hold is
+            // valid, and a release ends at the deadline.
+            (Wish::Leave(_), Reply::Gone(_)) if command.copies > 1 && command.frees() => {
+                self.freed(owner, request);
+            }
+            (Wish::Extend { level, .. }, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
+                if let Some(at) = hold.position(*level) {
+                    let level = &mut hold.levels[at];
+                    level.end = level.end.max(sent.after(timing::trusted(ttl)));
+                }
+                hold.refresh_deadline();
+                self.answer(request, Ok(Done::Extended));
+                self.start_next(owner);
+            }
+            (Wish::Extend { .. }, Reply::Renewed(results)) if results == [RenewReply::Failed] => {
+                hold.command = Some(command);
+                self.retry_command(owner, Some(self.now.after(pause)));
+            }
+            (_, reply) => {
+                let reason = loss_in(&reply);
+                let name = hold.cell.name.clone();
+                self.answer(request, Err(Error::lost(&name, reason)));
+                self.lose(owner, reason);
+            }
+        }
+    }
+
+    /// A re-entry was granted; one that nobody wants any more is undone.
+    fn entered(&mut self, request: Option<RequestId>, owner: OwnerId, lease: Lease, sent: Moment) {
+        match request {
+            Some(id) => {
+                self.add_level(id, owner, lease, sent);
+                self.start_next(owner);
+            }
+            None => self.settle_count(owner),
+        }
+    }
+
+    /// One level less; the hold goes on.
+    fn left(&mut self, request: Option<RequestId>) {
+        self.counters.released.add(1);
+        self.answer(request, Ok(Done::Released));
+    }
+
+    /// The lock is free.
+    fn freed(&mut self, owner: OwnerId, request: Option<RequestId>) {
+        if let Some(hold) = self.holds.get(&owner) {
+            let name = hold.cell.name.clone();
+            self.event("released", EventLevel::Debug, &name, format!("released by {owner}"));
+        }
+        self.left(request);
+        self.leave_behind(owner);
+    }
+
+    /// A task that came too late for its hold: a re-entry becomes an acquisition of its own, unless
+    /// it was meant for this very hold.
+    pub(super) fn outlive(&mut self, name: &Name, task: Task) {
+        let Some(id) = task.request else {
+            return;
+        };
+        match task.wish {
+            Wish::Enter { key, terms, wait } if !matches!(key, Key::Hold(_)) && self.closing.is_none() => {
+                self.callers.remove(&id);
+                let left = task.answer_by.map(|end| self.now.until(end)).or(wait);
+                self.acquire(id, name.clone(), key, left, terms);
+            }
+            _ => self.fail(id, Error::new(ErrorKind::NotOwner, "this hold has ended").on(name)),
+        }
+    }
+
+    // ---- callers that stop waiting ----
+
+    /// Cancels a caller that waits for something of a hold: a re-entry that succeeds later is
+    /// undone, a release goes on.
+    pub(super) fn cancel_command(&mut self, id: RequestId, error: Error) {
+        if let Some(owner) = self.callers.get(&id).copied() {
+            self.answer_early(owner, id, error);
+        }
+    }
+
+    /// Answers a caller before its task is done. The task goes on only where it must.
+    fn answer_early(&mut self, owner: OwnerId, id: RequestId, error: Error) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let name = hold.cell.name.clone();
+        for task in hold.tasks_mut().filter(|task| task.request == Some(id)) {
+            task.request = None;
+        }
+        hold.todo.retain(|task| task.request.is_some() || !task.optional());
+        self.fail(id, error.on(&name));
+        self.drop_pointless(owner);
+        self.arm_hold(owner);
+    }
+
+    /// Answers the callers of a hold that have waited for as long as they want to.
+    pub(super) fn answer_late(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get(&owner) else {
+            return;
+        };
+        let due = |task: &&Task| task.answer_by().is_some_and(|at| at <= self.now);
+        let late: Vec<(RequestId, Error)> = hold
+            .tasks()
+            .filter(due)
+            .filter_map(|task| Some((task.request?, self.late_error(&hold.cell.name, &task.wish))))
+            .collect();
+        for (id, error) in late {
+            self.answer_early(owner, id, error);
+        }
+    }
+
+    fn late_error(&self, name: &Name, wish: &Wish) -> Error {
+        match wish {
+            Wish::Enter { wait, .. } => self.link.error().unwrap_or_else(|| timeout(name, *wait)),
+            Wish::Leave(_) | Wish::Settle => unconfirmed(),
+            Wish::Extend { .. } => {
+                Error::new(ErrorKind::Unavailable, "the server did not confirm the extension; try again")
+            }
+        }
+    }
+
+    /// Ends the re-entries of a hold that do not wait.
+    fn fail_entry_tries(&mut self, owner: OwnerId, error: &Error) {
+        self.fail_entries_of(owner, error, Task::once);
+    }
+
+    fn fail_entries_of(&mut self, owner: OwnerId, error: &Error, which: impl Fn(&Task) -> bool) {
+        let Some(hold) = self.holds.get(&owner) else {
+            return;
+        };
+        let entries = hold.tasks().filter(|task| matches!(task.wish, Wish::Enter { .. }) && which(task));
+        let ids: Vec<RequestId> = entries.filter_map(|task| task.request).collect();
+        for id in ids {
+            self.answer_early(owner, id, error.clone());
+        }
+    }
+
+    /// Ends re-entries that wait for a server that is away: those that try once, or all.
+    pub(super) fn fail_entries(&mut self, error: &Error, only_tries: bool) {
+        let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
+        for owner in owners {
+            self.fail_entries_of(owner, error, |task| !only_tries || task.once());
+        }
+    }
+
+    // ---- closing ----
+
+    /// Gives up every hold because the client closes: the holders are told, the locks released.
+    pub(super) fn close_holds(&mut self) {
+        let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
+        for owner in owners {
+            self.close_hold(owner);
+        }
+    }
+
+    fn close_hold(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        match hold.phase {
+            Phase::Lost(_) => return self.end_hold(owner),
+            Phase::Releasing => return,
+            Phase::Held => {}
+        }
+        let cell = hold.cell.clone();
+        hold.levels.clear();
+        let command = hold.command.take().map(|command| command.task);
+        let tasks: Vec<Task> = command.into_iter().chain(hold.todo.drain(..)).collect();
+        for task in tasks {
+            let error = Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name);
+            self.answer(task.request, Err(error));
+        }
+        if cell.set_lost(LostReason::Closed) {
+            self.out.push(Output::Lost(cell.clone(), LostReason::Closed));
+        }
+        let op = self.give_back(owner, cell.name.clone());
+        self.start(owner, Task { request: None, wish: Wish::Leave(None), answer_by: None }, op);
+    }
+}
+
+/// The time that a command asks for; a release that frees the lock asks for none.
+fn asked(op: &Op) -> Option<Duration> {
+    match op {
+        Op::Acquire { lease, .. } => Some(*lease),
+        Op::Release { ttl, remaining, .. } => Some(*ttl).filter(|_| *remaining > 0),
+        Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
+        Op::Force { .. } | Op::Inspect { .. } => None,
+    }
+}
+
+/// Why the hold is lost, by a reply that says it is gone, or that no hold of ours can get.
+fn loss_in(reply: &Reply) -> LostReason {
+    match reply {
+        Reply::Gone(reason) => *reason,
+        Reply::Renewed(results) => match results.as_slice() {
+            [RenewReply::Gone(reason)] => *reason,
+            _ => LostReason::Stolen,
+        },
+        _ => LostReason::Stolen,
+    }
+}
+
+fn unanswered() -> Error {
+    Error::new(ErrorKind::Unavailable, "the server did not answer in time; try again")
+}

@@ -1,0 +1,98 @@
+//! Losing a hold, and unwinding what was lost.
+
+use super::commanding::{Task, Wish};
+use super::holding::Phase;
+use super::timers::Timer;
+use super::{Engine, LevelId, Output};
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::event::Level as EventLevel;
+use crate::wire::{Name, OwnerId};
+
+impl Engine {
+    /// The hold can no longer be relied on. Final: its levels can only be unwound.
+    pub(super) fn lose(&mut self, owner: OwnerId, reason: LostReason) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        if matches!(hold.phase, Phase::Lost(_)) {
+            return;
+        }
+        hold.phase = Phase::Lost(reason);
+        hold.renewal = Default::default();
+        let (cell, longest) = (hold.cell.clone(), hold.longest);
+        let command = hold.command.take();
+        let todo: Vec<Task> = hold.todo.drain(..).collect();
+        self.timers.disarm(Timer::Hold(owner));
+        self.counters.lost.add(1);
+        let text = format!("lost by {owner}: {}", reason.meaning());
+        self.event("lost", EventLevel::Warn, &cell.name, text);
+        // Nobody relies on a hold that is being released: the release itself reports the loss.
+        if cell.set_lost(reason) {
+            self.out.push(Output::Lost(cell.clone(), reason));
+        }
+        self.clean_up(&cell.name, owner, longest, None);
+        // A release in flight has taken its level out already.
+        if let Some(command) = command {
+            self.answer(command.task.request, Err(Error::lost(&cell.name, reason)));
+        }
+        for task in todo {
+            self.unwind(owner, &cell.name, task, reason);
+        }
+        self.unwind_abandoned(owner);
+        self.advance(&cell.name);
+    }
+
+    /// A task on a lost hold: releasing unwinds a level, and everything reports the loss.
+    pub(super) fn unwind(&mut self, owner: OwnerId, name: &Name, task: Task, reason: LostReason) {
+        let known = match task.wish {
+            Wish::Leave(level) => self.unwind_level(owner, level),
+            _ => Ok(()),
+        };
+        let error = known.err().unwrap_or_else(|| Error::lost(name, reason));
+        self.answer(task.request, Err(error));
+        self.end_if_unwound(owner);
+    }
+
+    fn unwind_level(&mut self, owner: OwnerId, level: Option<LevelId>) -> Result<(), Error> {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return Ok(());
+        };
+        let (name, longest) = (hold.cell.name.clone(), hold.longest);
+        if !hold.take_out(level) {
+            return Err(Error::new(ErrorKind::NotOwner, "this level was released before").on(&name));
+        }
+        self.clean_up(&name, owner, longest, None);
+        Ok(())
+    }
+
+    fn end_if_unwound(&mut self, owner: OwnerId) {
+        if self.holds.get(&owner).is_some_and(|hold| hold.levels.is_empty()) {
+            self.end_hold(owner);
+        }
+    }
+
+    /// Levels that nobody can release any more go when the hold is lost.
+    pub(super) fn unwind_abandoned(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        hold.levels.retain(|level| !level.abandoned);
+        hold.cell.set_count(hold.count());
+        self.end_if_unwound(owner);
+    }
+
+    /// Somebody of this client has deleted the key, which the server does not tell us as an
+    /// invalidation. A hold on its way out hears it from its own release.
+    pub(super) fn lose_forced(&mut self, name: &Name) {
+        for owner in self.holds_on(name) {
+            if self.holds.get(&owner).is_some_and(|hold| hold.phase == Phase::Held) {
+                self.lose(owner, LostReason::Forced);
+            }
+        }
+    }
+
+    /// The holds of this client on a name.
+    pub(super) fn holds_on(&self, name: &Name) -> Vec<OwnerId> {
+        self.queues.get(name).map(|queue| queue.holds.clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,142 @@
+//! Closing a client.
+
+use super::*;
+
+fn close(rig: &mut Rig, limit: Duration) -> RequestId {
+    rig.request(Request::Close { limit })
+}
+
+fn closed(rig: &mut Rig, id: RequestId) -> Vec<String> {
+    match rig.done(id) {
+        Done::Closed(names) => names.iter().map(ToString::to_string).collect(),
+        other => panic!("not closed: {other:?}"),
+    }
+}
+
+#[test]
+fn closing_an_idle_client_ends_at_once() {
+    let mut rig = Rig::offline();
+    let id = close(&mut rig, secs(5));
+    assert!(closed(&mut rig, id).is_empty() && rig.stopped);
+    rig.nothing_left();
+    let id = rig.acquire("n");
+    assert_eq!(rig.failed(id), ErrorKind::Closed);
+    let id = close(&mut rig, secs(5));
+    assert!(closed(&mut rig, id).is_empty());
+}
+
+#[test]
+fn closing_releases_every_hold_and_tells_its_holder() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("a", KEY, WATCHED);
+    rig.hold_with("a", KEY, WATCHED);
+    let other = rig.hold("b");
+    let id = close(&mut rig, secs(5));
+    assert_eq!(rig.lost, [(outer.owner(), LostReason::Closed), (other.owner(), LostReason::Closed)]);
+    assert!(!rig.is_held(&outer) && !rig.is_held(&other));
+    let sent = rig.all_sent();
+    assert!(sent.iter().all(|sent| sent.release().1 == 0) && sent.len() == 2);
+    rig.reply(&sent[0], Reply::Released);
+    assert!(rig.pending(id));
+    // Another one who closes waits for the same.
+    let second = close(&mut rig, ms(1));
+    rig.reply(&sent[1], Reply::Released);
+    assert!(closed(&mut rig, id).is_empty() && closed(&mut rig, second).is_empty());
+    assert!(rig.stopped);
+    rig.nothing_left();
+}
+
+#[test]
+fn closing_ends_every_wait_and_sends_nothing_for_it() {
+    let mut rig = Rig::new();
+    let ids = [rig.acquire("n"), rig.acquire("n"), rig.acquire("n")];
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    let question = rig.request(Request::Inspect { name: "n".into() });
+    rig.sent();
+    let id = close(&mut rig, secs(5));
+    for id in ids.into_iter().chain([question]) {
+        assert_eq!(rig.failed(id), ErrorKind::Closed);
+    }
+    rig.nothing_sent();
+    assert!(closed(&mut rig, id).is_empty() && rig.subscribed.is_empty());
+}
+
+#[test]
+fn closing_settles_an_acquire_in_flight() {
+    let mut rig = Rig::new();
+    let waiting = rig.acquire("n");
+    let sent = rig.sent();
+    let id = close(&mut rig, secs(5));
+    assert_eq!(rig.failed(waiting), ErrorKind::Closed);
+    assert!(rig.pending(id));
+    rig.grant(&sent);
+    let clean = rig.sent();
+    rig.reply(&clean, Reply::Released);
+    assert!(closed(&mut rig, id).is_empty());
+    rig.nothing_left();
+}
+
+#[test]
+fn closing_answers_what_is_wanted_of_a_hold() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let entering = rig.acquire_with("n", KEY, None, WATCHED);
+    let entry = rig.sent();
+    let leaving = rig.release(&outer);
+    let id = close(&mut rig, secs(5));
+    assert_eq!(rig.failed(entering), ErrorKind::Closed);
+    assert_eq!(rig.failed(leaving), ErrorKind::Closed);
+    let sent = rig.sent();
+    assert_eq!(sent.release().1, 0);
+    rig.grant(&entry);
+    rig.nothing_sent();
+    rig.reply(&sent, Reply::Released);
+    assert!(closed(&mut rig, id).is_empty());
+    rig.nothing_left();
+}
+
+#[test]
+fn closing_ends_within_its_limit_and_says_what_it_could_not_release() {
+    let mut rig = Rig::new();
+    let kept = rig.hold("held");
+    let freed = rig.hold("releasing");
+    let leaving = rig.release(&freed);
+    rig.sent();
+    let waiting = rig.acquire("asked");
+    rig.sent();
+    rig.input(down());
+    let id = close(&mut rig, secs(2));
+    rig.pass(ms(1999));
+    assert!(rig.pending(id) && !rig.stopped);
+    rig.pass(ms(1));
+    assert_eq!(closed(&mut rig, id), ["asked", "held", "releasing"]);
+    assert!(rig.stopped && !rig.is_held(&kept));
+    assert_eq!(rig.failed(leaving), ErrorKind::Closed);
+    assert_eq!(rig.failed(waiting), ErrorKind::Closed);
+}
+
+#[test]
+fn closing_says_what_the_server_did_not_let_it_release() {
+    let mut rig = Rig::new();
+    rig.hold("n");
+    let id = close(&mut rig, secs(5));
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Denied, false));
+    assert_eq!(closed(&mut rig, id), ["n"]);
+}
+
+#[test]
+fn closing_forgets_lost_holds_and_waits_for_their_clean_up() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", KEY, WATCHED);
+    rig.input(Input::Invalidated(None));
+    let look = rig.sent();
+    rig.reply(&look, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    let clean = rig.sent();
+    let id = close(&mut rig, secs(5));
+    assert_eq!(rig.ended, [grant.owner()]);
+    assert!(rig.pending(id));
+    rig.reply(&clean, Reply::Gone(LostReason::Deleted));
+    assert!(closed(&mut rig, id).is_empty());
+}

@@ -1,0 +1,641 @@
+//! Levels and their leases, re-entry, release, extension.
+
+use super::*;
+
+/// Gives back a level that is not the last one, and tells what was asked of the server.
+fn leave(rig: &mut Rig, grant: &Grant) -> (u32, Duration) {
+    let id = rig.release(grant);
+    let sent = rig.sent();
+    let (_, remaining, ttl) = sent.release();
+    rig.reply(&sent, Reply::Kept);
+    rig.released(id);
+    (remaining, ttl)
+}
+
+#[test]
+fn re_entry_sets_absolute_counts() {
+    let mut rig = Rig::new();
+    let first = rig.hold_with("n", KEY, WATCHED);
+    let mut others = Vec::new();
+    for count in 2..=4 {
+        let id = rig.acquire_with("n", KEY, None, WATCHED);
+        let sent = rig.sent();
+        assert_eq!(sent.acquire(), (first.owner(), count, LEASE));
+        rig.grant(&sent);
+        others.push(rig.granted(id));
+        assert_eq!(first.cell.count(), count);
+    }
+    for (remaining, grant) in [(3, &others[1]), (2, &first), (1, &others[2])] {
+        assert_eq!(leave(&mut rig, grant), (remaining, LEASE));
+        assert_eq!(first.cell.count(), remaining);
+    }
+    rig.free(&others[0]);
+    assert_eq!(rig.ended, [first.owner()]);
+    rig.nothing_left();
+}
+
+#[test]
+fn one_command_is_in_flight_and_later_ones_count_from_its_outcome() {
+    let mut rig = Rig::new();
+    let first = rig.hold_with("n", KEY, WATCHED);
+    let second = rig.acquire_with("n", KEY, None, WATCHED);
+    let third = rig.acquire_with("n", KEY, None, WATCHED);
+    let left = rig.release(&first);
+    let sent = rig.sent();
+    assert_eq!(sent.acquire().1, 2);
+    // The second was refused, so that the third is the second.
+    rig.outcome(&sent, refused(ErrorKind::Server, false));
+    assert_eq!(rig.failed(second), ErrorKind::Server);
+    let sent = rig.sent();
+    assert_eq!(sent.acquire().1, 2);
+    rig.grant(&sent);
+    rig.granted(third);
+    let sent = rig.sent();
+    assert_eq!(sent.release().1, 1);
+    rig.reply(&sent, Reply::Kept);
+    rig.released(left);
+}
+
+#[test]
+fn the_deadline_counts_from_when_the_request_was_sent() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let (sent, at) = (rig.sent(), rig.now);
+    rig.pass(ms(900));
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    assert_eq!(grant.cell.deadline(), at.after(ms(29_698)));
+}
+
+#[test]
+fn a_shorter_lease_on_re_entry_shortens_nothing() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", KEY, WATCHED);
+    let deadline = grant.cell.deadline();
+    let inner = rig.hold_with("n", KEY, fixed(secs(1)));
+    assert_eq!(inner.cell.deadline(), deadline);
+    // The inner time has passed long ago; the outer goes on being renewed.
+    for _ in 0..3 {
+        rig.pass(secs(10));
+        let sent = rig.sent();
+        assert_eq!(sent.renewal(), [(grant.owner(), LEASE)]);
+        rig.keep(&sent);
+    }
+    assert_eq!(leave(&mut rig, &inner), (1, LEASE));
+    assert!(rig.is_held(&grant) && rig.lost.is_empty());
+}
+
+#[test]
+fn a_longer_fixed_lease_inside_a_watched_one_keeps_both() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, fixed(secs(60)));
+    assert_eq!(outer.cell.deadline(), rig.now.after(ms(59_398)));
+    rig.pass(secs(10));
+    let sent = rig.sent();
+    assert_eq!(sent.renewal(), [(outer.owner(), LEASE)]);
+    rig.keep(&sent);
+    assert_eq!(outer.cell.deadline(), rig.now.after(ms(49_398)));
+    // The watched level goes: the fixed one keeps its time, with the allowance, and is not renewed.
+    let (remaining, ttl) = leave(&mut rig, &outer);
+    assert_eq!((remaining, ttl.as_millis()), (1, 49_898));
+    rig.pass(ms(49_397));
+    rig.nothing_sent();
+    assert!(rig.is_held(&inner));
+    rig.pass(ms(1));
+    assert_eq!(rig.lost, [(inner.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn a_watched_level_inside_a_fixed_one_is_renewed_as_long_as_it_lives() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, fixed(secs(20)));
+    rig.pass(secs(5));
+    rig.nothing_sent();
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    for _ in 0..2 {
+        rig.pass(secs(10));
+        let sent = rig.sent();
+        assert_eq!(sent.renewal(), [(outer.owner(), LEASE)]);
+        rig.keep(&sent);
+    }
+    // 25 s have passed. The inner level kept the lock; when it goes, the outer has no time left.
+    let id = rig.release(&inner);
+    let sent = rig.sent();
+    assert_eq!(sent.release().1, 0);
+    assert!(!rig.is_held(&outer));
+    assert_eq!(rig.lost, [(outer.owner(), LostReason::Expired)]);
+    rig.reply(&sent, Reply::Released);
+    rig.released(id);
+    let id = rig.release(&outer);
+    assert_eq!(rig.lost_by(id), LostReason::Expired);
+}
+
+#[test]
+fn a_partial_release_counts_at_once_because_it_may_run_unanswered() {
+    let mut rig = Rig::new();
+    let short = rig.hold_with("n", KEY, fixed(secs(5)));
+    let long = rig.hold_with("n", KEY, fixed(secs(60)));
+    let end = rig.now.after(ms(4948));
+    let id = rig.release(&long);
+    let sent = rig.sent();
+    assert!(sent.release().2 < secs(6));
+    assert_eq!(short.cell.deadline(), end);
+    rig.outcome(&sent, Outcome::Unanswered);
+    rig.input(down());
+    rig.pass(secs(5));
+    assert_eq!(rig.lost, [(short.owner(), LostReason::Expired)]);
+    assert_eq!(rig.lost_by(id), LostReason::Expired);
+}
+
+#[test]
+fn a_short_watched_level_is_renewed_soon_after_a_long_one_went() {
+    let mut rig = Rig::new();
+    let short = rig.hold_with("n", KEY, watched(secs(3)));
+    let long = rig.hold_with("n", KEY, WATCHED);
+    rig.pass(secs(1));
+    let sent = rig.sent();
+    rig.keep(&sent);
+    rig.pass(secs(9));
+    // The time of the short level itself is over, but the key has lived on through the long one.
+    let id = rig.release(&long);
+    let sent = rig.sent();
+    assert_eq!((sent.release().1, sent.release().2), (1, secs(3)));
+    assert!(rig.is_held(&short));
+    rig.pass(ms(999));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    let renewal = rig.sent();
+    assert_eq!(renewal.renewal(), [(short.owner(), secs(3))]);
+    rig.keep(&renewal);
+    rig.reply(&sent, Reply::Kept);
+    rig.released(id);
+    assert!(rig.is_held(&short));
+}
+
+#[test]
+fn an_extension_survives_the_release_of_another_level() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    let id = rig.request(Request::Extend { target: outer.target(), lease: secs(600) });
+    let sent = rig.sent();
+    assert_eq!(sent.renewal(), [(outer.owner(), secs(600))]);
+    rig.keep(&sent);
+    assert!(matches!(rig.done(id), Done::Extended));
+    let deadline = rig.now.after(ms(593_998));
+    assert_eq!(outer.cell.deadline(), deadline);
+    // What Redis is told must not be less than what is trusted here.
+    let (_, ttl) = leave(&mut rig, &inner);
+    assert!(ttl >= secs(599), "{ttl:?}");
+    assert_eq!(outer.cell.deadline(), deadline);
+}
+
+#[test]
+fn an_extension_does_not_make_a_fixed_lease_renewed() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", Key::Once, fixed(secs(5)));
+    rig.request(Request::Extend { target: grant.target(), lease: secs(9) });
+    let sent = rig.sent();
+    rig.keep(&sent);
+    rig.pass(ms(8907));
+    rig.nothing_sent();
+    assert!(rig.is_held(&grant));
+    rig.pass(ms(1));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn an_extension_is_repeated_until_its_caller_has_waited_long_enough() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.request(Request::Extend { target: grant.target(), lease: secs(600) });
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Renewed(vec![RenewReply::Failed]));
+    rig.pass(ms(250));
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    let left = rig.release(&grant);
+    rig.input(down());
+    rig.pass(OUTAGE);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    // The release did not have to wait for it any longer.
+    assert_eq!(rig.failed(left), ErrorKind::Unavailable);
+    rig.input(Input::Up);
+    let sent = rig.sent();
+    assert_eq!(sent.release().1, 0);
+    rig.reply(&sent, Reply::Released);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_level_is_released_once() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    let (first, second) = (rig.release(&inner), rig.release(&inner));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Kept);
+    rig.released(first);
+    assert_eq!(rig.failed(second), ErrorKind::NotOwner);
+    let third = rig.release(&inner);
+    assert_eq!(rig.failed(third), ErrorKind::NotOwner);
+    assert!(rig.is_held(&outer));
+    rig.free(&outer);
+    let fourth = rig.release(&outer);
+    assert_eq!(rig.failed(fourth), ErrorKind::NotOwner);
+}
+
+#[test]
+fn a_second_release_of_the_last_level_waits_for_the_first() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let (first, second) = (rig.release(&grant), rig.release(&grant));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released);
+    rig.released(first);
+    assert_eq!(rig.failed(second), ErrorKind::NotOwner);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_key_releases_its_newest_level() {
+    let mut rig = Rig::new();
+    rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    let by_key = || Request::Release(Target::Key { name: "n".into(), key: KEY });
+    let id = rig.request(by_key());
+    let sent = rig.sent();
+    assert_eq!(sent.release().1, 1);
+    rig.reply(&sent, Reply::Kept);
+    rig.released(id);
+    let again = rig.release(&inner);
+    assert_eq!(rig.failed(again), ErrorKind::NotOwner);
+    let id = rig.request(by_key());
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released);
+    rig.released(id);
+    let id = rig.request(by_key());
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_release_by_key_never_takes_the_level_of_a_cancelled_re_entry() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let gone = rig.acquire_with("n", KEY, None, WATCHED);
+    let entry = rig.sent();
+    rig.cancel(gone);
+    let left = rig.request(Request::Release(Target::Key { name: "n".into(), key: KEY }));
+    rig.grant(&entry);
+    // The server has count 2 and is told so first.
+    let settle = rig.sent();
+    assert_eq!(settle.release().1, 1);
+    rig.reply(&settle, Reply::Kept);
+    let free = rig.sent();
+    assert_eq!(free.release().1, 0);
+    rig.reply(&free, Reply::Released);
+    rig.released(left);
+    assert!(!rig.is_held(&outer));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_hold_is_not_relied_on_from_the_moment_its_release_is_sent() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.release(&grant);
+    assert!(!rig.is_held(&grant));
+    assert_eq!(grant.cell.lost(rig.now), None);
+}
+
+#[test]
+fn re_entry_behind_the_release_of_the_lock_is_an_acquisition_of_its_own() {
+    let mut rig = Rig::new();
+    let old = rig.hold_with("n", KEY, WATCHED);
+    let left = rig.release(&old);
+    let release = rig.sent();
+    let id = rig.acquire_with("n", KEY, Some(secs(5)), WATCHED);
+    rig.nothing_sent();
+    rig.reply(&release, Reply::Released);
+    rig.released(left);
+    let sent = rig.sent();
+    assert_ne!(sent.acquire().0, old.owner());
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    rig.free(&grant);
+    assert_eq!(rig.ended, [old.owner(), grant.owner()]);
+}
+
+#[test]
+fn re_entry_that_was_queued_when_the_lock_went_is_an_acquisition_of_its_own() {
+    let mut rig = Rig::new();
+    let old = rig.hold_with("n", KEY, WATCHED);
+    rig.request(Request::Extend { target: old.target(), lease: LEASE });
+    let extension = rig.sent();
+    rig.release(&old);
+    let id = rig.acquire_with("n", KEY, Some(secs(5)), WATCHED);
+    let reentered = rig.acquire_with("n", Key::Hold(old.owner()), None, WATCHED);
+    rig.keep(&extension);
+    let release = rig.sent();
+    assert_eq!(release.release().1, 0);
+    rig.reply(&release, Reply::Released);
+    assert_eq!(rig.failed(reentered), ErrorKind::NotOwner);
+    let sent = rig.sent();
+    assert_ne!(sent.acquire().0, old.owner());
+    rig.grant(&sent);
+    rig.granted(id);
+}
+
+#[test]
+fn a_hold_itself_is_a_key() {
+    let mut rig = Rig::new();
+    let outer = rig.hold("n");
+    let inner = rig.hold_with("n", Key::Hold(outer.owner()), WATCHED);
+    assert!(Arc::ptr_eq(&outer.cell, &inner.cell) && outer.cell.count() == 2);
+    // Another name, or a hold that has ended.
+    let id = rig.acquire_with("m", Key::Hold(outer.owner()), None, WATCHED);
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    assert_eq!(leave(&mut rig, &inner).0, 1);
+    rig.free(&outer);
+    let id = rig.acquire_with("n", Key::Hold(outer.owner()), None, WATCHED);
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    rig.nothing_left();
+}
+
+#[test]
+fn max_hold_bounds_a_hold_however_it_is_renewed() {
+    let mut rig = Rig::new();
+    let most = Terms { max_hold: Some(secs(35)), ..WATCHED };
+    let start = rig.now;
+    let grant = rig.hold_with("n", KEY, most);
+    let end = start.after(ms(34_648));
+    for _ in 0..3 {
+        rig.pass(secs(10));
+        let sent = rig.sent();
+        // Redis keeps it until the end and the allowance for drift, and not longer than asked.
+        let ttl = sent.renewal()[0].1;
+        assert!(rig.now.after(ttl) >= end && rig.now.after(ttl) <= start.after(secs(41)), "{ttl:?}");
+        rig.keep(&sent);
+        assert!(grant.cell.deadline() <= end);
+    }
+    rig.hold_with("n", KEY, fixed(secs(600)));
+    assert_eq!(grant.cell.deadline(), end);
+    rig.pass(rig.now.until(end));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn max_hold_bounds_the_first_lease() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", Key::Once, None, Terms { max_hold: Some(secs(2)), ..WATCHED });
+    let sent = rig.sent();
+    assert_eq!(sent.acquire().2, secs(2));
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    rig.pass(ms(1977));
+    assert!(rig.is_held(&grant));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn the_server_refusing_a_partial_release_does_not_matter() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    let id = rig.release(&inner);
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Server, false));
+    rig.released(id);
+    assert_eq!(outer.cell.count(), 1);
+    rig.free(&outer);
+}
+
+#[test]
+fn the_server_refusing_to_free_the_lock_is_told() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.release(&grant);
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Denied, false));
+    assert_eq!(rig.failed(id), ErrorKind::Denied);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_refused_re_entry_whose_first_copy_may_have_run_is_settled() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let id = rig.acquire_with("n", KEY, None, WATCHED);
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    rig.pass(COPY);
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Server, false));
+    assert_eq!(rig.failed(id), ErrorKind::Server);
+    assert_eq!(rig.sent().release(), (outer.owner(), 1, LEASE));
+}
+
+#[test]
+fn a_release_is_repeated_soon_and_gone_on_a_repeat_means_released() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.release(&grant);
+    for _ in 0..4 {
+        let sent = rig.sent();
+        rig.outcome(&sent, Outcome::Unanswered);
+        rig.pass(ms(99));
+        rig.nothing_sent();
+        rig.pass(ms(152));
+    }
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Gone(LostReason::Deleted));
+    rig.released(id);
+    rig.nothing_left();
+}
+
+#[test]
+fn gone_at_the_first_release_means_lost() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.release(&grant);
+    let sent = rig.sent();
+    // It was not sent, so the next copy is the first one.
+    rig.outcome(&sent, Outcome::NotSent);
+    rig.pass(ms(250));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Gone(LostReason::Stolen));
+    assert_eq!(rig.lost_by(id), LostReason::Stolen);
+    assert_eq!(rig.counters.snapshot().lost, 1);
+    // Whatever happened, nothing of this owner stays.
+    let clean = rig.sent();
+    rig.reply(&clean, Reply::Gone(LostReason::Stolen));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_release_that_is_not_confirmed_is_told_after_a_while_and_goes_on() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.input(down());
+    let id = rig.release(&grant);
+    rig.pass(OUTAGE);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    rig.input(Input::Up);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_release_that_is_not_confirmed_goes_on_after_the_deadline_without_its_caller() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", Key::Once, fixed(secs(4)));
+    rig.input(down());
+    let id = rig.release(&grant);
+    rig.pass(secs(4));
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    assert!(rig.lost.is_empty());
+    rig.input(Input::Up);
+    let sent = rig.sent();
+    assert_eq!(sent.release(), (grant.owner(), 0, Duration::ZERO));
+    rig.reply(&sent, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_waiting_release_goes_out_when_the_link_comes_back() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.release(&grant);
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    rig.input(down());
+    rig.input(Input::Up);
+    rig.pass(ms(250));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released);
+    rig.released(id);
+}
+
+#[test]
+fn copies_that_change_a_count_never_overlap() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let id = rig.acquire_with("n", KEY, None, WATCHED);
+    let first = rig.sent();
+    rig.outcome(&first, Outcome::Unanswered);
+    rig.input(down());
+    rig.input(Input::Up);
+    let renewal = rig.sent();
+    rig.keep(&renewal);
+    rig.pass(COPY - ms(1));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    let second = rig.sent();
+    assert_eq!(second.op, first.op);
+    rig.reply(&second, Reply::Stale);
+    let third = rig.sent();
+    assert_eq!(third.op, first.op);
+    rig.grant(&third);
+    let inner = rig.granted(id);
+
+    let left = rig.release(&inner);
+    let first = rig.sent();
+    rig.outcome(&first, Outcome::Unanswered);
+    rig.pass(COPY - ms(1));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    let second = rig.sent();
+    assert_eq!(second.op, first.op);
+    rig.reply(&second, Reply::Kept);
+    rig.released(left);
+    assert!(rig.is_held(&outer));
+}
+
+#[test]
+fn errors_that_may_pass_are_waited_for() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.release(&grant);
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Server, true));
+    rig.nothing_sent();
+    rig.pass(ms(500));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released);
+    rig.released(id);
+}
+
+#[test]
+fn a_dropped_guard_releases_its_level_in_the_background() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    rig.input(outer.dropped());
+    let sent = rig.sent();
+    assert_eq!(sent.release().1, 1);
+    rig.reply(&sent, Reply::Kept);
+    rig.input(inner.dropped());
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released);
+    rig.input(inner.dropped());
+    rig.nothing_left();
+}
+
+#[test]
+fn a_handle_left_without_release_is_not_renewed_any_more() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", KEY, WATCHED);
+    rig.input(grant.abandoned());
+    assert!(rig.events.contains(&"abandoned"));
+    rig.pass(ms(29_697));
+    rig.nothing_sent();
+    assert!(rig.is_held(&grant));
+    rig.pass(ms(1));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+    // Nobody can unwind it, so nobody has to.
+    assert_eq!(rig.ended, [grant.owner()]);
+    let clean = rig.sent();
+    rig.reply(&clean, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_key_that_ends_takes_its_detached_levels_along_and_no_others() {
+    let mut rig = Rig::new();
+    let guarded = rig.hold_with("a", KEY, WATCHED);
+    let detached = rig.hold_with("b", KEY, WATCHED);
+    let other = rig.hold_with("c", Key::Thread(2), WATCHED);
+    rig.input(detached.detached());
+    rig.input(other.detached());
+    rig.input(Input::KeyEnded(KEY));
+    rig.pass(secs(10));
+    let renewed: Vec<OwnerId> =
+        rig.all_sent().iter().flat_map(Sent::renewal).map(|(owner, _)| owner).collect();
+    assert_eq!(renewed, [guarded.owner(), other.owner()]);
+}
+
+#[test]
+fn an_abandoned_level_does_not_stop_the_renewal_of_another() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, watched(secs(3)));
+    rig.input(outer.abandoned());
+    rig.pass(secs(10));
+    let sent = rig.sent();
+    assert_eq!(sent.renewal(), [(inner.owner(), secs(3))]);
+}
+
+#[test]
+fn a_clock_that_goes_back_moves_no_deadline() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let deadline = grant.cell.deadline();
+    rig.now = Moment(5);
+    let inner = rig.hold_with("n", Key::Hold(grant.owner()), WATCHED);
+    assert!(inner.cell.deadline() >= deadline);
+}

@@ -1,0 +1,198 @@
+//! The link: coming up, going down, staying away.
+
+use super::*;
+
+#[test]
+fn callers_wait_for_the_first_connection() {
+    let mut rig = Rig::offline();
+    let ids = [rig.acquire("a"), rig.try_acquire("b")];
+    let connect = rig.request(Request::Connect);
+    rig.pass(ms(700));
+    rig.nothing_sent();
+    rig.input(Input::Up);
+    assert!(matches!(rig.done(connect), Done::Connected));
+    for (sent, id) in rig.all_sent().iter().zip(ids) {
+        rig.grant(sent);
+        rig.granted(id);
+    }
+    let connect = rig.request(Request::Connect);
+    assert!(matches!(rig.done(connect), Done::Connected));
+}
+
+#[test]
+fn a_server_that_was_never_reached_fails_everybody_at_once() {
+    let mut rig = Rig::offline();
+    let ids = [
+        rig.acquire("a"),
+        rig.acquire("a"),
+        rig.try_acquire("b"),
+        rig.request(Request::Connect),
+        rig.request(Request::Inspect { name: "c".into() }),
+    ];
+    rig.input(down());
+    for id in ids {
+        assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    }
+    rig.nothing_left();
+    // Later callers hear from the next attempt.
+    let id = rig.acquire("a");
+    assert!(rig.pending(id));
+    rig.input(down());
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_wrong_password_ends_every_wait_at_once() {
+    let mut rig = Rig::new();
+    rig.hold("n");
+    let id = rig.acquire("n");
+    rig.input(Input::Down(Error::new(ErrorKind::Auth, "the password was changed")));
+    assert_eq!(rig.failed(id), ErrorKind::Auth);
+}
+
+#[test]
+fn a_short_outage_costs_waiters_nothing_but_time() {
+    let mut rig = Rig::new();
+    let (waiting, tried) = (rig.acquire("a"), rig.try_acquire("b"));
+    let sent = rig.all_sent();
+    sent.iter().for_each(|sent| rig.outcome(sent, Outcome::Unanswered));
+    assert_eq!(rig.failed(tried), ErrorKind::Unavailable);
+    rig.all_sent();
+    rig.input(down());
+    let tried = rig.try_acquire("c");
+    assert_eq!(rig.failed(tried), ErrorKind::Unavailable);
+    rig.pass(OUTAGE - ms(1));
+    assert!(rig.pending(waiting));
+    rig.input(Input::Up);
+    let sent = rig.all_sent();
+    assert!(sent.iter().any(|sent| matches!(&sent.op, Op::Acquire { name, .. } if &**name == "a")));
+}
+
+#[test]
+fn tries_in_flight_fail_when_the_link_goes_down() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("h", KEY, WATCHED);
+    let tried = rig.try_acquire("n");
+    let entering = rig.acquire_with("h", KEY, Some(Duration::ZERO), WATCHED);
+    let sent = rig.all_sent();
+    rig.input(down());
+    assert_eq!(rig.failed(tried), ErrorKind::Unavailable);
+    assert_eq!(rig.failed(entering), ErrorKind::Unavailable);
+    let late = rig.acquire_with("h", KEY, Some(Duration::ZERO), WATCHED);
+    assert_eq!(rig.failed(late), ErrorKind::Unavailable);
+    sent.iter().for_each(|sent| rig.outcome(sent, Outcome::Unanswered));
+    rig.pass(secs(2));
+    rig.input(Input::Up);
+    let ops: Vec<Op> = rig.all_sent().into_iter().map(|sent| sent.op).collect();
+    // What may have been done is undone: the count is settled, the try cleaned up.
+    let is_release = |op: &&Op| matches!(op, Op::Release { .. });
+    assert_eq!(ops.iter().filter(is_release).count(), 2, "{ops:?}");
+    assert_eq!(outer.cell.count(), 1);
+}
+
+#[test]
+fn a_long_outage_ends_every_wait() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("h", KEY, fixed(secs(600)));
+    let (waiting, entering) = (rig.acquire("n"), rig.acquire_with("h", KEY, None, WATCHED));
+    let asked = rig.request(Request::Inspect { name: "n".into() });
+    let sent = rig.all_sent();
+    rig.input(down());
+    sent.iter().for_each(|sent| rig.outcome(sent, Outcome::NotSent));
+    rig.pass(OUTAGE);
+    for id in [waiting, entering, asked] {
+        assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    }
+    // Newcomers hear from the next attempt to connect.
+    let id = rig.acquire("n");
+    assert!(rig.pending(id));
+    rig.input(down());
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    assert!(rig.is_held(&outer));
+    rig.input(Input::Up);
+    let id = rig.acquire("n");
+    let sent = rig.all_sent();
+    rig.grant(sent.last().expect("the acquire"));
+    rig.granted(id);
+}
+
+#[test]
+fn a_reconnect_looks_at_every_hold_and_every_waited_name() {
+    let mut rig = Rig::new();
+    let renewed = rig.hold("a");
+    let kept = rig.hold_with("b", Key::Once, fixed(LEASE));
+    rig.acquire("c");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.acquire("a");
+    rig.input(down());
+    rig.pass(secs(1));
+    rig.input(Input::Up);
+    let sent = rig.all_sent();
+    assert_eq!(sent[0].renewal(), [(renewed.owner(), LEASE), (kept.owner(), ms(1))]);
+    assert!(matches!(&sent[1].op, Op::Acquire { name, .. } if &**name == "c"));
+    assert_eq!(sent.len(), 2);
+    rig.reply(&sent[0], Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted); 2]));
+    assert_eq!(rig.lost.len(), 2);
+}
+
+#[test]
+fn outcomes_of_the_old_connection_may_come_after_the_new_one_is_up() {
+    let mut rig = Rig::new();
+    let held = rig.hold("h");
+    rig.pass(secs(10));
+    let renewal = rig.sent();
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.input(down());
+    rig.input(Input::Up);
+    rig.nothing_sent();
+    rig.outcome(&renewal, Outcome::Unanswered);
+    rig.outcome(&sent, Outcome::NotSent);
+    rig.pass(ms(500));
+    for sent in rig.all_sent() {
+        match sent.op {
+            Op::Renew { .. } => rig.keep(&sent),
+            _ => rig.grant(&sent),
+        }
+    }
+    rig.granted(id);
+    assert!(rig.is_held(&held));
+}
+
+#[test]
+fn questions_are_asked_again_and_answered() {
+    let mut rig = Rig::new();
+    let holder = Holder { owner: "u:1".into(), count: 2, remaining: Some(LEASE) };
+    let id = rig.request(Request::Inspect { name: "n".into() });
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Stale);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Holder(Some(holder.clone())));
+    assert!(matches!(rig.done(id), Done::Inspected(Some(found)) if found == holder));
+
+    let id = rig.request(Request::Inspect { name: "n".into() });
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Foreign("a set".into()));
+    assert_eq!(rig.error(id).lock_name(), Some("n"));
+
+    let id = rig.request(Request::Inspect { name: "n".into() });
+    for _ in 0..10 {
+        let sent = rig.sent();
+        rig.pass(secs(1));
+        rig.outcome(&sent, Outcome::Unanswered);
+    }
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    rig.nothing_left();
+}
+
+#[test]
+fn failed_attempts_to_connect_are_one_warning() {
+    let mut rig = Rig::new();
+    (0..5).for_each(|_| rig.input(down()));
+    assert_eq!(rig.events.iter().filter(|kind| **kind == "disconnected").count(), 5);
+    rig.input(Input::Up);
+    assert_eq!(rig.counters.snapshot().holds, 0);
+}

@@ -1,0 +1,209 @@
+//! Losing holds, being told, and unwinding.
+
+use super::*;
+
+/// A hold of two levels that the server has forgotten.
+fn lost_twofold(rig: &mut Rig) -> (Grant, Grant) {
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    rig.input(Input::Invalidated(None));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    assert_eq!(rig.lost, [(outer.owner(), LostReason::Deleted)]);
+    (outer, inner)
+}
+
+#[test]
+fn a_lost_hold_fails_re_entry_until_every_level_is_unwound() {
+    let mut rig = Rig::new();
+    let (outer, inner) = lost_twofold(&mut rig);
+    let clean = rig.sent();
+    assert_eq!(clean.release().0, outer.owner());
+    rig.reply(&clean, Reply::Gone(LostReason::Deleted));
+
+    let id = rig.acquire_with("n", KEY, None, WATCHED);
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    let id = rig.request(Request::Extend { target: inner.target(), lease: LEASE });
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    rig.nothing_sent();
+    let id = rig.release(&inner);
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    let id = rig.acquire_with("n", KEY, None, WATCHED);
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    let id = rig.release(&inner);
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    let id = rig.request(Request::Release(Target::Key { name: "n".into(), key: KEY }));
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    assert_eq!(rig.ended, [outer.owner()]);
+
+    // Releasing sent a compare-release; then the key can begin anew.
+    let id = rig.acquire_with("n", KEY, None, WATCHED);
+    let sent = rig.all_sent();
+    assert_eq!(sent[0].release(), (outer.owner(), 0, Duration::ZERO));
+    rig.grant(&sent[1]);
+    let grant = rig.granted(id);
+    assert_ne!(grant.owner(), outer.owner());
+    assert!(rig.is_held(&grant) && !rig.is_held(&outer));
+}
+
+#[test]
+fn waiters_go_on_when_a_hold_of_this_client_is_lost() {
+    let mut rig = Rig::new();
+    rig.hold("n");
+    let id = rig.acquire("n");
+    rig.pass(secs(10));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Renewed(vec![RenewReply::Gone(LostReason::Stolen)]));
+    let sent = rig.all_sent();
+    sent[0].release();
+    rig.grant(&sent[1]);
+    rig.granted(id);
+}
+
+#[test]
+fn everybody_who_wants_something_of_a_lost_hold_is_answered() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let ids = [
+        rig.acquire_with("n", KEY, None, WATCHED),
+        rig.release(&outer),
+        rig.acquire_with("n", KEY, None, WATCHED),
+        rig.request(Request::Extend { target: outer.target(), lease: LEASE }),
+    ];
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Gone(LostReason::Deleted));
+    for id in ids {
+        assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    }
+    let clean = rig.sent();
+    rig.reply(&clean, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_partial_release_in_flight_is_unwound_by_the_loss() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let inner = rig.hold_with("n", KEY, WATCHED);
+    let id = rig.release(&inner);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Gone(LostReason::Deleted));
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    let id = rig.release(&outer);
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+    assert_eq!(rig.ended, [outer.owner()]);
+}
+
+#[test]
+fn a_hold_ends_at_its_deadline_without_any_network() {
+    let mut rig = Rig::new();
+    let renewed = rig.hold("a");
+    let kept = rig.hold_with("b", Key::Once, fixed(LEASE));
+    rig.input(down());
+    rig.pass(ms(29_697));
+    assert!(rig.is_held(&renewed) && rig.is_held(&kept) && rig.lost.is_empty());
+    rig.pass(ms(1));
+    // Only one of them would have been renewed.
+    rig.lost.sort_unstable_by_key(|(owner, _)| *owner);
+    let expected = [(renewed.owner(), LostReason::Unreachable), (kept.owner(), LostReason::Expired)];
+    assert_eq!(rig.lost, expected);
+}
+
+#[test]
+fn a_process_that_was_stopped_trusts_nothing_when_it_goes_on() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.pass(secs(10));
+    let renewal = rig.sent();
+    rig.sleep(secs(60));
+    assert_eq!(grant.cell.lost(rig.now), Some(LostReason::Expired));
+    // Whatever comes first, the deadline is seen before it.
+    rig.keep(&renewal);
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn forcing_a_lock_tells_the_holds_of_this_client() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let waiting = rig.acquire("n");
+    let id = rig.request(Request::Force { name: "n".into() });
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Forced(true));
+    assert!(matches!(rig.done(id), Done::Forced(true)));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Forced)]);
+    let sent = rig.all_sent();
+    sent[0].release();
+    rig.grant(&sent[1]);
+    rig.granted(waiting);
+}
+
+#[test]
+fn forcing_a_lock_tells_the_holds_even_if_the_caller_has_gone() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.request(Request::Force { name: "n".into() });
+    let sent = rig.sent();
+    rig.cancel(id);
+    assert_eq!(rig.failed(id), ErrorKind::Cancelled);
+    rig.reply(&sent, Reply::Forced(true));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Forced)]);
+}
+
+#[test]
+fn a_force_without_an_answer_is_not_repeated_but_our_holds_are_looked_at() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.request(Request::Force { name: "n".into() });
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    let look = rig.sent();
+    rig.reply(&look, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Deleted)]);
+}
+
+#[test]
+fn forcing_a_free_lock_harms_nobody() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.request(Request::Force { name: "n".into() });
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Forced(false));
+    assert!(matches!(rig.done(id), Done::Forced(false)));
+    assert!(rig.is_held(&grant));
+}
+
+#[test]
+fn a_hold_on_its_way_out_is_not_lost_by_a_force() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let left = rig.release(&grant);
+    let release = rig.sent();
+    rig.request(Request::Force { name: "n".into() });
+    let force = rig.sent();
+    rig.reply(&force, Reply::Forced(true));
+    assert!(rig.lost.is_empty());
+    rig.reply(&release, Reply::Released);
+    rig.released(left);
+}
+
+#[test]
+fn the_abandoned_levels_of_a_lost_hold_go_by_themselves() {
+    let mut rig = Rig::new();
+    let (outer, inner) = lost_twofold(&mut rig);
+    rig.input(inner.abandoned());
+    assert!(rig.ended.is_empty());
+    rig.input(outer.abandoned());
+    assert_eq!(rig.ended, [outer.owner()]);
+}
+
+#[test]
+fn a_watcher_is_told_once_with_the_first_reason() {
+    let mut rig = Rig::new();
+    let (outer, _) = lost_twofold(&mut rig);
+    rig.pass(secs(60));
+    rig.request(Request::Close { limit: secs(1) });
+    assert_eq!(rig.lost, [(outer.owner(), LostReason::Deleted)]);
+    assert_eq!(rig.counters.snapshot().lost, 1);
+}

@@ -1,0 +1,236 @@
+//! The watchdog.
+
+use super::*;
+
+#[test]
+fn a_watched_hold_is_renewed_every_third_of_its_lease() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    for _ in 0..5 {
+        rig.pass(secs(10) - ms(1));
+        rig.nothing_sent();
+        rig.pass(ms(1));
+        let (sent, at) = (rig.sent(), rig.now);
+        assert_eq!((sent.renewal(), sent.limit), (vec![(grant.owner(), LEASE)], secs(1)));
+        rig.pass(ms(200));
+        rig.keep(&sent);
+        assert_eq!(grant.cell.deadline(), at.after(ms(29_698)));
+        // The next one is due a third after this one was sent.
+        rig.now = at;
+    }
+    assert_eq!(rig.counters.snapshot().renewed, 5);
+}
+
+#[test]
+fn a_fixed_lease_is_never_renewed() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", Key::Once, fixed(LEASE));
+    rig.pass(ms(29_697));
+    rig.nothing_sent();
+    assert!(rig.is_held(&grant));
+    rig.pass(ms(1));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn many_holds_go_in_few_calls() {
+    let mut rig = Rig::new();
+    let grants: Vec<Grant> = (0..250).map(|n| rig.hold(&format!("n{n}"))).collect();
+    rig.pass(secs(10));
+    let sent = rig.all_sent();
+    let sizes: Vec<usize> = sent.iter().map(|sent| sent.renewal().len()).collect();
+    assert_eq!(sizes, [100, 100, 50]);
+    sent.iter().for_each(|sent| rig.keep(sent));
+    assert!(grants.iter().all(|grant| grant.cell.deadline() == rig.now.after(ms(29_698))));
+    // One poisoned key harms no other.
+    rig.pass(secs(10));
+    for sent in rig.all_sent() {
+        let mut results = vec![RenewReply::Kept; sent.renewal().len()];
+        results[0] = RenewReply::Gone(LostReason::Stolen);
+        results[1] = RenewReply::Failed;
+        rig.reply(&sent, Reply::Renewed(results));
+    }
+    assert_eq!(rig.lost.len(), 3);
+    let deadline = rig.now.after(ms(29_698));
+    assert_eq!(grants.iter().filter(|grant| grant.cell.deadline() == deadline).count(), 244);
+}
+
+#[test]
+fn holds_that_are_due_soon_go_along() {
+    let mut rig = Rig::new();
+    for (name, pause) in [("a", 900), ("b", 200), ("c", 0)] {
+        rig.hold(name);
+        rig.pass(ms(pause));
+    }
+    rig.pass(ms(8900));
+    // The second is due 0.9 s later and goes along; the third, 1.1 s later, does not.
+    let sent = rig.sent();
+    assert_eq!(sent.renewal().len(), 2);
+    rig.keep(&sent);
+    rig.pass(ms(1100));
+    assert_eq!(rig.sent().renewal().len(), 1);
+}
+
+#[test]
+fn a_hold_goes_along_only_if_it_is_due_soon_by_its_own_lease() {
+    let mut rig = Rig::new();
+    let short = rig.hold_with("s", Key::Once, watched(secs(3)));
+    rig.pass(ms(500));
+    rig.hold("n");
+    for _ in 0..3 {
+        rig.pass(ms(1000));
+        if let Some(sent) = rig.all_sent().first() {
+            assert_eq!(sent.renewal(), [(short.owner(), secs(3))]);
+            rig.keep(sent);
+        }
+    }
+}
+
+#[test]
+fn a_failed_renewal_is_repeated_soon_until_the_deadline() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", Key::Once, watched(secs(3)));
+    rig.pass(secs(1));
+    let mut copies = 0;
+    while rig.lost.is_empty() {
+        for sent in rig.all_sent() {
+            if matches!(sent.op, Op::Renew { .. }) {
+                copies += 1;
+                rig.outcome(&sent, Outcome::Unanswered);
+            }
+        }
+        rig.pass(ms(10));
+    }
+    assert!((7..=20).contains(&copies), "{copies}");
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Unreachable)]);
+    assert_eq!(rig.events.iter().filter(|kind| **kind == "renewal_failed").count(), 1);
+}
+
+#[test]
+fn a_renewal_that_was_refused_for_other_reasons_is_repeated() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.pass(secs(10));
+    for bad in [
+        refused(ErrorKind::Server, true),
+        refused(ErrorKind::Denied, false),
+        Outcome::NotSent,
+        Outcome::Answered(Reply::Renewed(Vec::new())),
+        Outcome::Answered(Reply::Stale),
+    ] {
+        let sent = rig.sent();
+        rig.outcome(&sent, bad);
+        rig.pass(ms(250));
+    }
+    let sent = rig.sent();
+    rig.keep(&sent);
+    assert!(rig.lost.is_empty() && rig.is_held(&grant));
+}
+
+#[test]
+fn a_refused_renewal_is_the_loss_of_the_hold() {
+    for reason in [LostReason::Deleted, LostReason::Stolen] {
+        let mut rig = Rig::new();
+        let grant = rig.hold("n");
+        rig.pass(secs(10));
+        let sent = rig.sent();
+        rig.reply(&sent, Reply::Renewed(vec![RenewReply::Gone(reason)]));
+        assert_eq!(rig.lost, [(grant.owner(), reason)]);
+        assert_eq!(grant.cell.lost(rig.now), Some(reason));
+    }
+}
+
+#[test]
+fn an_invalidation_makes_every_hold_of_the_name_renewed_at_once() {
+    let mut rig = Rig::new();
+    let renewed = rig.hold("a");
+    let kept = rig.hold_with("b", Key::Once, fixed(LEASE));
+    rig.input(Input::Invalidated(Some(vec!["a".into(), "b".into(), "c".into()])));
+    let sent = rig.sent();
+    // The fixed one is only looked at: its time must not grow.
+    assert_eq!(sent.renewal(), [(renewed.owner(), LEASE), (kept.owner(), ms(1))]);
+    let deadline = kept.cell.deadline();
+    rig.keep(&sent);
+    assert_eq!(kept.cell.deadline(), deadline);
+    assert!(rig.lost.is_empty());
+    rig.pass(secs(10));
+    assert_eq!(rig.sent().renewal().len(), 1);
+}
+
+#[test]
+fn an_invalidation_of_everything_is_for_every_hold() {
+    let mut rig = Rig::new();
+    (0..150).for_each(|n| drop(rig.hold(&format!("n{n}"))));
+    rig.input(Input::Invalidated(None));
+    assert_eq!(rig.all_sent().len(), 2);
+}
+
+#[test]
+fn invalidations_during_a_renewal_bring_one_more() {
+    let mut rig = Rig::new();
+    (0..50).for_each(|n| drop(rig.hold(&format!("n{n}"))));
+    rig.input(Input::Invalidated(None));
+    let first = rig.sent();
+    rig.input(Input::Invalidated(None));
+    rig.input(Input::Invalidated(None));
+    rig.nothing_sent();
+    rig.keep(&first);
+    let second = rig.sent();
+    assert_eq!(second.renewal().len(), 50);
+    rig.keep(&second);
+    rig.nothing_sent();
+}
+
+#[test]
+fn a_level_gains_nothing_from_a_renewal_that_did_not_ask_for_it() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, fixed(secs(60)));
+    let id = rig.acquire_with("n", KEY, None, WATCHED);
+    let (entry, entered_at) = (rig.sent(), rig.now);
+    rig.pass(ms(900));
+    rig.input(Input::Invalidated(None));
+    let look = rig.sent();
+    rig.grant(&entry);
+    let inner = rig.granted(id);
+    rig.keep(&look);
+    let levels = &rig.engine.holds[&outer.owner()].levels;
+    assert_eq!((levels[1].id, levels[1].end), (inner.level, entered_at.after(ms(29_698))));
+}
+
+#[test]
+fn a_renewal_that_is_answered_after_the_deadline_revives_nothing() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", Key::Once, watched(ms(500)));
+    rig.pass(ms(167));
+    let sent = rig.sent();
+    rig.sleep(ms(400));
+    assert!(!rig.is_held(&grant));
+    rig.keep(&sent);
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn a_renewal_never_speaks_for_a_hold_on_its_way_out() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.pass(secs(10));
+    let renewal = rig.sent();
+    let id = rig.release(&grant);
+    let release = rig.sent();
+    rig.reply(&renewal, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    rig.input(Input::Invalidated(None));
+    rig.nothing_sent();
+    rig.reply(&release, Reply::Released);
+    rig.released(id);
+    assert!(rig.lost.is_empty());
+    rig.nothing_left();
+}
+
+#[test]
+fn nothing_is_renewed_after_a_release() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.free(&grant);
+    rig.pass(secs(60));
+    rig.nothing_left();
+}

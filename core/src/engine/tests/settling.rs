@@ -1,0 +1,112 @@
+//! Clean-up releases.
+
+use super::*;
+
+/// An owner that nobody uses any more, whose copy may run for some time still.
+fn ghost(rig: &mut Rig) -> (Sent, Sent) {
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    rig.cancel(id);
+    rig.failed(id);
+    let clean = rig.sent();
+    assert_eq!(clean.release(), (sent.acquire().0, 0, Duration::ZERO));
+    (sent, clean)
+}
+
+#[test]
+fn a_clean_up_is_sent_at_once_and_again_when_the_copy_is_dead() {
+    let mut rig = Rig::new();
+    let (_, clean) = ghost(&mut rig);
+    rig.reply(&clean, Reply::Released);
+    rig.pass(COPY - ms(1));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    let again = rig.sent();
+    assert_eq!(again.op, clean.op);
+    rig.reply(&again, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+}
+
+#[test]
+fn an_answer_to_an_early_clean_up_does_not_count_when_it_is_late() {
+    let mut rig = Rig::new();
+    let (_, clean) = ghost(&mut rig);
+    rig.pass(COPY);
+    rig.nothing_sent();
+    rig.reply(&clean, Reply::Gone(LostReason::Deleted));
+    rig.pass(ms(1));
+    let again = rig.sent();
+    rig.reply(&again, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_clean_up_is_repeated_until_the_lease_is_over() {
+    let mut rig = Rig::new();
+    let (_, clean) = ghost(&mut rig);
+    let mut last = clean;
+    for outcome in [Outcome::Unanswered, Outcome::NotSent, refused(ErrorKind::Server, true)] {
+        rig.outcome(&last, outcome);
+        rig.pass(ms(250));
+        last = rig.sent();
+    }
+    rig.outcome(&last, Outcome::Unanswered);
+    rig.input(down());
+    rig.pass(LEASE + secs(3));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_clean_up_waits_for_the_link() {
+    let mut rig = Rig::new();
+    let (_, clean) = ghost(&mut rig);
+    rig.input(down());
+    rig.outcome(&clean, Outcome::Unanswered);
+    rig.pass(secs(8));
+    rig.nothing_sent();
+    rig.input(Input::Up);
+    let again = rig.sent();
+    rig.reply(&again, Reply::Released);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_clean_up_that_the_server_denies_is_given_up() {
+    let mut rig = Rig::new();
+    let (_, clean) = ghost(&mut rig);
+    rig.pass(COPY);
+    rig.outcome(&clean, refused(ErrorKind::Denied, false));
+    rig.pass(ms(250));
+    let again = rig.sent();
+    rig.outcome(&again, refused(ErrorKind::Denied, false));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_clean_up_that_freed_the_lock_wakes_the_waiters_of_this_client() {
+    let mut rig = Rig::new();
+    let (_, clean) = ghost(&mut rig);
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.reply(&clean, Reply::Released);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(id);
+}
+
+#[test]
+fn a_lost_hold_is_cleaned_up_for_as_long_as_any_command_of_it_may_have_asked() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.request(Request::Extend { target: grant.target(), lease: secs(600) });
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    rig.input(down());
+    rig.pass(ms(29_698));
+    assert_eq!(rig.lost.len(), 1);
+    rig.pass(secs(500));
+    rig.input(Input::Up);
+    assert_eq!(rig.sent().release().0, grant.owner());
+}

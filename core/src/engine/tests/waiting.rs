@@ -1,0 +1,455 @@
+//! First acquisitions: order, tries, wake-ups, retries.
+
+use super::*;
+
+#[test]
+fn an_uncontended_pair_is_two_calls_and_leaves_nothing() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    let (_, count, lease) = sent.acquire();
+    assert_eq!((count, lease, sent.limit), (1, LEASE, secs(1)));
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    assert!(rig.is_held(&grant) && grant.cell.count() == 1);
+
+    let id = rig.release(&grant);
+    let sent = rig.sent();
+    assert_eq!(sent.release(), (grant.owner(), 0, Duration::ZERO));
+    rig.reply(&sent, Reply::Released);
+    rig.released(id);
+    assert_eq!(rig.counters.snapshot().calls, 2);
+    rig.nothing_left();
+}
+
+#[test]
+fn callers_are_served_in_their_order_and_only_the_first_talks() {
+    let mut rig = Rig::new();
+    let ids = [rig.acquire("n"), rig.acquire("n"), rig.acquire("n")];
+    for (n, id) in ids.into_iter().enumerate() {
+        let sent = rig.sent();
+        rig.grant(&sent);
+        let grant = rig.granted(id);
+        assert!(ids[n + 1..].iter().all(|later| rig.pending(*later)));
+        rig.nothing_sent();
+        rig.free(&grant);
+    }
+    rig.nothing_left();
+}
+
+#[test]
+fn names_do_not_wait_for_each_other() {
+    let mut rig = Rig::new();
+    rig.acquire("a");
+    rig.acquire("b");
+    assert_eq!(rig.all_sent().len(), 2);
+}
+
+#[test]
+fn a_try_does_not_pass_those_who_hold_or_wait() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let early = rig.try_acquire("n");
+    assert_eq!(rig.failed(early), ErrorKind::Timeout);
+    rig.acquire("n");
+    rig.release(&grant);
+    let release = rig.sent();
+    // The lock is being freed, for somebody who came earlier.
+    let late = rig.try_acquire("n");
+    assert_eq!(rig.failed(late), ErrorKind::Timeout);
+    rig.reply(&release, Reply::Released);
+    rig.sent().acquire();
+}
+
+#[test]
+fn a_try_goes_right_behind_the_release_that_frees_the_lock() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.input(grant.dropped());
+    let release = rig.sent();
+    let id = rig.try_acquire("n");
+    let sent = rig.sent();
+    rig.reply(&release, Reply::Released);
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    rig.free(&grant);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_try_waits_for_the_call_of_a_caller_that_has_gone() {
+    let mut rig = Rig::new();
+    let gone = rig.acquire("n");
+    let first = rig.sent();
+    rig.cancel(gone);
+    let id = rig.try_acquire("n");
+    rig.nothing_sent();
+    rig.grant(&first);
+    // The grant goes back, and the try right behind it.
+    let sent = rig.all_sent();
+    assert_eq!(sent[0].release().0, first.acquire().0);
+    rig.grant(&sent[1]);
+    rig.granted(id);
+}
+
+#[test]
+fn a_try_is_one_call_without_a_subscription() {
+    let mut rig = Rig::new();
+    let id = rig.try_acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_try_without_an_answer_fails_and_is_cleaned_up() {
+    let mut rig = Rig::new();
+    let id = rig.try_acquire("n");
+    let sent = rig.sent();
+    rig.pass(secs(1));
+    rig.outcome(&sent, Outcome::Unanswered);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    assert_eq!(rig.sent().release(), (sent.acquire().0, 0, Duration::ZERO));
+}
+
+#[test]
+fn a_held_lock_is_subscribed_and_tried_again_once_that_is_confirmed() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let first = rig.sent();
+    rig.busy(&first, LEASE);
+    assert_eq!(*rig.subscribed, [Name::from("n")]);
+    rig.nothing_sent();
+    rig.input(Input::Subscribed("n".into()));
+    let second = rig.sent();
+    assert_eq!(second.acquire(), first.acquire());
+    rig.busy(&second, LEASE);
+    rig.nothing_sent();
+    rig.input(Input::Message("n".into()));
+    let third = rig.sent();
+    rig.grant(&third);
+    rig.granted(id);
+    assert!(rig.subscribed.is_empty());
+}
+
+/// A waiter that found the lock held, is subscribed and sleeps.
+fn parked(rig: &mut Rig, ttl: Duration) -> RequestId {
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, ttl);
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.busy(&sent, ttl);
+    rig.nothing_sent();
+    id
+}
+
+#[test]
+fn messages_during_a_call_bring_one_more_try() {
+    let mut rig = Rig::new();
+    parked(&mut rig, LEASE);
+    rig.input(Input::Message("n".into()));
+    let sent = rig.sent();
+    rig.input(Input::Message("n".into()));
+    rig.input(Input::Message("n".into()));
+    rig.nothing_sent();
+    rig.busy(&sent, LEASE);
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.nothing_sent();
+}
+
+#[test]
+fn a_gap_in_the_subscription_brings_a_try() {
+    let mut rig = Rig::new();
+    parked(&mut rig, LEASE);
+    rig.input(Input::Subscribed("n".into()));
+    rig.sent().acquire();
+}
+
+#[test]
+fn a_waiter_looks_again_at_the_recheck_and_never_later() {
+    let mut rig = Rig::new();
+    parked(&mut rig, LEASE);
+    for _ in 0..20 {
+        rig.pass(ms(4499));
+        rig.nothing_sent();
+        rig.pass(ms(1002));
+        let sent = rig.sent();
+        rig.busy(&sent, LEASE);
+    }
+}
+
+#[test]
+fn a_waiter_looks_again_when_the_holders_time_is_over() {
+    let mut rig = Rig::new();
+    parked(&mut rig, ms(700));
+    rig.pass(ms(701));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    rig.sent().acquire();
+}
+
+#[test]
+fn a_key_without_an_expiry_is_looked_at_every_recheck() {
+    let mut rig = Rig::new();
+    rig.acquire("n");
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Busy { ttl: None });
+    rig.pass(ms(5501));
+    rig.sent().acquire();
+}
+
+#[test]
+fn an_invalidation_waits_for_the_message_that_follows_it() {
+    let mut rig = Rig::new();
+    parked(&mut rig, LEASE);
+    rig.input(Input::Invalidated(Some(vec!["n".into()])));
+    rig.nothing_sent();
+    rig.pass(ms(5));
+    rig.input(Input::Message("n".into()));
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.pass(secs(1));
+    rig.nothing_sent();
+}
+
+#[test]
+fn invalidations_cause_a_try_per_third_of_a_lease_and_none_is_forgotten() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", Key::Once, None, watched(secs(3)));
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.input(Input::Invalidated(Some(vec!["n".into()])));
+    rig.pass(ms(10));
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    // The holder renews, and right after that it deletes its key without a word.
+    rig.input(Input::Invalidated(Some(vec!["n".into()])));
+    rig.pass(ms(999));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(id);
+}
+
+#[test]
+fn waiters_behind_a_hold_of_this_client_send_nothing_until_its_end() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let (second, third) = (rig.acquire("n"), rig.acquire("n"));
+    rig.input(Input::Message("n".into()));
+    rig.input(Input::Subscribed("n".into()));
+    rig.pass(ms(9900));
+    rig.nothing_sent();
+    let id = rig.release(&grant);
+    let release = rig.sent();
+    release.release();
+    rig.nothing_sent();
+    rig.reply(&release, Reply::Released);
+    rig.released(id);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let grant = rig.granted(second);
+    assert!(rig.pending(third) && rig.subscribed.is_empty());
+    rig.input(grant.dropped());
+}
+
+#[test]
+fn waiters_with_the_key_of_a_new_hold_re_enter_it_past_the_others() {
+    let mut rig = Rig::new();
+    let first = rig.acquire_with("n", KEY, None, WATCHED);
+    let other = rig.acquire("n");
+    let again = rig.acquire_with("n", KEY, Some(secs(7)), WATCHED);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let outer = rig.granted(first);
+    let entry = rig.sent();
+    assert_eq!(entry.acquire(), (outer.owner(), 2, LEASE));
+    rig.grant(&entry);
+    let inner = rig.granted(again);
+    assert!(Arc::ptr_eq(&outer.cell, &inner.cell) && rig.pending(other));
+}
+
+#[test]
+fn an_unanswered_try_is_repeated_as_the_same_owner_when_the_first_copy_is_dead() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let first = rig.sent();
+    // The connection broke at once: the copy may still be on its way.
+    rig.outcome(&first, Outcome::Unanswered);
+    rig.input(Input::Message("n".into()));
+    rig.input(Input::Subscribed("n".into()));
+    rig.input(Input::Invalidated(None));
+    rig.input(Input::Up);
+    rig.pass(COPY - ms(1));
+    rig.nothing_sent();
+    rig.pass(ms(1));
+    let second = rig.sent();
+    assert_eq!(second.acquire(), first.acquire());
+    rig.grant(&second);
+    rig.granted(id);
+    rig.nothing_sent();
+}
+
+#[test]
+fn a_stale_copy_is_repeated_at_once() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let first = rig.sent();
+    rig.reply(&first, Reply::Stale);
+    let second = rig.sent();
+    assert_eq!(second.acquire(), first.acquire());
+    rig.grant(&second);
+    rig.granted(id);
+}
+
+#[test]
+fn errors_that_may_pass_are_waited_for_and_others_end_the_wait() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    for _ in 0..5 {
+        let sent = rig.sent();
+        rig.outcome(&sent, refused(ErrorKind::Server, true));
+        rig.nothing_sent();
+        rig.pass(ms(500));
+    }
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Denied, false));
+    assert_eq!(rig.error(id).lock_name(), Some("n"));
+    // A script that was denied halfway may have left something.
+    let clean = rig.sent();
+    assert_eq!(clean.release().0, sent.acquire().0);
+    rig.reply(&clean, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_caller_that_has_gone_is_cleaned_up_after_an_error_as_well() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.cancel(id);
+    rig.outcome(&sent, refused(ErrorKind::Denied, false));
+    assert_eq!(rig.sent().release().0, sent.acquire().0);
+}
+
+#[test]
+fn a_foreign_key_ends_the_wait_and_nothing_is_cleaned_up() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Foreign("a string".into()));
+    let error = rig.error(id);
+    assert_eq!(error.kind(), ErrorKind::ForeignKind);
+    assert!(error.to_string().contains("a string lies at this name"));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_reply_that_makes_no_sense_is_reported_and_cleaned_up() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Kept);
+    assert_eq!(rig.failed(id), ErrorKind::Internal);
+    rig.sent().release();
+}
+
+#[test]
+fn a_grant_that_comes_too_late_is_given_back_and_asked_for_as_a_new_owner() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", Key::Once, None, fixed(ms(100)));
+    let first = rig.sent();
+    rig.sleep(ms(97));
+    rig.grant(&first);
+    let sent = rig.all_sent();
+    assert_eq!(sent[0].release().0, first.acquire().0);
+    assert_ne!(sent[1].acquire().0, first.acquire().0);
+    rig.grant(&sent[1]);
+    assert_eq!(rig.granted(id).owner(), sent[1].acquire().0);
+}
+
+#[test]
+fn a_try_that_is_granted_too_late_fails() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", Key::Once, Some(Duration::ZERO), fixed(ms(100)));
+    let first = rig.sent();
+    rig.sleep(ms(97));
+    rig.grant(&first);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    assert_eq!(rig.sent().release().0, first.acquire().0);
+}
+
+#[test]
+fn waiting_goes_on_where_subscribing_is_denied() {
+    let mut rig = Rig::new();
+    rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    let denied = Error::new(ErrorKind::Denied, "no channels for you");
+    rig.input(Input::Unsubscribable("n".into(), denied));
+    assert!(rig.events.contains(&"unsubscribable"));
+    rig.pass(ms(5501));
+    rig.sent().acquire();
+}
+
+#[test]
+fn a_wait_ends_in_time_in_every_place_of_the_queue() {
+    let mut rig = Rig::new();
+    let head = rig.acquire("n");
+    let sent = rig.sent();
+    let behind = rig.acquire_with("n", Key::Once, Some(ms(300)), WATCHED);
+    rig.pass(ms(299));
+    assert!(rig.pending(behind));
+    rig.pass(ms(1));
+    let error = rig.error(behind);
+    assert_eq!((error.kind(), error.lock_name()), (ErrorKind::Timeout, Some("n")));
+    rig.grant(&sent);
+    rig.granted(head);
+    rig.nothing_sent();
+}
+
+#[test]
+fn an_outcome_that_nobody_expects_changes_nothing() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.grant(&sent);
+    rig.input(Input::Outcome { call: 4711, outcome: Outcome::Unanswered });
+    assert!(rig.pending(id));
+    rig.nothing_sent();
+}
+
+#[test]
+fn the_token_of_the_first_grant_is_kept() {
+    let mut rig = Rig::new();
+    let terms = Terms { fencing: Fencing::Expiring, ..WATCHED };
+    let id = rig.acquire_with("n", KEY, None, terms);
+    let sent = rig.sent();
+    assert!(matches!(sent.op, Op::Acquire { fencing: Fencing::Expiring, .. }));
+    rig.reply(&sent, Reply::Acquired { ttl: LEASE, token: Some(42) });
+    assert_eq!(rig.granted(id).cell.token(), Some(42));
+    let id = rig.acquire_with("n", KEY, None, terms);
+    let sent = rig.sent();
+    assert!(matches!(sent.op, Op::Acquire { fencing: Fencing::Off, .. }));
+    rig.grant(&sent);
+    assert_eq!(rig.granted(id).cell.token(), Some(42));
+}
+
+#[test]
+fn a_call_that_was_not_sent_though_the_link_is_up_is_sent_again() {
+    let mut rig = Rig::new();
+    let (id, tried) = (rig.acquire("n"), rig.try_acquire("m"));
+    for sent in rig.all_sent() {
+        rig.outcome(&sent, Outcome::NotSent);
+    }
+    assert_eq!(rig.failed(tried), ErrorKind::Unavailable);
+    rig.pass(ms(500));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(id);
+}
