@@ -13,7 +13,7 @@ use redlatch::{
 use support::Server;
 
 /// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with `orders`.
-const KEYS: &str = "~orders* ~redisson_lock_token:{orders* &redisson_lock__channel:{orders*";
+const KEYS: &str = "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
                         +publish +subscribe +unsubscribe +ping +select +client|setname +client|tracking";
 
@@ -155,7 +155,7 @@ fn lost_reasons() -> String {
 fn acl() -> String {
     let commands = COMMANDS.replace(" +publish", " \\\n    +publish");
     format!(
-        "For locks whose names begin with `orders`:\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
+        "For locks whose names begin with `orders` (Redis 6.2 or later):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
          {commands}\n```\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal. `+select` is for a database other \
