@@ -15,22 +15,26 @@ pub(super) struct Script {
     sha1: LazyLock<String>,
 }
 
+/// A script is put together from the parts that it needs, the last of which names it.
 macro_rules! scripts {
-    ($( $constant:ident = $name:literal; )+) => { $(
+    ($( $constant:ident = $( $part:literal )+ => $name:literal; )+) => { $(
         static $constant: Script = Script {
             name: $name,
-            text: concat!(include_str!("lua/common.lua"), include_str!(concat!("lua/", $name, ".lua"))),
+            text: concat!(
+                $( include_str!(concat!("lua/", $part, ".lua")), )+
+                include_str!(concat!("lua/", $name, ".lua"))
+            ),
             sha1: LazyLock::new(|| redis::Script::new($constant.text).get_hash().to_owned()),
         };
     )+ };
 }
 
 scripts! {
-    ACQUIRE = "acquire";
-    RELEASE = "release";
-    RENEW = "renew";
-    FORCE = "force";
-    INSPECT = "inspect";
+    ACQUIRE = "common" "prolong" => "acquire";
+    RELEASE = "common" "find" => "release";
+    RENEW = "common" "find" "prolong" => "renew";
+    FORCE = "common" "holder" => "force";
+    INSPECT = "common" "holder" => "inspect";
 }
 
 /// The script that does `op`.

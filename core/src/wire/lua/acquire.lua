@@ -43,8 +43,9 @@ if KEYS[2] and count == 1 then
   end
 end
 
+local ttl = held and redis.call('PTTL', lock) or -1
 redis.call('HSET', lock, owner, count)
-local ttl = prolong(lock, tonumber(ARGV[3]))
+ttl = prolong(lock, ttl, tonumber(ARGV[3]))
 if is_refusal(ttl) then
   -- Never leave a lock that does not expire.
   if held then redis.pcall('HSET', lock, owner, held) else redis.pcall('DEL', lock) end

@@ -8,7 +8,7 @@ local reply, refusals, refusal = {now, RENEWED}, 0, nil
 for i, lock in ipairs(KEYS) do
   local held, result = find(lock, ARGV[2 * i - 1])
   if not result then
-    result = prolong(lock, tonumber(ARGV[2 * i]))
+    result = prolong(lock, redis.pcall('PTTL', lock), tonumber(ARGV[2 * i]))
     if not is_refusal(result) then result = 0 end
   end
   if is_refusal(result) then
