@@ -1,4 +1,4 @@
--- Lets the lock, of which ttl ms remain (or the refusal of PTTL), live at least ms from now. Returns what remains then, or
+-- Lets the lock live at least ms from now; ttl is the answer of PTTL. Returns what remains then, or
 -- the server's refusal. The last command is a read: a write of ours ends the tracking of the key
 -- for us, a read begins it again.
 local function prolong(lock, ttl, ms)
