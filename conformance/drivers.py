@@ -1,0 +1,78 @@
+"""The drivers: how each is started, and how one talks to it."""
+
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass
+class Kind:
+    """A driver program: its name in the report, and the command that starts it."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def redisson(self) -> bool:
+        return self.name.startswith("redisson")
+
+
+class Driver:
+    """A running driver program. Requests go out by line, replies come back in any order."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.ids = itertools.count(1)
+        self.futures: dict[int, Future[dict]] = {}
+        self.lock = threading.Lock()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+        self.process = subprocess.Popen(kind.command, env=os.environ | kind.env, **pipes)
+        self.outgoing: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self.listen, daemon=True).start()
+        threading.Thread(target=self.talk, daemon=True).start()
+
+    def listen(self) -> None:
+        for line in self.process.stdout:
+            reply = json.loads(line)
+            with self.lock:
+                future = self.futures.pop(int(reply["id"]), None)
+            if future is not None:
+                future.set_result(reply)
+        with self.lock:
+            left, self.futures = list(self.futures.values()), {}
+        for future in left:
+            future.set_result({"status": "gone"})
+
+    def talk(self) -> None:
+        """A stopped driver does not read: only this thread may wait for it."""
+        while (line := self.outgoing.get()) is not None:
+            try:
+                self.process.stdin.write(line)
+                self.process.stdin.flush()
+            except OSError:
+                return
+
+    def ask(self, **request: object) -> tuple[int, Future[dict]]:
+        number, future = next(self.ids), Future()
+        with self.lock:
+            self.futures[number] = future
+        self.outgoing.put(json.dumps({"id": number, **request}) + "\n")
+        return number, future
+
+    def signal(self, name: str) -> None:
+        os.kill(self.process.pid, getattr(signal, f"SIG{name}"))
+
+    def close(self) -> None:
+        self.outgoing.put(None)
+        self.process.kill()
+        self.process.wait()

@@ -1,0 +1,227 @@
+// The conformance driver for Redisson; see conformance/README.md for the protocol.
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+public final class Driver {
+    private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+    private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
+    private static final Map<String, RedissonClient> SHARED = new ConcurrentHashMap<>();
+    /** One thread per actor and name of a thread: Redisson's owner is the thread. */
+    private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
+    private static final Map<String, Future<?>> RUNNING = new ConcurrentHashMap<>();
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            Map<String, String> request = Json.parse(line);
+            if (request.get("op").equals("cancel")) {
+                Future<?> target = RUNNING.get(request.get("target"));
+                boolean cancelled = target != null && target.cancel(true);
+                answer(request, status(cancelled ? "ok" : "not_found"));
+                continue;
+            }
+            String thread = request.getOrDefault("client", "") + "/" + request.getOrDefault("as", "main");
+            ExecutorService executor = THREADS.computeIfAbsent(thread, name -> Executors.newSingleThreadExecutor());
+            RUNNING.put(request.get("id"), executor.submit(() -> perform(request)));
+        }
+        System.exit(0);
+    }
+
+    private static void perform(Map<String, String> request) {
+        Map<String, Object> reply;
+        try {
+            reply = run(request);
+        } catch (InterruptedException e) {
+            reply = status("cancelled");
+        } catch (IllegalMonitorStateException e) {
+            reply = status("not_owner");
+        } catch (Throwable e) {
+            String text = String.valueOf(e);
+            reply = status(text.contains("WRONGTYPE") ? "foreign_kind" : "error");
+            reply.put("text", text);
+        }
+        RUNNING.remove(request.get("id"));
+        answer(request, reply);
+    }
+
+    private static Map<String, Object> run(Map<String, String> request) throws Exception {
+        String op = request.get("op");
+        if (op.equals("hello")) {
+            Map<String, Object> reply = status("ok");
+            reply.put("language", "java");
+            reply.put("version", Redisson.class.getPackage().getImplementationVersion());
+            return reply;
+        }
+        if (op.equals("open")) {
+            CLIENTS.put(request.get("client"), open(request));
+            return status("ok");
+        }
+        RedissonClient client = CLIENTS.get(request.get("client"));
+        if (op.equals("close")) {
+            // Shared clients stay: the lock of a row is released by its own steps.
+            CLIENTS.remove(request.get("client"));
+            if (!SHARED.containsValue(client)) {
+                client.shutdown(0, 2, TimeUnit.SECONDS);
+            }
+            return status("ok");
+        }
+        RLock lock = client.getLock(request.get("lock"));
+        Map<String, Object> reply = status("ok");
+        switch (op) {
+            case "acquire":
+                return status(acquire(lock, request) ? "ok" : "timeout");
+            case "release":
+                lock.unlock();
+                return reply;
+            case "force":
+                reply.put("value", lock.forceUnlock());
+                return reply;
+            case "held":
+                reply.put("value", lock.isHeldByCurrentThread());
+                return reply;
+            case "locked":
+                reply.put("value", lock.isLocked());
+                return reply;
+            case "count":
+                reply.put("value", lock.getHoldCount());
+                return reply;
+            default:
+                return status("unsupported");
+        }
+    }
+
+    private static boolean acquire(RLock lock, Map<String, String> request) throws InterruptedException {
+        long lease = Long.parseLong(request.getOrDefault("lease_ms", "-1"));
+        String wait = request.get("wait_ms");
+        if (wait != null) {
+            return lock.tryLock(Long.parseLong(wait), lease, TimeUnit.MILLISECONDS);
+        }
+        lock.lockInterruptibly(lease, TimeUnit.MILLISECONDS);
+        return true;
+    }
+
+    /** Clients are dear in Java: rows share one per role and watchdog unless they ask for their own. */
+    private static RedissonClient open(Map<String, String> request) {
+        if (request.containsKey("private")) {
+            return create(request);
+        }
+        String role = request.get("role") + "/" + request.get("watchdog_ms");
+        return SHARED.computeIfAbsent(role, ignored -> create(request));
+    }
+
+    private static RedissonClient create(Map<String, String> request) {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(Long.parseLong(request.get("watchdog_ms")));
+        config.setThreads(4);
+        config.setNettyThreads(4);
+        config.useSingleServer()
+            .setAddress(request.get("url"))
+            .setConnectionMinimumIdleSize(1)
+            .setConnectionPoolSize(16)
+            .setSubscriptionConnectionMinimumIdleSize(1)
+            .setSubscriptionConnectionPoolSize(8);
+        return Redisson.create(config);
+    }
+
+    private static Map<String, Object> status(String status) {
+        Map<String, Object> reply = new LinkedHashMap<>();
+        reply.put("status", status);
+        return reply;
+    }
+
+    private static void answer(Map<String, String> request, Map<String, Object> reply) {
+        reply.put("id", request.get("id"));
+        synchronized (OUT) {
+            OUT.println(Json.write(reply));
+            OUT.flush();
+        }
+    }
+
+    /** Flat objects of strings, numbers and truth values: all that the protocol has. */
+    private static final class Json {
+        private final String text;
+        private int at;
+
+        private Json(String text) {
+            this.text = text;
+        }
+
+        static Map<String, String> parse(String line) {
+            Json json = new Json(line.trim());
+            Map<String, String> fields = new LinkedHashMap<>();
+            json.at = 1;
+            while (json.text.charAt(json.at) != '}') {
+                json.skip(", ");
+                String name = json.string();
+                json.skip(": ");
+                fields.put(name, json.text.charAt(json.at) == '"' ? json.string() : json.word());
+                json.skip(" ");
+            }
+            return fields;
+        }
+
+        private void skip(String characters) {
+            while (characters.indexOf(text.charAt(at)) >= 0) {
+                at++;
+            }
+        }
+
+        private String word() {
+            int from = at;
+            while (",} ".indexOf(text.charAt(at)) < 0) {
+                at++;
+            }
+            return text.substring(from, at);
+        }
+
+        private String string() {
+            StringBuilder value = new StringBuilder();
+            for (at++; text.charAt(at) != '"'; at++) {
+                if (text.charAt(at) != '\\') {
+                    value.append(text.charAt(at));
+                    continue;
+                }
+                at++;
+                switch (text.charAt(at)) {
+                    case 'n': value.append('\n'); break;
+                    case 't': value.append('\t'); break;
+                    case 'u':
+                        value.append((char) Integer.parseInt(text.substring(at + 1, at + 5), 16));
+                        at += 4;
+                        break;
+                    default: value.append(text.charAt(at));
+                }
+            }
+            at++;
+            return value.toString();
+        }
+
+        static String write(Map<String, Object> fields) {
+            StringBuilder json = new StringBuilder("{");
+            fields.forEach((name, value) -> {
+                json.append(json.length() > 1 ? ", " : "").append('"').append(name).append("\": ");
+                if (value instanceof String) {
+                    json.append('"').append(((String) value).replace("\\", "\\\\").replace("\"", "\\\"")
+                        .replace("\n", "\\n").replace("\t", "\\t")).append('"');
+                } else {
+                    json.append(value);
+                }
+            });
+            return json.append('}').toString();
+        }
+    }
+}

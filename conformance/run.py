@@ -1,0 +1,406 @@
+"""Runs the scenarios of scenarios.toml in every driver and every pair of drivers.
+
+run.py [--only WORD ...] [--drivers NAME ...] [--jobs N] [--report FILE]
+
+Ends with `conformance: scenarios=N checks=N failed=N`; the exit code is 0 only if nothing failed.
+"""
+
+import argparse
+import itertools
+import platform
+import sys
+import threading
+import time
+import tomllib
+from collections import defaultdict
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from build import all_kinds
+from drivers import Driver, Kind
+from redis import Redis, Server, Tap, find_server
+
+HERE = Path(__file__).resolve().parent
+WATCHDOG_MS = 1000
+# How long anything may take that has no limit of its own: only a hang reaches it.
+PATIENCE = 60.0
+# What a busy machine may add to a time that a scenario demands.
+SLACK_MS = 4000
+
+
+class Failed(Exception):
+    """A check that did not come out as the scenario says."""
+
+
+@dataclass
+class Row:
+    """One scenario with the drivers that play its actors."""
+
+    scenario: dict
+    kinds: dict[str, Kind]
+    name: str | None = None
+    checks: int = 0
+    failure: str = ""
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        who = " × ".join(kind.name for kind in self.kinds.values())
+        return f"{self.scenario['name']}{f' {self.name!r}' if self.name else ''} [{who}]"
+
+
+class World:
+    """The server, the running drivers and what they said of themselves."""
+
+    def __init__(self, kinds: list[Kind]) -> None:
+        self.kinds = kinds
+        self.server = Server(find_server())
+        self.tap = Tap(self.server.port)
+        self.drivers = {kind.name: Driver(kind) for kind in kinds}
+        self.hello = {name: driver.ask(op="hello")[1].result(PATIENCE) for name, driver in self.drivers.items()}
+
+    def close(self) -> None:
+        for driver in self.drivers.values():
+            driver.close()
+        self.server.close()
+
+
+class Play:
+    """Plays one row."""
+
+    def __init__(self, world: World, row: Row, number: int) -> None:
+        self.world, self.row, self.number = world, row, number
+        self.scenario = row.scenario
+        self.own = self.scenario.get("own_server", False)
+        self.server = Server(world.server.binary) if self.own else world.server
+        self.tap = Tap(self.server.port) if self.own else world.tap
+        self.redis = Redis(self.server.port)
+        self.lock = f"row{number}:{row.name}" if row.name else f"row{number}"
+        self.drivers: dict[str, Driver] = {}
+        self.background: dict[str, tuple[str, str, int, Future[dict]]] = {}
+        self.tokens: list[int] = []
+        self.mark = 0
+
+    def run(self) -> None:
+        try:
+            for actor, kind in self.row.kinds.items():
+                self.open(actor, kind)
+            for step in self.scenario["steps"]:
+                try:
+                    self.step(step)
+                except (Failed, FutureTimeout, OSError) as error:
+                    raise Failed(f"{step}: {error or type(error).__name__}") from error
+            self.quiet()
+        except Failed as error:
+            self.row.failure = str(error)
+            self.row.trace = self.tap.about(self.lock)[-40:]
+        finally:
+            self.end()
+
+    def open(self, actor: str, kind: Kind) -> None:
+        private = self.scenario.get(f"private_{actor}") or self.own
+        driver = Driver(kind) if private else self.world.drivers[kind.name]
+        self.drivers[actor] = driver
+        request = {
+            "url": self.server.url,
+            "watchdog_ms": self.scenario.get("watchdog_ms", WATCHDOG_MS),
+            "fencing": self.scenario.get("fencing", False),
+            "role": actor,
+        }
+        if private:
+            request["private"] = True
+        reply = driver.ask(op="open", client=self.client(actor), **request)[1].result(PATIENCE)
+        self.check(reply["status"] == "ok", f"open: {reply}")
+
+    def client(self, actor: str) -> str:
+        return f"{self.number}{actor}"
+
+    def end(self) -> None:
+        for actor, driver in self.drivers.items():
+            if driver is not self.world.drivers.get(driver.kind.name):
+                driver.close()
+            else:
+                driver.ask(op="close", client=self.client(actor))
+        self.redis.close()
+        if self.own:
+            self.server.close()
+
+    def check(self, holds: bool, text: str) -> None:
+        self.row.checks += 1
+        if not holds:
+            raise Failed(text)
+
+    # ---- the words ----
+
+    def step(self, step: dict) -> None:
+        step = dict(step)
+        for word in ("redis", "pause_ms", "waiting", "finish", "serve", "signal", "server", "mark", "commands"):
+            if word in step:
+                return getattr(self, f"do_{word}")(step)
+        actor = next(name for name in ("a", "b") if name in step)
+        return self.do_call(actor, step)
+
+    def do_call(self, actor: str, step: dict) -> None:
+        driver = self.drivers[actor]
+        if driver.kind.redisson and step.get("redisson") == "skip":
+            return
+        request = {"op": step[actor], "client": self.client(actor), "lock": self.lock, "as": step.get("as", "main")}
+        request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step}
+        request |= {"lock": "x" * 1025 if step["lock"] == "long" else step["lock"]} if "lock" in step else {}
+        if step[actor] == "lost":
+            request["within_ms"] = step["within_ms"] + SLACK_MS
+        if step[actor] == "cancel":
+            request["target"] = self.background[step["target"]][2]
+        begun = time.monotonic()
+        if "background" in step:
+            for number in range(step.get("count", 1)):
+                suffix = str(number) if "count" in step else ""
+                asked = driver.ask(**(request | {"as": request["as"] + suffix}))
+                self.background[step["background"] + suffix] = (actor, request["as"] + suffix, *asked)
+            return
+        if "times" in step:
+            names = [f"{self.lock}:{number}" for number in range(step["times"])]
+            replies = [driver.ask(**(request | {"lock": name}))[1] for name in names]
+            for reply in replies:
+                self.judge(actor, step, reply.result(PATIENCE), begun)
+            return
+        self.judge(actor, step, driver.ask(**request)[1].result(PATIENCE), begun)
+
+    def judge(self, actor: str, step: dict, reply: dict, begun: float) -> None:
+        took = (time.monotonic() - begun) * 1000
+        redisson = self.drivers[actor].kind.redisson
+        expected = step.get("redisson") if redisson and "redisson" in step else step.get("expect", "ok")
+        if expected != "any":
+            self.check(reply["status"] == expected, f"expected {expected}, got {reply}")
+        if "value" in step:
+            wanted = step["value"]
+            if wanted == "nobody":
+                wanted = None
+            elif wanted == "as in Redis":
+                owner, count = self.redis("HGETALL", self.lock)
+                wanted = {"owner": owner, "count": int(count)}
+            self.check(reply.get("value") == wanted, f"expected {wanted}, got {reply}")
+        if "reason" in step and not redisson:
+            self.check(reply.get("reason") == step["reason"], f"expected {step['reason']}, got {reply}")
+        if "after_ms" in step:
+            self.check(took >= step["after_ms"], f"answered after {took:.0f} ms already")
+        if "within_ms" in step:
+            self.check(took <= step["within_ms"] + SLACK_MS, f"answered after {took:.0f} ms only")
+        if "token" in step:
+            self.judge_token(step["token"], reply["token"])
+        for name in step.get("same", ()):
+            first = next(iter(self.world.hello.values()))
+            self.check(reply[name] == first[name], f"{name} differ: {reply[name]} and {first[name]}")
+
+    def judge_token(self, wanted: str, token: int) -> None:
+        before = self.tokens[-1] if self.tokens else 0
+        self.check(token == before if wanted == "same" else token > before, f"token {token} after {self.tokens}")
+        self.tokens.append(token)
+
+    def do_finish(self, step: dict) -> None:
+        actor, _, _, future = self.background.pop(step["finish"])
+        begun = time.monotonic()
+        self.judge(actor, step, future.result(PATIENCE), begun)
+
+    def do_serve(self, step: dict) -> None:
+        """Each background acquire is released as soon as it is granted, in whatever order."""
+        begun = time.monotonic()
+        waiting = {name: self.background.pop(name) for name in step["serve"]}
+        while waiting:
+            done = [name for name, entry in waiting.items() if entry[3].done()]
+            self.check((time.monotonic() - begun) * 1000 < step["within_ms"] + SLACK_MS, f"not served: {list(waiting)}")
+            for name in done:
+                actor, thread, _, future = waiting.pop(name)
+                self.check(future.result()["status"] == "ok", f"{name}: {future.result()}")
+                request = {"op": "release", "client": self.client(actor), "lock": self.lock, "as": thread}
+                reply = self.drivers[actor].ask(**request)[1].result(PATIENCE)
+                self.check(reply["status"] == "ok", f"release of {name}: {reply}")
+            time.sleep(0.002)
+
+    def do_redis(self, step: dict) -> None:
+        # One pair of braces is the lock's name, two stand for themselves around it.
+        name = self.lock
+        words = [word.replace("{{lock}}", f"{{{name}}}").replace("{lock}", name) for word in step["redis"]]
+        value = self.redis(*words)
+        if "equals" in step:
+            self.check(value == step["equals"], f"Redis answers {value!r}")
+        redisson = self.row.kinds["a"].redisson
+        most = step.get("redisson_at_most") if redisson else step.get("at_most")
+        if "at_least" in step and not (redisson and most is not None):
+            self.check(value >= step["at_least"], f"Redis answers {value!r}")
+        if most is not None:
+            self.check(value <= most, f"Redis answers {value!r}")
+
+    def do_pause_ms(self, step: dict) -> None:
+        time.sleep(step["pause_ms"] / 1000)
+
+    def subscribers(self) -> int:
+        channel = f"redisson_lock__channel:{self.lock}" if "{" in self.lock else f"redisson_lock__channel:{{{self.lock}}}"
+        return self.redis("PUBSUB", "NUMSUB", channel)[1]
+
+    def eventually(self, holds: object, text: str) -> None:
+        end = time.monotonic() + PATIENCE / 4
+        while not holds():
+            if time.monotonic() > end:
+                self.check(False, text)
+            time.sleep(0.005)
+        self.check(True, text)
+
+    def do_waiting(self, step: dict) -> None:
+        """So many connections listen for the release."""
+        self.eventually(lambda: self.subscribers() == step["waiting"], f"{self.subscribers()} connections wait")
+
+    def do_mark(self, step: dict) -> None:
+        self.mark = len(self.tap.lines)
+
+    def do_commands(self, step: dict) -> None:
+        """Commands that clients have sent about this lock since the mark."""
+        self.redis("PING")
+        sent = [line for line in self.tap.about(self.lock, self.mark) if " lua]" not in line.split('"')[0]]
+        self.check(len(sent) <= step["at_most"], f"{len(sent)} commands: {sent}")
+        self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
+
+    def do_signal(self, step: dict) -> None:
+        self.drivers[step["to"]].signal(step["signal"])
+
+    def do_server(self, step: dict) -> None:
+        if step["server"] == "restart":
+            self.redis.close()
+            self.server.restart()
+            self.redis = Redis(self.server.port)
+        else:
+            self.server.signal({"stop": "STOP", "continue": "CONT"}[step["server"]])
+
+    def quiet(self) -> None:
+        """Nothing is left: no key, no subscription."""
+        self.eventually(lambda: self.redis("EXISTS", self.lock) == 0, "the key is still there")
+        self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+
+
+# ---- which rows there are ----
+
+
+def rows(table: list[dict], kinds: list[Kind]) -> list[Row]:
+    found = []
+    for scenario in table:
+        for name in scenario.get("names", [None]):
+            found += [Row(scenario, actors, name) for actors in casts(scenario, kinds)]
+    return found
+
+
+def casts(scenario: dict, kinds: list[Kind]) -> list[dict[str, Kind]]:
+    def plays(actor: str, kind: Kind) -> bool:
+        if "only" in scenario and kind.name not in scenario["only"]:
+            return False
+        return not kind.redisson or (scenario.get("redisson", True) and scenario.get(f"redisson_{actor}", True))
+
+    if scenario["who"] == "each":
+        return [{"a": kind} for kind in kinds if plays("a", kind)]
+    pairs = itertools.product(kinds, kinds)
+    # Two Redissons are not ours to test.
+    pairs = [(a, b) for a, b in pairs if plays("a", a) and plays("b", b) and not (a.redisson and b.redisson)]
+    if scenario["who"] == "mixed":
+        newest = max((kind.name for kind in kinds if kind.redisson), default="", key=version_of)
+        partners = {"rust", newest}
+        pairs = [(a, b) for a, b in pairs if a.name in partners or b.name in partners]
+    return [{"a": a, "b": b} for a, b in pairs]
+
+
+def version_of(name: str) -> list[int]:
+    return [int(part) for part in name.split("-")[1].split(".")]
+
+
+# ---- what is shown ----
+
+
+def matrix(rows: list[Row]) -> list[str]:
+    """A line per scenario: who took part, checks, failures."""
+    by_scenario: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_scenario[row.scenario["name"]].append(row)
+    lines = ["| scenario | rows | checks | failed |", "|---|---:|---:|---:|"]
+    for name, group in by_scenario.items():
+        failed = sum(1 for row in group if row.failure)
+        lines.append(f"| {name} | {len(group)} | {sum(row.checks for row in group)} | {failed} |")
+    return lines
+
+
+def pair_table(rows: list[Row], kinds: list[Kind]) -> list[str]:
+    """Who held against whom waited, over all scenarios: rows passed of rows played."""
+    lines = ["| holds \\ waits | " + " | ".join(kind.name for kind in kinds) + " |", "|---|" + "---:|" * len(kinds)]
+    for a in kinds:
+        cells = []
+        for b in kinds:
+            group = [row for row in rows if row.kinds.get("a") == a and row.kinds.get("b") == b]
+            cells.append(f"{sum(1 for row in group if not row.failure)}/{len(group)}" if group else "")
+        lines.append(f"| {a.name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def differences(table: list[dict]) -> list[str]:
+    """Where Redisson answers otherwise, and why."""
+    seen = {}
+    for scenario in table:
+        for step in scenario["steps"]:
+            if "why" in step:
+                seen[scenario["name"]] = step["why"]
+    return [f"- {name}: {why}." for name, why in seen.items()]
+
+
+def report(world: World, table: list[dict], rows: list[Row], summary: str) -> str:
+    versions = [f"- {name}: {hello.get('version')}" for name, hello in world.hello.items()]
+    parts = [
+        "# Conformance report",
+        "Made by `make conformance`; the scenarios are in `scenarios.toml`.",
+        "\n".join([f"- server: {world.server.version()}", *versions, f"- system: {platform.system()} {platform.machine()}"]),
+        "\n".join(matrix(rows)),
+        "## Pairs",
+        "\n".join(pair_table(rows, world.kinds)),
+        "## Where Redisson answers otherwise",
+        "\n".join(differences(table)),
+        summary,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], help="words that a row's title must contain")
+    parser.add_argument("--drivers", nargs="*", default=[], help="names of drivers; all by default")
+    parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--report", type=Path)
+    args = parser.parse_args()
+
+    kinds = [kind for kind in all_kinds() if not args.drivers or any(kind.name.startswith(name) for name in args.drivers)]
+    table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
+    world = World(kinds)
+    try:
+        chosen = [row for row in rows(table, kinds) if all(word in row.title for word in args.only)]
+        shown = threading.Lock()
+
+        def play(numbered: tuple[int, Row]) -> None:
+            number, row = numbered
+            Play(world, row, number).run()
+            if row.failure:
+                with shown:
+                    print(f"FAILED {row.title}\n  {row.failure}", *row.trace, sep="\n  ", flush=True)
+
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(play, enumerate(chosen)))
+        failed = sum(1 for row in chosen if row.failure)
+        checks = sum(row.checks for row in chosen)
+        scenarios = len({row.scenario["name"] for row in chosen})
+        summary = f"conformance: scenarios={scenarios} checks={checks} failed={failed}"
+        print("\n".join(matrix(chosen)))
+        if args.report and not failed:
+            args.report.write_text(report(world, table, chosen, summary))
+        print(summary)
+        return 1 if failed else 0
+    finally:
+        world.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
