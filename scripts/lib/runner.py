@@ -81,8 +81,8 @@ def node(line: str, counts: Counts) -> None:
             counts.failed += number
         else:
             counts.skipped += number
-    elif found := re.match(r"\s*(?:\ufe63|ok \d+ -) (.+# (?:SKIP|TODO).*)", line):
-        counts.skips.append(found[1])
+    elif found := re.match(r"\s*(?:\ufe63 (.+)|ok \d+ - (.+# (?:SKIP|TODO).*))", line):
+        counts.skips.append(found[1] or found[2])
 
 
 def plain(line: str, counts: Counts) -> None:
@@ -96,6 +96,13 @@ def plain(line: str, counts: Counts) -> None:
 def demo(line: str, counts: Counts) -> None:
     if line.startswith("flash sale:"):
         counts.add(Counts(passed=1) if line == FLASH_SALE and not counts.passed else Counts(failed=1))
+
+
+def conformance(line: str, counts: Counts) -> None:
+    if found := re.match(r"conformance: scenarios=\d+ checks=(\d+) failed=(\d+)", line):
+        counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
+    else:
+        plain(line, counts)
 
 
 # --- the phases ---
@@ -141,6 +148,12 @@ def phases() -> list[Phase]:
             ["tool make", "c-api/Cargo.toml", "c-api/Makefile"],
             [["scripts/build", "c"]],
             [(["make", "-s", "-C", "c-api", "test"], plain)],
+        ),
+        Phase(
+            "conformance",
+            ["tool node", "tool java", "tool mvn", "conformance/run.py", *languages],
+            [["scripts/build"]],
+            [(["python", "conformance/run.py"], conformance)],
         ),
         Phase(
             "docs",
