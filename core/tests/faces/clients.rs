@@ -1,0 +1,141 @@
+//! Closing, dropping, threads that end, and what a client tells about itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use redlatch::{AcquireOptions, Client, ErrorKind, Key, LockOptions, LostReason};
+
+use super::{LIMIT, World, eventually, ms, refusal, soon};
+
+#[tokio::test]
+async fn closing_releases_what_is_held_and_ends_what_waits() {
+    let mut world = World::new().await;
+    let other = world.another().await;
+    let foreign = other.lock("foreign").unwrap().acquire().await.unwrap();
+    let guard = world.lock("n").acquire().await.unwrap();
+    let waiter = tokio::spawn(world.lock("foreign").acquire());
+    eventually("it waits", || world.client.stats().waiting == 1).await;
+
+    assert!(!world.client.is_closed());
+    assert_eq!(soon("closed", world.client.close()).await.unwrap(), Vec::<String>::new());
+    assert!(world.client.is_closed());
+    world.client.join(LIMIT);
+    assert_eq!(soon("an answer", waiter).await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(world.command::<u32>(&["EXISTS", "n"]), 0);
+    assert!(!guard.is_held());
+    assert_eq!(refusal(guard.release()).await, ErrorKind::Closed);
+    for closed in [refusal(world.lock("n").acquire()).await, refusal(world.client.ready()).await] {
+        assert_eq!(closed, ErrorKind::Closed);
+    }
+    assert_eq!(soon("closed", world.client.close()).await.unwrap(), Vec::<String>::new());
+    drop(foreign);
+}
+
+#[tokio::test]
+async fn closing_keeps_its_limit_when_the_server_is_gone() {
+    let mut world = World::new().await;
+    let guard = world.lock("n").acquire().await.unwrap();
+    world.server.kill();
+    let start = Instant::now();
+    assert_eq!(soon("closed", world.client.close_within(ms(300))).await.unwrap(), ["n"]);
+    assert!(start.elapsed() < ms(3000), "{:?}", start.elapsed());
+    assert_eq!(guard.lost_reason(), Some(LostReason::Closed));
+}
+
+#[tokio::test]
+async fn a_client_ends_with_its_last_guard() {
+    let mut world = World::new().await;
+    let client = Client::builder(&world.server.url())
+        .option("client_name", redlatch::OptionValue::Text("short-lived"))
+        .build()
+        .unwrap();
+    let guard = client.lock("n").unwrap().acquire().await.unwrap();
+    drop(client);
+    let mut connected = || world.command::<String>(&["CLIENT", "LIST"]).contains("name=short-lived");
+    assert!(connected() && guard.is_held());
+    // A guard works without its client.
+    let inner = guard.reenter().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(inner.is_held());
+    drop(inner);
+    eventually("it disconnects", || !connected()).await;
+    assert_eq!(world.command::<u32>(&["EXISTS", "n"]), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_renewed_for_a_client_that_nobody_has() {
+    let world = World::new().await;
+    let client = Client::connect(&world.server.url()).await.unwrap();
+    let lock = client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
+    lock.acquire_with(AcquireOptions::new().key(Key::Explicit(1))).await.unwrap().detach();
+    drop((client, lock));
+    let start = Instant::now();
+    soon("the lock", world.lock("n").acquire()).await.unwrap();
+    assert!(start.elapsed() < ms(4000), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_thread_that_ends_with_a_hold_is_not_renewed() {
+    let world = World::new().await;
+    let lock = world.client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
+    let of_thread = lock.clone();
+    let (key, moved) = std::thread::spawn(move || {
+        let key = Key::thread();
+        let options = || AcquireOptions::new().key(key);
+        let guard = of_thread.acquire_with(options()).wait().unwrap();
+        of_thread.acquire_with(options()).wait().unwrap().detach();
+        (key, guard)
+    })
+    .join()
+    .unwrap();
+    // A guard that was moved elsewhere lives on.
+    assert_eq!(lock.hold(key).count(), 2);
+    tokio::time::sleep(ms(2500)).await;
+    moved.check().unwrap();
+    moved.release().await.unwrap();
+
+    // What remains is the thread's own level, which nobody renews.
+    let start = Instant::now();
+    soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+    assert!(start.elapsed() < ms(4000), "{:?}", start.elapsed());
+    assert!(world.client.events().iter().any(|event| event.kind == "abandoned"));
+}
+
+#[tokio::test]
+async fn an_abandoned_handle_is_not_renewed() {
+    let world = World::new().await;
+    let lock = world.client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
+    lock.acquire().await.unwrap().abandon();
+    soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+    eventually("it is forgotten", || world.client.stats().holds == 0).await;
+}
+
+#[tokio::test]
+async fn a_task_that_ended_is_told_by_its_language() {
+    let world = World::new().await;
+    let lock = world.client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
+    let key = Key::new_task();
+    lock.acquire_with(AcquireOptions::new().key(key)).await.unwrap().detach();
+    world.client.key_ended(key);
+    soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_tells_what_it_does() {
+    let world = World::new().await;
+    let notified = Arc::new(AtomicU32::new(0));
+    let counter = notified.clone();
+    world.client.on_events(move || drop(counter.fetch_add(1, Ordering::SeqCst))).unwrap();
+    eventually("connected", || world.client.events().iter().any(|event| event.kind == "connected")).await;
+    let lock = world.lock("n");
+    lock.acquire().await.unwrap().release().await.unwrap();
+    lock.force_release().await.unwrap();
+    let stats = world.client.stats();
+    assert_eq!((stats.acquired, stats.released, stats.connects, stats.holds), (1, 1, 1, 0));
+    assert!(stats.entries().iter().any(|(name, value)| *name == "calls" && *value >= 3));
+    assert!(notified.load(Ordering::SeqCst) > 0);
+
+    let owner = lock.acquire().await.unwrap().owner();
+    assert!(owner.starts_with(&format!("{}:", world.client.id().unwrap())), "{owner}");
+}
