@@ -276,7 +276,10 @@ impl Driver {
                     self.reconnect();
                 }
             }
-            Command::Orphaned => self.orphaned = true,
+            Command::Orphaned => {
+                self.orphaned = true;
+                self.input(Input::Orphaned);
+            }
         }
     }
 

@@ -281,9 +281,10 @@ impl Engine {
         }
     }
 
-    pub(super) fn key_ended(&mut self, key: Key) {
-        let of_key = self.holds.iter().filter(|(_, hold)| hold.cell.key == key);
-        let orphans: Vec<(OwnerId, LevelId)> = of_key
+    /// Stops renewing for the levels that only these keys could release.
+    pub(super) fn abandon_detached(&mut self, keys: impl Fn(Key) -> bool) {
+        let of_keys = self.holds.iter().filter(|(_, hold)| keys(hold.cell.key));
+        let orphans: Vec<(OwnerId, LevelId)> = of_keys
             .flat_map(|(owner, hold)| hold.levels.iter().map(move |level| (*owner, level)))
             .filter(|(_, level)| level.detached && !level.abandoned)
             .map(|(owner, level)| (owner, level.id))

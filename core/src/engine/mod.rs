@@ -56,6 +56,8 @@ pub(crate) enum Input {
     Detached { owner: OwnerId, level: LevelId },
     /// The thread or task behind this key has ended: stop renewing its detached levels, and warn.
     KeyEnded(Key),
+    /// No handle to the client is left: nobody can release by key any more.
+    Orphaned,
     /// What became of a call: exactly one per [`Output::Send`].
     Outcome { call: CallId, outcome: Outcome },
     /// The command connection is up (first time or again): calls can be sent.
@@ -326,7 +328,8 @@ impl Engine {
             Input::Dropped { owner, level } => self.leave(None, owner, Some(level)),
             Input::Abandoned { owner, level } => self.abandon(owner, level),
             Input::Detached { owner, level } => self.detach(owner, level),
-            Input::KeyEnded(key) => self.key_ended(key),
+            Input::KeyEnded(key) => self.abandon_detached(|of| of == key),
+            Input::Orphaned => self.abandon_detached(|_| true),
             Input::Outcome { call, outcome } => self.outcome(call, outcome),
             Input::Up => self.link_up(),
             Input::Down(error) => self.link_down(error),

@@ -89,10 +89,8 @@ async fn a_guard_enters_again_on_its_own_terms() {
     assert_eq!(soon("the end of the lease", second.lost()).await, redlatch::LostReason::Expired);
     drop((first, second));
     let watched = soon("the lock", world.lock("n").acquire()).await.unwrap();
-    let fixed = watched
-        .reenter_with(&LockOptions::new(), AcquireOptions::new().lease(ms(500)))
-        .await
-        .unwrap();
+    let fixed =
+        watched.reenter_with(&LockOptions::new(), AcquireOptions::new().lease(ms(500))).await.unwrap();
     assert!(fixed.remaining() > ms(20_000), "re-entering never shortens");
 }
 

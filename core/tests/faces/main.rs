@@ -6,8 +6,8 @@ mod support;
 
 mod clients;
 mod input;
-mod losing;
 mod locking;
+mod losing;
 mod ways_to_wait;
 mod wire_budget;
 

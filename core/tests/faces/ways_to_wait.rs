@@ -78,7 +78,13 @@ async fn an_interruptible_wait_takes_what_comes() {
     let thread = std::thread::spawn(move || {
         // Twice, so that a ring that was left over from the first is met by the second.
         for _ in 0..2 {
-            lock.acquire().wait_interruptibly(|| Ok::<(), ()>(())).unwrap().unwrap().release().wait().unwrap();
+            lock.acquire()
+                .wait_interruptibly(|| Ok::<(), ()>(()))
+                .unwrap()
+                .unwrap()
+                .release()
+                .wait()
+                .unwrap();
         }
         lock.acquire_with(AcquireOptions::new().wait(ms(1_000_000_000_000_000)))
             .wait_interruptibly(|| Ok::<(), ()>(()))

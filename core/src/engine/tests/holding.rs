@@ -620,6 +620,20 @@ fn a_key_that_ends_takes_its_detached_levels_along_and_no_others() {
 }
 
 #[test]
+fn without_a_client_detached_levels_end_with_their_leases() {
+    let mut rig = Rig::new();
+    let detached = [rig.hold_with("a", KEY, WATCHED), rig.hold_with("b", Key::Thread(2), WATCHED)];
+    for grant in &detached {
+        rig.input(grant.detached());
+    }
+    rig.input(Input::Orphaned);
+    rig.pass(secs(29));
+    assert!(rig.all_sent().iter().all(|sent| sent.renewal().is_empty()));
+    rig.pass(secs(2));
+    assert!(detached.iter().all(|grant| grant.cell.lost(rig.now).is_some()));
+}
+
+#[test]
 fn an_abandoned_level_does_not_stop_the_renewal_of_another() {
     let mut rig = Rig::new();
     let outer = rig.hold_with("n", KEY, WATCHED);
