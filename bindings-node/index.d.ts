@@ -1,0 +1,254 @@
+import { EventEmitter } from 'node:events'
+
+/** A time: milliseconds, or a text such as `'250ms'`, `'30s'`, `'5m'`, `'1h'`. */
+export type Time = number | `${number}${'ms' | 's' | 'm' | 'h'}`
+
+/** Options of a lock; a client takes them as defaults for its locks. `null` means the default. */
+export interface LockDefaults {
+  /** A fixed lease: the lock ends by itself after this time and is never renewed. Default: the watchdog renews. */
+  lease?: Time | null
+  /** The lease that the watchdog renews every third of it, for as long as the lock is held. Default: 30 s. */
+  watchdogLease?: Time | null
+  /** Draw a fencing token with every first acquisition: a number that grows and grows. Default: false. */
+  fencing?: boolean | null
+  /** Keep the counter of the tokens for ever, instead of 25 hours after its last use. Default: false. */
+  fencingPersist?: boolean | null
+  /** The longest time a hold may last, renewed or not. Default: none. */
+  maxHold?: Time | null
+}
+
+/** Options of a client. `null` means the default. */
+export interface ClientOptions extends LockDefaults {
+  /** How long one attempt to connect may take, log-in included. Default: 5 s. */
+  connectTimeout?: Time | null
+  /** The longest time between two tries of a waiter, should every wake-up be lost. Default: 5 s. */
+  recheck?: Time | null
+  /** How long callers wait for a server that had been reached and cannot be reached now. Default: 10 s. */
+  outage?: Time | null
+  /** How long closing may take to release what is held. Default: 5 s. */
+  closeLimit?: Time | null
+  /** Not used in Node.js, where a program that ends cannot wait. */
+  exitLimit?: Time | null
+  /** Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds. Default: true. */
+  tracking?: boolean | null
+  /** The name of the connections in CLIENT LIST. Default: `redlatch`. */
+  clientName?: string | null
+  /** How many events are kept until the event loop takes them; 0 keeps none. Default: 1024. */
+  events?: number | null
+  /** Tell events about single locks as well: acquired, waiting, released. Default: false. */
+  debugEvents?: boolean | null
+}
+
+/** Options of a lock. */
+export interface LockOptions extends LockDefaults {
+  /**
+   * Inside `using(fn)`, what `fn` calls enters the lock again instead of waiting for itself (by AsyncLocalStorage).
+   * Two calls that run inside at the same time, as with `Promise.all`, are the same owner and do not exclude each other.
+   */
+  context?: boolean
+}
+
+/** How one acquisition is made. */
+export interface TryOptions {
+  /** A fixed lease for this acquisition, in place of the lock's lease or its watchdog. */
+  lease?: Time | null
+  /** Ends the waiting; the call is rejected with the signal's reason. Has no effect on a lock that is held. */
+  signal?: AbortSignal
+  /** Acquisitions with the same number are one owner: the later one enters again. */
+  key?: number | bigint
+  /** Enter again as the owner of this hold. */
+  hold?: Hold
+  /** See {@link LockOptions.context}. */
+  context?: boolean
+}
+
+/** How one acquisition is made, with a limit to the waiting. */
+export interface AcquireOptions extends TryOptions {
+  /** How long to wait for the lock; 0 tries once. Default: for ever. */
+  wait?: Time | null
+}
+
+/** How a lock is entered again. */
+export type ReenterOptions = Pick<AcquireOptions, 'wait' | 'lease' | 'signal'>
+
+/** Who holds a lock, as Redis sees it. */
+export interface Holder {
+  /** `<client uuid>:<number>` */
+  owner: string
+  /** Its hold count. */
+  count: number
+  /** How long the lock lives without a renewal, in milliseconds; null if the key has no expiry. */
+  remaining: number | null
+}
+
+/** Something that happened, for a log. */
+export interface LockEvent {
+  kind: string
+  level: 'debug' | 'info' | 'warn'
+  lockName?: string
+  text: string
+}
+
+/** What a client has done since it was opened. */
+export interface Stats {
+  acquired: number
+  released: number
+  lost: number
+  timeouts: number
+  cancelled: number
+  renewed: number
+  calls: number
+  unanswered: number
+  wakeups: number
+  connects: number
+  eventsDropped: number
+  holds: number
+  waiting: number
+}
+
+export interface ClientEvents {
+  /** A hold was lost; once for each. */
+  lost: [error: LockLostError]
+  /** What happened, for a log. Also published on the diagnostics channel `redlatch`. */
+  event: [event: LockEvent]
+}
+
+/**
+ * A connection to Redis under one identity. Its thread and its connections start with the first call.
+ *
+ * A call that waits keeps the process alive, a lock that is held does not.
+ */
+export class Client extends EventEmitter<ClientEvents> implements AsyncDisposable {
+  /** Opens a client when it is first used. The URL is `REDLATCH_URL` of the environment if none is given. */
+  constructor(url?: string, options?: ClientOptions)
+  constructor(options: ClientOptions)
+  /** Opens a client and waits until the server is reached. */
+  static connect(url?: string, options?: ClientOptions): Promise<Client>
+  static connect(options: ClientOptions): Promise<Client>
+  /** Names a lock. Sends nothing. */
+  lock(name: string, options?: LockOptions): Lock
+  /** What the client has done so far. */
+  stats(): Stats
+  /**
+   * Releases what is held, ends what waits, and stops, within `limit` milliseconds; gives the names of the locks that
+   * could not be released (they end with their leases).
+   */
+  close(limit?: number): Promise<string[]>
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+/** A lock: a name on a client, with options. Every acquisition is an owner of its own. */
+export class Lock {
+  private constructor()
+  readonly name: string
+  /** Waits for the lock and holds it. */
+  acquire(options?: AcquireOptions): Promise<Hold>
+  /** Holds the lock if it is free; null if somebody else holds it. */
+  tryAcquire(options?: TryOptions): Promise<Hold | null>
+  /**
+   * Holds the lock while `fn` runs, and gives what it gives. Rejects with LockLostError if the lock was lost meanwhile;
+   * if `fn` threw, with its error, which then has the LockLostError as its `cause`.
+   */
+  using<T>(fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>
+  using<T>(options: AcquireOptions | undefined, fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>
+  /** Whether anybody holds the lock. */
+  isLocked(): Promise<boolean>
+  /** Who holds the lock. */
+  holder(): Promise<Holder | null>
+  /** Deletes the lock whoever holds it; whether there was one. */
+  forceRelease(): Promise<boolean>
+}
+
+/** A held lock. */
+export class Hold implements AsyncDisposable {
+  private constructor()
+  /** The name of the lock. */
+  readonly name: string
+  /** Whether the lock can be relied on now. Answered here, by a clock that counts suspend. */
+  readonly isHeld: boolean
+  /** How long the lock can be relied on if nothing more is heard from Redis, in milliseconds; 0 once lost. */
+  readonly remaining: number
+  /** How many levels the hold has. */
+  readonly holdCount: number
+  /** The fencing token, if the lock draws them. */
+  readonly fencingToken: bigint | undefined
+  /** Aborted with a LockLostError when the lock is lost. */
+  readonly signal: AbortSignal
+  /** Throws LockLostError if the lock cannot be relied on, NotOwnerError if it was released. */
+  check(): void
+  /** Holds the lock once more, as the same owner. */
+  reenter(options?: ReenterOptions): Promise<Hold>
+  /** Makes the lock live at least so many milliseconds from now. */
+  extend(lease: number): Promise<void>
+  /** Gives the lock back: true, or false if it had been lost. Calling it again gives the same. */
+  release(): Promise<boolean>
+  /** Releases; a loss is told by the client's event `lost`. */
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+export type ErrorKind =
+  | 'timeout'
+  | 'cancelled'
+  | 'not_owner'
+  | 'lost'
+  | 'foreign_kind'
+  | 'invalid_argument'
+  | 'closed'
+  | 'forked'
+  | 'unavailable'
+  | 'auth'
+  | 'denied'
+  | 'server'
+  | 'not_replicated'
+  | 'name_not_clusterable'
+  | 'internal'
+
+export type LostReason = 'expired' | 'deleted' | 'stolen' | 'forced' | 'unreachable' | 'closed'
+
+export interface LockErrorOptions extends ErrorOptions {
+  lockName?: string
+}
+
+/** The root of all errors of this package. */
+export class LockError extends Error {
+  constructor(message?: string, options?: LockErrorOptions)
+  readonly code: `ERR_REDLATCH_${Uppercase<ErrorKind>}`
+  readonly kind: ErrorKind
+  /** The lock that the error concerns. */
+  readonly lockName?: string
+  /** Whether the same call can succeed later without changing anything. */
+  readonly retryable: boolean
+}
+
+/** The lock was not acquired within the wait; nothing stays behind in Redis. */
+export class LockTimeoutError extends LockError {}
+/** The waiting call was cancelled; whatever it may have acquired is released. */
+export class LockCancelledError extends LockError {}
+/** The caller does not hold this lock. */
+export class NotOwnerError extends LockError {}
+/** The lock was held and can no longer be relied on. */
+export class LockLostError extends LockError {
+  readonly reason: LostReason
+}
+/** Another kind of lock, or other data, lies at this name; nothing was changed. */
+export class ForeignKindError extends LockError {}
+/** An argument or option is not acceptable; nothing was sent to Redis. */
+export class InvalidArgumentError extends LockError {}
+/** The client is closed. */
+export class ClosedError extends LockError {}
+/** The client belongs to the parent process; open a new client in this one. */
+export class ForkedError extends LockError {}
+/** The server did not answer in time or cannot be reached. */
+export class UnavailableError extends LockError {}
+/** The server refused the user name or password. */
+export class AuthError extends LockError {}
+/** The server's access rules (ACL) do not allow a command this lock needs. */
+export class DeniedError extends LockError {}
+/** The server answered with an error. */
+export class ServerError extends LockError {}
+/** Fewer replicas than asked for acknowledged the lock; it was rolled back. */
+export class NotReplicatedError extends LockError {}
+/** The keys of this lock fall into different slots of a cluster. */
+export class NameNotClusterableError extends LockError {}
+/** A fault in redlatch itself; please report it. */
+export class InternalError extends LockError {}

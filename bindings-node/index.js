@@ -1,0 +1,9 @@
+'use strict'
+const { internal, ...errors } = require('./lib/errors.js')
+
+module.exports = {
+  Client: require('./lib/client.js').Client,
+  Lock: require('./lib/lock.js').Lock,
+  Hold: require('./lib/hold.js').Hold,
+  ...errors,
+}

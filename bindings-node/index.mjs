@@ -1,0 +1,24 @@
+// The same classes for `import`: one instance, whichever way it is loaded.
+import redlatch from './index.js'
+
+export const {
+  Client,
+  Lock,
+  Hold,
+  LockError,
+  LockTimeoutError,
+  LockCancelledError,
+  NotOwnerError,
+  LockLostError,
+  ForeignKindError,
+  InvalidArgumentError,
+  ClosedError,
+  ForkedError,
+  UnavailableError,
+  AuthError,
+  DeniedError,
+  ServerError,
+  NotReplicatedError,
+  NameNotClusterableError,
+  InternalError,
+} = redlatch

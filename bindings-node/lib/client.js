@@ -1,0 +1,76 @@
+'use strict'
+const diagnostics = require('node:diagnostics_channel')
+const { EventEmitter } = require('node:events')
+const { InvalidArgumentError, internal } = require('./errors.js')
+const { border, clients, resultOf, tellEvents } = require('./border.js')
+const { Lock } = require('./lock.js')
+const { camel } = require('./names.js')
+const { shown, split, text } = require('./options.js')
+const { unwrap } = internal
+
+const channel = diagnostics.channel('redlatch')
+const collected = new FinalizationRegistry((id) => clients.delete(id))
+
+class Client extends EventEmitter {
+  #native
+
+  constructor(url, options) {
+    super()
+    if (options === undefined && typeof url === 'object' && url !== null) [url, options] = [undefined, url]
+    const { names, values } = split(options, [])
+    this.#native = unwrap(border.client(text('the URL', url ?? urlOfTheEnvironment()), names, values))
+    const { id } = this.#native
+    clients.set(id, new WeakRef(this))
+    collected.register(this, id)
+  }
+
+  static async connect(url, options) {
+    const client = new this(url, options)
+    try {
+      await resultOf(client.#native.ready())
+    } catch (error) {
+      await client.close()
+      throw error
+    }
+    return client
+  }
+
+  lock(name, options) {
+    const { own, names, values } = split(options, ['context'])
+    if (own.context !== undefined && typeof own.context !== 'boolean') {
+      throw new InvalidArgumentError(`context is ${shown(own.context)}; give it true or false`)
+    }
+    const nativeLock = unwrap(this.#native.lock(text('the lock name', name), names, values))
+    return new Lock(nativeLock, this, name, own.context ?? false)
+  }
+
+  stats() {
+    return Object.fromEntries(this.#native.stats().map(({ name, value }) => [camel(name), value]))
+  }
+
+  close(limit) {
+    return resultOf(this.#native.close(limit))
+  }
+
+  async [Symbol.asyncDispose]() {
+    await this.close()
+  }
+
+  [tellEvents]() {
+    for (const event of this.#native.events()) {
+      // Later, because a listener may throw.
+      process.nextTick(() => {
+        if (channel.hasSubscribers) channel.publish({ ...event, client: this })
+        this.emit('event', event)
+      })
+    }
+  }
+}
+
+function urlOfTheEnvironment() {
+  const url = process.env.REDLATCH_URL
+  if (url) return url
+  throw new InvalidArgumentError('no URL is given and REDLATCH_URL is not set; give one as redis://host:port')
+}
+
+module.exports = { Client }

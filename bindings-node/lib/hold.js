@@ -1,0 +1,131 @@
+'use strict'
+const { AsyncLocalStorage } = require('node:async_hooks')
+const { LockLostError, internal } = require('./errors.js')
+const { Failed, answerTo, border, holds, resultOf } = require('./border.js')
+const { errorFrom, lostError, unwrap } = internal
+
+// What must outlive the Hold object until the hold is released: whom to tell of a loss.
+class State {
+  lost // the number of the reason
+  controller
+  inContext
+  released
+
+  constructor(id, lock, client) {
+    this.id = id
+    this.lock = lock
+    this.client = client
+  }
+
+  tellLost(reason) {
+    if (this.lost !== undefined) return
+    this.lost = reason
+    const error = this.error()
+    if (this.controller !== undefined) this.inContext(() => this.controller.abort(error))
+    // Later, because a listener may throw.
+    process.nextTick(() => this.client.emit('lost', error))
+  }
+
+  error() {
+    return lostError(this.lock.name, this.lost)
+  }
+}
+
+// A Hold was garbage-collected. If it had not been released, it ends with its lease.
+const collected = new FinalizationRegistry(({ id, name }) => {
+  holds.delete(id)
+  if (!border.abandon(id)) return
+  const text = `a hold of the lock ${JSON.stringify(name)} was garbage-collected without release(); it ends with its lease`
+  process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
+})
+
+class Hold {
+  #state
+  #token
+
+  constructor(id, lock, client, token) {
+    this.#state = new State(id, lock, client)
+    this.#token = token
+    holds.set(id, this.#state)
+    collected.register(this, { id, name: lock.name })
+  }
+
+  get name() {
+    return this.#state.lock.name
+  }
+
+  get isHeld() {
+    return border.isHeld(this.#state.id)
+  }
+
+  get remaining() {
+    return border.remaining(this.#state.id)
+  }
+
+  get holdCount() {
+    return border.holdCount(this.#state.id)
+  }
+
+  get fencingToken() {
+    return this.#token
+  }
+
+  get signal() {
+    const state = this.#state
+    if (state.controller === undefined) {
+      state.controller = new AbortController()
+      // The loss is told from outside of every context; whoever listens wants to be in this one.
+      state.inContext = AsyncLocalStorage.snapshot()
+      if (state.lost !== undefined) state.controller.abort(state.error())
+    }
+    return state.controller.signal
+  }
+
+  check() {
+    if (this.#state.lost !== undefined) throw this.#state.error()
+    unwrap(border.check(this.#state.id))
+  }
+
+  reenter(options) {
+    return this.#state.lock.acquire({ ...options, hold: this })
+  }
+
+  async extend(lease) {
+    await resultOf(border.extend(this.#state.id, Number(lease)))
+  }
+
+  release() {
+    return (this.#state.released ??= this.#release())
+  }
+
+  async #release() {
+    const state = this.#state
+    const answer = await answerTo(unwrap(border.release(state.id)))
+    holds.delete(state.id)
+    if (!(answer instanceof Failed)) return true
+    const error = errorFrom(answer.failure)
+    if (!(error instanceof LockLostError)) throw error
+    state.tellLost(answer.failure.reason)
+    return false
+  }
+
+  async [Symbol.asyncDispose]() {
+    await this.release()
+  }
+
+  // The number by which the native part knows a hold.
+  static idOf(hold) {
+    return hold.#state.id
+  }
+
+  static isHold(value) {
+    return typeof value === 'object' && value !== null && #state in value
+  }
+
+  // The error of a hold that is known to be lost.
+  static lossOf(hold) {
+    return hold.#state.error()
+  }
+}
+
+module.exports = { Hold }

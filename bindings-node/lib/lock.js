@@ -1,0 +1,120 @@
+'use strict'
+const { AsyncLocalStorage } = require('node:async_hooks')
+const native = require('./native.js')
+const { InvalidArgumentError, LockTimeoutError } = require('./errors.js')
+const { resultOf } = require('./border.js')
+const { Hold } = require('./hold.js')
+const { shown, split } = require('./options.js')
+
+const OWN = ['signal', 'key', 'hold', 'context']
+
+// The number of the asynchronous context, for locks that are re-entered by context.
+const contexts = new AsyncLocalStorage()
+
+class Lock {
+  #native
+  #client
+  #name
+  #context
+
+  constructor(nativeLock, client, name, context) {
+    this.#native = nativeLock
+    this.#client = client
+    this.#name = name
+    this.#context = context
+  }
+
+  get name() {
+    return this.#name
+  }
+
+  async acquire(options) {
+    const { own, names, values } = split(options, OWN)
+    const { signal } = own
+    checkSignal(signal)
+    signal?.throwIfAborted()
+    const id = this.#start(own, names, values)
+    const token = await resultOf(id, signal)
+    return new Hold(id, this, this.#client, token ?? undefined)
+  }
+
+  #start({ key, hold, context = this.#context }, names, values) {
+    if (hold === undefined) {
+      const number = context ? contexts.getStore() : undefined
+      return this.#native.acquire(keyOf(key), number, names, values)
+    }
+    if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
+    if (!Hold.isHold(hold)) throw new InvalidArgumentError(`hold is ${shown(hold)}; give it a Hold`)
+    return this.#native.reenter(Hold.idOf(hold), names, values)
+  }
+
+  async tryAcquire(options) {
+    try {
+      return await this.acquire({ ...options, wait: 0 })
+    } catch (error) {
+      if (error instanceof LockTimeoutError) return null
+      throw error
+    }
+  }
+
+  async using(options, fn) {
+    if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
+    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
+    const context = options?.context ?? this.#context
+    if (!context || contexts.getStore() !== undefined) return this.#using(options, fn)
+    return contexts.run(native.newContext(), () => this.#using(options, fn))
+  }
+
+  async #using(options, fn) {
+    const hold = await this.acquire(options)
+    let result
+    try {
+      result = await fn(hold)
+    } catch (error) {
+      await releaseAfter(error, hold)
+      throw error
+    }
+    if (!(await hold.release())) throw Hold.lossOf(hold)
+    return result
+  }
+
+  async isLocked() {
+    return (await this.holder()) !== null
+  }
+
+  holder() {
+    return resultOf(this.#native.holder())
+  }
+
+  forceRelease() {
+    return resultOf(this.#native.forceRelease())
+  }
+}
+
+// The error of the function comes first; that the hold was lost, or not released, is told as its cause.
+async function releaseAfter(error, hold) {
+  let cause
+  try {
+    if (await hold.release()) return
+    cause = Hold.lossOf(hold)
+  } catch (failure) {
+    cause = failure
+  }
+  if (error instanceof Error && error !== cause && error.cause === undefined && Object.isExtensible(error)) {
+    Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
+  }
+}
+
+function checkSignal(signal) {
+  if (signal === undefined) return
+  if (typeof signal?.aborted !== 'boolean' || typeof signal.addEventListener !== 'function') {
+    throw new InvalidArgumentError(`signal is ${shown(signal)}; give it an AbortSignal`)
+  }
+}
+
+function keyOf(key) {
+  if (key === undefined || typeof key === 'number' || typeof key === 'bigint') return key
+  throw new InvalidArgumentError(`key is ${shown(key)}; give it a whole number`)
+}
+
+module.exports = { Lock }

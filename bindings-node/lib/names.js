@@ -1,0 +1,9 @@
+'use strict'
+// Options, counters and error names are spelled as JavaScript does, by rule: the core's `watchdog_lease` is
+// `watchdogLease` here. There is no list to keep in step.
+
+const camel = (name) => name.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase())
+const snake = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+const pascal = (name) => camel(`_${name}`)
+
+module.exports = { camel, snake, pascal }

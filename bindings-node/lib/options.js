@@ -1,0 +1,43 @@
+'use strict'
+// Takes an object of options apart: those that mean something in JavaScript only, and those of the core.
+
+const { InvalidArgumentError } = require('./errors.js')
+const { snake } = require('./names.js')
+
+const NONE = Object.freeze({})
+
+// `own` names the options of JavaScript. An option that is `undefined` was not given; `null` means the default.
+function split(options, own) {
+  if (options === undefined) return { own: NONE }
+  if (options === null || typeof options !== 'object') {
+    throw new InvalidArgumentError(`the options are ${shown(options)}; give an object`)
+  }
+  const parts = { own: {}, names: [], values: [] }
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined) continue
+    if (own.includes(name)) {
+      parts.own[name] = value
+    } else if (value === null || ['number', 'boolean', 'string'].includes(typeof value)) {
+      parts.names.push(snake(name))
+      parts.values.push(value)
+    } else {
+      throw new InvalidArgumentError(`${name} is ${shown(value)}; give it a number, a boolean or a string`)
+    }
+  }
+  return parts
+}
+
+// A value as an error shows it: its type if it is too big to be shown.
+function shown(value) {
+  const simple = value === null || ['undefined', 'number', 'boolean', 'bigint'].includes(typeof value)
+  return simple ? String(value) : typeof value === 'string' ? JSON.stringify(value) : `of type ${typeof value}`
+}
+
+// A string that can be written as UTF-8.
+function text(what, value) {
+  if (typeof value !== 'string') throw new InvalidArgumentError(`${what} is ${shown(value)}; give it a string`)
+  if (value.isWellFormed()) return value
+  throw new InvalidArgumentError(`${what} ${JSON.stringify(value)} has half of a surrogate pair; give it whole characters`)
+}
+
+module.exports = { split, shown, text }

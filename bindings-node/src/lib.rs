@@ -1,0 +1,266 @@
+//! The Node.js face: scalars in, scalars out.
+//!
+//! Classes, promises and errors are made by the JavaScript in `lib/`; everything that has a meaning is the core's.
+//! Each JavaScript environment (the main thread, each worker) has one [`Border`], which the engines' threads wake
+//! through one thread-safe function and which hands over all answers at once.
+
+mod border;
+pub mod tables;
+mod values;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use napi::Either;
+use napi::bindgen_prelude::{Env, Function};
+use napi_derive::napi;
+use redlatch::{AcquireOptions, Key, LockOptions, OptionValue, read_duration};
+
+use border::{Id, State};
+use values::{Batch, Failure, Names, Outcome, Stat, Told, Values, caught, set_all};
+
+/// The answers, holds and clients of one JavaScript environment.
+#[napi]
+pub struct Border(Rc<State>);
+
+#[napi]
+impl Border {
+    /// `drain` is called when answers wait; it keeps the event loop alive only while a call is unanswered.
+    #[napi(constructor)]
+    pub fn new(env: Env, drain: Function<(), ()>) -> napi::Result<Self> {
+        State::new(env, drain).map(Border)
+    }
+
+    /// Makes a client. No I/O.
+    #[napi]
+    pub fn client(&self, url: String, names: Names, values: Values) -> Outcome<Client> {
+        caught(|| {
+            let mut builder = redlatch::Client::builder(&url);
+            set_all(&names, &values, |name, value| builder.set(name, value))?;
+            let client = builder.build()?;
+            Ok(Client(Rc::new(Shared {
+                client,
+                state: self.0.clone(),
+                id: self.0.next_id(),
+                told: Cell::new(false),
+            })))
+        })
+    }
+
+    /// Takes all answers.
+    #[napi]
+    pub fn drain(&self) -> Outcome<Batch> {
+        caught(|| Ok(self.0.drain()))
+    }
+
+    /// Whether the call was cancelled before its answer was drained. What it may have won is released.
+    #[napi]
+    pub fn cancel(&self, call: Id) -> bool {
+        self.0.cancel(call)
+    }
+
+    /// Whether the hold can be relied on now.
+    #[napi]
+    pub fn is_held(&self, hold: Id) -> bool {
+        self.0.read(hold, false, redlatch::Guard::is_held)
+    }
+
+    /// Nothing, or why the hold cannot be relied on.
+    #[napi]
+    pub fn check(&self, hold: Id) -> Outcome<()> {
+        caught(|| self.0.held(hold, redlatch::Guard::check)?)
+    }
+
+    /// How long the hold can be relied on, in milliseconds.
+    #[napi]
+    pub fn remaining(&self, hold: Id) -> f64 {
+        self.0.read(hold, 0.0, |guard| guard.remaining().as_secs_f64() * 1000.0)
+    }
+
+    /// How many levels the hold has.
+    #[napi]
+    pub fn hold_count(&self, hold: Id) -> u32 {
+        self.0.read(hold, 0, redlatch::Guard::hold_count)
+    }
+
+    /// Gives the level back.
+    #[napi]
+    pub fn release(&self, hold: Id) -> Outcome<Id> {
+        caught(|| Ok(self.0.ask(self.0.take(hold)?.release())))
+    }
+
+    /// Makes the lock live at least so many milliseconds from now.
+    #[napi]
+    pub fn extend(&self, hold: Id, lease: f64) -> Outcome<Id> {
+        caught(|| {
+            let lease = read_duration("lease", OptionValue::Millis(lease))?;
+            Ok(self.0.ask(self.0.held(hold, |guard| guard.extend(lease))?))
+        })
+    }
+
+    /// The JavaScript object of the hold was garbage-collected; whether it had not been released.
+    #[napi]
+    pub fn abandon(&self, hold: Id) -> bool {
+        self.0.take(hold).map(redlatch::Guard::abandon).is_ok()
+    }
+}
+
+/// A number for an asynchronous context: its acquisitions are one owner.
+#[napi]
+pub fn new_context() -> Id {
+    match Key::new_task() {
+        Key::Task(number) => number as Id,
+        _ => 0,
+    }
+}
+
+struct Shared {
+    client: redlatch::Client,
+    state: Rc<State>,
+    id: Id,
+    /// Whether the engine knows whom to tell of events.
+    told: Cell<bool>,
+}
+
+impl Shared {
+    /// Has the border woken by events, from the first call on: before that there is no engine.
+    fn listen(&self) -> redlatch::Result<()> {
+        if !self.told.replace(true) {
+            self.client.on_events(self.state.bell(self.id))?;
+        }
+        Ok(())
+    }
+
+    fn ask<T>(&self, operation: redlatch::Operation<T>) -> redlatch::Result<Id> {
+        self.listen()?;
+        Ok(self.state.ask(operation))
+    }
+}
+
+/// A client.
+#[napi]
+pub struct Client(Rc<Shared>);
+
+#[napi]
+impl Client {
+    /// What names the client in a batch.
+    #[napi(getter)]
+    pub fn id(&self) -> Id {
+        self.0.id
+    }
+
+    /// Answered when the server is reached.
+    #[napi]
+    pub fn ready(&self) -> Outcome<Id> {
+        caught(|| self.0.ask(self.0.client.ready()))
+    }
+
+    /// Names a lock. No I/O.
+    #[napi]
+    pub fn lock(&self, name: String, names: Names, values: Values) -> Outcome<Lock> {
+        caught(|| {
+            let mut options = self.0.client.lock_options();
+            set_all(&names, &values, |name, value| options.set(name, value))?;
+            let lock = self.0.client.lock_with(&name, options.clone())?;
+            Ok(Lock { lock, options, client: self.0.clone() })
+        })
+    }
+
+    /// The counters.
+    #[napi]
+    pub fn stats(&self) -> Vec<Stat> {
+        self.0.client.stats().entries().into_iter().map(Stat::from).collect()
+    }
+
+    /// Takes the events.
+    #[napi]
+    pub fn events(&self) -> Vec<Told> {
+        self.0.client.events().into_iter().map(Told::from).collect()
+    }
+
+    /// Closes within a limit in milliseconds, or within the client's own.
+    #[napi]
+    pub fn close(&self, limit: Option<f64>) -> Outcome<Id> {
+        caught(|| {
+            let limit =
+                limit.map(|limit| read_duration("close_limit", OptionValue::Millis(limit))).transpose()?;
+            Ok(self.0.state.ask(match limit {
+                Some(limit) => self.0.client.close_within(limit),
+                None => self.0.client.close(),
+            }))
+        })
+    }
+}
+
+/// A lock.
+#[napi]
+pub struct Lock {
+    lock: redlatch::Lock,
+    options: LockOptions,
+    client: Rc<Shared>,
+}
+
+#[napi]
+impl Lock {
+    /// Acquires as an owner of its own, or as the owner behind a number or a context.
+    #[napi]
+    pub fn acquire(
+        &self,
+        key: Option<Either<f64, napi::bindgen_prelude::BigInt>>,
+        context: Option<Id>,
+        names: Names,
+        values: Values,
+    ) -> Outcome<Id> {
+        caught(|| {
+            let mut options = acquire_options(&names, &values)?;
+            if let Some(number) = context {
+                options = options.key(Key::Task(number as u64));
+            }
+            if let Some(key) = key {
+                options = options.key(values::key(key)?);
+            }
+            self.client.ask(self.lock.acquire_with(options))
+        })
+    }
+
+    /// Acquires once more as the owner of a hold.
+    #[napi]
+    pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Outcome<Id> {
+        caught(|| {
+            let options = acquire_options(&names, &values)?;
+            self.client.state.held(hold, |guard| match guard.name() == self.lock.name() {
+                true => self.client.ask(guard.reenter_with(&self.options, options)),
+                false => Err(values::other_lock(guard.name())),
+            })?
+        })
+    }
+
+    /// Asks who holds the lock.
+    #[napi]
+    pub fn holder(&self) -> Outcome<Id> {
+        caught(|| self.client.ask(self.lock.holder()))
+    }
+
+    /// Deletes the lock whoever holds it.
+    #[napi]
+    pub fn force_release(&self) -> Outcome<Id> {
+        caught(|| self.client.ask(self.lock.force_release()))
+    }
+}
+
+fn acquire_options(names: &Names, values: &Values) -> redlatch::Result<AcquireOptions> {
+    let mut options = AcquireOptions::new();
+    set_all(names, values, |name, value| options.set(name, value))?;
+    Ok(options)
+}
+
+impl From<redlatch::Error> for Failure {
+    fn from(error: redlatch::Error) -> Self {
+        Failure {
+            kind: error.kind().number().into(),
+            message: error.message().to_owned(),
+            lock_name: error.lock_name().map(str::to_owned),
+            reason: error.lost_reason().map(|reason| reason.number().into()),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The core's tables, read once when the package is loaded.
+
+use napi_derive::napi;
+use redlatch::{ErrorKind, LostReason, all_options};
+
+/// One row of the table of errors or of lost reasons.
+#[napi(object)]
+pub struct Row {
+    /// The stable number.
+    pub number: u32,
+    /// The name, in the core's spelling.
+    pub name: String,
+    /// Whether the same call can succeed later.
+    pub retryable: bool,
+    /// One sentence for people.
+    pub meaning: String,
+}
+
+/// Every kind of error.
+#[napi]
+pub fn error_kinds() -> Vec<Row> {
+    let row = |kind: &ErrorKind| Row {
+        number: kind.number().into(),
+        name: kind.name().to_owned(),
+        retryable: kind.retryable(),
+        meaning: kind.meaning().to_owned(),
+    };
+    ErrorKind::ALL.iter().map(row).collect()
+}
+
+/// Every reason for which a hold can be lost.
+#[napi]
+pub fn lost_reasons() -> Vec<Row> {
+    let row = |reason: &LostReason| Row {
+        number: reason.number().into(),
+        name: reason.name().to_owned(),
+        retryable: reason.retryable(),
+        meaning: reason.meaning().to_owned(),
+    };
+    LostReason::ALL.iter().map(row).collect()
+}
+
+/// One option.
+#[napi(object)]
+pub struct OptionRow {
+    /// The name, in the core's spelling.
+    pub name: String,
+    /// Where it can be given.
+    pub scope: String,
+    /// What it is.
+    pub r#type: String,
+}
+
+/// Every option there is.
+#[napi]
+pub fn options() -> Vec<OptionRow> {
+    let row = |info: &redlatch::OptionInfo| OptionRow {
+        name: info.name.to_owned(),
+        scope: format!("{:?}", info.scope).to_lowercase(),
+        r#type: format!("{:?}", info.r#type),
+    };
+    all_options().map(row).collect()
+}

@@ -1,0 +1,192 @@
+//! What crosses the border, and how it is converted.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use napi::Either;
+use napi::bindgen_prelude::{BigInt, Either4, Either5, Null};
+use napi_derive::napi;
+use redlatch::{Error, ErrorKind, Event, Key, LostReason, OptionValue, Result};
+
+use crate::border::Id;
+
+/// Names of options, in the core's spelling; absent when there are none.
+pub(crate) type Names = Option<Vec<String>>;
+/// Their values, in the same order.
+pub(crate) type Values = Option<Vec<Either4<f64, bool, String, Null>>>;
+/// What a function returns that can fail: nothing is thrown across the border.
+pub(crate) type Outcome<T> = Either<T, Failure>;
+
+/// An error of the core, to be made into one of JavaScript's.
+#[napi(object)]
+pub struct Failure {
+    /// The number of its kind.
+    pub kind: u32,
+    /// The text without the name of the lock.
+    pub message: String,
+    /// The lock it concerns.
+    pub lock_name: Option<String>,
+    /// The number of the lost reason.
+    pub reason: Option<u32>,
+}
+
+/// Runs what may fail or panic: both are told, neither crosses the border by itself.
+pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T>) -> Outcome<T> {
+    let result = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(Error::new(ErrorKind::Internal, format!("a panic in the Node.js binding: {text}")))
+    });
+    match result {
+        Ok(value) => Either::A(value),
+        Err(error) => Either::B(error.into()),
+    }
+}
+
+/// Sets options one by one.
+pub(crate) fn set_all(
+    names: &Names,
+    values: &Values,
+    mut set: impl FnMut(&str, OptionValue<'_>) -> Result<()>,
+) -> Result<()> {
+    for (name, value) in names.iter().flatten().zip(values.iter().flatten()) {
+        set(
+            name,
+            match value {
+                Either4::A(number) => OptionValue::Millis(*number),
+                Either4::B(flag) => OptionValue::Flag(*flag),
+                Either4::C(text) => OptionValue::Text(text),
+                Either4::D(_) => OptionValue::Unset,
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// A re-entry key that the caller gave.
+pub(crate) fn key(key: Either<f64, BigInt>) -> Result<Key> {
+    let (number, shown) = match key {
+        Either::A(number) => {
+            let whole = number as u64;
+            ((whole as f64 == number && number.is_sign_positive()).then_some(whole), number.to_string())
+        }
+        Either::B(big) => {
+            let (negative, number, lossless) = big.get_u64();
+            ((lossless && !negative).then_some(number), "a BigInt out of range".to_owned())
+        }
+    };
+    let refused = || format!("key is {shown}; give it a whole number that is not negative");
+    number.map(Key::Explicit).ok_or_else(|| Error::new(ErrorKind::InvalidArgument, refused()))
+}
+
+/// The hold given for re-entry belongs to another lock.
+pub(crate) fn other_lock(name: &str) -> Error {
+    let text =
+        format!("the hold is one of the lock {name:?}; enter that lock with it, or acquire this one without");
+    Error::new(ErrorKind::InvalidArgument, text)
+}
+
+/// A value in a [`Batch`].
+type Value = Either5<Null, bool, BigInt, Holder, Vec<String>>;
+
+/// All answers that wait, each list with the id of the call before each value.
+#[napi(object)]
+#[derive(Default)]
+pub struct Batch {
+    /// Calls that succeeded, with what they gave.
+    pub done: Vec<Either<Id, Value>>,
+    /// Calls that failed.
+    pub failed: Option<Vec<Either<Id, Failure>>>,
+    /// Holds that were lost, with the number of the reason.
+    pub lost: Option<Vec<Id>>,
+    /// Clients with events.
+    pub eventful: Vec<Id>,
+}
+
+impl Batch {
+    fn done(&mut self, id: Id, value: Value) {
+        self.done.push(Either::A(id));
+        self.done.push(Either::B(value));
+    }
+
+    pub(crate) fn granted(&mut self, id: Id, token: Option<u64>) {
+        self.done(id, token.map_or(Either5::A(Null), |token| Either5::C(BigInt::from(token))));
+    }
+
+    pub(crate) fn lost(&mut self, id: Id, reason: LostReason) {
+        self.lost.get_or_insert_default().extend([id, Id::from(reason.number())]);
+    }
+
+    pub(crate) fn answered(&mut self, id: Id, outcome: redlatch::Outcome) {
+        use redlatch::Outcome;
+        match outcome {
+            Outcome::Failed(error) => {
+                self.failed.get_or_insert_default().extend([Either::A(id), Either::B(error.into())]);
+            }
+            Outcome::Forced(deleted) => self.done(id, Either5::B(deleted)),
+            Outcome::Inspected(Some(holder)) => self.done(id, Either5::D(holder.into())),
+            Outcome::Closed(names) => self.done(id, Either5::E(names)),
+            _ => self.done(id, Either5::A(Null)),
+        }
+    }
+}
+
+/// Who holds a lock.
+#[napi(object)]
+pub struct Holder {
+    /// The owner as it stands in Redis.
+    pub owner: String,
+    /// Its hold count.
+    pub count: u32,
+    /// How long the lock lives without a renewal, in milliseconds.
+    pub remaining: Either<f64, Null>,
+}
+
+impl From<redlatch::Holder> for Holder {
+    fn from(holder: redlatch::Holder) -> Self {
+        let remaining = holder.remaining.map(|time| time.as_secs_f64() * 1000.0);
+        Holder {
+            owner: holder.owner,
+            count: holder.count,
+            remaining: remaining.map_or(Either::B(Null), Either::A),
+        }
+    }
+}
+
+/// One event.
+#[napi(object)]
+pub struct Told {
+    /// What happened.
+    pub kind: String,
+    /// How much it matters.
+    pub level: String,
+    /// The lock it concerns.
+    pub lock_name: Option<String>,
+    /// A sentence for people.
+    pub text: String,
+}
+
+impl From<Event> for Told {
+    fn from(event: Event) -> Self {
+        Told {
+            kind: event.kind.to_owned(),
+            level: format!("{:?}", event.level).to_lowercase(),
+            lock_name: event.lock.map(|name| name.to_string()),
+            text: event.text,
+        }
+    }
+}
+
+/// One counter.
+#[napi(object)]
+pub struct Stat {
+    /// Its name, in the core's spelling.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+}
+
+impl From<(&'static str, u64)> for Stat {
+    fn from((name, value): (&'static str, u64)) -> Self {
+        Stat { name: name.to_owned(), value: value as f64 }
+    }
+}

@@ -1,0 +1,201 @@
+'use strict'
+// What a lock does, seen by one client or two.
+
+const { test } = require('node:test')
+const assert = require('node:assert/strict')
+const { Client, Hold, Lock, LockTimeoutError, NotOwnerError, InvalidArgumentError } = require('../index.js')
+const { freshName, shared, until } = require('./support/index.js')
+
+const context = shared()
+
+test('a lock is held, seen by others, and given back', async () => {
+  const lock = context.client.lock(freshName())
+  assert.equal(await lock.isLocked(), false)
+  assert.equal(await lock.holder(), null)
+
+  const hold = await lock.acquire()
+  assert.ok(lock instanceof Lock && hold instanceof Hold)
+  assert.equal(hold.name, lock.name)
+  assert.equal(hold.isHeld, true)
+  assert.equal(hold.holdCount, 1)
+  assert.ok(hold.remaining > 1000)
+  assert.equal(hold.fencingToken, undefined)
+  hold.check()
+  assert.equal(await lock.isLocked(), true)
+  const holder = await lock.holder()
+  assert.match(holder.owner, /^[0-9a-f-]{36}:\d+$/)
+  assert.equal(holder.count, 1)
+  assert.ok(holder.remaining > 1000)
+
+  assert.equal(await hold.release(), true)
+  assert.equal(await lock.isLocked(), false)
+})
+
+test('release is idempotent, and a released hold is nobody\'s', async () => {
+  const hold = await context.client.lock(freshName()).acquire()
+  const [first, second] = await Promise.all([hold.release(), hold.release()])
+  assert.deepEqual([first, second, await hold.release()], [true, true, true])
+  assert.deepEqual([hold.isHeld, hold.remaining, hold.holdCount], [false, 0, 0])
+  assert.throws(() => hold.check(), NotOwnerError)
+  await assert.rejects(hold.extend(1000), NotOwnerError)
+  await assert.rejects(hold.reenter(), NotOwnerError)
+})
+
+test('acquisitions exclude each other, on one Lock object too', async () => {
+  const lock = context.client.lock(freshName())
+  let inside = 0
+  let most = 0
+  await Promise.all(
+    Array.from({ length: 20 }, () =>
+      lock.using(async () => {
+        inside += 1
+        most = Math.max(most, inside)
+        await new Promise(setImmediate)
+        inside -= 1
+      }),
+    ),
+  )
+  assert.equal(most, 1)
+})
+
+test('tryAcquire gives null when somebody holds the lock', async () => {
+  const name = freshName()
+  const other = await Client.connect(context.url)
+  const hold = await other.lock(name).acquire()
+  assert.equal(await context.client.lock(name).tryAcquire(), null)
+  await hold.release()
+  const mine = await context.client.lock(name).tryAcquire({ lease: 5000 })
+  assert.ok(mine.isHeld)
+  await mine.release()
+  await other.close()
+})
+
+test('a wait ends with LockTimeoutError', async () => {
+  const lock = context.client.lock(freshName())
+  const hold = await lock.acquire()
+  await assert.rejects(lock.acquire({ wait: 30 }), (error) => {
+    assert.ok(error instanceof LockTimeoutError)
+    assert.deepEqual(
+      [error.name, error.code, error.kind, error.lockName, error.retryable],
+      ['LockTimeoutError', 'ERR_REDLATCH_TIMEOUT', 'timeout', lock.name, true],
+    )
+    assert.match(error.stack, /lock\.test\.js/, 'the stack shows who waited')
+    return true
+  })
+  await hold.release()
+})
+
+test('a waiter gets the lock when it is released', async () => {
+  const lock = context.client.lock(freshName())
+  const hold = await lock.acquire()
+  const waiter = lock.acquire()
+  await hold.release()
+  const next = await waiter
+  assert.ok(next.isHeld)
+  await next.release()
+})
+
+test('a hold is entered again through itself', async () => {
+  const lock = context.client.lock(freshName())
+  const outer = await lock.acquire()
+  const inner = await outer.reenter()
+  assert.deepEqual([outer.holdCount, inner.holdCount, (await lock.holder()).count], [2, 2, 2])
+  const third = await lock.acquire({ hold: inner, wait: 1000 })
+  assert.equal(third.holdCount, 3)
+  await third.release()
+  await outer.release()
+  assert.equal(inner.isHeld, true)
+  assert.equal(inner.holdCount, 1)
+  assert.equal(await lock.isLocked(), true)
+  await inner.release()
+  assert.equal(await lock.isLocked(), false)
+})
+
+test('a hold does not open another lock', async () => {
+  const hold = await context.client.lock(freshName()).acquire()
+  await assert.rejects(context.client.lock(freshName()).acquire({ hold }), InvalidArgumentError)
+  await hold.release()
+})
+
+test('acquisitions with one key are one owner', async () => {
+  const lock = context.client.lock(freshName())
+  const first = await lock.acquire({ key: 7 })
+  const second = await lock.acquire({ key: 7n, wait: 1000 })
+  assert.equal(second.holdCount, 2)
+  await assert.rejects(lock.acquire({ key: 8, wait: 0 }), LockTimeoutError)
+  await first.release()
+  await second.release()
+})
+
+test('with context: true what is called inside enters again, what is beside waits', async () => {
+  const lock = context.client.lock(freshName(), { context: true })
+  const count = async () => lock.using({ wait: 1000 }, async (hold) => hold.holdCount)
+  assert.equal(await lock.using(() => count()), 2)
+  let inside = 0
+  await Promise.all(
+    [1, 2].map(() =>
+      lock.using(async () => {
+        inside += 1
+        assert.equal(inside, 1)
+        assert.equal(await count(), 2)
+        inside -= 1
+      }),
+    ),
+  )
+  assert.equal(await lock.isLocked(), false)
+  const outside = await lock.acquire()
+  await assert.rejects(lock.acquire({ wait: 0 }), LockTimeoutError)
+  await outside.release()
+})
+
+test('extend lets the lock live longer, never shorter', async () => {
+  const lock = context.client.lock(freshName(), { lease: 5000 })
+  const hold = await lock.acquire()
+  await hold.extend(60_000)
+  assert.ok(hold.remaining > 50_000)
+  await hold.extend(1000)
+  assert.ok(hold.remaining > 50_000)
+  assert.ok((await context.redis.send('PTTL', lock.name)) > 50_000)
+  await hold.release()
+})
+
+test('fencing tokens grow', async () => {
+  const lock = context.client.lock(freshName(), { fencing: true })
+  const tokens = []
+  for (let round = 0; round < 3; round += 1) {
+    await lock.using((hold) => tokens.push(hold.fencingToken))
+  }
+  assert.ok(tokens.every((token) => typeof token === 'bigint'))
+  assert.ok(tokens[0] < tokens[1] && tokens[1] < tokens[2])
+})
+
+test('using gives what the function gives, throws what it throws, and releases', async () => {
+  const lock = context.client.lock(freshName())
+  assert.equal(await lock.using(() => 42), 42)
+  assert.equal(await lock.using({ wait: 1000, lease: 5000 }, async (hold) => hold.name), lock.name)
+  const error = new Error('mine')
+  await assert.rejects(
+    lock.using(() => {
+      throw error
+    }),
+    (thrown) => thrown === error && thrown.cause === undefined,
+  )
+  assert.equal(await lock.isLocked(), false)
+})
+
+test('forceRelease deletes whoever holds', async () => {
+  const lock = context.client.lock(freshName())
+  assert.equal(await lock.forceRelease(), false)
+  const hold = await lock.acquire()
+  assert.equal(await lock.forceRelease(), true)
+  await until(() => hold.signal.aborted)
+  assert.equal(hold.signal.reason.reason, 'forced')
+  assert.equal(await hold.release(), false)
+})
+
+test('stats count', async () => {
+  await context.client.lock(freshName()).using(() => {})
+  const stats = context.client.stats()
+  assert.ok(stats.acquired > 0 && stats.released > 0 && stats.connects > 0)
+  assert.equal(typeof stats.eventsDropped, 'number')
+})

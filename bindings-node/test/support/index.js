@@ -1,0 +1,76 @@
+'use strict'
+// What the tests share: a server and a client per file, names that nobody else uses, and waiting for a condition.
+
+const { after, before } = require('node:test')
+const { execFile } = require('node:child_process')
+const { join } = require('node:path')
+const { setTimeout: sleep } = require('node:timers/promises')
+const { Client } = require('../../index.js')
+const { Connection, Server } = require('./server.js')
+
+const PACKAGE = join(__dirname, '../..')
+const LIMIT = 60_000
+
+// Starts a server before the tests of a file and stops it after them. Its fields are filled in by then.
+function shared(options) {
+  const context = { server: undefined, redis: undefined, client: undefined, url: undefined }
+  before(async () => {
+    context.server = await Server.start(options)
+    context.url = context.server.url
+    context.redis = await Connection.open(context.server.port)
+    context.client = await Client.connect(context.url)
+  })
+  after(async () => {
+    await context.client?.close()
+    context.redis?.end()
+    await context.server?.stop()
+  })
+  return context
+}
+
+let last = 0
+function freshName() {
+  last += 1
+  return `test:${process.pid}:${last}`
+}
+
+// Waits until `condition` is true or not null; asks often, because there is nothing to be awaited.
+async function until(condition, what = condition) {
+  const end = Date.now() + LIMIT
+  for (;;) {
+    const value = await condition()
+    if (value !== false && value !== null && value !== undefined) return value
+    if (Date.now() > end) throw new Error(`did not come true in ${LIMIT} ms: ${what}`)
+    await sleep(1)
+  }
+}
+
+// Waits for an event of an EventTarget.
+function aborted(signal) {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve(signal.reason)
+    else signal.addEventListener('abort', () => resolve(signal.reason), { once: true })
+  })
+}
+
+// Runs a script in a process of its own, with `redlatch` and the URL in reach; resolves with what became of it.
+function run(url, script, { flags = [], env = {} } = {}) {
+  const code = `'use strict'
+    const redlatch = require(${JSON.stringify(PACKAGE)})
+    const { Client } = redlatch
+    ${script}`
+  return runNode([...flags, '-e', code], { ...env, REDLATCH_URL: url })
+}
+
+function runNode(args, env = {}) {
+  const options = { env: { ...process.env, ...env }, timeout: LIMIT, killSignal: 'SIGKILL' }
+  return new Promise((resolve) => {
+    const began = performance.now()
+    execFile(process.execPath, args, options, (error, stdout, stderr) => {
+      const code = error === null ? 0 : (error.code ?? null)
+      resolve({ code, signal: error?.signal ?? null, stdout, stderr, took: performance.now() - began })
+    })
+  })
+}
+
+module.exports = { PACKAGE, Connection, Server, aborted, freshName, run, runNode, shared, until }

