@@ -211,9 +211,7 @@ impl Error {
     }
 
     pub(crate) fn lost(lock: &Arc<str>, reason: LostReason) -> Self {
-        let mut error = Self::new(ErrorKind::Lost, reason.meaning()).on(lock);
-        error.0.reason = Some(reason);
-        error
+        Self::from(reason).on(lock)
     }
 
     /// The same error, naming the lock it concerns.
@@ -240,6 +238,15 @@ impl Error {
     /// Why the hold was lost; only for [`ErrorKind::Lost`].
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.0.reason
+    }
+}
+
+/// What [`Outcome::Lost`](crate::Outcome::Lost) means as an error.
+impl From<LostReason> for Error {
+    fn from(reason: LostReason) -> Self {
+        let mut error = Self::new(ErrorKind::Lost, reason.meaning());
+        error.0.reason = Some(reason);
+        error
     }
 }
 

@@ -205,6 +205,14 @@ impl Guard {
         hold
     }
 
+    /// Ties the level to its key as well as to this guard: when the key's thread or task has ended,
+    /// the level is not renewed any more, whoever still has the guard.
+    pub fn tie_to_key(&self) {
+        if let Some(armed) = &self.0 {
+            armed.running.tell(Input::Detached { owner: armed.cell.owner, level: armed.level });
+        }
+    }
+
     /// For a handle that was garbage-collected without release: the level is not renewed any more,
     /// ends with its lease, and an event warns.
     pub fn abandon(self) {
