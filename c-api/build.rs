@@ -1,0 +1,9 @@
+//! Gives the shared library its name for the dynamic linker.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    // The number changes only when programs have to be compiled again.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libredlatch.so.0");
+    // Threads of the program have data with destructors in the library: it must never be unloaded.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

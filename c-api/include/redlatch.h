@@ -1,0 +1,419 @@
+/* redlatch.h - one distributed lock over Redis, compatible with Redisson's RLock.
+ *
+ *   redlatch_client *client = NULL;
+ *   redlatch_lock *lock = NULL;
+ *   if (redlatch_client_open(NULL, NULL, &client) != REDLATCH_OK ||       // NULL: REDLATCH_URL
+ *       redlatch_lock_new(client, "orders:42", NULL, &lock) != REDLATCH_OK ||
+ *       redlatch_lock_acquire(lock, REDLATCH_THREAD, 2500, REDLATCH_LOCK_LEASE, NULL) != REDLATCH_OK)
+ *       fprintf(stderr, "%s\n", redlatch_last_error());
+ *   else
+ *       redlatch_lock_release(lock, REDLATCH_THREAD);   // after the work
+ *   redlatch_lock_free(lock);
+ *   redlatch_client_close(client, REDLATCH_CLOSE_LIMIT);
+ *   redlatch_client_free(client);
+ *
+ * Answers. A call returns REDLATCH_OK, which is 0, or why it failed; redlatch_last_error() has the text.
+ * A NULL where it is not said to be allowed is refused with REDLATCH_INVALID_ARGUMENT, naming the
+ * parameter. Times are milliseconds. Nothing here prints, throws, or ends the program.
+ *
+ * Ownership. What a ..._new() or ..._open() call stores is yours; give it back with the ..._free() call of
+ * the same name, once, when no other call with it begins any more. Calls that are under way may end later:
+ * they keep what they need. The order does not matter; locks keep their client alive. Strings that you
+ * pass are copied; strings that you get are the library's. close() releases and reports, free() does no
+ * I/O: what is held then ends with its lease.
+ *
+ * Threads. Every handle may be used from any thread, by several at once. To end calls that wait in other
+ * threads, close the client: they return REDLATCH_CLOSED. A thread that ends while it holds a lock as
+ * REDLATCH_THREAD is not renewed any more; the lock ends with its lease. The library's own threads block
+ * all signals and call only the functions registered with ..._on_lost() and ..._on_event(). These must
+ * not throw.
+ *
+ * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED, releasing and freeing
+ * them does nothing, and a client opened there works. The parent notices nothing.
+ *
+ * The end of the program runs nothing of ours: what is held then ends with its lease. Close the client to
+ * release at once. The library stays loaded after dlclose(). */
+
+#ifndef REDLATCH_H
+#define REDLATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define REDLATCH_VERSION "0.1.0"
+#define REDLATCH_VERSION_MAJOR 0
+#define REDLATCH_VERSION_MINOR 1
+#define REDLATCH_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define REDLATCH_MUST_CHECK __attribute__((warn_unused_result))
+#else
+#define REDLATCH_MUST_CHECK
+#endif
+
+/** The values of redlatch_status: numbers are never changed and never used again. */
+enum {
+    /** Success. */
+    REDLATCH_OK = 0,
+    /** The lock was not acquired within the wait; nothing stays behind in Redis. */
+    REDLATCH_TIMEOUT = 1,
+    /** The waiting call was cancelled; whatever it may have acquired is released. */
+    REDLATCH_CANCELLED = 2,
+    /** The caller does not hold this lock. */
+    REDLATCH_NOT_OWNER = 3,
+    /** The lock was held and can no longer be relied on; the lost reason says why. */
+    REDLATCH_LOST = 4,
+    /** Another kind of lock, or other data, lies at this name; nothing was changed. */
+    REDLATCH_FOREIGN_KIND = 5,
+    /** An argument or option is not acceptable; nothing was sent to Redis. */
+    REDLATCH_INVALID_ARGUMENT = 16,
+    /** The client is closed. */
+    REDLATCH_CLOSED = 17,
+    /** The client belongs to the parent process; open a new client in this one. */
+    REDLATCH_FORKED = 18,
+    /** The server did not answer in time or cannot be reached. */
+    REDLATCH_UNAVAILABLE = 32,
+    /** The server refused the user name or password. */
+    REDLATCH_AUTH = 33,
+    /** The server's access rules (ACL) do not allow a command this lock needs. */
+    REDLATCH_DENIED = 34,
+    /** The server answered with an error. */
+    REDLATCH_SERVER = 35,
+    /** Fewer replicas than asked for acknowledged the lock; it was rolled back. */
+    REDLATCH_NOT_REPLICATED = 36,
+    /** The keys of this lock fall into different slots of a cluster. */
+    REDLATCH_NAME_NOT_CLUSTERABLE = 37,
+    /** A fault in redlatch itself; please report it. */
+    REDLATCH_INTERNAL = 99,
+};
+
+/** The values of redlatch_lost_reason. */
+enum {
+    /** The lease ended before it was renewed. */
+    REDLATCH_LOST_EXPIRED = 1,
+    /** The key was deleted, evicted or flushed. */
+    REDLATCH_LOST_DELETED = 2,
+    /** Somebody else holds the name, or other data lies there. */
+    REDLATCH_LOST_STOLEN = 3,
+    /** The lock was force-released through this client. */
+    REDLATCH_LOST_FORCED = 4,
+    /** The server could not be reached until the deadline. */
+    REDLATCH_LOST_UNREACHABLE = 5,
+    /** The client was closed while the lock was held. */
+    REDLATCH_LOST_CLOSED = 6,
+};
+
+/** For redlatch_client_close(): as long as the option close_limit says. */
+#define REDLATCH_CLOSE_LIMIT (-1)
+
+/** For following single locks; only with the option debug_events. */
+#define REDLATCH_LEVEL_DEBUG 0
+
+/** Connections coming and going. */
+#define REDLATCH_LEVEL_INFO 1
+
+/** Something a person should look at. */
+#define REDLATCH_LEVEL_WARN 2
+
+/** wait_ms: as long as it takes. */
+#define REDLATCH_FOREVER (-1)
+
+/** lease_ms: as the lock's options say, by default renewed for as long as it is held. */
+#define REDLATCH_LOCK_LEASE 0
+
+/**
+ * owner: the calling thread. Any other number is an owner of the program's own choice, for work that
+ * changes threads; it re-enters wherever it comes from.
+ */
+#define REDLATCH_THREAD 0
+
+/** No event waits. */
+#define REDLATCH_EVENT_NONE 0
+
+/** redlatch_lock_acquire_start() has ended: result says how. */
+#define REDLATCH_EVENT_ACQUIRE 1
+
+/** redlatch_lock_release_start() has ended: result says how. */
+#define REDLATCH_EVENT_RELEASE 2
+
+/** A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST. */
+#define REDLATCH_EVENT_LOST 3
+
+/**
+ * A connection to Redis under one identity, with a thread of its own that renews what is held. May be
+ * used from any thread, by several at once.
+ */
+typedef struct redlatch_client redlatch_client;
+
+/** A name on a client. May be used from any thread, by several at once. */
+typedef struct redlatch_lock redlatch_lock;
+
+/**
+ * A set of options, each a name and a value. May be used from any thread, by several at once, and
+ * for any number of clients and locks; later changes do not reach these.
+ */
+typedef struct redlatch_options redlatch_options;
+
+/** Why a hold was lost: one of REDLATCH_LOST_EXPIRED and the like. */
+typedef int32_t redlatch_lost_reason;
+
+/** What became of a call: REDLATCH_OK or the number of an error. */
+typedef int32_t redlatch_status;
+
+/**
+ * Told what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
+ * name of the lock or NULL, text a sentence. The strings are valid during the call only.
+ */
+typedef void (*redlatch_event_fn)(void *user,
+                                  int32_t level,
+                                  const char *kind,
+                                  const char *lock,
+                                  const char *text);
+
+/**
+ * Told once that owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
+ * (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
+ * here. There REDLATCH_THREAD would mean that thread.
+ */
+typedef void (*redlatch_lost_fn)(void *user,
+                                 uint64_t owner,
+                                 uint64_t token,
+                                 redlatch_lost_reason reason);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The text of the calling thread's last failure, "" if none of its calls has failed. Valid until
+ * another call of this thread fails. It never contains a password.
+ */
+const char *redlatch_last_error(void);
+
+/** Why the hold was lost, if the calling thread's last failure was REDLATCH_LOST; else 0. */
+redlatch_lost_reason redlatch_last_lost_reason(void);
+
+/** The name of a status, as in every language: "timeout", "not_owner", ... Static, never NULL. */
+const char *redlatch_status_name(redlatch_status status);
+
+/** The name of a reason for a loss: "expired", "deleted", ... Static, never NULL. */
+const char *redlatch_lost_reason_name(redlatch_lost_reason reason);
+
+/** Whether the same call can succeed later without changing anything. */
+bool redlatch_status_retryable(redlatch_status status);
+
+/** The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the header. */
+const char *redlatch_version(void);
+
+/** Makes an empty set of options. Free it with redlatch_options_free(). */
+redlatch_status redlatch_options_new(redlatch_options **options);
+
+/**
+ * Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s", "10m"
+ * or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands for the
+ * default. An option of a lock that is given to a client is the default of its locks.
+ */
+redlatch_status redlatch_options_set(redlatch_options *options,
+                                     const char *name,
+                                     const char *value);
+
+/** Frees a set of options; NULL is allowed. */
+void redlatch_options_free(redlatch_options *options);
+
+/**
+ * Opens a client and waits until the server is reached. url is
+ * "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment variable
+ * REDLATCH_URL. options may be NULL. Close the client and free it with redlatch_client_free().
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_client_open(const char *url,
+                                     const redlatch_options *options,
+                                     redlatch_client **client);
+
+/**
+ * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
+ * most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
+ * REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
+ * same. Closing twice is no error.
+ */
+redlatch_status redlatch_client_close(redlatch_client *client,
+                                      int64_t wait_ms);
+
+/**
+ * Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of this
+ * client stay usable until they are freed too, but nothing calls the program's event function any more.
+ */
+void redlatch_client_free(redlatch_client *client);
+
+/**
+ * Has told called with user for everything that happens, from a thread of the library; NULL stops it.
+ * The function may call anything here. When this returns, the former function is not running and will
+ * not be called again, unless it is the function itself that calls.
+ */
+redlatch_status redlatch_client_on_event(redlatch_client *client,
+                                         redlatch_event_fn told,
+                                         void *user);
+
+/**
+ * A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown name is
+ * refused with the list of all.
+ */
+redlatch_status redlatch_client_stats(redlatch_client *client,
+                                      const char *name,
+                                      uint64_t *count);
+
+/**
+ * A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never read,
+ * write or close it. It is the same one every time and is valid until the client is freed.
+ */
+redlatch_status redlatch_client_event_fd(redlatch_client *client,
+                                         int *fd);
+
+/**
+ * Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are added to
+ * those that the client was opened with. Free it with redlatch_lock_free().
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_new(redlatch_client *client,
+                                  const char *name,
+                                  const redlatch_options *options,
+                                  redlatch_lock **lock);
+
+/** The same for a name of length bytes, which needs no final NUL and may contain some. */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_new_n(redlatch_client *client,
+                                    const char *name,
+                                    size_t length,
+                                    const redlatch_options *options,
+                                    redlatch_lock **lock);
+
+/**
+ * Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but not
+ * renewed any more either, so that it ends with its lease; an event warns. What was started on it is
+ * cancelled and gives no event. When this returns, no call of its lost function is running, unless that
+ * function is the caller.
+ */
+void redlatch_lock_free(redlatch_lock *lock);
+
+/**
+ * Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once, REDLATCH_FOREVER
+ * waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is REDLATCH_LOCK_LEASE or
+ * a lease that is never renewed. *token, unless token is NULL, is the fencing token, 0 without the option
+ * fencing. Give back every level with redlatch_lock_release().
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_acquire(redlatch_lock *lock,
+                                      uint64_t owner,
+                                      int64_t wait_ms,
+                                      int64_t lease_ms,
+                                      uint64_t *token);
+
+/**
+ * Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is given
+ * back all the same. After fork() the child may call it for the parent's hold; it does nothing.
+ */
+redlatch_status redlatch_lock_release(redlatch_lock *lock,
+                                      uint64_t owner);
+
+/**
+ * Makes the lock live at least lease_ms from now; never shortens it, and does not change whether it is
+ * renewed.
+ */
+redlatch_status redlatch_lock_extend(redlatch_lock *lock,
+                                     uint64_t owner,
+                                     int64_t lease_ms);
+
+/**
+ * Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL: whether there
+ * was one.
+ */
+redlatch_status redlatch_lock_force_release(redlatch_lock *lock,
+                                            bool *deleted);
+
+/** Whether anybody holds the lock now; asks Redis. */
+redlatch_status redlatch_lock_is_locked(redlatch_lock *lock, bool *locked);
+
+/**
+ * Who holds the lock now; asks Redis. owner receives up to size bytes, the final NUL among them: a text
+ * that only equality makes sense of, "" if the lock is free. *count is the hold count, *remaining_ms how
+ * long the lock lives without a renewal, -1 if it has no expiry. Each of the three may be NULL.
+ */
+redlatch_status redlatch_lock_holder(redlatch_lock *lock,
+                                     char *owner,
+                                     size_t size,
+                                     uint32_t *count,
+                                     int64_t *remaining_ms);
+
+/**
+ * Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock that
+ * counts suspend, and has false or 0 for a failure.
+ */
+bool redlatch_lock_is_held(const redlatch_lock *lock,
+                           uint64_t owner);
+
+/** The same with the reason: REDLATCH_LOST (see redlatch_last_lost_reason()) or REDLATCH_NOT_OWNER. */
+redlatch_status redlatch_lock_check(const redlatch_lock *lock, uint64_t owner);
+
+/** How long owner can rely on the lock if nothing more is heard from Redis; 0 once it is lost. */
+int64_t redlatch_lock_remaining_ms(const redlatch_lock *lock, uint64_t owner);
+
+/** How many levels owner has. */
+uint32_t redlatch_lock_hold_count(const redlatch_lock *lock, uint64_t owner);
+
+/** The fencing token of owner's hold; 0 without a hold and without the option fencing. */
+uint64_t redlatch_lock_fencing_token(const redlatch_lock *lock, uint64_t owner);
+
+/**
+ * Has told called with user once for every hold that is lost, those that began before included; NULL
+ * stops it. When this returns, the former function is not running and will not be called again, unless
+ * it is the function itself that calls.
+ */
+redlatch_status redlatch_lock_on_lost(redlatch_lock *lock,
+                                      redlatch_lost_fn told,
+                                      void *user);
+
+/**
+ * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with this
+ * tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can release it, once
+ * that event is taken.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
+                                            uint64_t owner,
+                                            int64_t wait_ms,
+                                            int64_t lease_ms,
+                                            uint64_t tag);
+
+/**
+ * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes and
+ * nothing is held. false: it had ended before, and its event tells how; if it was granted, release it.
+ */
+redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock,
+                                             uint64_t tag,
+                                             bool *cancelled);
+
+/**
+ * Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE with this
+ * tag comes.
+ */
+redlatch_status redlatch_lock_release_start(redlatch_lock *lock,
+                                            uint64_t owner,
+                                            uint64_t tag);
+
+/**
+ * Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the others, *tag
+ * is the one given to ..._start(), *result what became of it (redlatch_last_error() has the text) and
+ * *token the fencing token of an acquisition. tag, result and token may be NULL.
+ */
+redlatch_status redlatch_client_next_event(redlatch_client *client,
+                                           int32_t *kind,
+                                           uint64_t *tag,
+                                           redlatch_status *result,
+                                           uint64_t *token);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* REDLATCH_H */

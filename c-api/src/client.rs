@@ -1,0 +1,251 @@
+//! Clients.
+
+use std::env;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redlatch::{Client, Error, ErrorKind, Level, OptionValue, Result, read_duration};
+
+use crate::arguments::{Out, handle, shared, taken, text};
+use crate::calls::{Caller, Calls, Slot};
+use crate::events::Events;
+use crate::options::{optional, redlatch_options};
+use crate::status::{quiet_panics, redlatch_status, status};
+
+/// For redlatch_client_close(): as long as the option close_limit says.
+pub const REDLATCH_CLOSE_LIMIT: i64 = -1;
+
+/// For following single locks; only with the option debug_events.
+pub const REDLATCH_LEVEL_DEBUG: i32 = 0;
+/// Connections coming and going.
+pub const REDLATCH_LEVEL_INFO: i32 = 1;
+/// Something a person should look at.
+pub const REDLATCH_LEVEL_WARN: i32 = 2;
+
+/// Told what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
+/// name of the lock or NULL, text a sentence. The strings are valid during the call only.
+pub type redlatch_event_fn = Option<
+    unsafe extern "C" fn(
+        user: *mut c_void,
+        level: i32,
+        kind: *const c_char,
+        lock: *const c_char,
+        text: *const c_char,
+    ),
+>;
+
+type EventFn = unsafe extern "C" fn(*mut c_void, i32, *const c_char, *const c_char, *const c_char);
+
+/// A connection to Redis under one identity, with a thread of its own that renews what is held. May be
+/// used from any thread, by several at once.
+pub struct redlatch_client {
+    pub(crate) core: Client,
+    events: Mutex<Events>,
+    calls: Mutex<Option<Calls>>,
+    log: Arc<Slot<EventFn>>,
+}
+
+impl redlatch_client {
+    fn open(url: Option<&str>, options: Option<&redlatch_options>) -> Result<Arc<Self>> {
+        let from_environment = || {
+            env::var("REDLATCH_URL").map_err(|_| {
+                let text = "url is NULL and the environment has no REDLATCH_URL; give one of them";
+                Error::new(ErrorKind::InvalidArgument, text)
+            })
+        };
+        let url = url.map_or_else(from_environment, |url| Ok(url.to_owned()))?;
+        let core = redlatch_options::client(options, &url)?;
+        core.ready().wait()?;
+        let (events, calls, log) = (Mutex::default(), Mutex::default(), Slot::new());
+        Ok(Arc::new(redlatch_client { core, events, calls, log }))
+    }
+
+    /// Refuses to work for another process than the one that opened the client. Asked before any
+    /// lock of ours is taken, since a child may have inherited it locked.
+    pub(crate) fn refuse_fork(&self) -> Result<()> {
+        if self.core.is_forked() { self.core.id().map(drop) } else { Ok(()) }
+    }
+
+    pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread that calls functions of the program.
+    pub(crate) fn caller(&self) -> Result<Caller> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = match calls.take() {
+            Some(calls) => calls,
+            None => Calls::start()?,
+        };
+        Ok(calls.insert(started).caller())
+    }
+
+    fn close(&self, limit: Option<Duration>) -> Result<()> {
+        let (closing, limit) = match limit {
+            Some(limit) => (self.core.close_within(limit), limit),
+            None => (self.core.close(), Duration::ZERO),
+        };
+        let left = closing.wait()?;
+        self.core.join(limit);
+        if left.is_empty() {
+            return Ok(());
+        }
+        let text =
+            format!("closed, but not released in time, so these end with their leases: {}", left.join(", "));
+        Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
+    fn log(self: &Arc<Self>, function: redlatch_event_fn, user: *mut c_void) -> Result<()> {
+        self.log.set(function, user);
+        if function.is_none() {
+            return Ok(());
+        }
+        let (caller, client) = (self.caller()?, Arc::downgrade(self));
+        self.core.on_events(move || {
+            let client = client.clone();
+            caller.later(move || {
+                if let Some(client) = client.upgrade() {
+                    client.tell();
+                }
+            });
+        })
+    }
+
+    /// Tells the program what has happened since the last time.
+    fn tell(&self) {
+        let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+        // What nobody listens to stays in the ring.
+        let events = if self.log.is_set() { self.core.events() } else { Vec::new() };
+        for event in events {
+            let level = match event.level {
+                Level::Debug => REDLATCH_LEVEL_DEBUG,
+                Level::Warn => REDLATCH_LEVEL_WARN,
+                _ => REDLATCH_LEVEL_INFO,
+            };
+            let (kind, lock, sentence) =
+                (text(event.kind), event.lock.as_deref().map(text), text(&event.text));
+            let lock = lock.as_ref().map_or(ptr::null(), |lock| lock.as_ptr());
+            // SAFETY: what is registered is called as the header says; the strings outlive the call.
+            self.log.call(|told, user| unsafe { told(user, level, kind.as_ptr(), lock, sentence.as_ptr()) });
+        }
+    }
+}
+
+/// Opens a client and waits until the server is reached. url is
+/// "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment variable
+/// REDLATCH_URL. options may be NULL. Close the client and free it with redlatch_client_free().
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_open(
+    url: *const c_char,
+    options: *const redlatch_options,
+    client: *mut *mut redlatch_client,
+) -> redlatch_status {
+    quiet_panics();
+    status(|| {
+        // SAFETY: the header asks for a string, a live handle and a place to write to.
+        let (url, options, out) = unsafe {
+            let out = Out::required(client, "client")?;
+            out.put(ptr::null_mut());
+            (if url.is_null() { None } else { Some(text(url, "url")?) }, optional(options)?, out)
+        };
+        out.put(handle(redlatch_client::open(url, options.as_deref())?));
+        Ok(())
+    })
+}
+
+/// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
+/// most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
+/// REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
+/// same. Closing twice is no error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_close(
+    client: *mut redlatch_client,
+    wait_ms: i64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let client = unsafe { shared(client, "client") }?;
+        let limit = match wait_ms {
+            REDLATCH_CLOSE_LIMIT => None,
+            _ => Some(read_duration("close_limit", OptionValue::Millis(wait_ms as f64))?),
+        };
+        client.close(limit)
+    })
+}
+
+/// Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of this
+/// client stay usable until they are freed too, but nothing calls the program's event function any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_free(client: *mut redlatch_client) {
+    status(|| {
+        // SAFETY: the header asks for a handle that is not used any more.
+        let Some(client) = (unsafe { taken(client) }) else { return Ok(()) };
+        if client.core.is_forked() {
+            // All of it is the parent's.
+            std::mem::forget(client);
+        } else {
+            client.log.set(None, ptr::null_mut());
+        }
+        Ok(())
+    });
+}
+
+/// Has told called with user for everything that happens, from a thread of the library; NULL stops it.
+/// The function may call anything here. When this returns, the former function is not running and will
+/// not be called again, unless it is the function itself that calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_on_event(
+    client: *mut redlatch_client,
+    told: redlatch_event_fn,
+    user: *mut c_void,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let client = unsafe { shared(client, "client") }?;
+        client.refuse_fork()?;
+        client.log(told, user)
+    })
+}
+
+/// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown name is
+/// refused with the list of all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_stats(
+    client: *mut redlatch_client,
+    name: *const c_char,
+    count: *mut u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle, a string and a place to write to.
+        let (client, name, out) =
+            unsafe { (shared(client, "client")?, text(name, "name")?, Out::required(count, "count")?) };
+        client.refuse_fork()?;
+        let all = client.core.stats().entries();
+        let Some((_, count)) = all.iter().find(|(known, _)| *known == name) else {
+            let names: Vec<&str> = all.iter().map(|(known, _)| *known).collect();
+            let text = format!("there is no counter {name:?}; there are {}", names.join(", "));
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        };
+        out.put(*count);
+        Ok(())
+    })
+}
+
+/// A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never read,
+/// write or close it. It is the same one every time and is valid until the client is freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_event_fd(
+    client: *mut redlatch_client,
+    fd: *mut c_int,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and a place to write to.
+        let (client, out) = unsafe { (shared(client, "client")?, Out::required(fd, "fd")?) };
+        client.refuse_fork()?;
+        out.put(client.events().fd()?);
+        Ok(())
+    })
+}

@@ -1,0 +1,400 @@
+//! Locks: what is held through a handle, and the calls that wait.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use redlatch::{
+    AcquireOptions, ErrorKind, Guard, Hold, Key, Lock, LostReason, Operation, OptionValue, Result,
+    read_duration,
+};
+
+use crate::arguments::{Buffer, Out, bytes, counted, handle, shared, taken};
+use crate::calls::{Caller, Slot};
+use crate::client::redlatch_client;
+use crate::options::{optional, redlatch_options};
+use crate::status::{redlatch_lost_reason, redlatch_status, status, value};
+
+/// wait_ms: as long as it takes.
+pub const REDLATCH_FOREVER: i64 = -1;
+/// lease_ms: as the lock's options say, by default renewed for as long as it is held.
+pub const REDLATCH_LOCK_LEASE: i64 = 0;
+/// owner: the calling thread. Any other number is an owner of the program's own choice, for work that
+/// changes threads; it re-enters wherever it comes from.
+pub const REDLATCH_THREAD: u64 = 0;
+
+/// Told once that owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
+/// (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
+/// here. There REDLATCH_THREAD would mean that thread.
+pub type redlatch_lost_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, owner: u64, token: u64, reason: redlatch_lost_reason)>;
+
+type LostFn = unsafe extern "C" fn(*mut c_void, u64, u64, redlatch_lost_reason);
+
+/// A name on a client. May be used from any thread, by several at once.
+pub struct redlatch_lock {
+    pub(crate) client: Arc<redlatch_client>,
+    core: Lock,
+    held: Mutex<Vec<Held>>,
+    lost: Arc<Lost>,
+}
+
+/// One owner's hold, as far as it came about through this handle.
+struct Held {
+    key: Key,
+    hold: Hold,
+    levels: Vec<Guard>,
+}
+
+/// Who is to be told of a loss.
+struct Lost {
+    slot: Arc<Slot<LostFn>>,
+    /// Known once a function was registered.
+    caller: OnceLock<Caller>,
+}
+
+impl Lost {
+    /// On the engine's thread: leaves the call to the thread that calls.
+    fn tell(&self, owner: u64, token: u64, reason: LostReason) {
+        let Some(caller) = self.caller.get() else { return };
+        let slot = self.slot.clone();
+        caller.later(move || {
+            // SAFETY: what is registered is called as the header says.
+            slot.call(|told, user| unsafe { told(user, owner, token, reason.number().into()) });
+        });
+    }
+}
+
+pub(crate) fn key(owner: u64) -> Key {
+    if owner == REDLATCH_THREAD { Key::thread() } else { Key::Explicit(owner) }
+}
+
+impl redlatch_lock {
+    fn new(
+        client: Arc<redlatch_client>,
+        name: &[u8],
+        options: Option<Arc<redlatch_options>>,
+    ) -> Result<Arc<redlatch_lock>> {
+        let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
+        let core = client.core.lock_from_bytes(name, options)?;
+        let lost = Arc::new(Lost { slot: Slot::new(), caller: OnceLock::new() });
+        Ok(Arc::new(redlatch_lock { client, core, held: Mutex::default(), lost }))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn acquire(&self, key: Key, wait_ms: i64, lease_ms: i64) -> Result<Operation<Guard>> {
+        self.client.refuse_fork()?;
+        let mut options = AcquireOptions::new().key(key);
+        if wait_ms != REDLATCH_FOREVER {
+            options.set("wait", OptionValue::Millis(wait_ms as f64))?;
+        }
+        if lease_ms != REDLATCH_LOCK_LEASE {
+            options.set("lease", OptionValue::Millis(lease_ms as f64))?;
+        }
+        Ok(self.core.acquire_with(options))
+    }
+
+    /// Keeps a level until it is released or the handle is freed; returns its token, and the hold if
+    /// it is a new one here.
+    pub(crate) fn keep(&self, owner: u64, key: Key, guard: Guard) -> (u64, Option<Hold>) {
+        if matches!(key, Key::Thread(_)) {
+            guard.tie_to_key();
+        }
+        let (token, hold) = (guard.fencing_token().unwrap_or_default(), guard.hold());
+        let mut held = self.held();
+        // Of one key only the newest hold can be alive.
+        held.retain(|held| held.hold.count() > 0 && (held.key != key || held.hold.owner() == hold.owner()));
+        if let Some(held) = held.iter_mut().find(|held| held.key == key) {
+            held.levels.push(guard);
+            return (token, None);
+        }
+        let lost = self.lost.clone();
+        held.push(Held { key, hold: hold.clone(), levels: vec![guard] });
+        drop(held);
+        hold.on_lost(move |reason| lost.tell(owner, token, reason));
+        (token, Some(hold))
+    }
+
+    /// Takes the newest level of a key out.
+    fn newest(&self, key: Key) -> Option<Guard> {
+        self.held().iter_mut().find(|held| held.key == key).and_then(|held| held.levels.pop())
+    }
+
+    fn release(&self, key: Key) -> Result<()> {
+        if self.client.core.is_forked() {
+            // The parent's hold: nothing to do.
+            return Ok(());
+        }
+        while let Some(guard) = self.newest(key) {
+            match guard.release().wait() {
+                // It was released through another handle of this name.
+                Err(error) if error.kind() == ErrorKind::NotOwner => {}
+                done => return done,
+            }
+        }
+        self.core.release_by(key).wait()
+    }
+
+    /// A release that is not waited for here.
+    pub(crate) fn start_release(&self, key: Key) -> Operation<()> {
+        self.newest(key).map_or_else(|| self.core.release_by(key), Guard::release)
+    }
+
+    fn hold(&self, owner: u64) -> Hold {
+        self.core.hold(key(owner))
+    }
+}
+
+impl Drop for redlatch_lock {
+    /// Nobody can release these levels through this handle any more.
+    fn drop(&mut self) {
+        for held in self.held().drain(..) {
+            held.levels.into_iter().for_each(Guard::abandon);
+        }
+    }
+}
+
+/// Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are added to
+/// those that the client was opened with. Free it with redlatch_lock_free().
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_new(
+    client: *mut redlatch_client,
+    name: *const c_char,
+    options: *const redlatch_options,
+    lock: *mut *mut redlatch_lock,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles, a string and a place to write to.
+        unsafe {
+            let out = Out::required(lock, "lock")?;
+            out.put(ptr::null_mut());
+            let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
+            out.put(handle(redlatch_lock::new(client, name, optional(options)?)?));
+        }
+        Ok(())
+    })
+}
+
+/// The same for a name of length bytes, which needs no final NUL and may contain some.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_new_n(
+    client: *mut redlatch_client,
+    name: *const c_char,
+    length: usize,
+    options: *const redlatch_options,
+    lock: *mut *mut redlatch_lock,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles, that many bytes and a place to write to.
+        unsafe {
+            let out = Out::required(lock, "lock")?;
+            out.put(ptr::null_mut());
+            let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
+            out.put(handle(redlatch_lock::new(client, name, optional(options)?)?));
+        }
+        Ok(())
+    })
+}
+
+/// Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but not
+/// renewed any more either, so that it ends with its lease; an event warns. What was started on it is
+/// cancelled and gives no event. When this returns, no call of its lost function is running, unless that
+/// function is the caller.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
+    status(|| {
+        // SAFETY: the header asks for a handle that is not used any more.
+        let Some(lock) = (unsafe { taken(lock) }) else { return Ok(()) };
+        if lock.client.core.is_forked() {
+            // All of it is the parent's.
+            std::mem::forget(lock);
+            return Ok(());
+        }
+        lock.lost.slot.set(None, ptr::null_mut());
+        lock.client.events().forget(&lock);
+        Ok(())
+    });
+}
+
+/// Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once, REDLATCH_FOREVER
+/// waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is REDLATCH_LOCK_LEASE or
+/// a lease that is never renewed. *token, unless token is NULL, is the fencing token, 0 without the option
+/// fencing. Give back every level with redlatch_lock_release().
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_acquire(
+    lock: *mut redlatch_lock,
+    owner: u64,
+    wait_ms: i64,
+    lease_ms: i64,
+    token: *mut u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and a place to write to.
+        let (lock, token) = unsafe { (shared(lock, "lock")?, Out::optional(token)) };
+        let key = key(owner);
+        let guard = lock.acquire(key, wait_ms, lease_ms)?.wait()?;
+        token.put(lock.keep(owner, key, guard).0);
+        Ok(())
+    })
+}
+
+/// Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is given
+/// back all the same. After fork() the child may call it for the parent's hold; it does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_release(lock: *mut redlatch_lock, owner: u64) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        lock.release(key(owner))
+    })
+}
+
+/// Makes the lock live at least lease_ms from now; never shortens it, and does not change whether it is
+/// renewed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_extend(
+    lock: *mut redlatch_lock,
+    owner: u64,
+    lease_ms: i64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        lock.client.refuse_fork()?;
+        let lease = read_duration("lease", OptionValue::Millis(lease_ms as f64))?;
+        lock.core.extend_by(key(owner), lease).wait()
+    })
+}
+
+/// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL: whether there
+/// was one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_force_release(
+    lock: *mut redlatch_lock,
+    deleted: *mut bool,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and a place to write to.
+        let (lock, deleted) = unsafe { (shared(lock, "lock")?, Out::optional(deleted)) };
+        deleted.put(lock.core.force_release().wait()?);
+        Ok(())
+    })
+}
+
+/// Whether anybody holds the lock now; asks Redis.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_is_locked(
+    lock: *mut redlatch_lock,
+    locked: *mut bool,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and a place to write to.
+        let (lock, out) = unsafe { (shared(lock, "lock")?, Out::required(locked, "locked")?) };
+        out.put(lock.core.is_locked().wait()?);
+        Ok(())
+    })
+}
+
+/// Who holds the lock now; asks Redis. owner receives up to size bytes, the final NUL among them: a text
+/// that only equality makes sense of, "" if the lock is free. *count is the hold count, *remaining_ms how
+/// long the lock lives without a renewal, -1 if it has no expiry. Each of the three may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_holder(
+    lock: *mut redlatch_lock,
+    owner: *mut c_char,
+    size: usize,
+    count: *mut u32,
+    remaining_ms: *mut i64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and places to write to.
+        let (lock, owner, count, remaining) = unsafe {
+            let owner = Buffer::new(owner, size, "owner");
+            (shared(lock, "lock")?, owner, Out::optional(count), Out::optional(remaining_ms))
+        };
+        let holder = lock.core.holder().wait()?;
+        owner.put(holder.as_ref().map_or("", |holder| &holder.owner))?;
+        count.put(holder.as_ref().map_or(0, |holder| holder.count));
+        remaining.put(holder.map_or(0, |holder| holder.remaining.map_or(-1, |time| time.as_millis() as i64)));
+        Ok(())
+    })
+}
+
+/// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock that
+/// counts suspend, and has false or 0 for a failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_is_held(lock: *const redlatch_lock, owner: u64) -> bool {
+    value(false, || {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        Ok(lock.hold(owner).is_held())
+    })
+}
+
+/// The same with the reason: REDLATCH_LOST (see redlatch_last_lost_reason()) or REDLATCH_NOT_OWNER.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_check(lock: *const redlatch_lock, owner: u64) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        lock.client.refuse_fork()?;
+        lock.hold(owner).check()
+    })
+}
+
+/// How long owner can rely on the lock if nothing more is heard from Redis; 0 once it is lost.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_remaining_ms(lock: *const redlatch_lock, owner: u64) -> i64 {
+    value(0, || {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        Ok(lock.hold(owner).remaining().as_millis() as i64)
+    })
+}
+
+/// How many levels owner has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_hold_count(lock: *const redlatch_lock, owner: u64) -> u32 {
+    value(0, || {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        Ok(lock.hold(owner).count())
+    })
+}
+
+/// The fencing token of owner's hold; 0 without a hold and without the option fencing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_fencing_token(lock: *const redlatch_lock, owner: u64) -> u64 {
+    value(0, || {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        Ok(lock.hold(owner).fencing_token().unwrap_or_default())
+    })
+}
+
+/// Has told called with user once for every hold that is lost, those that began before included; NULL
+/// stops it. When this returns, the former function is not running and will not be called again, unless
+/// it is the function itself that calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_on_lost(
+    lock: *mut redlatch_lock,
+    told: redlatch_lost_fn,
+    user: *mut c_void,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        lock.client.refuse_fork()?;
+        if told.is_some() && lock.lost.caller.get().is_none() {
+            let _ = lock.lost.caller.set(lock.client.caller()?);
+        }
+        lock.lost.slot.set(told, user);
+        Ok(())
+    })
+}

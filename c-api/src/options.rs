@@ -1,0 +1,99 @@
+//! Options by name and value, as text.
+
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redlatch::{Client, LockOptions, OptionValue, Result};
+
+use crate::arguments::{Out, handle, shared, taken, text};
+use crate::status::{redlatch_status, status};
+
+/// A set of options, each a name and a value. May be used from any thread, by several at once, and
+/// for any number of clients and locks; later changes do not reach these.
+#[derive(Default)]
+pub struct redlatch_options {
+    /// `None` as value asks for the default.
+    set: Mutex<Vec<(String, Option<String>)>>,
+}
+
+impl redlatch_options {
+    /// Applies every option to whatever takes options.
+    fn each(&self, mut apply: impl FnMut(&str, OptionValue<'_>) -> Result<()>) -> Result<()> {
+        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        set.iter().try_for_each(|(name, value)| {
+            apply(name, value.as_deref().map_or(OptionValue::Unset, OptionValue::Text))
+        })
+    }
+
+    /// The client of this URL with these options.
+    pub(crate) fn client(options: Option<&Self>, url: &str) -> Result<Client> {
+        let mut builder = Client::builder(url);
+        options.map_or(Ok(()), |options| options.each(|name, value| builder.set(name, value)))?;
+        builder.build()
+    }
+
+    /// What a lock has with these options on top of its client's.
+    pub(crate) fn lock(options: Option<&Self>, defaults: LockOptions) -> Result<LockOptions> {
+        let mut lock = defaults;
+        options.map_or(Ok(()), |options| options.each(|name, value| lock.set(name, value)))?;
+        Ok(lock)
+    }
+}
+
+/// Makes an empty set of options. Free it with redlatch_options_free().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_options_new(options: *mut *mut redlatch_options) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a place to write to.
+        let out = unsafe { Out::required(options, "options") }?;
+        out.put(handle(Arc::default()));
+        Ok(())
+    })
+}
+
+/// Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s", "10m"
+/// or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands for the
+/// default. An option of a lock that is given to a client is the default of its locks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_options_set(
+    options: *mut redlatch_options,
+    name: *const c_char,
+    value: *const c_char,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and for strings.
+        let (options, name, value) = unsafe {
+            let value = if value.is_null() { None } else { Some(text(value, "value")?) };
+            (shared(options, "options")?, text(name, "name")?, value)
+        };
+        // Refused here, where the mistake is, and not only when the options are used.
+        Client::builder("").set(name, value.map_or(OptionValue::Unset, OptionValue::Text))?;
+        let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
+        set.retain(|(known, _)| known != name);
+        set.push((name.to_owned(), value.map(str::to_owned)));
+        Ok(())
+    })
+}
+
+/// Frees a set of options; NULL is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_options_free(options: *mut redlatch_options) {
+    status(|| {
+        // SAFETY: the header asks for a handle that is not used any more.
+        drop(unsafe { taken(options) });
+        Ok(())
+    });
+}
+
+/// The options behind a pointer that may be NULL.
+///
+/// # Safety
+/// As for [`shared`].
+pub(crate) unsafe fn optional(options: *const redlatch_options) -> Result<Option<Arc<redlatch_options>>> {
+    if ptr::eq(options, ptr::null()) {
+        return Ok(None);
+    }
+    // SAFETY: passed on.
+    unsafe { shared(options, "options") }.map(Some)
+}

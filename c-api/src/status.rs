@@ -1,0 +1,192 @@
+//! What a call answers: a status, and the text of this thread's last failure.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use redlatch::{Error, ErrorKind, LostReason, Result};
+
+/// What became of a call: REDLATCH_OK or the number of an error.
+pub type redlatch_status = i32;
+
+/// Why a hold was lost: one of REDLATCH_LOST_EXPIRED and the like.
+pub type redlatch_lost_reason = i32;
+
+const OK: redlatch_status = 0;
+const NO_REASON: redlatch_lost_reason = 0;
+
+thread_local! {
+    static LAST: RefCell<(CString, redlatch_lost_reason)> = RefCell::default();
+    /// Whether this thread is inside a call, and what panicked there.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Runs the body of an exported function that answers with a status.
+pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> redlatch_status {
+    run(body).err().unwrap_or(OK)
+}
+
+/// Runs the body of an exported function that answers with a value; `otherwise` stands for a failure.
+pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
+    run(body).unwrap_or(otherwise)
+}
+
+fn run<T>(body: impl FnOnce() -> Result<T>) -> Result<T, redlatch_status> {
+    let outer = INSIDE.replace(true);
+    let caught = catch_unwind(AssertUnwindSafe(body));
+    INSIDE.set(outer);
+    let panicked = |_| Err(Error::new(ErrorKind::Internal, PANIC.take()));
+    caught.unwrap_or_else(panicked).map_err(|error| fail(&error))
+}
+
+/// Keeps a failure as this thread's last one.
+pub(crate) fn fail(error: &Error) -> redlatch_status {
+    // A text with a NUL (a lock's name may have one) is shown with its escape.
+    let text = CString::new(error.to_string().replace('\0', "\\0")).unwrap_or_default();
+    let reason = error.lost_reason().map_or(NO_REASON, |reason| reason.number().into());
+    // Fails only while the thread ends; then nobody asks for the text any more.
+    let _ = LAST.try_with(|last| last.replace((text, reason)));
+    error.kind().number().into()
+}
+
+/// Keeps panics inside calls from being printed; they become the text of `internal`. Those of the
+/// program (Rust that links the static library) go where they went before.
+pub(crate) fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if INSIDE.get() {
+                PANIC.replace(panic.to_string());
+            } else {
+                before(panic);
+            }
+        }));
+    });
+}
+
+/// The names of a table of the core with the NUL that C wants, made at compile time.
+macro_rules! c_names {
+    ($table:ty) => {{
+        const COUNT: usize = <$table>::ALL.len();
+        static NAMES: [[u8; 32]; COUNT] = {
+            let mut names = [[0; 32]; COUNT];
+            let mut row = 0;
+            while row < COUNT {
+                let name = <$table>::ALL[row].name().as_bytes();
+                let mut at = 0;
+                // A name of 32 bytes or more does not compile: it would lose its NUL.
+                assert!(name.len() < 32);
+                while at < name.len() {
+                    names[row][at] = name[at];
+                    at += 1;
+                }
+                row += 1;
+            }
+            names
+        };
+        &NAMES
+    }};
+}
+
+fn find(name: Option<&'static [u8; 32]>) -> *const c_char {
+    let name = name.map(|name| CStr::from_bytes_until_nul(name).unwrap_or_default());
+    name.unwrap_or(c"unknown").as_ptr()
+}
+
+/// The text of the calling thread's last failure, "" if none of its calls has failed. Valid until
+/// another call of this thread fails. It never contains a password.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().0.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Why the hold was lost, if the calling thread's last failure was REDLATCH_LOST; else 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_last_lost_reason() -> redlatch_lost_reason {
+    LAST.try_with(|last| last.borrow().1).unwrap_or(NO_REASON)
+}
+
+/// The name of a status, as in every language: "timeout", "not_owner", ... Static, never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_status_name(status: redlatch_status) -> *const c_char {
+    if status == OK {
+        return c"ok".as_ptr();
+    }
+    let row = ErrorKind::ALL.iter().position(|kind| i32::from(kind.number()) == status);
+    find(row.map(|row| &c_names!(ErrorKind)[row]))
+}
+
+/// The name of a reason for a loss: "expired", "deleted", ... Static, never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_lost_reason_name(reason: redlatch_lost_reason) -> *const c_char {
+    let row = LostReason::ALL.iter().position(|known| i32::from(known.number()) == reason);
+    find(row.map(|row| &c_names!(LostReason)[row]))
+}
+
+/// Whether the same call can succeed later without changing anything.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_status_retryable(status: redlatch_status) -> bool {
+    u8::try_from(status).ok().and_then(ErrorKind::from_number).is_some_and(ErrorKind::retryable)
+}
+
+/// The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_version() -> *const c_char {
+    const { terminated(concat!(env!("CARGO_PKG_VERSION"), "\0")) }.as_ptr()
+}
+
+const fn terminated(text: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => c"",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: the text stays until the next failure of this thread.
+        unsafe { CStr::from_ptr(redlatch_last_error()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_with_its_text_and_place() {
+        quiet_panics();
+        assert_eq!(status(|| panic!("deep inside")), 99);
+        assert!(last().starts_with("internal") && last().contains("deep inside"), "{}", last());
+        assert!(last().contains("status.rs"), "{}", last());
+        assert_eq!(value(7, || panic!("again")), 7);
+        assert_eq!(status(|| Ok(())), OK);
+    }
+
+    #[test]
+    fn names_are_those_of_the_core() {
+        for kind in ErrorKind::ALL {
+            // SAFETY: static texts.
+            let name = unsafe { CStr::from_ptr(redlatch_status_name(kind.number().into())) };
+            assert_eq!(name.to_str(), Ok(kind.name()));
+            assert_eq!(redlatch_status_retryable(kind.number().into()), kind.retryable());
+        }
+        for reason in LostReason::ALL {
+            // SAFETY: static texts.
+            let name = unsafe { CStr::from_ptr(redlatch_lost_reason_name(reason.number().into())) };
+            assert_eq!(name.to_str(), Ok(reason.name()));
+        }
+        for unknown in [-1, 77, 256, i32::MAX] {
+            // SAFETY: static texts.
+            assert_eq!(unsafe { CStr::from_ptr(redlatch_status_name(unknown)) }, c"unknown");
+            assert!(!redlatch_status_retryable(unknown));
+        }
+    }
+
+    #[test]
+    fn a_text_with_nul_is_shown_in_full() {
+        fail(&Error::new(ErrorKind::Server, "a\0b"));
+        assert_eq!(last(), "server: a\\0b");
+    }
+}
