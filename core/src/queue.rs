@@ -139,6 +139,11 @@ impl Queue {
         drop(entries);
     }
 
+    /// Wakes whoever drains although there is no entry: for other news, such as events. Never blocks.
+    pub fn wake(&self) {
+        self.signal().notify();
+    }
+
     pub(crate) fn push(&self, entry: Entry) {
         self.enter(entry).notify();
     }
@@ -150,6 +155,10 @@ impl Queue {
         if state.entries.len() > 1 {
             return First(None);
         }
+        self.signal()
+    }
+
+    fn signal(&self) -> First<'_> {
         match &self.signal {
             Signal::Fd(fd) => {
                 // Fails only when the counter is full, and then it is readable.
