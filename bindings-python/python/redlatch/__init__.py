@@ -1,0 +1,56 @@
+"""One distributed lock over Redis, the same for threads, asyncio, Rust, Node.js, C, and Java with Redisson.
+
+    import redlatch
+
+    client = redlatch.Client("redis://localhost")
+    with client.lock("orders:42") as grant:
+        ...
+
+For asyncio see `redlatch.aio`.
+"""
+
+from redlatch._base import Holder
+from redlatch._redlatch import __version__
+from redlatch._sync import Client, Grant, Lock
+from redlatch.exceptions import (
+    AuthError,
+    ClosedError,
+    DeniedError,
+    ForeignKindError,
+    ForkedError,
+    InternalError,
+    InvalidArgumentError,
+    LockCancelledError,
+    LockError,
+    LockLostError,
+    LockTimeoutError,
+    NameNotClusterableError,
+    NotOwnerError,
+    NotReplicatedError,
+    ServerError,
+    UnavailableError,
+)
+
+__all__ = [
+    "AuthError",
+    "Client",
+    "ClosedError",
+    "DeniedError",
+    "ForeignKindError",
+    "ForkedError",
+    "Grant",
+    "Holder",
+    "InternalError",
+    "InvalidArgumentError",
+    "Lock",
+    "LockCancelledError",
+    "LockError",
+    "LockLostError",
+    "LockTimeoutError",
+    "NameNotClusterableError",
+    "NotOwnerError",
+    "NotReplicatedError",
+    "ServerError",
+    "UnavailableError",
+    "__version__",
+]

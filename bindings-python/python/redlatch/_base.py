@@ -1,0 +1,262 @@
+"""What clients, locks and grants for threads and for asyncio have in common: all that needs no waiting."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from redlatch import _dispatcher, _redlatch
+from redlatch._dispatcher import OnLost
+from redlatch.exceptions import InvalidArgumentError, LockLostError, NotOwnerError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LONGEST_WAIT: float = next(most for name, _, _, most, _, _ in _redlatch.options() if name == "wait")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock, as Redis sees it."""
+
+    owner: str
+    """`<client id>:<number>`."""
+    count: int
+    """How many levels the hold has."""
+    remaining: float | None
+    """For how many seconds the lock lives without a renewal; None if it has no expiry."""
+
+
+def wait_of(blocking: bool, timeout: float) -> float | None:
+    """How long to wait, by the rules of threading.Lock.acquire: None for ever, 0 to try once."""
+    if blocking and timeout == -1:
+        return None
+    # The rules are those of the Python that runs, errors included: a lock that is free checks and returns.
+    threading.Lock().acquire(blocking, timeout)
+    if not blocking:
+        return 0
+    return timeout if timeout <= LONGEST_WAIT else None
+
+
+def timeout_of(timeout: float | None) -> float | None:
+    """How long `with` waits."""
+    try:
+        return None if timeout is None else _redlatch.seconds("wait", timeout)
+    except InvalidArgumentError:
+        remedy = f"give it seconds, 0 to {LONGEST_WAIT:.0f}, or None to wait for ever"
+        raise InvalidArgumentError(f"invalid_argument: timeout is {timeout!r}; {remedy}") from None
+
+
+def holder_of(row: tuple[str, int, float | None] | None) -> Holder | None:
+    return None if row is None else Holder(*row)
+
+
+def note(error: BaseException, failure: Exception) -> None:
+    """Tells of a failed release beside the exception that is on its way already."""
+    if hasattr(error, "add_note") and not isinstance(error, LockLostError):
+        error.add_note(f"redlatch: {failure}")
+
+
+class BaseClient(_dispatcher.Started):
+    """A client, whoever waits for it."""
+
+    def __init__(self, url: str | None, options: dict[str, Any]) -> None:
+        if url is None:
+            url = os.environ.get("REDLATCH_URL")
+        if url is None:
+            raise InvalidArgumentError("invalid_argument: no URL; give one, or set REDLATCH_URL")
+        self._core = _redlatch.Client(url, options)
+        self._started = False
+
+    def _start(self) -> None:
+        """Has the events of this client reach the log; before its first request."""
+        if not self._started:
+            _dispatcher.dispatcher.attach(self)
+            self._started = True
+
+    def stats(self) -> dict[str, int]:
+        """What the client has done so far, by the names of its counters."""
+        return self._core.stats()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self._core!r}>"
+
+
+class BaseLock:
+    """A name on a client, with options."""
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        options: dict[str, Any],
+        timeout: float | None,
+        on_lost: OnLost | None,
+    ) -> None:
+        self._client = client
+        self._core = client._core.lock(name, options)
+        self._timeout = timeout_of(timeout)
+        self._on_lost = on_lost
+
+    @property
+    def name(self) -> str:
+        """The name, as it stands in Redis."""
+        return self._core.name
+
+    def _hold(self) -> _redlatch.Hold:
+        raise NotImplementedError
+
+    def owned(self) -> bool:
+        """Whether the calling thread or task holds the lock and can rely on it now. No I/O."""
+        return self._hold().held
+
+    @property
+    def remaining(self) -> float:
+        """For how many seconds the caller can rely on its hold if nothing more is heard from Redis; 0 without."""
+        return self._hold().remaining
+
+    @property
+    def hold_count(self) -> int:
+        """How many levels the calling thread or task holds; 0 without a hold."""
+        return self._hold().count
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r}>"
+
+
+class BaseGrant:
+    """One level of a hold."""
+
+    def __init__(self, name: str, guard: _redlatch.Guard) -> None:
+        self._name = name
+        self._guard = guard
+        self._hold = guard.hold()
+        self._tags: list[int] = []
+        self._released = False
+        guard.keep()
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._name
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock can be relied on now. No I/O, from a clock that counts suspend."""
+        return self._hold.held
+
+    def check(self) -> None:
+        """Raises LockLostError if the lock cannot be relied on any more. No I/O."""
+        self._hold.check()
+
+    @property
+    def remaining(self) -> float:
+        """For how many seconds the lock can be relied on if nothing more is heard from Redis; 0 once lost."""
+        return self._hold.remaining
+
+    @property
+    def hold_count(self) -> int:
+        """How many levels the hold has."""
+        return self._hold.count
+
+    @property
+    def fencing_token(self) -> int | None:
+        """A number that grows with every first acquisition of the name; None without the option `fencing`."""
+        return self._hold.fencing_token
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the lock was lost, if it was."""
+        return self._hold.lost_reason
+
+    @property
+    def owner(self) -> str:
+        """The owner as it stands in Redis."""
+        return self._hold.owner
+
+    def _watchers(self) -> _dispatcher.Watchers:
+        raise NotImplementedError
+
+    def _spend(self) -> None:
+        """Before the release: whatever comes of it, there is no second one."""
+        self._released = True
+
+    def _forget(self) -> None:
+        """After the release: nobody is told of a loss any more, unless other levels live."""
+        if not self._hold.count:
+            for tag in self._tags:
+                self._watchers().remove(tag)
+
+    def __repr__(self) -> str:
+        state = "held" if self.held else f"lost ({self.lost_reason})" if self.lost_reason else "released"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self._name!r} {state}>"
+
+
+G = TypeVar("G", bound=BaseGrant)
+
+
+class Entered(Generic[G]):
+    """The grants of the `with` blocks of one lock that are open now."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[object, G]] = []
+
+    def push(self, who: object, grant: G) -> None:
+        self._entries.append((who, grant))
+
+    def pop(self, who: object) -> G:
+        """The newest grant of this thread or task.
+
+        If it has none, the block was entered elsewhere (a generator, a fixture): then a lost one first, so that
+        nobody's living hold is released in place of it.
+        """
+        while entries := list(self._entries):
+            own = [entry for entry in entries if entry[0] is who]
+            lost = [entry for entry in entries if not entry[1].held]
+            entry = (own or lost or entries)[-1]
+            try:
+                self._entries.remove(entry)
+            except ValueError:  # another thread took it meanwhile
+                continue
+            return entry[1]
+        raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
+
+
+def decorate(
+    client: BaseClient, name: str | Callable[..., str], options: dict[str, Any]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes the decorator of `Client.locked`."""
+
+    def name_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return name(*args, **kwargs) if callable(name) else name
+
+    def decorator(function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function!r} is a generator function: take the lock inside, with a `with` block"
+            )
+        if inspect.iscoroutinefunction(function):
+            from redlatch import aio
+
+            @wraps(function)
+            async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with aio.Lock(client, name_for(args, kwargs), **options):
+                    return await cast("Awaitable[Any]", function(*args, **kwargs))
+
+            return cast("Callable[P, R]", asynchronous)
+
+        @wraps(function)
+        def synchronous(*args: P.args, **kwargs: P.kwargs) -> R:
+            from redlatch._sync import Lock
+
+            with Lock(client, name_for(args, kwargs), **options):
+                return function(*args, **kwargs)
+
+        return synchronous
+
+    return decorator

@@ -1,0 +1,170 @@
+"""One daemon thread per process writes the events of all clients to the log and runs on_lost callbacks.
+
+It starts with the first request of the first client, sleeps in poll(2), and belongs to Python alone: the engine's
+thread only writes to a queue. Here is also what has to happen when the process forks and when it exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+from redlatch import _redlatch
+from redlatch.exceptions import LockLostError
+
+OnLost = Callable[[LockLostError], object]
+
+logger = logging.getLogger("redlatch")
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+
+
+class Watchers:
+    """Callbacks that wait for the loss of a hold, by the tag under which it will be told."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, tuple[_redlatch.Hold, OnLost]] = {}
+        self._tags = itertools.count(1)
+        self._sweep_at = 64
+
+    def next_tag(self) -> int:
+        return next(self._tags)
+
+    def add(self, hold: _redlatch.Hold, queue: _redlatch.Queue, callback: OnLost) -> int:
+        tag = self.next_tag()
+        self._callbacks[tag] = (hold, callback)
+        self._sweep()
+        hold.watch_lost(queue, tag)
+        return tag
+
+    def remove(self, tag: int) -> None:
+        self._callbacks.pop(tag, None)
+
+    def fire(self, tag: int) -> None:
+        hold, callback = self._callbacks.pop(tag, (None, None))
+        if hold is None or callback is None:
+            return
+        try:
+            hold.check()
+        except LockLostError as lost:
+            try:
+                callback(lost)
+            except Exception:
+                logger.exception("on_lost callback %r failed", callback)
+
+    def _sweep(self) -> None:
+        # A hold that ended well tells nobody; its callbacks are dropped when there are twice as many as before.
+        if len(self._callbacks) < self._sweep_at:
+            return
+        for tag, (hold, _) in list(self._callbacks.items()):
+            if hold.count == 0 and hold.lost_reason is None:
+                self.remove(tag)
+        self._sweep_at = max(64, 2 * len(self._callbacks))
+
+
+class Started:
+    """A client whose engine runs, as the dispatcher sees it."""
+
+    _core: _redlatch.Client
+
+
+class Dispatcher:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: weakref.WeakSet[Started] = weakref.WeakSet()
+        self._queue: _redlatch.Queue | None = None
+        self.watchers = Watchers()
+
+    def attach(self, client: Started) -> None:
+        """Starts the engine of this client, and the thread if it is the first."""
+        with self._lock:
+            client._core.wake_on_events(self._started())
+            self._clients.add(client)
+
+    def watch(self, hold: _redlatch.Hold, callback: OnLost) -> int:
+        with self._lock:
+            return self.watchers.add(hold, self._started(), callback)
+
+    def clients(self) -> list[Started]:
+        with self._lock:
+            return list(self._clients)
+
+    def flush(self) -> None:
+        """Writes the events that wait to the log."""
+        for client in self.clients():
+            for kind, level, lock, text in client._core.events():
+                about = f"lock {lock!r}: " if lock is not None else ""
+                extra = {"redlatch_event": kind, "redlatch_lock": lock}
+                logger.log(LEVELS[level], "%s%s", about, text, extra=extra)
+
+    def _started(self) -> _redlatch.Queue:
+        if self._queue is None:
+            self._queue = _redlatch.Queue()
+            threading.Thread(
+                target=self._run, args=(self._queue,), name="redlatch-python", daemon=True
+            ).start()
+            _finish_in_multiprocessing_child()
+        return self._queue
+
+    def _run(self, queue: _redlatch.Queue) -> None:
+        # Signals are for the main thread, which may sleep in a wait and has to be woken by them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        poll = select.poll()
+        poll.register(queue.fd, select.POLLIN)
+        while True:
+            poll.poll()
+            for tag, _ in queue.drain():
+                self.watchers.fire(tag)
+            try:
+                self.flush()
+            except Exception:
+                logger.exception("an event could not be logged")
+
+
+dispatcher = Dispatcher()
+
+
+def _close_all() -> None:
+    """Before the interpreter dies: closes all clients at the same time, each within its exit_limit."""
+    _redlatch.begin_exit()
+    queue = _redlatch.Queue()
+    unclosed = set()
+    for tag, client in enumerate(dispatcher.clients()):
+        client._core.close_at_exit((queue, tag))
+        unclosed.add(tag)
+    poll = select.poll()
+    poll.register(queue.fd, select.POLLIN)
+    while unclosed:
+        poll.poll()
+        unclosed -= {tag for tag, _ in queue.drain()}
+    # Whoever waited for a lock is told `closed` now, and has to be back in Python before it ends.
+    _redlatch.wait_idle()
+    with suppress(Exception):
+        dispatcher.flush()
+
+
+def _finish_in_multiprocessing_child() -> None:
+    """Such a child ends without atexit before Python 3.13, but runs its finalizers."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _close_all, exitpriority=0)
+
+
+def _after_fork() -> None:
+    # The thread, the descriptor and perhaps a lock that is held were the parent's.
+    global dispatcher
+    dispatcher = Dispatcher()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,33 @@
+"""The core's options as keyword arguments, for type checkers and editors.
+
+A test compares the names and types with the core's table, which also holds defaults and bounds and is printed
+in docs/options.md. Times are in seconds; None stands for the default.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class LockOptions(TypedDict, total=False):
+    """Options of a lock."""
+
+    lease: float | None
+    watchdog_lease: float | None
+    fencing: bool | None
+    fencing_persist: bool | None
+    max_hold: float | None
+
+
+class ClientOptions(LockOptions, total=False):
+    """Options of a client; those of a lock are defaults for the locks of this client."""
+
+    connect_timeout: float | None
+    recheck: float | None
+    outage: float | None
+    close_limit: float | None
+    exit_limit: float | None
+    tracking: bool | None
+    client_name: str | None
+    events: int | None
+    debug_events: bool | None

@@ -1,0 +1,215 @@
+"""The lock for threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from redlatch import _dispatcher
+from redlatch._base import (
+    BaseClient,
+    BaseGrant,
+    BaseLock,
+    Entered,
+    Holder,
+    decorate,
+    holder_of,
+    note,
+    wait_of,
+)
+from redlatch.exceptions import LockError, LockTimeoutError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from redlatch import _redlatch
+    from redlatch._dispatcher import OnLost
+    from redlatch._options import ClientOptions, LockOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Thread(threading.local):
+    """Names the calling thread, unlike get_ident() for ever."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
+
+
+class Client(BaseClient):
+    """A connection to Redis under one identity, for any number of threads and locks.
+
+    `url` is by default the environment variable REDLATCH_URL. The options are described in docs/options.md; those
+    of a lock are defaults for the locks of this client. Nothing is sent, no thread is started before the first
+    request, so a client can be made before a fork; one that was used before belongs to the parent.
+    """
+
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(url, dict(options))
+
+    def connect(self) -> Self:
+        """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
+        self._start()
+        self._core.connect()
+        return self
+
+    def lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Lock:
+        """The lock of this name. No I/O.
+
+        `timeout` is how many seconds a `with` block waits for it, None for ever. `on_lost` is called with the
+        LockLostError, on a thread of its own, when a hold of this lock is lost.
+        """
+        return Lock(self, name, timeout=timeout, on_lost=on_lost, **options)
+
+    def locked(
+        self, name: str | Callable[..., str], **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorates a function, `def` or `async def`, that must not run twice at the same time.
+
+        `name` may be a function of the arguments; the options are those of `lock`.
+        """
+        return decorate(self, name, options)
+
+    def close(self) -> list[str]:
+        """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
+
+        Returns the names of locks that could not be released in time; they end with their leases. Who holds is told
+        LockLostError with the reason `closed`. Closing twice is no error.
+        """
+        names: list[str] = self._core.close()
+        _dispatcher.dispatcher.flush()
+        return names
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Lock(BaseLock):
+    """A re-entrant lock for threads: the thread that holds it can acquire it again, and releases as often."""
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._entered: Entered[Grant] = Entered()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1, *, lease: float | None = None) -> bool:
+        """Acquires as threading.Lock does: True if the lock is held now, False if the time is over.
+
+        With `lease` the lock ends after so many seconds and is not renewed. It belongs to the calling thread, also
+        when this object is gone; if the thread ends without release, it is not renewed any more.
+        """
+        wait = wait_of(blocking, timeout)
+        try:
+            guard = self._acquire(wait, lease)
+        except LockTimeoutError:
+            return False
+        self._watch(guard.hold())
+        guard.detach()
+        return True
+
+    def release(self) -> None:
+        """Gives back the newest level of the calling thread.
+
+        Raises NotOwnerError if it holds none, LockLostError if the lock was lost before, and UnavailableError if the
+        server did not confirm; then the lock ends with its lease.
+        """
+        self._core.release(None)
+
+    def locked(self) -> bool:
+        """Whether anybody holds the lock, as Redis sees it now."""
+        return self.holder() is not None
+
+    def holder(self) -> Holder | None:
+        """Who holds the lock, as Redis sees it now."""
+        self._client._start()
+        return holder_of(self._core.holder())
+
+    def extend(self, seconds: float) -> None:
+        """Makes the lock of the calling thread live at least so many seconds from now; never shortens it."""
+        self._core.extend(None, seconds)
+
+    def force_release(self) -> bool:
+        """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
+        self._client._start()
+        return bool(self._core.force_release())
+
+    def __enter__(self) -> Grant:
+        grant = Grant(self.name, self._acquire(self._timeout, None))
+        grant._tags += self._watch(grant._hold)
+        self._entered.push(_thread.token, grant)
+        return grant
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        grant = self._entered.pop(_thread.token)
+        if grant._released:
+            return
+        try:
+            grant.release()
+        except LockError as failure:
+            if error is None:
+                raise
+            note(error, failure)
+
+    def _acquire(self, wait: float | None, lease: float | None) -> _redlatch.Guard:
+        self._client._start()
+        guard: _redlatch.Guard = self._core.acquire(None, wait, lease)
+        return guard
+
+    def _watch(self, hold: _redlatch.Hold) -> list[int]:
+        """Has a loss told once for each hold, not for each level."""
+        if self._on_lost is None or hold.count > 1:
+            return []
+        return [_dispatcher.dispatcher.watch(hold, self._on_lost)]
+
+    def _hold(self) -> _redlatch.Hold:
+        return self._core.hold(None)
+
+
+class Grant(BaseGrant):
+    """What `with lock as grant` gives: one level of a hold."""
+
+    def release(self) -> None:
+        """Gives the level back before the block ends; see Lock.release. The end of the block does nothing then."""
+        self._spend()
+        try:
+            self._guard.release()
+        finally:
+            self._forget()
+
+    def extend(self, seconds: float) -> None:
+        """Makes the lock live at least so many seconds from now; never shortens it."""
+        self._guard.extend(seconds)
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Has `callback` called once with the LockLostError, on a thread of its own, when the lock is lost."""
+        self._tags.append(_dispatcher.dispatcher.watch(self._hold, callback))
+
+    def _watchers(self) -> _dispatcher.Watchers:
+        return _dispatcher.dispatcher.watchers

@@ -1,0 +1,389 @@
+"""The lock for asyncio: the same names as for threads, with `await` where something is sent.
+
+async with aio.Client("redis://localhost") as client:
+    async with client.lock("orders:42", timeout=5) as grant:
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+
+from redlatch import _dispatcher, _redlatch
+from redlatch._base import (
+    BaseClient,
+    BaseGrant,
+    BaseLock,
+    Entered,
+    Holder,
+    decorate,
+    holder_of,
+    note,
+    wait_of,
+)
+from redlatch.exceptions import LockError, LockLostError, LockTimeoutError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from redlatch._dispatcher import OnLost
+    from redlatch._options import ClientOptions, LockOptions
+
+__all__ = ["Client", "Grant", "Holder", "Lock"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Task = asyncio.Task[Any]
+To = tuple[_redlatch.Queue, int]
+
+
+class Bridge:
+    """Brings the answers of the engines into one event loop: a queue, and one reader that drains it.
+
+    The loop keeps the bridge, through its reader, and drops it when it is closed.
+    """
+
+    _bridges: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Bridge]]] = (
+        weakref.WeakKeyDictionary()
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.queue = _redlatch.Queue()
+        self.watchers = _dispatcher.Watchers()
+        self._futures: dict[int, asyncio.Future[Any]] = {}
+        loop.add_reader(self.queue.fd, self._drain)
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Bridge:
+        known = cls._bridges.get(loop)
+        bridge = known() if known is not None else None
+        if bridge is None:
+            cls._close_orphans()
+            bridge = cls(loop)
+            cls._bridges[loop] = weakref.ref(bridge)
+        return bridge
+
+    @classmethod
+    def _close_orphans(cls) -> None:
+        """Gives up what a loop that was closed with work pending will never take."""
+        for loop, known in list(cls._bridges.items()):
+            bridge = known()
+            if loop.is_closed() and bridge is not None:
+                bridge.queue.close()
+
+    async def ask(self, send: Callable[[To], _redlatch.Pending]) -> Any:
+        """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
+        tag = self.watchers.next_tag()
+        future = asyncio.get_running_loop().create_future()
+        pending = send((self.queue, tag))
+        self._futures[tag] = future
+        try:
+            return await future
+        except BaseException:  # also when the coroutine is closed
+            if self._futures.pop(tag, None) is not None:
+                pending.cancel()
+            elif not future.cancelled() and future.exception() is None:
+                _drop(future.result())
+            raise
+
+    def _drain(self) -> None:
+        for tag, value in self.queue.drain():
+            future = self._futures.pop(tag, None)
+            if future is None:
+                _drop(value)
+                self.watchers.fire(tag)
+            elif future.done():
+                _drop(value)
+            elif isinstance(value, Exception):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
+
+
+def _drop(value: object) -> None:
+    """An answer that nobody takes: a lock that was won is released."""
+    if isinstance(value, _redlatch.Guard):
+        value.drop()
+
+
+def _current_task() -> Task | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
+
+
+class Client(BaseClient):
+    """A connection to Redis under one identity, for any number of tasks, event loops and locks.
+
+    `url` is by default the environment variable REDLATCH_URL. The options are described in docs/options.md; those
+    of a lock are defaults for the locks of this client. Nothing is sent, no thread is started before the first
+    request, so a client can be made before a fork; one that was used before belongs to the parent.
+    """
+
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(url, dict(options))
+
+    async def connect(self) -> Self:
+        """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
+        await self._ask(self._core.connect)
+        return self
+
+    def lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Lock:
+        """The lock of this name. No I/O.
+
+        `timeout` is how many seconds an `async with` block waits for it, None for ever. `on_lost` is called with
+        the LockLostError, in the event loop, when a hold of this lock is lost. With `cancel_on_lost` the task inside
+        an `async with` block is cancelled then, and the block raises LockLostError, as asyncio.timeout does it.
+        """
+        return Lock(self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options)
+
+    def locked(
+        self, name: str | Callable[..., str], **options: Any
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorates a function, `def` or `async def`, that must not run twice at the same time.
+
+        `name` may be a function of the arguments; the options are those of `lock`.
+        """
+        return decorate(self, name, options)
+
+    async def close(self) -> list[str]:
+        """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
+
+        Returns the names of locks that could not be released in time; they end with their leases. Who holds is told
+        LockLostError with the reason `closed`. Closing twice is no error.
+        """
+        names: list[str] = await self._ask(self._core.close)
+        _dispatcher.dispatcher.flush()
+        return names
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _ask(self, send: Callable[[To], Any]) -> Any:
+        return await ask(self, send)
+
+
+async def ask(client: BaseClient, send: Callable[[To], Any]) -> Any:
+    client._start()
+    return await Bridge.of(asyncio.get_running_loop()).ask(send)
+
+
+class Keys:
+    """The re-entry keys of tasks: one for each task and client."""
+
+    _of: ClassVar[weakref.WeakKeyDictionary[Task, Keys]] = weakref.WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self.key = _redlatch.Key()
+        self.clients: set[int] = set()
+
+    @classmethod
+    def of(cls, task: Task) -> Keys:
+        keys = cls._of.get(task)
+        if keys is None:
+            keys = cls._of[task] = cls()
+        return keys
+
+    def end_with(self, task: Task, client: BaseClient) -> None:
+        """Tells the client when the task ends: what it still holds without a grant is nobody's then."""
+        if id(client) in self.clients:
+            return
+        self.clients.add(id(client))
+        core, key = client._core, self.key
+        task.add_done_callback(lambda _: core.key_ended(key))
+
+
+class Lock(BaseLock):
+    """A re-entrant lock for tasks: the task that holds it can acquire it again, and releases as often.
+
+    The owner is the task that calls `acquire`, even if another one awaits it: `asyncio.wait_for(lock.acquire(), 1)`
+    acquires for the caller.
+    """
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._cancel_on_lost = cancel_on_lost
+        self._entered: Entered[Grant] = Entered()
+
+    def acquire(
+        self, blocking: bool = True, timeout: float = -1, *, lease: float | None = None
+    ) -> Coroutine[Any, Any, bool]:
+        """Acquires as threading.Lock does: True if the lock is held now, False if the time is over.
+
+        With `lease` the lock ends after so many seconds and is not renewed. If the task ends without release, the
+        lock is not renewed any more.
+        """
+        return self._acquire(_current_task(), wait_of(blocking, timeout), lease)
+
+    async def _acquire(self, task: Task | None, wait: float | None, lease: float | None) -> bool:
+        task = task or _task_of_loop()
+        keys = Keys.of(task)
+        try:
+            guard = await self._guard(keys, wait, lease)
+        except LockTimeoutError:
+            return False
+        self._watch(guard.hold())
+        guard.detach()
+        keys.end_with(task, self._client)
+        return True
+
+    def release(self) -> Coroutine[Any, Any, None]:
+        """Gives back the newest level of the calling task.
+
+        Raises NotOwnerError if it holds none, LockLostError if the lock was lost before, and UnavailableError if the
+        server did not confirm; then the lock ends with its lease.
+        """
+        return self._release(_current_task())
+
+    async def _release(self, task: Task | None) -> None:
+        key = Keys.of(task or _task_of_loop()).key
+        await self._ask(lambda to: self._core.release(key, to))
+
+    def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
+        """Makes the lock of the calling task live at least so many seconds from now; never shortens it."""
+        return self._extend(_current_task(), seconds)
+
+    async def _extend(self, task: Task | None, seconds: float) -> None:
+        key = Keys.of(task or _task_of_loop()).key
+        await self._ask(lambda to: self._core.extend(key, seconds, to))
+
+    async def locked(self) -> bool:
+        """Whether anybody holds the lock, as Redis sees it now."""
+        return await self.holder() is not None
+
+    async def holder(self) -> Holder | None:
+        """Who holds the lock, as Redis sees it now."""
+        return holder_of(await self._ask(self._core.holder))
+
+    async def force_release(self) -> bool:
+        """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
+        return bool(await self._ask(self._core.force_release))
+
+    async def __aenter__(self) -> Grant:
+        task = _task_of_loop()
+        guard = await self._guard(Keys.of(task), self._timeout, None)
+        grant = Grant(self, guard, task)
+        grant._tags += self._watch(grant._hold)
+        if self._cancel_on_lost:
+            grant.on_lost(grant._cancel)
+        self._entered.push(task, grant)
+        return grant
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        grant = self._entered.pop(asyncio.current_task())
+        try:
+            if not grant._released:
+                await grant.release()
+        except asyncio.CancelledError as cancelled:
+            if not grant._uncancel():
+                raise
+            self._surface_loss(grant, cancelled)
+        except LockError as failure:
+            if isinstance(error, asyncio.CancelledError) and grant._uncancel():
+                raise failure from error
+            grant._uncancel()
+            if error is None:
+                raise
+            note(error, failure)
+
+    def _surface_loss(self, grant: Grant, cause: BaseException) -> None:
+        try:
+            grant.check()
+        except LockLostError as lost:
+            raise lost from cause
+
+    async def _guard(self, keys: Keys, wait: float | None, lease: float | None) -> _redlatch.Guard:
+        guard: _redlatch.Guard = await self._ask(lambda to: self._core.acquire(keys.key, wait, lease, to))
+        return guard
+
+    async def _ask(self, send: Callable[[To], Any]) -> Any:
+        return await ask(self._client, send)
+
+    def _watch(self, hold: _redlatch.Hold) -> list[int]:
+        """Has a loss told once for each hold, not for each level."""
+        if self._on_lost is None or hold.count > 1:
+            return []
+        bridge = Bridge.of(asyncio.get_running_loop())
+        return [bridge.watchers.add(hold, bridge.queue, self._on_lost)]
+
+    def _hold(self) -> _redlatch.Hold:
+        return self._core.hold(Keys.of(_task_of_loop()).key)
+
+
+def _task_of_loop() -> Task:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a lock belongs to a task, and no task is running here")
+    return task
+
+
+class Grant(BaseGrant):
+    """What `async with lock as grant` gives: one level of a hold."""
+
+    def __init__(self, lock: Lock, guard: _redlatch.Guard, task: Task) -> None:
+        super().__init__(lock.name, guard)
+        self._lock = lock
+        self._bridge = Bridge.of(task.get_loop())
+        self._task = task
+        self._cancelled = False
+        # Python 3.10 does not count cancellations: there every one that we see is taken for ours.
+        self._cancelling = task.cancelling() if hasattr(task, "cancelling") else 0
+
+    async def release(self) -> None:
+        """Gives the level back before the block ends; see Lock.release. The end of the block does nothing then."""
+        self._spend()
+        try:
+            await self._lock._ask(self._guard.release)
+        finally:
+            self._forget()
+
+    async def extend(self, seconds: float) -> None:
+        """Makes the lock live at least so many seconds from now; never shortens it."""
+        await self._lock._ask(lambda to: self._guard.extend(seconds, to))
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Has `callback` called once with the LockLostError, in the event loop, when the lock is lost."""
+        self._tags.append(self._bridge.watchers.add(self._hold, self._bridge.queue, callback))
+
+    def _cancel(self, _: LockLostError) -> None:
+        self._cancelled = True
+        self._task.cancel()
+
+    def _uncancel(self) -> bool:
+        """Takes back our own cancellation; whether there was one and nobody else wants the task cancelled."""
+        if not self._cancelled:
+            return False
+        self._cancelled = False
+        return not hasattr(self._task, "uncancel") or self._task.uncancel() <= self._cancelling
+
+    def _watchers(self) -> _dispatcher.Watchers:
+        return self._bridge.watchers

@@ -1,0 +1,94 @@
+"""What can go wrong: one tree of exceptions under LockError, one class for each kind in the core's table."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from redlatch import _redlatch
+
+
+class LockError(Exception):
+    """Everything that redlatch raises by itself. The text names the lock, the value and the remedy."""
+
+    kind: ClassVar[str] = ""
+    """The name of the kind, the same in every language; empty for this class itself."""
+    code: ClassVar[int] = 0
+    """The number of the kind, the same in every language."""
+    retryable: ClassVar[bool] = False
+    """Whether the same call can succeed later without changing anything."""
+    lock_name: str | None = None
+    """The lock it concerns, if it concerns one."""
+
+    # No class here has an __init__: the compiled part makes them at any time, even while the
+    # interpreter exits, and must not run Python code then.
+
+
+class LockTimeoutError(LockError, TimeoutError):
+    kind = "timeout"
+
+
+class LockCancelledError(LockError):
+    kind = "cancelled"
+
+
+class NotOwnerError(LockError, RuntimeError):
+    kind = "not_owner"
+
+
+class LockLostError(LockError):
+    kind = "lost"
+    reason: str | None = None
+    """Why: a name of the core's table of lost reasons, such as `expired` or `deleted`."""
+
+
+class ForeignKindError(LockError):
+    kind = "foreign_kind"
+
+
+class InvalidArgumentError(LockError, ValueError):
+    kind = "invalid_argument"
+
+
+class ClosedError(LockError):
+    kind = "closed"
+
+
+class ForkedError(LockError, RuntimeError):
+    kind = "forked"
+
+
+class UnavailableError(LockError, ConnectionError):
+    kind = "unavailable"
+
+
+class AuthError(LockError):
+    kind = "auth"
+
+
+class DeniedError(LockError):
+    kind = "denied"
+
+
+class ServerError(LockError):
+    kind = "server"
+
+
+class NotReplicatedError(LockError):
+    kind = "not_replicated"
+
+
+class NameNotClusterableError(LockError):
+    kind = "name_not_clusterable"
+
+
+class InternalError(LockError):
+    kind = "internal"
+
+
+# The compiled part finds the class of an error here.
+BY_KIND: dict[str, type[LockError]] = {error.kind: error for error in LockError.__subclasses__()}
+
+for _number, _kind, _retryable, _meaning in _redlatch.error_kinds():
+    _error = BY_KIND.setdefault(_kind, LockError)
+    if _error is not LockError:
+        _error.code, _error.retryable, _error.__doc__ = _number, _retryable, _meaning

@@ -1,0 +1,86 @@
+//! A client.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use redlatch::Level;
+
+use crate::lock::{Key, Lock};
+use crate::operation::{Queue, To, run};
+use crate::values::{each_option, raise, text};
+
+/// A client of the core.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Client(redlatch::Client);
+
+#[pymethods]
+impl Client {
+    #[new]
+    fn new(url: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let mut builder = redlatch::Client::builder(text(url, "URL", "give it as a str")?);
+        each_option(options, |name, value| builder.set(name, value))?;
+        Ok(Client(builder.build().map_err(|error| raise(url.py(), &error))?))
+    }
+
+    fn lock(&self, name: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Lock> {
+        let name = text(name, "name of the lock", "give it as a str that can be encoded as UTF-8")?;
+        let mut locks = self.0.lock_options();
+        each_option(options, |name, value| locks.set(name, value))?;
+        self.0.lock_with(name, locks).map(Lock).map_err(|error| raise(options.py(), &error))
+    }
+
+    #[pyo3(signature = (to=None))]
+    fn connect(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.0.ready(), to)
+    }
+
+    #[pyo3(signature = (to=None))]
+    fn close(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.0.close(), to)
+    }
+
+    /// Closes as the interpreter exits.
+    fn close_at_exit(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.0.close_at_exit(), to)
+    }
+
+    /// The task with this key has ended.
+    fn key_ended(&self, key: &Key) {
+        self.0.key_ended(key.0);
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let stats = PyDict::new(py);
+        for (name, value) in self.0.stats().entries() {
+            stats.set_item(name, value)?;
+        }
+        Ok(stats.into_any().unbind())
+    }
+
+    /// Starts the engine, and has `queue` woken whenever events wait to be taken.
+    fn wake_on_events(&self, py: Python<'_>, queue: &Queue) -> PyResult<()> {
+        let queue = queue.0.clone();
+        self.0.on_events(move || queue.wake()).map_err(|error| raise(py, &error))
+    }
+
+    /// Takes the events: kind, whether it is `debug`, `info` or `warning`, lock, text.
+    fn events(&self) -> Vec<(&'static str, &'static str, Option<String>, String)> {
+        let row = |event: redlatch::Event| {
+            let level = match event.level {
+                Level::Debug => "debug",
+                Level::Info => "info",
+                _ => "warning",
+            };
+            (event.kind, level, event.lock.map(|name| name.to_string()), event.text)
+        };
+        self.0.events().into_iter().map(row).collect()
+    }
+
+    #[getter]
+    fn forked(&self) -> bool {
+        self.0.is_forked()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}

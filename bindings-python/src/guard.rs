@@ -1,0 +1,129 @@
+//! A level of a hold, and what can be known about a hold.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use redlatch::{Error, ErrorKind, LostReason};
+
+use crate::operation::{Queue, To, run};
+use crate::values::{duration, raise};
+
+/// A guard of the core.
+///
+/// Until somebody `keep`s it, dropping it releases: it never reached its caller. Afterwards the
+/// garbage collector must not release a lock that somebody may rely on: the level is abandoned, ends
+/// with its lease, and an event warns.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Guard {
+    guard: Mutex<Option<redlatch::Guard>>,
+    hold: redlatch::Hold,
+    kept: AtomicBool,
+}
+
+impl Guard {
+    pub(crate) fn new(guard: redlatch::Guard) -> Self {
+        let hold = guard.hold();
+        Guard { guard: Mutex::new(Some(guard)), hold, kept: AtomicBool::new(false) }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Option<redlatch::Guard>) -> T) -> T {
+        act(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[pymethods]
+impl Guard {
+    /// The guard has reached its caller.
+    fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+
+    fn hold(&self) -> Hold {
+        Hold(self.hold.clone())
+    }
+
+    #[pyo3(signature = (to=None))]
+    fn release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        let guard = self.with(Option::take).ok_or_else(|| released(py))?;
+        run(py, guard.release(), to)
+    }
+
+    #[pyo3(signature = (lease, to=None))]
+    fn extend(&self, py: Python<'_>, lease: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        let lease = duration("lease", lease)?;
+        let operation = self.with(|guard| guard.as_ref().map(|guard| guard.extend(lease)));
+        run(py, operation.ok_or_else(|| released(py))?, to)
+    }
+
+    /// Leaves the level to its key.
+    fn detach(&self) {
+        if let Some(guard) = self.with(Option::take) {
+            guard.detach();
+        }
+    }
+
+    /// Gives the level back in the background.
+    fn drop(&self) {
+        drop(self.with(Option::take));
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let kept = self.kept.load(Ordering::Acquire);
+        if let Some(guard) = self.with(Option::take).filter(|_| kept) {
+            guard.abandon();
+        }
+    }
+}
+
+fn released(py: Python<'_>) -> PyErr {
+    raise(py, &Error::new(ErrorKind::NotOwner, "this grant was released before"))
+}
+
+/// What can be known without I/O.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Hold(pub(crate) redlatch::Hold);
+
+#[pymethods]
+impl Hold {
+    /// Puts the tag into the queue when the lock is lost.
+    fn watch_lost(&self, queue: &Queue, tag: u64) {
+        self.0.watch_lost(&queue.0, tag);
+    }
+
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.check().map_err(|error| raise(py, &error))
+    }
+
+    #[getter]
+    fn held(&self) -> bool {
+        self.0.is_held()
+    }
+
+    #[getter]
+    fn remaining(&self) -> f64 {
+        self.0.remaining().as_secs_f64()
+    }
+
+    #[getter]
+    fn count(&self) -> u32 {
+        self.0.count()
+    }
+
+    #[getter]
+    fn fencing_token(&self) -> Option<u64> {
+        self.0.fencing_token()
+    }
+
+    #[getter]
+    fn lost_reason(&self) -> Option<&'static str> {
+        self.0.lost_reason().map(LostReason::name)
+    }
+
+    #[getter]
+    fn owner(&self) -> String {
+        self.0.owner()
+    }
+}

@@ -1,0 +1,88 @@
+//! A lock and the keys it is acquired under.
+
+use pyo3::prelude::*;
+use redlatch::AcquireOptions;
+
+use crate::guard::Hold;
+use crate::operation::{To, run};
+use crate::values::{duration, option};
+
+/// The re-entry key of a task.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Key(pub(crate) redlatch::Key);
+
+#[pymethods]
+impl Key {
+    #[new]
+    fn new() -> Self {
+        Key(redlatch::Key::new_task())
+    }
+}
+
+/// The given key, or the one of the calling thread.
+fn key(key: Option<&Key>) -> redlatch::Key {
+    key.map_or_else(redlatch::Key::thread, |key| key.0)
+}
+
+/// A lock of the core.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Lock(pub(crate) redlatch::Lock);
+
+#[pymethods]
+impl Lock {
+    #[getter]
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    #[pyo3(signature = (key, wait, lease, to=None))]
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        key: Option<&Key>,
+        wait: &Bound<'_, PyAny>,
+        lease: &Bound<'_, PyAny>,
+        to: To<'_>,
+    ) -> PyResult<Py<PyAny>> {
+        let mut options = AcquireOptions::new().key(self::key(key));
+        option("wait", wait, &mut |name, value| options.set(name, value))?;
+        option("lease", lease, &mut |name, value| options.set(name, value))?;
+        run(py, self.0.acquire_with(options), to)
+    }
+
+    #[pyo3(signature = (key, to=None))]
+    fn release(&self, py: Python<'_>, key: Option<&Key>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.0.release_by(self::key(key)), to)
+    }
+
+    #[pyo3(signature = (key, lease, to=None))]
+    fn extend(
+        &self,
+        py: Python<'_>,
+        key: Option<&Key>,
+        lease: &Bound<'_, PyAny>,
+        to: To<'_>,
+    ) -> PyResult<Py<PyAny>> {
+        let lease = duration("lease", lease)?;
+        run(py, self.0.extend_by(self::key(key), lease), to)
+    }
+
+    #[pyo3(signature = (to=None))]
+    fn holder(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.0.holder(), to)
+    }
+
+    #[pyo3(signature = (to=None))]
+    fn force_release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.0.force_release(), to)
+    }
+
+    /// The hold that the key has on this name.
+    fn hold(&self, key: Option<&Key>) -> Hold {
+        Hold(self.0.hold(self::key(key)))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}

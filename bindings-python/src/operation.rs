@@ -1,0 +1,80 @@
+//! Waiting: on the calling thread, or through a queue that an event loop drains.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use redlatch::{Cancelled, Error, Operation};
+
+use crate::exit::Waiting;
+use crate::values::{IntoValue, raise};
+
+/// Where an answer goes: a queue and a tag; nowhere means that the calling thread waits for it.
+pub(crate) type To<'py> = Option<(PyRef<'py, Queue>, u64)>;
+
+/// Answers for event loops and for the dispatcher; `fd` is readable while some wait.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Queue(pub(crate) Arc<redlatch::Queue>);
+
+#[pymethods]
+impl Queue {
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        redlatch::Queue::with_fd().map(Queue).map_err(|error| raise(py, &error))
+    }
+
+    #[getter]
+    fn fd(&self) -> RawFd {
+        self.0.fd().map_or(-1, |fd| fd.as_raw_fd())
+    }
+
+    /// Takes what is there: pairs of a tag and a value or an exception. In a forked child nothing.
+    fn drain(&self, py: Python<'_>) -> PyResult<Vec<(u64, Py<PyAny>)>> {
+        self.0.drain().into_iter().map(|entry| Ok((entry.tag, entry.outcome.into_value(py)?))).collect()
+    }
+
+    /// Makes the descriptor readable without an entry.
+    fn wake(&self) {
+        self.0.wake();
+    }
+
+    /// Drops what is there and what will come; grants among it are released.
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// An operation whose answer comes through a queue.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Pending(redlatch::Pending);
+
+#[pymethods]
+impl Pending {
+    /// Cancels the operation; false when its answer is in the queue already.
+    fn cancel(&self) -> bool {
+        self.0.cancel() == Cancelled::Yes
+    }
+}
+
+/// Sends an operation; waits for its answer without the GIL, or has it delivered.
+pub(crate) fn run<T>(py: Python<'_>, operation: Operation<T>, to: To<'_>) -> PyResult<Py<PyAny>>
+where
+    T: IntoValue + Send,
+{
+    if let Some((queue, tag)) = to {
+        let pending = operation.deliver_to(&queue.0, tag);
+        return Ok(Py::new(py, Pending(pending))?.into_any());
+    }
+    let waiting = Waiting::begin(py)?;
+    // The calling thread takes the GIL again only to let Python see a signal; an exception from its
+    // handler (KeyboardInterrupt) cancels the operation.
+    let result = py.detach(|| operation.wait_interruptibly(|| Python::attach(|py| py.check_signals())));
+    drop(waiting);
+    result?.map_err(|error: Error| raise(py, &error))?.into_value(py)
+}

@@ -1,0 +1,186 @@
+//! Values and errors, from one language into the other.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict, PyString};
+use redlatch::{Error, ErrorKind, LostReason, OptionValue, Scope, Type, all_options, read_duration};
+
+/// The core's error as the exception that `redlatch.exceptions` has for its kind.
+///
+/// No Python code runs for it: a daemon thread may get here while the interpreter exits, and a
+/// thread that loses the GIL then is ended by force under our feet.
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    exception(py, error).map_or_else(|failure| failure, PyErr::from_value)
+}
+
+fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
+    static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let classes = CLASSES.import(py, "redlatch.exceptions", "BY_KIND")?;
+    let class = classes.as_any().get_item(error.kind().name())?;
+    let value = class.call1((error.to_string(),))?;
+    value.setattr("lock_name", error.lock_name())?;
+    if let Some(reason) = error.lost_reason() {
+        value.setattr("reason", reason.name())?;
+    }
+    Ok(value)
+}
+
+/// An argument that is not acceptable.
+pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
+    raise(py, &Error::new(ErrorKind::InvalidArgument, text))
+}
+
+/// Text that Rust can hold; `what` and `remedy` tell about anything else.
+pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, what: &str, remedy: &str) -> PyResult<&'a str> {
+    value
+        .cast::<PyString>()
+        .ok()
+        .and_then(|text| text.to_str().ok())
+        .ok_or_else(|| invalid(value.py(), format!("the {what} is {}; {remedy}", shown(value))))
+}
+
+/// A value for people; short, and never failing.
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    let text = value.repr().map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+    if text.chars().count() <= 80 {
+        text
+    } else {
+        format!("{}...", text.chars().take(80).collect::<String>())
+    }
+}
+
+/// Gives `set` every entry of `options`, read as the option table understands it.
+pub(crate) fn each_option(
+    options: &Bound<'_, PyDict>,
+    mut set: impl FnMut(&str, OptionValue<'_>) -> redlatch::Result<()>,
+) -> PyResult<()> {
+    for (name, value) in options {
+        let name = text(&name, "name of an option", "give it as a keyword")?;
+        option(name, &value, &mut set)?;
+    }
+    Ok(())
+}
+
+/// Gives `set` one option. Text is a value only where a word is wanted: "250" is no time in seconds.
+pub(crate) fn option(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+    set: &mut impl FnMut(&str, OptionValue<'_>) -> redlatch::Result<()>,
+) -> PyResult<()> {
+    let wants_word =
+        || all_options().all(|info| info.name != name || matches!(info.r#type, Type::Word { .. }));
+    let done = if value.is_none() {
+        set(name, OptionValue::Unset)
+    } else if let Ok(flag) = value.cast::<PyBool>() {
+        set(name, OptionValue::Flag(flag.is_true()))
+    } else if let Ok(number) = value.extract::<f64>() {
+        set(name, OptionValue::Seconds(number))
+    } else if value.is_instance_of::<PyString>() && wants_word() {
+        set(name, OptionValue::Text(text(value, name, "give it printable ASCII")?))
+    } else {
+        return Err(invalid(value.py(), format!("{name} is {}; give it a number or a flag", shown(value))));
+    };
+    done.map_err(|error| raise(value.py(), &error))
+}
+
+/// Reads and checks a time in seconds, by the row of this option.
+#[pyfunction]
+pub(crate) fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    duration(name, value).map(|time| time.as_secs_f64())
+}
+
+pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let mut time = Duration::ZERO;
+    option(name, value, &mut |name, value| {
+        time = read_duration(name, value)?;
+        Ok(())
+    })?;
+    Ok(time)
+}
+
+/// Every kind of error: number, name, whether a retry can help, meaning.
+#[pyfunction]
+pub(crate) fn error_kinds() -> Vec<(u8, &'static str, bool, &'static str)> {
+    let row = |kind: &ErrorKind| (kind.number(), kind.name(), kind.retryable(), kind.meaning());
+    ErrorKind::ALL.iter().map(row).collect()
+}
+
+/// Every reason of a loss: number, name, meaning.
+#[pyfunction]
+pub(crate) fn lost_reasons() -> Vec<(u8, &'static str, &'static str)> {
+    LostReason::ALL.iter().map(|reason| (reason.number(), reason.name(), reason.meaning())).collect()
+}
+
+/// Every option: name, scope, type, largest value (seconds, count or length), default, meaning.
+#[pyfunction]
+pub(crate) fn options() -> Vec<(&'static str, &'static str, &'static str, f64, &'static str, &'static str)> {
+    let rows = all_options().map(|info| {
+        let scope = match info.scope {
+            Scope::Client => "client",
+            Scope::Lock => "lock",
+            _ => "acquire",
+        };
+        let (kind, most) = match info.r#type {
+            Type::Duration { most, .. } => ("float", most.as_secs_f64()),
+            Type::Count { most } => ("int", most as f64),
+            Type::Word { most } => ("str", most as f64),
+            _ => ("bool", 1.0),
+        };
+        (info.name, scope, kind, most, info.default, info.doc)
+    });
+    rows.collect()
+}
+
+/// What an operation leaves behind, as Python sees it.
+pub(crate) trait IntoValue {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+}
+
+impl IntoValue for () {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(py.None())
+    }
+}
+
+impl IntoValue for bool {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(PyBool::new(py, self).to_owned().into_any().unbind())
+    }
+}
+
+impl IntoValue for Vec<String> {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.into_pyobject(py)?.unbind())
+    }
+}
+
+impl IntoValue for Option<redlatch::Holder> {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let holder = self.map(|holder| {
+            (holder.owner, holder.count, holder.remaining.map(|remaining| remaining.as_secs_f64()))
+        });
+        Ok(holder.into_pyobject(py)?.unbind())
+    }
+}
+
+impl IntoValue for redlatch::Guard {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(Py::new(py, crate::guard::Guard::new(self))?.into_any())
+    }
+}
+
+impl IntoValue for redlatch::Outcome {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        use redlatch::Outcome;
+        match self {
+            Outcome::Granted(guard) => guard.into_value(py),
+            Outcome::Forced(deleted) => deleted.into_value(py),
+            Outcome::Inspected(holder) => holder.into_value(py),
+            Outcome::Closed(names) => names.into_value(py),
+            Outcome::Failed(error) => Ok(exception(py, &error)?.unbind()),
+            _ => Ok(py.None()),
+        }
+    }
+}
