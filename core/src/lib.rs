@@ -1,4 +1,79 @@
-//! One distributed lock over Redis.
+//! One distributed lock over Redis, the same in Rust, Python, Node.js and C, and the same lock that
+//! Java services take with Redisson's `RLock`.
+//!
+//! ```no_run
+//! # async fn example() -> redlatch::Result<()> {
+//! let client = redlatch::Client::connect("redis://localhost").await?;
+//! let lock = client.lock("orders:42")?; // a name, no I/O
+//!
+//! let guard = lock.acquire().await?; // waits; renewed while it is held
+//! tokio::select! {
+//!     reason = guard.lost() => eprintln!("stop: {reason}"),
+//!     () = work() => guard.release().await?, // or drop it, which releases in the background
+//! }
+//! client.close().await?;
+//! # Ok(())
+//! # }
+//! # async fn work() {}
+//! ```
+//!
+//! The same on a thread: every call that may go to Redis returns an [`Operation`], which is a future
+//! of any runtime and can be [waited for](Operation::wait) as well.
+//!
+//! ```no_run
+//! # fn example() -> redlatch::Result<()> {
+//! # use redlatch::{Client, LockOptions};
+//! # use std::time::Duration;
+//! let client = Client::connect("redis://localhost").wait()?;
+//! let lock = client.lock_with("orders:42", LockOptions::new().fencing(true))?;
+//! if let Some(guard) = lock.try_acquire().wait()? {
+//!     println!("token {:?}, good for {:?}", guard.fencing_token(), guard.remaining());
+//!     guard.check()?; // local, no round trip
+//!     guard.release().wait()?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Do you need this lock?
+//!
+//! - To exclude threads or tasks of one process: no. A [`std::sync::Mutex`] is a thousand times faster.
+//! - To exclude processes, for work that a second execution would only waste: yes, as above.
+//! - To protect data that must never be written by two: yes, with [`fencing`](LockOptions::fencing).
+//!   A program can be stopped between looking at its lock and writing; then only a resource that
+//!   refuses the smaller of two [tokens](Guard::fencing_token) is safe, with this lock and with any other.
+//! - To do one thing atomically to data that lies in Redis itself: a transaction or a script is simpler.
+//!
+//! # What is promised
+//!
+//! - **Exclusion.** On one Redis primary that loses no writes and whose clock neither jumps nor drifts
+//!   beyond the allowance, at most one owner holds a name, as long as every holder stops when told `lost`.
+//! - **Told.** A holder hears within milliseconds that its key was deleted, evicted, flushed or forced,
+//!   and at the latest at its [deadline](Guard::deadline), even with Redis out of reach.
+//! - **No ghost holds.** An acquisition that ends in timeout, cancellation or error leaves nothing behind.
+//!   Dropping a future is always allowed; a grant that was not taken is released.
+//! - **Exact counts.** Any command may arrive any number of times, late or never.
+//! - **No stuck locks.** A holder that dies is gone after at most one lease (30 s by default).
+//! - **Bounded wake-up.** Waiters sleep until a release is published; a lost message costs one
+//!   [recheck](ClientOptions::recheck), never a lease.
+//!
+//! After a fail-over with asynchronous replication a lock can be granted twice.
+//!
+//! # Owners
+//!
+//! As with tokio's `Mutex`, every acquisition is an owner of its own: two tasks exclude each other even
+//! on one [`Lock`]. To hold a lock once more, ask its guard ([`Guard::reenter`]) or acquire with a
+//! [`Key`] ([`AcquireOptions::key`]); the lock is free when all its levels are released.
+//!
+//! # Threads, runtimes, fork
+//!
+//! Each client has one thread with all its connections; it starts with the first request, renews the
+//! leases and never runs code of yours except callbacks, which must not block. So neither a blocked
+//! executor nor a debugger's breakpoint in a task loses a lock.
+//!
+//! A forked child cannot use its parent's client: acquiring and checking fail with
+//! [`ErrorKind::Forked`], releasing and dropping do nothing. A client that has not started its thread
+//! works in every child.
 #![forbid(unsafe_code)]
 
 mod blocking;

@@ -366,3 +366,105 @@ impl fmt::Debug for Sent {
         write!(f, "request {}", self.id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+    use std::thread;
+
+    /// Runs `rounds` races of `answering` against `waiting` on a fresh slot each.
+    fn race(rounds: u32, answering: impl Fn(&Slot) + Sync, waiting: impl Fn(&Slot) + Sync) {
+        for _ in 0..rounds {
+            let slot = Slot::default();
+            thread::scope(|scope| {
+                scope.spawn(|| answering(&slot));
+                waiting(&slot);
+            });
+        }
+    }
+
+    fn answer(slot: &Slot) {
+        slot.answer(Outcome::Released);
+    }
+
+    #[test]
+    fn an_answer_is_either_cancelled_or_in_the_queue() {
+        let queue = Queue::with_notify(|| {});
+        let cancelled = AtomicU32::new(0);
+        race(3000, answer, |slot| {
+            slot.forward(&queue, 1);
+            if slot.give_up() {
+                cancelled.fetch_add(1, Ordering::Relaxed);
+                assert!(slot.give_up(), "cancelled once, cancelled for ever");
+            }
+        });
+        let delivered = u32::try_from(queue.drain().len()).expect("few");
+        assert_eq!(delivered + cancelled.load(Ordering::Relaxed), 3000);
+    }
+
+    #[test]
+    fn many_cancels_agree() {
+        let queue = Queue::with_notify(|| {});
+        let rounds = AtomicU32::new(0);
+        race(1000, answer, |slot| {
+            slot.forward(&queue, 1);
+            let verdicts: Vec<bool> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| slot.give_up())).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+            });
+            assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]), "{verdicts:?}");
+            rounds.fetch_add(u32::from(verdicts[0]), Ordering::Relaxed);
+        });
+        let delivered = u32::try_from(queue.drain().len()).expect("few");
+        assert_eq!(delivered + rounds.load(Ordering::Relaxed), 1000);
+    }
+
+    /// A waker that counts.
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_poll_has_the_answer_or_is_woken() {
+        race(3000, answer, |slot| {
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(woken.clone());
+            let mut polled = slot.poll(&Context::from_waker(&waker));
+            while polled.is_pending() {
+                while woken.0.load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+                polled = slot.poll(&Context::from_waker(&waker));
+            }
+            assert!(matches!(polled, Poll::Ready(Outcome::Released)));
+            assert!(woken.0.load(Ordering::SeqCst) <= 1);
+        });
+    }
+
+    #[test]
+    fn an_answer_that_nobody_wants_is_dropped() {
+        let slot = Slot::default();
+        assert!(slot.give_up());
+        answer(&slot);
+        assert!(slot.give_up());
+        let answered = Slot::default();
+        answer(&answered);
+        assert!(!answered.give_up());
+    }
+
+    #[test]
+    fn a_known_outcome_is_delivered_to_a_queue() {
+        let queue = Queue::with_notify(|| {});
+        let operation = Operation::<()>::failed(Error::invalid("of the test"));
+        let pending = operation.deliver_to(&queue, 9);
+        assert_eq!(pending.cancel(), Cancelled::No);
+        assert!(matches!(queue.drain()[..], [Entry { tag: 9, outcome: Outcome::Failed(_) }]));
+    }
+}

@@ -71,7 +71,7 @@ async fn nothing_is_renewed_for_a_client_that_nobody_has() {
     lock.acquire_with(AcquireOptions::new().key(Key::Explicit(1))).await.unwrap().detach();
     drop((client, lock));
     let start = Instant::now();
-    soon("the lock", world.lock("n").acquire()).await.unwrap();
+    drop(soon("the lock", world.lock("n").acquire()).await.unwrap());
     assert!(start.elapsed() < ms(4000), "{:?}", start.elapsed());
 }
 
@@ -97,7 +97,7 @@ async fn a_thread_that_ends_with_a_hold_is_not_renewed() {
 
     // What remains is the thread's own level, which nobody renews.
     let start = Instant::now();
-    soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+    drop(soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
     assert!(start.elapsed() < ms(4000), "{:?}", start.elapsed());
     assert!(world.client.events().iter().any(|event| event.kind == "abandoned"));
 }
@@ -107,7 +107,7 @@ async fn an_abandoned_handle_is_not_renewed() {
     let world = World::new().await;
     let lock = world.client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
     lock.acquire().await.unwrap().abandon();
-    soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+    drop(soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
     eventually("it is forgotten", || world.client.stats().holds == 0).await;
 }
 
@@ -118,7 +118,7 @@ async fn a_task_that_ended_is_told_by_its_language() {
     let key = Key::new_task();
     lock.acquire_with(AcquireOptions::new().key(key)).await.unwrap().detach();
     world.client.key_ended(key);
-    soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+    drop(soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
 }
 
 #[tokio::test]
@@ -126,7 +126,10 @@ async fn a_client_tells_what_it_does() {
     let world = World::new().await;
     let notified = Arc::new(AtomicU32::new(0));
     let counter = notified.clone();
-    world.client.on_events(move || drop(counter.fetch_add(1, Ordering::SeqCst))).unwrap();
+    let count = move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+    };
+    world.client.on_events(count).unwrap();
     eventually("connected", || world.client.events().iter().any(|event| event.kind == "connected")).await;
     let lock = world.lock("n");
     lock.acquire().await.unwrap().release().await.unwrap();

@@ -143,7 +143,7 @@ async fn a_dropped_guard_releases() {
     let waker = std::task::Waker::noop();
     let _ = release.as_mut().poll(&mut std::task::Context::from_waker(waker));
     drop(release);
-    soon("the release", lock.acquire()).await.unwrap();
+    drop(soon("the release", lock.acquire()).await.unwrap());
 }
 
 #[tokio::test]
@@ -251,5 +251,5 @@ async fn a_hold_ends_at_its_longest_time() {
     let start = Instant::now();
     soon("the end", guard.lost()).await;
     assert!(start.elapsed() > ms(1000), "renewed until then: {:?}", start.elapsed());
-    soon("the lock", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+    drop(soon("the lock", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
 }

@@ -36,7 +36,7 @@ async fn told_of_a_deletion_after_re_entering() {
     is_told_of_deletion(&mut world, inner).await;
     assert_eq!(refusal(guard.reenter()).await, ErrorKind::Lost, "until all levels are unwound");
     assert_eq!(refusal(guard.release()).await, ErrorKind::Lost);
-    soon("the lock", world.lock("n").acquire()).await.unwrap();
+    drop(soon("the lock", world.lock("n").acquire()).await.unwrap());
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_fixed_lease_ends() {
     assert_eq!(soon("the end", guard.lost()).await, LostReason::Expired);
     assert!(start.elapsed() < ms(2500) && start.elapsed() > ms(900), "{:?}", start.elapsed());
     assert_eq!(refusal(guard.release()).await, ErrorKind::Lost);
-    soon("the lock", world.another().await.lock("n").unwrap().acquire()).await.unwrap();
+    drop(soon("the lock", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_force_release_is_told_to_every_holder() {
     // The waiter of the other client may have it already.
     let reason = soon("the loss", guard.lost()).await;
     assert!(matches!(reason, LostReason::Deleted | LostReason::Stolen), "{reason}");
-    soon("the lock", waiter).await.unwrap().unwrap();
+    drop(soon("the lock", waiter).await.unwrap().unwrap());
 }
 
 #[tokio::test]
@@ -142,7 +142,9 @@ async fn every_watcher_is_told_whatever_the_others_do() {
     let told = Arc::new(AtomicU32::new(0));
     let count = |told: &Arc<AtomicU32>| {
         let told = told.clone();
-        move |_| drop(told.fetch_add(1, Ordering::SeqCst))
+        move |_| {
+            told.fetch_add(1, Ordering::SeqCst);
+        }
     };
     guard.on_lost(count(&told));
     guard.on_lost(|_| panic!("a watcher of the test panics"));

@@ -152,7 +152,7 @@ async fn grants_that_nobody_takes_from_a_queue_are_released() {
     let _ = lock.acquire().deliver_to(&queue, 3);
     eventually("an answer", || is_readable(&queue)).await;
     drop(queue);
-    soon("the lock", lock.acquire()).await.unwrap();
+    drop(soon("the lock", lock.acquire()).await.unwrap());
 }
 
 #[tokio::test]
@@ -288,7 +288,7 @@ async fn a_guard_is_dropped_anywhere() {
     // When thread-local data is destroyed.
     thread_local!(static KEPT: std::cell::RefCell<Option<Guard>> = const { std::cell::RefCell::new(None) });
     std::thread::spawn(move || KEPT.set(Some(guard))).join().unwrap();
-    soon("the lock", lock.acquire()).await.unwrap();
+    drop(soon("the lock", lock.acquire()).await.unwrap());
 }
 
 #[tokio::test]

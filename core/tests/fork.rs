@@ -1,0 +1,207 @@
+//! What a forked child may do with what it inherits: nothing that the parent or Redis could notice.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use redlatch::{AcquireOptions, Cancelled, Client, ErrorKind, Guard, Key, Lock, Queue};
+use support::Server;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs `child` in a forked process; true if it returned true within the limit.
+fn in_child(child: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child uses the memory of other threads only as redlatch promises, allocates by
+    // glibc's fork-safe malloc, and leaves without running anybody's exit handlers.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            nix::unistd::alarm::set(u32::try_from(LIMIT.as_secs()).unwrap());
+            let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+            // SAFETY: as above.
+            unsafe { nix::libc::_exit(i32::from(!passed)) }
+        }
+        ForkResult::Parent { child } => {
+            matches!(waitpid(child, None).unwrap(), WaitStatus::Exited(_, 0))
+        }
+    }
+}
+
+/// The kind of a refusal, told in the child, where a failed assertion would be noise.
+fn kind<T>(result: redlatch::Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+struct World {
+    server: Server,
+    client: Client,
+    lock: Lock,
+}
+
+impl World {
+    fn new() -> World {
+        let server = Server::start();
+        let client = Client::connect(&server.url()).wait().unwrap();
+        let lock = client.lock("n").unwrap();
+        World { server, client, lock }
+    }
+
+    fn commands_seen(&self) -> u64 {
+        let mut look = self.server.connect();
+        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut look).unwrap();
+        let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+        info.lines().filter(|line| line.contains("eval")).filter_map(calls).sum()
+    }
+}
+
+#[test]
+fn a_child_cannot_use_its_parents_client_and_says_so() {
+    let world = World::new();
+    let guard = world.lock.acquire().wait().unwrap();
+    let before = world.commands_seen();
+    assert!(in_child(|| {
+        let World { client, lock, .. } = &world;
+        let forked = Some(ErrorKind::Forked);
+        client.is_forked()
+            && kind(client.ready().wait()) == forked
+            && kind(lock.acquire().wait()) == forked
+            && kind(lock.acquire().wait_interruptibly(|| Ok::<(), ()>(())).unwrap()) == forked
+            && kind(lock.try_acquire().wait()) == forked
+            && kind(lock.holder().wait()) == forked
+            && kind(lock.force_release().wait()) == forked
+            && kind(client.on_events(|| {})) == forked
+            && kind(guard.check()) == forked
+            && kind(guard.reenter().wait()) == forked
+            && kind(guard.extend(LIMIT).wait()) == forked
+            && !guard.is_held()
+            && guard.hold_count() == 0
+            && client.events().is_empty()
+            && client.close().wait().is_ok()
+    }));
+    assert_eq!(world.commands_seen(), before, "the child has sent something");
+    guard.check().unwrap();
+    guard.release().wait().unwrap();
+    drop(world.lock.acquire().wait().unwrap());
+}
+
+#[test]
+fn dropping_and_releasing_in_a_child_is_silent_and_harmless() {
+    let world = World::new();
+    let key = AcquireOptions::new().key(Key::Explicit(1));
+    let [dropped, released, detached] = ["a", "b", "c"]
+        .map(|name| world.client.lock(name).unwrap().acquire_with(key.clone()).wait().unwrap());
+    let by_key = world.client.lock("c").unwrap();
+    detached.detach();
+    let waiting = {
+        let guard = world.lock.acquire().wait().unwrap();
+        let mut waiting = Box::pin(world.client.lock("n").unwrap().acquire());
+        let waker = std::task::Waker::noop();
+        assert!(waiting.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+        (guard, waiting)
+    };
+    let queue = Queue::with_fd().unwrap();
+    let pending = world.client.lock("n").unwrap().acquire().deliver_to(&queue, 1);
+    let before = world.commands_seen();
+
+    let mut inherited = Some((dropped, released, waiting, queue, pending));
+    let passed = in_child(|| {
+        let (dropped, released, waiting, queue, pending) = inherited.take().unwrap();
+        drop(dropped);
+        drop(waiting);
+        let no_op = released.release().wait().is_ok() && by_key.release_by(Key::Explicit(1)).wait().is_ok();
+        let _ = world.client.ready().deliver_to(&queue, 2);
+        let silent = pending.cancel() == Cancelled::No && queue.drain().is_empty();
+        drop((queue, pending));
+        no_op && silent
+    });
+    assert!(passed);
+    assert_eq!(world.commands_seen(), before, "the child has sent something");
+
+    let (dropped, released, (guard, waiting), queue, pending) = inherited.unwrap();
+    for guard in [dropped, released] {
+        guard.release().wait().unwrap();
+    }
+    by_key.release_by(Key::Explicit(1)).wait().unwrap();
+    guard.release().wait().unwrap();
+    drop(waiting);
+    // What the parent waits for still comes to the parent.
+    let mut fds = [PollFd::new(queue.fd().unwrap(), PollFlags::POLLIN)];
+    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::try_from(LIMIT).unwrap()), Ok(1));
+    assert!(matches!(queue.drain()[..], [redlatch::Entry { tag: 1, .. }]));
+    assert_eq!(pending.cancel(), Cancelled::No);
+}
+
+#[test]
+fn a_child_works_with_a_client_of_its_own() {
+    let world = World::new();
+    let guard = world.lock.acquire().wait().unwrap();
+    let url = world.server.url();
+    assert!(in_child(|| {
+        let own = Client::connect(&url).wait().unwrap();
+        let busy = own.lock("n").unwrap().try_acquire().wait().unwrap().is_none();
+        let free = own.lock("other").unwrap().acquire().wait_interruptibly(|| Ok::<(), ()>(())).unwrap();
+        busy && free.unwrap().release().wait().is_ok() && own.close().wait().is_ok()
+    }));
+    guard.release().wait().unwrap();
+}
+
+#[test]
+fn a_client_that_was_never_started_works_in_every_child() {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).build().unwrap();
+    let lock = client.lock("n").unwrap();
+    let round = || {
+        let guard: Guard = lock.acquire().wait().unwrap();
+        let owner = guard.owner();
+        guard.release().wait().unwrap();
+        owner
+    };
+    // Three generations, each of which starts it.
+    assert!(in_child(|| {
+        let grandchild = in_child(|| {
+            round();
+            true
+        });
+        grandchild
+            && !client.is_forked()
+            && !round().is_empty()
+            && !in_child(|| lock.acquire().wait().is_ok())
+    }));
+    assert!(!client.is_forked());
+    assert!(round().starts_with(&client.id().unwrap()));
+}
+
+#[test]
+fn forks_while_others_work_never_hang() {
+    let world = World::new();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..3 {
+            let (lock, stop) = (world.client.lock(&format!("n{}", n % 2)).unwrap(), &stop);
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    lock.acquire().wait().unwrap().release().wait().unwrap();
+                }
+            });
+        }
+        let start = Instant::now();
+        let guard = world.lock.acquire().wait().unwrap();
+        let mut rounds = 0;
+        while rounds < 50 && start.elapsed() < LIMIT {
+            assert!(in_child(|| {
+                world.client.is_forked()
+                    && kind(world.lock.acquire().wait()) == Some(ErrorKind::Forked)
+                    && !guard.is_held()
+                    && !world.lock.hold(Key::Explicit(1)).is_held()
+                    && world.client.events().is_empty()
+            }));
+            rounds += 1;
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        guard.release().wait().unwrap();
+        assert!(rounds > 5);
+    });
+}
