@@ -1,0 +1,447 @@
+/* The conformance driver of C; see conformance/README.md for the protocol.
+ *
+ * Every request is served by a thread of its own; an actor thread is an owner number. Acquisitions go
+ * through the event loop face, one loop thread per client, so that they can be cancelled. */
+#define _POSIX_C_SOURCE 200809L
+#include <poll.h>
+#include <pthread.h>
+#include <redlatch.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FIELDS = 16, LONGEST = 4096, CLIENTS = 4096, LOCKS = 16384 };
+
+/* ---- lines: flat objects of strings, numbers and truth values ---- */
+
+struct request {
+    int count;
+    char *names[FIELDS];
+    char *values[FIELDS];
+    char line[LONGEST];
+    char text[LONGEST];
+};
+
+static char *append_utf8(char *out, unsigned code)
+{
+    if (code < 0x80) {
+        *out++ = (char)code;
+    } else if (code < 0x800) {
+        *out++ = (char)(0xc0 | code >> 6);
+        *out++ = (char)(0x80 | (code & 0x3f));
+    } else if (code < 0x10000) {
+        *out++ = (char)(0xe0 | code >> 12);
+        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *out++ = (char)(0x80 | (code & 0x3f));
+    } else {
+        *out++ = (char)(0xf0 | code >> 18);
+        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
+        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *out++ = (char)(0x80 | (code & 0x3f));
+    }
+    return out;
+}
+
+static unsigned hex4(const char *at)
+{
+    char digits[5] = {at[0], at[1], at[2], at[3], 0};
+    return (unsigned)strtoul(digits, NULL, 16);
+}
+
+static char *read_string(const char **at, char *out)
+{
+    for (++*at; **at != '"' && **at != 0; ++*at) {
+        if (**at != '\\') {
+            *out++ = **at;
+            continue;
+        }
+        ++*at;
+        if (**at == 'u') {
+            unsigned code = hex4(*at + 1);
+            *at += 4;
+            if (code >= 0xd800 && code < 0xdc00) { /* the first of a pair */
+                code = 0x10000 + ((code - 0xd800) << 10) + (hex4(*at + 3) - 0xdc00);
+                *at += 6;
+            }
+            out = append_utf8(out, code);
+        } else {
+            *out++ = **at == 'n' ? '\n' : **at == 't' ? '\t' : **at;
+        }
+    }
+    ++*at;
+    *out++ = 0;
+    return out;
+}
+
+static void parse(struct request *request)
+{
+    const char *at = strchr(request->line, '{');
+    char *out = request->text;
+    request->count = 0;
+    while (at != NULL && request->count < FIELDS && (at = strchr(at, '"')) != NULL) {
+        request->names[request->count] = out;
+        out = read_string(&at, out);
+        at += strspn(at, ": ");
+        request->values[request->count++] = out;
+        if (*at == '"') {
+            out = read_string(&at, out);
+        } else {
+            size_t length = strcspn(at, ",}");
+            memcpy(out, at, length);
+            at += length;
+            out += length;
+            *out++ = 0;
+        }
+    }
+}
+
+static const char *field(const struct request *request, const char *name)
+{
+    int i;
+    for (i = 0; i < request->count; i++)
+        if (strcmp(request->names[i], name) == 0)
+            return request->values[i];
+    return NULL;
+}
+
+static int64_t number(const struct request *request, const char *name, int64_t otherwise)
+{
+    const char *text = field(request, name);
+    return text == NULL ? otherwise : strtoll(text, NULL, 10);
+}
+
+static void answer(int64_t id, const char *format, ...)
+{
+    va_list arguments;
+    flockfile(stdout);
+    printf("{\"id\": %lld, ", (long long)id);
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    puts("}");
+    fflush(stdout);
+    funlockfile(stdout);
+}
+
+static void answer_status(int64_t id, redlatch_status status)
+{
+    if (status == REDLATCH_LOST)
+        answer(id, "\"status\": \"lost\", \"reason\": \"%s\"", redlatch_lost_reason_name(redlatch_last_lost_reason()));
+    else
+        answer(id, "\"status\": \"%s\"", redlatch_status_name(status));
+}
+
+/* ---- clients, locks and owners, by name ---- */
+
+struct client {
+    char *name;
+    redlatch_client *client;
+    pthread_t loop;
+};
+
+struct place {
+    char *name; /* client and lock */
+    redlatch_lock *lock;
+};
+
+static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
+static struct client clients[CLIENTS];
+static struct place places[LOCKS];
+static char *owners[LOCKS]; /* an owner's number is its index and 1 */
+static int client_count, place_count, owner_count;
+
+static char *joined(const char *a, const char *b)
+{
+    size_t size = strlen(a) + strlen(b) + 2;
+    char *text = malloc(size);
+    if (text == NULL)
+        abort();
+    snprintf(text, size, "%s\n%s", a, b);
+    return text;
+}
+
+static redlatch_client *find_client(const char *name)
+{
+    redlatch_client *found = NULL;
+    int i;
+    pthread_mutex_lock(&tables);
+    for (i = 0; i < client_count && found == NULL; i++)
+        if (strcmp(clients[i].name, name) == 0)
+            found = clients[i].client;
+    pthread_mutex_unlock(&tables);
+    return found;
+}
+
+static redlatch_status find_lock(const char *client, const char *lock, redlatch_lock **found)
+{
+    char *name = joined(client, lock);
+    redlatch_status status = REDLATCH_OK;
+    int i;
+    *found = NULL;
+    pthread_mutex_lock(&tables);
+    for (i = 0; i < place_count && *found == NULL; i++)
+        if (strcmp(places[i].name, name) == 0)
+            *found = places[i].lock;
+    pthread_mutex_unlock(&tables);
+    if (*found != NULL || (status = redlatch_lock_new(find_client(client), lock, NULL, found)) != REDLATCH_OK) {
+        free(name);
+        return status;
+    }
+    pthread_mutex_lock(&tables);
+    places[place_count].name = name;
+    places[place_count++].lock = *found;
+    pthread_mutex_unlock(&tables);
+    return REDLATCH_OK;
+}
+
+static uint64_t find_owner(const char *client, const char *thread)
+{
+    char *name = joined(client, thread);
+    int i;
+    pthread_mutex_lock(&tables);
+    for (i = 0; i < owner_count && strcmp(owners[i], name) != 0; i++) {
+    }
+    if (i == owner_count)
+        owners[owner_count++] = name;
+    else
+        free(name);
+    pthread_mutex_unlock(&tables);
+    return (uint64_t)i + 1;
+}
+
+/* ---- operations ---- */
+
+/* Answers the acquisitions of one client as they end; their tags are the requests' ids. */
+static void *run_loop(void *of)
+{
+    redlatch_client *client = of;
+    struct pollfd waiting = {-1, POLLIN, 0};
+    if (redlatch_client_event_fd(client, &waiting.fd) != REDLATCH_OK)
+        return NULL;
+    while (poll(&waiting, 1, -1) > 0) {
+        int32_t kind;
+        uint64_t tag, token;
+        redlatch_status result;
+        while (redlatch_client_next_event(client, &kind, &tag, &result, &token) == REDLATCH_OK &&
+               kind != REDLATCH_EVENT_NONE) {
+            if (kind != REDLATCH_EVENT_ACQUIRE)
+                continue;
+            if (result == REDLATCH_OK)
+                answer((int64_t)tag, "\"status\": \"ok\", \"token\": %llu", (unsigned long long)token);
+            else
+                answer_status((int64_t)tag, result);
+        }
+    }
+    return NULL;
+}
+
+static void open_client(const struct request *request, int64_t id)
+{
+    redlatch_options *options = NULL;
+    redlatch_client *client = NULL;
+    redlatch_status status = redlatch_options_new(&options);
+    if (status == REDLATCH_OK)
+        status = redlatch_options_set(options, "watchdog_lease", field(request, "watchdog_ms"));
+    if (status == REDLATCH_OK)
+        status = redlatch_options_set(options, "fencing", field(request, "fencing"));
+    if (status == REDLATCH_OK)
+        status = redlatch_client_open(field(request, "url"), options, &client);
+    redlatch_options_free(options);
+    if (status == REDLATCH_OK) {
+        pthread_mutex_lock(&tables);
+        clients[client_count].name = strdup(field(request, "client"));
+        clients[client_count].client = client;
+        pthread_create(&clients[client_count++].loop, NULL, run_loop, client);
+        pthread_mutex_unlock(&tables);
+    }
+    answer_status(id, status);
+}
+
+struct told {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint64_t owner;
+    redlatch_lost_reason reason;
+};
+
+static void tell(void *user, uint64_t owner, uint64_t token, redlatch_lost_reason reason)
+{
+    struct told *told = user;
+    (void)token;
+    pthread_mutex_lock(&told->mutex);
+    if (owner == told->owner)
+        told->reason = reason;
+    pthread_cond_signal(&told->changed);
+    pthread_mutex_unlock(&told->mutex);
+}
+
+static void wait_for_loss(redlatch_lock *lock, uint64_t owner, int64_t id, int64_t within)
+{
+    struct told told = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, owner, 0};
+    struct timespec end;
+    int timed_out = 0;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += within / 1000 + 1;
+    if (redlatch_lock_on_lost(lock, tell, &told) != REDLATCH_OK) {
+        answer(id, "\"status\": \"not_owner\"");
+        return;
+    }
+    pthread_mutex_lock(&told.mutex);
+    while (told.reason == 0 && !timed_out)
+        timed_out = pthread_cond_timedwait(&told.changed, &told.mutex, &end) != 0;
+    pthread_mutex_unlock(&told.mutex);
+    if (redlatch_lock_on_lost(lock, NULL, NULL) != REDLATCH_OK || told.reason == 0)
+        answer(id, "\"status\": \"timeout\"");
+    else
+        answer(id, "\"status\": \"ok\", \"reason\": \"%s\"", redlatch_lost_reason_name(told.reason));
+}
+
+static void tell_holder(redlatch_lock *lock, int64_t id)
+{
+    char owner[128];
+    uint32_t count;
+    redlatch_status status = redlatch_lock_holder(lock, owner, sizeof owner, &count, NULL);
+    if (status != REDLATCH_OK)
+        answer_status(id, status);
+    else if (owner[0] == 0)
+        answer(id, "\"status\": \"ok\", \"value\": null");
+    else
+        answer(id, "\"status\": \"ok\", \"value\": {\"owner\": \"%s\", \"count\": %u}", owner, count);
+}
+
+/* What a child process is told when it uses the parent's client. */
+static void fork_and_try(redlatch_lock *lock, int64_t id)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(redlatch_lock_acquire(lock, REDLATCH_THREAD, 1000, REDLATCH_LOCK_LEASE, NULL));
+    waitpid(child, &status, 0);
+    answer_status(id, WIFEXITED(status) ? WEXITSTATUS(status) : REDLATCH_INTERNAL);
+}
+
+static void acquire(redlatch_lock *lock, uint64_t owner, const struct request *request, int64_t id)
+{
+    int64_t wait = number(request, "wait_ms", REDLATCH_FOREVER);
+    int64_t lease = number(request, "lease_ms", REDLATCH_LOCK_LEASE);
+    redlatch_status status = redlatch_lock_acquire_start(lock, owner, wait, lease, (uint64_t)id);
+    if (status != REDLATCH_OK)
+        answer_status(id, status);
+}
+
+static void cancel(redlatch_lock *lock, const struct request *request, int64_t id)
+{
+    int64_t target = number(request, "target", 0);
+    bool cancelled = false;
+    redlatch_status status = redlatch_lock_acquire_cancel(lock, (uint64_t)target, &cancelled);
+    if (cancelled)
+        answer(target, "\"status\": \"cancelled\"");
+    answer_status(id, status);
+}
+
+static void truth(int64_t id, redlatch_status status, bool value)
+{
+    if (status == REDLATCH_OK)
+        answer(id, "\"status\": \"ok\", \"value\": %s", value ? "true" : "false");
+    else
+        answer_status(id, status);
+}
+
+static void perform_on_lock(const struct request *request, const char *op, int64_t id)
+{
+    const char *client = field(request, "client");
+    uint64_t owner = find_owner(client, field(request, "as"));
+    bool value = false;
+    redlatch_lock *lock;
+    redlatch_status status = find_lock(client, field(request, "lock"), &lock);
+    if (status != REDLATCH_OK)
+        answer_status(id, status);
+    else if (strcmp(op, "acquire") == 0)
+        acquire(lock, owner, request, id);
+    else if (strcmp(op, "cancel") == 0)
+        cancel(lock, request, id);
+    else if (strcmp(op, "release") == 0)
+        answer_status(id, redlatch_lock_release(lock, owner));
+    else if (strcmp(op, "extend") == 0)
+        answer_status(id, redlatch_lock_extend(lock, owner, number(request, "lease_ms", 0)));
+    else if (strcmp(op, "force") == 0) {
+        status = redlatch_lock_force_release(lock, &value);
+        truth(id, status, value);
+    } else if (strcmp(op, "locked") == 0) {
+        status = redlatch_lock_is_locked(lock, &value);
+        truth(id, status, value);
+    } else if (strcmp(op, "held") == 0)
+        truth(id, REDLATCH_OK, redlatch_lock_is_held(lock, owner));
+    else if (strcmp(op, "count") == 0)
+        answer(id, "\"status\": \"ok\", \"value\": %u", redlatch_lock_hold_count(lock, owner));
+    else if (strcmp(op, "holder") == 0)
+        tell_holder(lock, id);
+    else if (strcmp(op, "lost") == 0)
+        wait_for_loss(lock, owner, id, number(request, "within_ms", 0));
+    else if (strcmp(op, "fork") == 0)
+        fork_and_try(lock, id);
+    else
+        answer(id, "\"status\": \"unsupported\"");
+}
+
+static void hello(int64_t id)
+{
+    int32_t n;
+    const char *between = "";
+    flockfile(stdout);
+    printf("{\"id\": %lld, \"status\": \"ok\", \"language\": \"c\", \"version\": \"%s\", \"errors\": {", (long long)id,
+           redlatch_version());
+    for (n = 1; n < 256; n++)
+        if (strcmp(redlatch_status_name(n), "unknown") != 0) {
+            printf("%s\"%s\": %d", between, redlatch_status_name(n), n);
+            between = ", ";
+        }
+    printf("}, \"reasons\": {");
+    for (n = 1, between = ""; n < 256; n++)
+        if (strcmp(redlatch_lost_reason_name(n), "unknown") != 0) {
+            printf("%s\"%s\": %d", between, redlatch_lost_reason_name(n), n);
+            between = ", ";
+        }
+    puts("}}");
+    fflush(stdout);
+    funlockfile(stdout);
+}
+
+static void *perform(void *of)
+{
+    struct request *request = of;
+    const char *op = field(request, "op");
+    int64_t id = number(request, "id", 0);
+    if (strcmp(op, "hello") == 0)
+        hello(id);
+    else if (strcmp(op, "open") == 0)
+        open_client(request, id);
+    else if (strcmp(op, "close") == 0)
+        answer_status(id, redlatch_client_close(find_client(field(request, "client")), REDLATCH_CLOSE_LIMIT));
+    else
+        perform_on_lock(request, op, id);
+    free(request);
+    return NULL;
+}
+
+int main(void)
+{
+    pthread_attr_t detached;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    for (;;) {
+        struct request *request = malloc(sizeof *request);
+        pthread_t thread;
+        if (request == NULL || fgets(request->line, sizeof request->line, stdin) == NULL)
+            return 0;
+        parse(request);
+        if (strcmp(field(request, "op"), "acquire") == 0)
+            perform(request); /* only starts it: in order with what comes next */
+        else if (pthread_create(&thread, &detached, perform, request) != 0)
+            return 1;
+    }
+}

@@ -1,0 +1,114 @@
+// The conformance driver of Node.js; see conformance/README.md for the protocol.
+import { createRequire } from 'node:module'
+import { createInterface } from 'node:readline'
+import { Client, LockError, LockLostError } from 'redlatch'
+
+const require = createRequire(import.meta.url)
+const tables = require('../../../bindings-node/lib/native.js')
+const clients = new Map()
+const holds = new Map() // of an actor thread on a lock, newest last
+const keys = new Map() // an owner per actor thread
+const running = new Map()
+
+const seat = ({ client, as, lock }) => JSON.stringify([client, as, lock])
+const held = request => holds.get(seat(request)) ?? []
+
+function key({ client, as }) {
+  const name = JSON.stringify([client, as])
+  if (!keys.has(name)) keys.set(name, keys.size + 1)
+  return keys.get(name)
+}
+
+// What every driver of redlatch says of itself: the tables must be the same in all languages.
+function hello() {
+  const numbers = rows => Object.fromEntries(rows.map(row => [row.name, row.number]))
+  return {
+    language: 'node',
+    version: require('redlatch/package.json').version,
+    errors: numbers(tables.errorKinds()),
+    reasons: numbers(tables.lostReasons()),
+    options: tables.options().map(option => option.name),
+  }
+}
+
+async function perform(request, signal) {
+  if (request.op === 'hello') return hello()
+  if (request.op === 'open') {
+    const options = { watchdogLease: request.watchdog_ms, fencing: request.fencing }
+    clients.set(request.client, await Client.connect(request.url, options))
+    return {}
+  }
+  const client = clients.get(request.client)
+  if (request.op === 'close') return { value: await client.close() }
+  const lock = client.lock(request.lock)
+  const hold = held(request).at(-1)
+  switch (request.op) {
+    case 'acquire': {
+      const { wait_ms: wait, lease_ms: lease } = request
+      const won = await lock.acquire({ wait, lease, signal, key: key(request) })
+      holds.set(seat(request), [...held(request), won])
+      return { token: won.fencingToken === undefined ? null : Number(won.fencingToken) }
+    }
+    case 'release':
+      if (!hold) return { status: 'not_owner' }
+      held(request).pop()
+      if (await hold.release()) return {}
+      return { status: 'lost', reason: hold.signal.reason?.reason }
+    case 'extend':
+      await hold.extend(request.lease_ms)
+      return {}
+    case 'force':
+      return { value: await lock.forceRelease() }
+    case 'held':
+      return { value: hold?.isHeld ?? false }
+    case 'count':
+      return { value: hold?.holdCount ?? 0 }
+    case 'locked':
+      return { value: await lock.isLocked() }
+    case 'holder': {
+      const holder = await lock.holder()
+      return { value: holder && { owner: holder.owner, count: holder.count } }
+    }
+    case 'lost':
+      return lost(hold, request.within_ms)
+    default:
+      return { status: 'unsupported' }
+  }
+}
+
+function lost(hold, within) {
+  return new Promise(resolve => {
+    const tell = () => resolve({ reason: hold.signal.reason.reason })
+    if (hold.signal.aborted) return tell()
+    hold.signal.addEventListener('abort', tell, { once: true })
+    setTimeout(() => resolve({ status: 'timeout' }), within)
+  })
+}
+
+async function serve(request) {
+  const cancel = new AbortController()
+  let reply
+  if (request.op === 'cancel') {
+    const target = running.get(request.target)
+    target?.abort()
+    reply = { status: target ? 'ok' : 'not_found' }
+  } else {
+    running.set(request.id, cancel)
+    try {
+      reply = await perform(request, cancel.signal)
+    } catch (error) {
+      if (error instanceof LockError) {
+        const reason = error instanceof LockLostError ? { reason: error.reason } : {}
+        reply = { status: error.kind, text: error.message, ...reason }
+      } else if (cancel.signal.aborted) {
+        reply = { status: 'cancelled' }
+      } else {
+        reply = { status: 'error', text: String(error) }
+      }
+    }
+    running.delete(request.id)
+  }
+  console.log(JSON.stringify({ status: 'ok', ...reply, id: request.id }))
+}
+
+createInterface({ input: process.stdin }).on('line', line => serve(JSON.parse(line)))
