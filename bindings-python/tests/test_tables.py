@@ -1,0 +1,89 @@
+"""What is written again for Python is what the core's tables say."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import redlatch
+from redlatch import _options, _redlatch, exceptions
+
+CLASSES = {
+    "timeout": "LockTimeoutError",
+    "cancelled": "LockCancelledError",
+    "lost": "LockLostError",
+}
+"""The classes whose names say more than their kinds."""
+
+ALSO = {
+    "timeout": TimeoutError,
+    "not_owner": RuntimeError,
+    "invalid_argument": ValueError,
+    "forked": RuntimeError,
+    "unavailable": ConnectionError,
+}
+"""The classes that are also what Python itself raises in such a case."""
+
+
+@pytest.mark.parametrize("row", _redlatch.error_kinds(), ids=lambda row: row[1])
+def test_every_kind_has_its_class(row: tuple[int, str, bool, str]) -> None:
+    number, kind, retryable, meaning = row
+    error = exceptions.BY_KIND[kind]
+    camel = "".join(word.capitalize() for word in kind.split("_")) + "Error"
+    assert error.__name__ == CLASSES.get(kind, camel)
+    assert (error.kind, error.code, error.retryable, error.__doc__) == (kind, number, retryable, meaning)
+    assert error.__bases__ == (redlatch.LockError, *([ALSO[kind]] if kind in ALSO else []))
+    assert getattr(redlatch, error.__name__) is error and error.__name__ in redlatch.__all__
+
+
+def test_there_is_no_class_without_a_kind() -> None:
+    assert set(exceptions.BY_KIND) == {kind for _, kind, _, _ in _redlatch.error_kinds()}
+
+
+def test_errors_survive_pickling() -> None:
+    with pytest.raises(redlatch.NotOwnerError) as caught:
+        redlatch.Client().lock("a").release()
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy), copy.lock_name) == (redlatch.NotOwnerError, str(caught.value), "a")
+    copy = pickle.loads(pickle.dumps(redlatch.UnavailableError("unavailable: x")))
+    assert str(copy) == "unavailable: x"
+
+
+def test_the_options_are_those_of_the_table() -> None:
+    table = {(name, kind) for name, scope, kind, _, _, _ in _redlatch.options() if scope == "lock"}
+    assert written(_options.LockOptions) == table
+    table |= {(name, kind) for name, scope, kind, _, _, _ in _redlatch.options() if scope == "client"}
+    assert written(_options.ClientOptions) == table
+
+
+def written(options: type) -> set[tuple[str, str]]:
+    hints = get_type_hints(options)
+    return {(name, next(arg.__name__ for arg in hint.__args__)) for name, hint in hints.items()}
+
+
+def test_the_version_is_the_core_s() -> None:
+    assert redlatch.__version__ == _redlatch.__version__
+
+
+def test_the_stubs_are_what_is_there(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy.stubtest", "redlatch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_type_checkers_understand_the_interface(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = Path(__file__).with_name("typing_program.py")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_module_without_asyncio_does_not_import_it() -> None:
+    command = [sys.executable, "-c", "import sys, redlatch; sys.exit('asyncio' in sys.modules)"]
+    assert subprocess.run(command).returncode == 0

@@ -1,0 +1,59 @@
+"""Read by mypy --strict, never run: what users write must be understood, and what is wrong must be refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import redlatch
+from redlatch import aio
+
+
+def threads() -> None:
+    with redlatch.Client("redis://localhost", watchdog_lease=10.0, tracking=False) as client:
+        lock = client.connect().lock("a", timeout=2, lease=1.5, fencing=True, on_lost=told)
+        with lock as grant:
+            token: int | None = grant.fencing_token
+            remaining: float = grant.remaining
+            grant.check()
+            print(token, remaining, grant.lost_reason)
+        held: bool = lock.acquire(timeout=1, lease=5)
+        holder: redlatch.Holder | None = lock.holder()
+        if holder is not None:
+            print(holder.owner, holder.count + 1, holder.remaining)
+        print(held, lock.locked() and lock.owned(), lock.hold_count + 1)
+        unreleased: list[str] = client.close()
+        print(unreleased)
+        client.lock("a", leese=1)  # type: ignore[call-arg]
+        client.lock("a", lease="soon")  # type: ignore[arg-type]
+
+    @client.locked("name")
+    def plain(number: int) -> str:
+        return str(number)
+
+    text: str = plain(1)
+    plain("1")  # type: ignore[arg-type]
+    print(text)
+
+
+def told(lost: redlatch.LockLostError) -> None:
+    reason: str | None = lost.reason
+    name: str | None = lost.lock_name
+    print(reason, name)
+
+
+async def tasks() -> None:
+    async with aio.Client() as client:
+        lock = client.lock("a", timeout=2, cancel_on_lost=True)
+        async with lock as grant:
+            await grant.extend(3)
+            await grant.release()
+        held: bool = await asyncio.wait_for(lock.acquire(blocking=False), 1)
+        print(held, await lock.locked(), lock.owned())
+        await lock.release()
+
+        @client.locked(lambda number: f"name:{number}", timeout=1)
+        async def function(number: int) -> str:
+            return str(number)
+
+        text: str = await function(1)
+        print(text)
