@@ -3,22 +3,7 @@
 
 const { existsSync } = require('node:fs')
 const { join } = require('node:path')
-
-function platform() {
-  const { platform: system, arch } = process
-  if (system !== 'linux') return `${system}-${arch}`
-  return `${system}-${arch}-${usesGlibc() ? 'gnu' : 'musl'}`
-}
-
-function usesGlibc() {
-  const before = process.report.excludeNetwork
-  process.report.excludeNetwork = true // or it looks up the names of all peers
-  try {
-    return process.report.getReport().header.glibcVersionRuntime !== undefined
-  } finally {
-    process.report.excludeNetwork = before
-  }
-}
+const { platform } = require('./platform.js')
 
 function load() {
   const target = platform()
