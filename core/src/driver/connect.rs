@@ -1,21 +1,33 @@
 //! Making connections: one way for commands, one for pub/sub, the same errors and pauses for both.
 
+use std::error::Error as _;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use futures_util::future::join3;
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, RedisError};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, RedisError, RedisResult,
+    Value,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::error::{Error, ErrorKind};
+use super::server_clock::ServerClock;
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
 use crate::wire;
 
 /// The first and the longest pause between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// A connection that lasted this long was worth making: the next one is made at once.
+const WORTH: Duration = Duration::from_secs(1);
 /// When the kernel asks an idle peer whether it is there, and gives up one that does not answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Calls waiting to be written. Callers of a lock are bounded by themselves, not by this.
-const BUFFER: usize = 4096;
+/// Calls waiting to be written. Far more than can wait before a silent connection is replaced.
+const BUFFER: usize = 1 << 16;
+/// How much is gathered for one write.
+const WRITE: usize = 1 << 16;
 
 /// Where and how to connect.
 #[derive(Clone)]
@@ -26,6 +38,16 @@ pub(crate) struct Address {
     client_name: String,
 }
 
+/// A connection for commands, set up.
+pub(super) struct Connected {
+    pub(super) connection: MultiplexedConnection,
+    /// What the server says unasked; a server that speaks RESP2 only says nothing.
+    pub(super) pushes: Option<UnboundedReceiver<PushInfo>>,
+    pub(super) clock: ServerClock,
+    /// Why the server does not tell when keys are changed, if it was to and does not.
+    pub(super) untracked: Option<String>,
+}
+
 impl Address {
     pub(crate) fn new(info: ConnectionInfo, timeout: Duration, client_name: String) -> Self {
         let tcp = TcpSettings::default()
@@ -33,126 +55,171 @@ impl Address {
             .set_keepalive(TcpKeepalive::new().with_time(KEEP_ALIVE))
             .set_user_timeout(USER_TIMEOUT);
         // `CLIENT SETINFO` would have to be allowed in every ACL; the name says who we are.
-        let settings =
-            info.redis_settings().clone().set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
         Address { info: info.set_tcp_settings(tcp).set_redis_settings(settings), timeout, client_name }
     }
 
-    /// The same for a server before Redis 6, which speaks RESP2 only.
-    pub(super) fn downgrade(&mut self) {
-        let settings = self.info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
-        self.info = self.info.clone().set_redis_settings(settings);
+    /// How long one attempt to connect may take, set-up included.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    pub(super) fn speaks_resp3(&self) -> bool {
-        self.info.redis_settings().protocol().supports_resp3()
+    fn client(&self, protocol: ProtocolVersion) -> RedisResult<Client> {
+        let settings = self.info.redis_settings().clone().set_protocol(protocol);
+        Client::open(self.info.clone().set_redis_settings(settings))
     }
 
-    fn client(&self) -> Result<Client, Error> {
-        Client::open(self.info.clone()).map_err(|error| self.explain(&error))
-    }
-
-    /// Connects for commands, under our name. `push` hears what the server says unasked.
-    pub(super) async fn commands(
-        &self,
-        push: impl redis::aio::AsyncPushSender,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let client = self.client()?;
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(BUFFER);
-        if self.speaks_resp3() {
-            config = config.set_push_sender(push);
-        }
-        let connect = async {
-            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-            let _: () = redis::cmd("CLIENT")
-                .arg("SETNAME")
-                .arg(&self.client_name)
-                .query_async(&mut connection)
-                .await?;
-            Ok(connection)
-        };
-        self.within(connect).await
-    }
-
-    /// Connects for pub/sub.
-    pub(super) async fn pubsub(&self) -> Result<redis::aio::PubSub, Failure> {
-        let client = self.client()?;
-        self.within(client.get_async_pubsub()).await
-    }
-
-    async fn within<T>(&self, connect: impl Future<Output = Result<T, RedisError>>) -> Result<T, Failure> {
-        match tokio::time::timeout(self.timeout, connect).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) if error.kind() == redis::ErrorKind::RESP3NotSupported => Err(Failure::NoResp3),
-            Ok(Err(error)) => Err(Failure::Error(self.explain(&error))),
-            Err(_) => {
-                let text = format!(
-                    "no answer from {} within {:?}; is it a Redis server?",
-                    self.info.addr(),
-                    self.timeout
-                );
-                Err(Failure::Error(Error::new(ErrorKind::Unavailable, text)))
+    /// Connects for commands, under our name, and asks for the server's clock.
+    ///
+    /// It takes as long as the server does: whoever waits for it sets the limit.
+    pub(super) async fn commands(self, tracking: bool) -> Result<Connected> {
+        let (connection, pushes) = self.open().await.map_err(|error| self.explain(&error))?;
+        let track = async {
+            match (tracking, &pushes) {
+                (false, _) => None,
+                (true, None) => Some("the server speaks RESP2 only".to_owned()),
+                (true, Some(_)) => {
+                    let refusal = ask(&connection, &["CLIENT", "TRACKING", "ON", "NOLOOP"]).await.err();
+                    refusal.map(|error| self.explain(&error).message().to_owned())
+                }
             }
+        };
+        // A name that is refused harms nobody; an error of the connection shows in the time as well.
+        let name = ["CLIENT", "SETNAME", &self.client_name];
+        let (_, untracked, time) = join3(ask(&connection, &name), track, ask(&connection, &["TIME"])).await;
+        let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
+        let (seconds, micros) = time.map_err(|error| self.explain(&error))?;
+        let clock = ServerClock::new(seconds * 1000 + micros / 1000, clock::now());
+        Ok(Connected { connection, pushes, clock, untracked })
+    }
+
+    /// Speaks RESP3 with a server that does, because only that brings pushes; else RESP2.
+    async fn open(&self) -> RedisResult<(MultiplexedConnection, Option<UnboundedReceiver<PushInfo>>)> {
+        let config = || {
+            AsyncConnectionConfig::new()
+                .set_connection_timeout(None)
+                .set_response_timeout(None)
+                .set_pipeline_buffer_size(BUFFER)
+                .set_write_backpressure_boundary(WRITE)
+        };
+        let (sender, pushes) = unbounded_channel();
+        let with_pushes = config().set_push_sender(sender);
+        let client = self.client(ProtocolVersion::RESP3)?;
+        match client.get_multiplexed_async_connection_with_config(&with_pushes).await {
+            Err(error) if self.refuses_hello(&error) => {
+                let client = self.client(ProtocolVersion::RESP2)?;
+                Ok((client.get_multiplexed_async_connection_with_config(&config()).await?, None))
+            }
+            connected => Ok((connected?, Some(pushes))),
         }
     }
 
-    /// What an error while connecting means. The address is told, never user name or password.
+    /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.
+    fn refuses_hello(&self, error: &RedisError) -> bool {
+        match error.code() {
+            Some("NOPROTO") => true,
+            Some("ERR") => error.detail().is_some_and(|detail| detail.contains("unknown command")),
+            // Valkey says this about unknown commands too; to a HELLO with a password nobody else does.
+            Some("NOAUTH") => self.info.redis_settings().password().is_some(),
+            _ => error.kind() == redis::ErrorKind::RESP3NotSupported,
+        }
+    }
+
+    /// Connects for pub/sub, with RESP2, which every server speaks.
+    pub(super) async fn pubsub(self) -> Result<PubSub> {
+        let client = self.client(ProtocolVersion::RESP2).map_err(|error| self.explain(&error))?;
+        client.get_async_pubsub().await.map_err(|error| self.explain(&error))
+    }
+
+    /// The attempt took too long.
+    pub(super) fn late(&self) -> Error {
+        let text = format!(
+            "no answer from {} within {:?}; is a Redis server running there, and not overloaded?",
+            self.info.addr(),
+            self.timeout
+        );
+        Error::new(ErrorKind::Unavailable, text)
+    }
+
+    /// A connection that was in use is gone.
+    pub(super) fn broken(&self, why: &str) -> Error {
+        let text = format!("the connection to {} {why}; connecting again", self.info.addr());
+        Error::new(ErrorKind::Unavailable, text)
+    }
+
+    /// What an error of the connection means. The address is told, never user name or password.
     pub(super) fn explain(&self, error: &RedisError) -> Error {
         let addr = self.info.addr();
-        match (error.kind(), error.code()) {
-            (redis::ErrorKind::AuthenticationFailed, _) => Error::new(
-                ErrorKind::Auth,
-                format!("{addr} refused user name or password; check them in the URL"),
-            ),
-            (_, Some(code)) => wire::refusal(code, error.detail().unwrap_or_default()).0,
-            (redis::ErrorKind::InvalidClientConfig, _) => {
-                Error::invalid(format!("cannot connect to {addr}: {}", error.category()))
-            }
-            _ => {
-                let why =
-                    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-                let text = format!("cannot reach {addr}: {why}; is the server running there?");
-                Error::new(ErrorKind::Unavailable, text)
-            }
+        if error.kind() == redis::ErrorKind::AuthenticationFailed {
+            let text = format!("{addr}: the server refused user name or password; check them in the URL");
+            return Error::new(ErrorKind::Auth, text);
         }
+        if let Some(code) = error.code() {
+            let refusal = wire::refusal(code, &detail(error)).0;
+            return Error::new(refusal.kind(), format!("{addr}: {}", refusal.message()));
+        }
+        let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        let text = format!("cannot reach {addr}: {why}; is a Redis server running there?");
+        Error::new(ErrorKind::Unavailable, text)
     }
 }
 
-/// Why a connection could not be made.
-pub(super) enum Failure {
-    /// The server wants the older protocol.
-    NoResp3,
-    Error(Error),
+/// What the server said, or what redis-rs says for it.
+fn detail(error: &RedisError) -> String {
+    error.detail().map_or_else(|| error.to_string(), str::to_owned)
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Error(error)
-    }
+/// One command; an error reply is an error.
+async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> RedisResult<Value> {
+    let mut command = Cmd::new();
+    command.arg(words);
+    connection.clone().send_packed_command(&command).await?.extract_error()
 }
 
-/// Pauses between attempts: none before the first, then doubling, bounded and jittered.
+/// Pauses between attempts: none at first, then doubling, bounded and jittered.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    pub(super) fn reset(&mut self) {
-        self.failures = 0;
+    /// The pause before the attempt that comes now.
+    pub(super) fn pause(&mut self) -> Duration {
+        let failures = self.failures;
+        self.failures = failures.saturating_add(1);
+        if failures == 0 {
+            return Duration::ZERO;
+        }
+        let most = PAUSE.1.min(PAUSE.0 * 2u32.pow(failures.min(8) - 1));
+        // Spread over the upper half, so that a fleet does not come back in step.
+        let share = uuid::Uuid::new_v4().as_u128() as u32 % 512;
+        most / 2 + most * share / 1024
     }
 
-    /// Waits for the turn of the next attempt.
-    pub(super) async fn pause(&mut self) {
-        if self.failures > 0 {
-            let most = PAUSE.1.min(PAUSE.0 * 2u32.saturating_pow(self.failures.min(8) - 1));
-            // Spread over the upper half, so that a fleet does not come back in step.
-            let share = uuid::Uuid::new_v4().as_u128() as u32 % 512;
-            tokio::time::sleep(most / 2 + most * share / 1024).await;
+    /// A connection has ended. A server that accepts connections and drops them again is not asked
+    /// in a loop.
+    pub(super) fn ended(&mut self, lasted: Duration) {
+        if lasted >= WORTH {
+            self.failures = 0;
         }
-        self.failures += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_attempt_comes_at_once_and_later_ones_after_bounded_pauses() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.pause(), Duration::ZERO);
+        let second = backoff.pause();
+        assert!((PAUSE.0 / 2..=PAUSE.0).contains(&second), "{second:?}");
+        let later: Vec<Duration> = (0..40).map(|_| backoff.pause()).collect();
+        assert!(later.iter().skip(4).all(|pause| (PAUSE.1 / 2..=PAUSE.1).contains(pause)), "{later:?}");
+        backoff.ended(WORTH / 2);
+        assert_ne!(backoff.pause(), Duration::ZERO);
+        backoff.ended(WORTH);
+        assert_eq!(backoff.pause(), Duration::ZERO);
     }
 }

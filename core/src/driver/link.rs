@@ -1,244 +1,350 @@
 //! The command connection: made, watched and replaced here, because redis-rs' own manager keeps a
 //! connection that has fallen silent.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, Value};
-use tokio::sync::mpsc::UnboundedSender;
+use redis::{Cmd, PushInfo, PushKind, RedisResult, ServerError, Value};
+use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::connect::{Address, Backoff, Failure};
+use super::News;
+use super::connect::{Address, Backoff, Connected};
+use super::replies::Replies;
 use super::server_clock::ServerClock;
-use super::{Command, Happening};
 use crate::clock;
 use crate::engine::{CallId, Input, Outcome};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, Result};
+use crate::event::{Event, Level};
 use crate::moment::Moment;
-use crate::wire::{self, Op};
+use crate::wire::{self, Name, Op};
 
 /// A connection is not given up before it was silent for this long.
 const SILENCE: Duration = Duration::from_millis(500);
 
+/// Keeps one connection to the server and sends calls on it.
+///
+/// It is driven from outside: [`poll`](Link::poll) when something may have come,
+/// [`wake`](Link::wake) when [`next_wake`](Link::next_wake) is reached. What it learns is `News`.
 pub(super) struct Link {
     address: Address,
     tracking: bool,
     uuid: String,
-    inbox: UnboundedSender<Command>,
-    /// Counts connections, so that news of an old one is not taken for news of this one.
-    generation: u64,
-    live: Option<Live>,
+    backoff: Backoff,
+    state: State,
+    /// Why the server does not track, once that was told.
+    untracked: Option<String>,
 }
 
-struct Live {
-    connection: MultiplexedConnection,
-    clock: ServerClock,
-    /// Since when something is due and nothing has come.
-    waiting_since: Option<Moment>,
-    pending: usize,
+type Attempt = Pin<Box<dyn Future<Output = Result<Connected>>>>;
+
+enum State {
+    Resting { until: Moment },
+    Connecting { attempt: Attempt, deadline: Moment },
+    Up(Box<Live>),
 }
 
-/// What a connection attempt found.
-pub(super) struct Made {
-    connection: MultiplexedConnection,
-    clock: ServerClock,
+/// A connection that was up has to be replaced.
+struct Broken {
+    /// Why, for people.
+    why: String,
+    /// The call that found out.
+    last: Option<Waiting>,
+}
+
+impl From<String> for Broken {
+    fn from(why: String) -> Self {
+        Broken { why, last: None }
+    }
 }
 
 impl Link {
-    pub(super) fn new(
-        address: Address,
-        tracking: bool,
-        uuid: String,
-        inbox: UnboundedSender<Command>,
-    ) -> Self {
-        Link { address, tracking, uuid, inbox, generation: 0, live: None }
+    /// Begins to connect at the first [`poll`](Link::poll).
+    pub(super) fn new(address: Address, tracking: bool, uuid: String) -> Self {
+        let state = State::Resting { until: Moment::default() };
+        let mut link = Link { address, tracking, uuid, backoff: Backoff::default(), state, untracked: None };
+        link.rest();
+        link
     }
 
-    /// Begins to connect, and goes on until it succeeds; every failure is told.
-    pub(super) fn connect(&mut self) {
-        self.live = None;
-        self.generation += 1;
-        let (generation, inbox) = (self.generation, self.inbox.clone());
-        let (mut address, tracking) = (self.address.clone(), self.tracking);
-        tokio::spawn(async move {
-            let mut backoff = Backoff::default();
-            while !inbox.is_closed() {
-                backoff.pause().await;
-                match make(&address, tracking, generation, &inbox).await {
-                    Ok(made) => {
-                        let _ = inbox.send(Command::Happened(Happening::Made { generation, made }));
-                        return;
-                    }
-                    Err(Failure::NoResp3) => {
-                        address.downgrade();
-                        backoff.reset();
-                    }
-                    Err(Failure::Error(error)) => {
-                        let _ = inbox.send(Command::Tell(Input::Down(error)));
-                    }
-                }
-            }
-        });
-    }
-
-    /// Takes a new connection into use; false if it comes too late.
-    pub(super) fn adopt(&mut self, generation: u64, made: Made) -> bool {
-        if generation != self.generation {
-            return false;
+    /// Sends a call, or says at once that it cannot be sent.
+    pub(super) fn send(&mut self, now: Moment, call: CallId, op: Op, limit: Duration, news: &mut News) {
+        match &mut self.state {
+            State::Up(live) => live.send(now, &self.uuid, call, op, limit),
+            _ => news.tell(Input::Outcome { call, outcome: Outcome::NotSent }),
         }
-        let Made { connection, clock } = made;
-        self.live = Some(Live { connection, clock, waiting_since: None, pending: 0 });
-        true
     }
 
-    /// Sends a call; its outcome comes through the inbox.
-    pub(super) fn send(&mut self, call: CallId, op: Op, limit: Duration) {
-        let now = clock::now();
-        let Some(live) = &mut self.live else {
-            let _ = self.inbox.send(Command::Tell(Input::Outcome { call, outcome: Outcome::NotSent }));
+    /// Whether the connection is up and nothing is under way on it.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(&self.state, State::Up(live) if live.replies.is_empty())
+    }
+
+    /// Takes in everything that has come.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
+        loop {
+            match &mut self.state {
+                State::Resting { .. } => return,
+                State::Connecting { attempt, .. } => match attempt.as_mut().poll(cx) {
+                    Poll::Pending => return,
+                    Poll::Ready(Ok(connected)) => self.up(connected, news),
+                    Poll::Ready(Err(error)) => self.failed(error, news),
+                },
+                State::Up(live) => match live.poll(cx, news) {
+                    Ok(()) => return,
+                    Err(broken) => self.down(broken, news),
+                },
+            }
+        }
+    }
+
+    /// When [`wake`](Link::wake) has to be called, if nothing else happens.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        match &self.state {
+            State::Resting { until } => Some(*until),
+            State::Connecting { deadline, .. } => Some(*deadline),
+            State::Up(live) => live.due,
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub(super) fn wake(&mut self, now: Moment, news: &mut News) {
+        if self.next_wake().is_none_or(|due| now < due) {
             return;
-        };
-        live.pending += 1;
-        live.waiting_since.get_or_insert(now);
-        let not_after =
-            live.clock.least(now).saturating_add(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
-        let script = wire::Call::new(&op, &self.uuid, not_after);
-        let (connection, inbox, generation) = (live.connection.clone(), self.inbox.clone(), self.generation);
-        tokio::spawn(async move {
-            let reply = tokio::time::timeout(limit, run(connection, script)).await;
-            let _ = inbox.send(Command::Happened(Happening::Reply {
-                generation,
-                call,
-                op,
-                limit,
-                reply: reply.ok(),
-            }));
-        });
-    }
-
-    /// Turns a reply (`None`: there was none in time) into an outcome, and learns from it about
-    /// the connection. The second value is true when the connection has to be replaced.
-    pub(super) fn settle(
-        &mut self,
-        generation: u64,
-        op: &Op,
-        limit: Duration,
-        reply: Option<Result<Value, redis::RedisError>>,
-    ) -> (Outcome, bool) {
-        let current = generation == self.generation;
-        let live = self.live.as_mut().filter(|_| current);
-        match reply {
-            None => {
-                let now = clock::now();
-                let silent = live.is_some_and(|live| {
-                    live.pending -= 1;
-                    live.waiting_since.is_some_and(|since| since.until(now) >= SILENCE.max(limit * 2))
-                });
-                (Outcome::Unanswered, silent)
-            }
-            Some(Ok(value)) => {
-                let decoded = wire::decode(op, value);
-                if let Some(live) = live {
-                    live.answered();
-                    if let Ok((server_ms, _)) = &decoded {
-                        live.clock = ServerClock::new(*server_ms, clock::now());
-                    }
-                }
-                match decoded {
-                    Ok((_, reply)) => (Outcome::Answered(reply), false),
-                    Err(error) => (Outcome::Refused { error, passing: false }, false),
+        }
+        match &mut self.state {
+            State::Resting { .. } => self.connect(now),
+            State::Connecting { .. } => self.failed(self.address.late(), news),
+            State::Up(live) => {
+                if let Err(broken) = live.wake(now, news) {
+                    self.down(broken, news);
                 }
             }
-            Some(Err(error)) => match error.code() {
-                Some(code) => {
-                    if let Some(live) = live {
-                        live.answered();
-                    }
-                    let (refusal, passing) = wire::refusal(code, error.detail().unwrap_or_default());
-                    (Outcome::Refused { error: refusal, passing }, false)
-                }
-                // The connection broke: whether the call ran is not known.
-                None => (Outcome::Unanswered, current && self.live.is_some()),
-            },
         }
     }
 
-    /// What the server said unasked. `None` for news of an old connection.
-    pub(super) fn pushed(&mut self, generation: u64, push: PushInfo) -> Option<Pushed> {
-        let live = self.live.as_mut().filter(|_| generation == self.generation)?;
-        match push.kind {
-            PushKind::Disconnection => Some(Pushed::Disconnected),
-            PushKind::Invalidate => {
-                live.heard();
-                Some(Pushed::Invalidated(invalidated(push.data)))
-            }
+    fn connect(&mut self, now: Moment) {
+        let attempt = Box::pin(self.address.clone().commands(self.tracking));
+        self.state = State::Connecting { attempt, deadline: now.after(self.address.timeout()) };
+    }
+
+    fn up(&mut self, connected: Connected, news: &mut News) {
+        if let Some(why) = &connected.untracked
+            && self.untracked.as_ref() != Some(why)
+        {
+            let text =
+                format!("losses are noticed at renewals only, because the server does not track: {why}");
+            news.events.push(Event { kind: "untracked", level: Level::Debug, lock: None, text });
+        }
+        self.untracked.clone_from(&connected.untracked);
+        self.state = State::Up(Box::new(Live::new(connected)));
+        news.connects += 1;
+        news.tell(Input::Up);
+    }
+
+    fn failed(&mut self, error: Error, news: &mut News) {
+        news.tell(Input::Down(error));
+        self.rest();
+    }
+
+    fn down(&mut self, Broken { why, last }: Broken, news: &mut News) {
+        news.tell(Input::Down(self.address.broken(&why)));
+        let Some(live) = self.take_live() else { return };
+        self.backoff.ended(live.since.until(clock::now()));
+        for (waiting, begun) in last.map(|call| (call, true)).into_iter().chain(live.replies.abandon()) {
+            tell(&waiting, if begun { Outcome::Unanswered } else { Outcome::NotSent }, news);
+        }
+        self.rest();
+    }
+
+    fn take_live(&mut self) -> Option<Live> {
+        match std::mem::replace(&mut self.state, State::Resting { until: Moment::default() }) {
+            State::Up(live) => Some(*live),
             _ => None,
         }
     }
 
-    /// Why the engine hears that the link is down.
-    pub(super) fn broken(&self) -> Error {
-        Error::new(ErrorKind::Unavailable, "the connection to the server broke; connecting again")
+    /// Waits for the turn of the next attempt; when that is now, begins it.
+    fn rest(&mut self) {
+        let now = clock::now();
+        match self.backoff.pause() {
+            Duration::ZERO => self.connect(now),
+            pause => self.state = State::Resting { until: now.after(pause) },
+        }
+    }
+}
+
+/// A connection that is up.
+struct Live {
+    connection: MultiplexedConnection,
+    pushes: Option<UnboundedReceiver<PushInfo>>,
+    clock: ServerClock,
+    replies: Replies<Waiting>,
+    since: Moment,
+    /// When something came last.
+    heard: Moment,
+    /// Nothing has to be done before; it may be too early, never too late.
+    due: Option<Moment>,
+}
+
+/// A call under way.
+struct Waiting {
+    call: CallId,
+    op: Op,
+    script: wire::Call,
+    sent: Moment,
+    limit: Duration,
+    /// The engine has its outcome. The reply is still waited for: it shows that the server lives.
+    told: bool,
+    /// It was sent with the text of the script.
+    full: bool,
+}
+
+impl Waiting {
+    fn deadline(&self) -> Moment {
+        self.sent.after(self.limit)
     }
 }
 
 impl Live {
-    fn answered(&mut self) {
-        self.pending = self.pending.saturating_sub(1);
-        self.heard();
+    fn new(connected: Connected) -> Self {
+        let Connected { connection, pushes, clock, .. } = connected;
+        let now = clock::now();
+        Live { connection, pushes, clock, replies: Replies::new(), since: now, heard: now, due: None }
     }
 
-    fn heard(&mut self) {
-        self.waiting_since = (self.pending > 0).then(clock::now);
+    fn send(&mut self, now: Moment, uuid: &str, call: CallId, op: Op, limit: Duration) {
+        let not_after = self.clock.least(now).saturating_add(millis(limit));
+        let script = wire::Call::new(&op, uuid, not_after);
+        let request = request(&self.connection, script.evalsha());
+        let waiting = Waiting { call, op, script, sent: now, limit, told: false, full: false };
+        self.wake_by(waiting.deadline());
+        self.replies.push(waiting, request);
+    }
+
+    fn wake_by(&mut self, at: Moment) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Takes in replies and pushes.
+    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), Broken> {
+        let mut demoted = false;
+        while let Poll::Ready((waiting, result)) = self.replies.poll(cx) {
+            match result {
+                Ok(value) => demoted |= self.replied(waiting, value, news),
+                Err(error) => return Err(Broken { why: format!("broke ({error})"), last: Some(waiting) }),
+            }
+        }
+        self.poll_pushes(cx, news)?;
+        // The address may lead to the new primary by now.
+        if demoted { Err(Broken::from("leads to a replica".to_owned())) } else { Ok(()) }
+    }
+
+    /// Takes in a reply. True if it says that this is no primary.
+    fn replied(&mut self, mut waiting: Waiting, value: Value, news: &mut News) -> bool {
+        self.heard = clock::now();
+        match value {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" && !waiting.full => {
+                if !waiting.told {
+                    waiting.full = true;
+                    let request = request(&self.connection, waiting.script.eval());
+                    self.replies.push(waiting, request);
+                }
+                false
+            }
+            Value::ServerError(error) => {
+                let detail = error.details().unwrap_or_default();
+                let (refusal, passing) = wire::refusal(error.code(), detail);
+                tell(&waiting, Outcome::Refused { error: refusal, passing }, news);
+                is_demoted(&error)
+            }
+            value => {
+                let outcome = match wire::decode(&waiting.op, value) {
+                    Ok((server_ms, reply)) => {
+                        self.clock = ServerClock::new(server_ms, self.heard);
+                        Outcome::Answered(reply)
+                    }
+                    Err(error) => Outcome::Refused { error, passing: false },
+                };
+                tell(&waiting, outcome, news);
+                false
+            }
+        }
+    }
+
+    fn poll_pushes(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), Broken> {
+        let Some(pushes) = &mut self.pushes else { return Ok(()) };
+        while let Poll::Ready(push) = pushes.poll_recv(cx) {
+            match push {
+                None | Some(PushInfo { kind: PushKind::Disconnection, .. }) => {
+                    return Err(Broken::from("was closed".to_owned()));
+                }
+                Some(PushInfo { kind: PushKind::Invalidate, data }) => {
+                    self.heard = clock::now();
+                    if let Some(names) = invalidated(data) {
+                        news.tell(Input::Invalidated(names));
+                    }
+                }
+                Some(_) => self.heard = clock::now(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up calls whose time is over, and the connection if it has been silent for too long.
+    fn wake(&mut self, now: Moment, news: &mut News) -> Result<(), Broken> {
+        self.due = None;
+        for waiting in self.replies.iter_mut() {
+            if waiting.deadline() <= now {
+                tell(waiting, Outcome::Unanswered, news);
+                waiting.told = true;
+            }
+        }
+        let heard = self.heard;
+        let silent = |waiting: &Waiting| heard.max(waiting.sent).after(SILENCE.max(waiting.limit * 2));
+        let too_long = self.replies.iter().map(silent).min();
+        if too_long.is_some_and(|at| at <= now) {
+            return Err(Broken::from(format!("has been silent for {:?}", heard.until(now))));
+        }
+        let deadlines = self.replies.iter().filter(|waiting| !waiting.told).map(Waiting::deadline);
+        self.due = deadlines.chain(too_long).min();
+        Ok(())
     }
 }
 
-/// News from the server that concerns the engine.
-pub(super) enum Pushed {
-    Disconnected,
-    /// These keys, or all.
-    Invalidated(Option<Vec<wire::Name>>),
+fn request(
+    connection: &MultiplexedConnection,
+    command: Cmd,
+) -> impl Future<Output = RedisResult<Value>> + 'static {
+    let mut connection = connection.clone();
+    async move { connection.send_packed_command(&command).await }
 }
 
-fn invalidated(data: Vec<Value>) -> Option<Vec<wire::Name>> {
-    let Some(Value::Array(keys)) = data.into_iter().next() else { return None };
+/// Every call has one outcome.
+fn tell(waiting: &Waiting, outcome: Outcome, news: &mut News) {
+    if !waiting.told {
+        news.tell(Input::Outcome { call: waiting.call, outcome });
+    }
+}
+
+/// Whether the server does not take writes because it is a replica.
+fn is_demoted(error: &ServerError) -> bool {
+    // Inside a script, servers before Redis 7 say it in the text of an ERR.
+    error.code() == "READONLY" || error.details().is_some_and(|detail| detail.contains("-READONLY"))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The locks among the changed keys (inside `None`: all keys); `None` if there is no lock among them.
+fn invalidated(data: Vec<Value>) -> Option<Option<Vec<Name>>> {
+    let Some(Value::Array(keys)) = data.into_iter().next() else { return Some(None) };
     let name = |key: &Value| match key {
         Value::BulkString(bytes) => wire::names::name_from_bytes(bytes).ok(),
         _ => None,
     };
-    Some(keys.iter().filter_map(name).collect())
-}
-
-async fn make(
-    address: &Address,
-    tracking: bool,
-    generation: u64,
-    inbox: &UnboundedSender<Command>,
-) -> Result<Made, Failure> {
-    let news = inbox.clone();
-    let push = move |info: PushInfo| news.send(Command::Happened(Happening::Push { generation, info }));
-    let mut connection = address.commands(push).await?;
-    if tracking && address.speaks_resp3() {
-        // Denied or unknown: losses are then noticed at the next renewal.
-        let _: Result<Value, _> =
-            redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("NOLOOP").query_async(&mut connection).await;
-    }
-    let time = redis::cmd("TIME").query_async::<(u64, u64)>(&mut connection).await;
-    let (seconds, micros) = time.map_err(|error| address.explain(&error))?;
-    Ok(Made { connection, clock: ServerClock::new(seconds * 1000 + micros / 1000, clock::now()) })
-}
-
-/// One call: by hash, and with the full text once if the server does not know the script.
-async fn run(mut connection: MultiplexedConnection, script: wire::Call) -> Result<Value, redis::RedisError> {
-    match send(&mut connection, &script.evalsha()).await {
-        Err(error) if error.code() == Some("NOSCRIPT") => send(&mut connection, &script.eval()).await,
-        result => result,
-    }
-}
-
-/// An error reply is a value to redis-rs here, and an error to us.
-async fn send(
-    connection: &mut MultiplexedConnection,
-    command: &redis::Cmd,
-) -> Result<Value, redis::RedisError> {
-    connection.send_packed_command(command).await.and_then(Value::extract_error)
+    let names: Vec<Name> = keys.iter().filter_map(name).collect();
+    (!names.is_empty()).then_some(Some(names))
 }

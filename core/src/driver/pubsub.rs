@@ -1,206 +1,285 @@
 //! The pub/sub connection: opened when the first channel is wanted, one for all channels.
 
 use std::collections::HashMap;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use redis::aio::{PubSubSink, PubSubStream};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use redis::{RedisResult, Value};
 
-use super::Command;
-use super::connect::{Address, Backoff, Failure};
+use super::News;
+use super::connect::{Address, Backoff};
+use super::replies::Replies;
+use crate::clock;
 use crate::engine::Input;
-use crate::error::{Error, ErrorKind};
-use crate::wire::{self, Name, names};
+use crate::error::{Error, Result};
+use crate::event::{Event, Level};
+use crate::moment::Moment;
+use crate::wire::{Name, names};
 
-/// A connection on which nothing has come for this long is asked whether it is there.
-const IDLE: Duration = Duration::from_secs(5);
+/// A connection on which nothing has come for this long is asked whether it is there. Longer than
+/// the usual recheck of a waiter, which covers a lost message just as well.
+const IDLE: Duration = Duration::from_secs(6);
 /// How long the server may take to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a connection stays when no channel is wanted.
+const LINGER: Duration = Duration::from_secs(60);
 
-/// A change of what is wanted.
-#[derive(Debug)]
-pub(super) enum Want {
-    Subscribe(Name),
-    Unsubscribe(Name),
+/// Keeps the wanted channels subscribed. Driven from outside as a `Link` is.
+pub(super) struct Subscriptions {
+    address: Address,
+    /// The channels that shall be subscribed, and the locks they belong to.
+    wanted: HashMap<String, Name>,
+    backoff: Backoff,
+    state: State,
+    /// People know that the connection is down.
+    told: bool,
 }
 
-/// Serves `wants` until their sender is gone.
-pub(super) async fn serve(
-    mut address: Address,
-    mut wants: UnboundedReceiver<Want>,
-    inbox: UnboundedSender<Command>,
-) {
-    let mut wanted = Wanted { names: HashMap::new(), inbox };
-    let mut backoff = Backoff::default();
-    loop {
-        while wanted.names.is_empty() {
-            let Some(want) = wants.recv().await else { return };
-            wanted.note(want);
-        }
-        backoff.pause().await;
-        match address.pubsub().await {
-            Ok(connection) => {
-                backoff.reset();
-                let (sink, stream) = connection.split();
-                if wanted.converse(sink, stream, &mut wants).await.is_none() {
-                    return;
-                }
-            }
-            Err(Failure::NoResp3) => address.downgrade(),
-            // The command connection tells callers what is wrong; here it only means to try again.
-            Err(Failure::Error(_)) => {}
-        }
-    }
+type Attempt = Pin<Box<dyn Future<Output = Result<PubSub>>>>;
+
+enum State {
+    /// Nothing has been wanted for a while, or ever.
+    Closed,
+    Resting {
+        until: Moment,
+    },
+    Connecting {
+        attempt: Attempt,
+        deadline: Moment,
+    },
+    Up(Box<Live>),
 }
 
-/// The channels that shall be subscribed.
-struct Wanted {
-    names: HashMap<String, Name>,
-    inbox: UnboundedSender<Command>,
-}
-
-/// Why a conversation ended while somebody may still want channels.
-struct Broken;
-
-impl Wanted {
-    /// Notes a change; returns the channel if the connection has to be told.
-    fn note(&mut self, want: Want) -> Option<Change> {
-        match want {
-            Want::Subscribe(name) => {
-                let channel = names::channel(&name);
-                self.names.insert(channel.clone(), name);
-                Some(Change::Subscribe(channel))
-            }
-            Want::Unsubscribe(name) => {
-                let channel = names::channel(&name);
-                self.names.remove(&channel).map(|_| Change::Unsubscribe(channel))
-            }
+impl Subscriptions {
+    pub(super) fn new(address: Address) -> Self {
+        Subscriptions {
+            address,
+            wanted: HashMap::new(),
+            backoff: Backoff::default(),
+            state: State::Closed,
+            told: false,
         }
     }
 
-    fn tell(&self, input: Input) {
-        let _ = self.inbox.send(Command::Tell(input));
+    /// Has the channel of `name` subscribed, again after every gap, until it is not wanted any more.
+    pub(super) fn subscribe(&mut self, now: Moment, name: Name) {
+        let channel = names::channel(&name);
+        self.wanted.insert(channel.clone(), name);
+        match &mut self.state {
+            State::Closed => self.rest(),
+            State::Up(live) => live.subscribe(now, channel),
+            State::Resting { .. } | State::Connecting { .. } => {}
+        }
     }
 
-    /// Keeps one connection in step with what is wanted, until it breaks (`Some`) or nobody can
-    /// want anything any more (`None`). Ends as well when nothing was wanted for a while.
-    async fn converse(
-        &mut self,
-        mut sink: PubSubSink,
-        mut stream: PubSubStream,
-        wants: &mut UnboundedReceiver<Want>,
-    ) -> Option<Broken> {
-        let all: Vec<String> = self.names.keys().cloned().collect();
-        if self.subscribe(&mut sink, all).await.is_err() {
-            return Some(Broken);
+    pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name) {
+        let channel = names::channel(name);
+        if self.wanted.remove(&channel).is_some()
+            && let State::Up(live) = &mut self.state
+        {
+            live.unsubscribe(now, channel);
         }
-        let mut batch = Vec::new();
+    }
+
+    /// Takes in everything that has come.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
         loop {
-            tokio::select! {
-                biased;
-                message = stream.next() => {
-                    let Some(message) = message else { return Some(Broken) };
-                    if let Some(name) = self.names.get(message.get_channel_name()) {
-                        self.tell(Input::Message(name.clone()));
+            match &mut self.state {
+                State::Closed | State::Resting { .. } => return,
+                State::Connecting { attempt, .. } => match attempt.as_mut().poll(cx) {
+                    Poll::Pending => return,
+                    Poll::Ready(Ok(connection)) => self.up(connection),
+                    Poll::Ready(Err(error)) => self.failed(&error, news),
+                },
+                State::Up(live) => match live.poll(cx, &self.address, &self.wanted, news) {
+                    Ok(heard) => {
+                        self.told &= !heard;
+                        return;
                     }
-                }
-                count = wants.recv_many(&mut batch, 1024) => {
-                    if count == 0 {
-                        return None;
-                    }
-                    if self.follow(&mut sink, batch.drain(..)).await.is_err() {
-                        return Some(Broken);
-                    }
-                }
-                () = tokio::time::sleep(IDLE) => {
-                    if self.names.is_empty() || !is_there(&mut sink).await {
-                        return Some(Broken);
-                    }
-                }
+                    Err(error) => self.down(&error, news),
+                },
             }
         }
     }
 
-    /// Tells the server about changes, in their order; neighbours of one sort go in one command.
-    async fn follow(
-        &mut self,
-        sink: &mut PubSubSink,
-        wants: impl Iterator<Item = Want>,
-    ) -> Result<(), Broken> {
-        let mut changes: Vec<Change> = wants.filter_map(|want| self.note(want)).collect();
-        while !changes.is_empty() {
-            let subscribes = matches!(changes[0], Change::Subscribe(_));
-            let same = changes
-                .iter()
-                .take_while(|change| matches!(change, Change::Subscribe(_)) == subscribes)
-                .count();
-            let channels: Vec<String> = changes.drain(..same).map(Change::channel).collect();
-            if subscribes {
-                self.subscribe(sink, channels).await?;
-            } else {
-                confirmed(sink.unsubscribe(&channels)).await?.map_err(|_| Broken)?;
+    /// When [`wake`](Subscriptions::wake) has to be called, if nothing else happens.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        match &self.state {
+            State::Closed => None,
+            State::Resting { until } => Some(*until),
+            State::Connecting { deadline, .. } => Some(*deadline),
+            State::Up(live) => Some(live.due(self.wanted.is_empty())),
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub(super) fn wake(&mut self, now: Moment, news: &mut News) {
+        if self.next_wake().is_none_or(|due| now < due) {
+            return;
+        }
+        match &mut self.state {
+            State::Closed => {}
+            State::Resting { .. } if self.wanted.is_empty() => self.state = State::Closed,
+            State::Resting { .. } => self.connect(now),
+            State::Connecting { .. } => self.failed(&self.address.late(), news),
+            State::Up(live) if !live.asked.is_empty() => {
+                let error = self.address.broken("for pub/sub has fallen silent");
+                self.down(&error, news);
             }
-        }
-        Ok(())
-    }
-
-    /// Subscribes and tells every confirmation. A refusal concerns the channels one by one.
-    async fn subscribe(&mut self, sink: &mut PubSubSink, channels: Vec<String>) -> Result<(), Broken> {
-        if channels.is_empty() {
-            return Ok(());
-        }
-        match confirmed(sink.subscribe(&channels)).await? {
-            Ok(()) => channels.iter().for_each(|channel| self.is_subscribed(channel)),
-            Err(error) if error.code().is_none() => return Err(Broken),
-            Err(_) => {
-                for channel in channels {
-                    match confirmed(sink.subscribe(&channel)).await? {
-                        Ok(()) => self.is_subscribed(&channel),
-                        Err(error) => self.is_refused(&channel, &error),
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn is_subscribed(&self, channel: &str) {
-        if let Some(name) = self.names.get(channel) {
-            self.tell(Input::Subscribed(name.clone()));
+            State::Up(_) if self.wanted.is_empty() => self.state = State::Closed,
+            State::Up(live) => live.ping(now),
         }
     }
 
-    fn is_refused(&mut self, channel: &str, error: &redis::RedisError) {
-        let Some(name) = self.names.remove(channel) else { return };
-        let error = match error.code() {
-            Some(code) => wire::refusal(code, error.detail().unwrap_or_default()).0,
-            None => Error::new(ErrorKind::Unavailable, error.to_string()),
-        };
-        self.tell(Input::Unsubscribable(name, error));
+    fn connect(&mut self, now: Moment) {
+        let attempt = Box::pin(self.address.clone().pubsub());
+        self.state = State::Connecting { attempt, deadline: now.after(self.address.timeout()) };
+    }
+
+    fn up(&mut self, connection: PubSub) {
+        let now = clock::now();
+        let mut live = Live::new(now, connection);
+        for channel in self.wanted.keys() {
+            live.subscribe(now, channel.clone());
+        }
+        self.state = State::Up(Box::new(live));
+    }
+
+    fn down(&mut self, error: &Error, news: &mut News) {
+        if let State::Up(live) = &self.state {
+            self.backoff.ended(live.since.until(clock::now()));
+        }
+        self.failed(error, news);
+    }
+
+    /// Tries again. Waiters go on by their recheck meanwhile.
+    fn failed(&mut self, error: &Error, news: &mut News) {
+        if !std::mem::replace(&mut self.told, true) {
+            let text = format!("no wake-ups for now, waiters look by themselves: {error}");
+            news.events.push(Event { kind: "unsubscribed", level: Level::Info, lock: None, text });
+        }
+        self.rest();
+    }
+
+    /// Waits for the turn of the next attempt; when that is now, begins it.
+    fn rest(&mut self) {
+        let now = clock::now();
+        match self.backoff.pause() {
+            Duration::ZERO => self.connect(now),
+            pause => self.state = State::Resting { until: now.after(pause) },
+        }
     }
 }
 
-enum Change {
+/// A connection that is up.
+struct Live {
+    sink: PubSubSink,
+    stream: PubSubStream,
+    asked: Replies<Asked>,
+    since: Moment,
+    /// When something came last, or was last asked for.
+    heard: Moment,
+}
+
+/// What the server is to confirm.
+struct Asked {
+    what: What,
+    at: Moment,
+}
+
+enum What {
     Subscribe(String),
-    Unsubscribe(String),
+    Unsubscribe,
+    Ping,
 }
 
-impl Change {
-    fn channel(self) -> String {
-        match self {
-            Change::Subscribe(channel) | Change::Unsubscribe(channel) => channel,
+impl Live {
+    fn new(now: Moment, connection: PubSub) -> Self {
+        let (sink, stream) = connection.split();
+        Live { sink, stream, asked: Replies::new(), since: now, heard: now }
+    }
+
+    // One command for each channel, so that a refusal concerns that channel alone; they still leave
+    // in one write. The server confirms in order, so that changes of mind end as they were meant.
+
+    fn subscribe(&mut self, now: Moment, channel: String) {
+        let mut sink = self.sink.clone();
+        let name = channel.clone();
+        self.ask(now, What::Subscribe(channel), async move { done(sink.subscribe(name).await) });
+    }
+
+    fn unsubscribe(&mut self, now: Moment, channel: String) {
+        let mut sink = self.sink.clone();
+        self.ask(now, What::Unsubscribe, async move { done(sink.unsubscribe(channel).await) });
+    }
+
+    fn ping(&mut self, now: Moment) {
+        let mut sink = self.sink.clone();
+        self.ask(now, What::Ping, async move { sink.ping().await });
+    }
+
+    fn ask(&mut self, at: Moment, what: What, request: impl Future<Output = RedisResult<Value>> + 'static) {
+        self.asked.push(Asked { what, at }, request);
+    }
+
+    /// When the connection has to be looked after.
+    fn due(&self, unwanted: bool) -> Moment {
+        match self.asked.oldest() {
+            Some(asked) => self.heard.max(asked.at).after(PATIENCE),
+            None if unwanted => self.heard.after(LINGER),
+            None => self.heard.after(IDLE),
         }
+    }
+
+    /// Takes in confirmations and messages. True if something came.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        address: &Address,
+        wanted: &HashMap<String, Name>,
+        news: &mut News,
+    ) -> Result<bool> {
+        let mut heard = false;
+        while let Poll::Ready((asked, result)) = self.asked.poll(cx) {
+            match result {
+                Err(error) if error.code().is_none() => return Err(address.broken("for pub/sub broke")),
+                result => confirmed(&asked.what, result, address, wanted, news),
+            }
+            heard = true;
+        }
+        while let Poll::Ready(message) = self.stream.poll_next_unpin(cx) {
+            let Some(message) = message else { return Err(address.broken("for pub/sub was closed")) };
+            if let Some(name) = wanted.get(message.get_channel_name()) {
+                news.tell(Input::Message(name.clone()));
+            }
+            heard = true;
+        }
+        if heard {
+            self.heard = clock::now();
+        }
+        Ok(heard)
     }
 }
 
-/// The confirmation, or [`Broken`] when the server does not answer.
-async fn confirmed(
-    command: impl Future<Output = redis::RedisResult<()>>,
-) -> Result<redis::RedisResult<()>, Broken> {
-    tokio::time::timeout(PATIENCE, command).await.map_err(|_| Broken)
+/// The server has answered. A refusal can only mean that this user may not listen to this channel.
+fn confirmed(
+    what: &What,
+    result: RedisResult<Value>,
+    address: &Address,
+    wanted: &HashMap<String, Name>,
+    news: &mut News,
+) {
+    let What::Subscribe(channel) = what else { return };
+    let Some(name) = wanted.get(channel) else { return };
+    news.tell(match result {
+        Ok(_) => Input::Subscribed(name.clone()),
+        Err(error) => Input::Unsubscribable(name.clone(), address.explain(&error)),
+    });
 }
 
-async fn is_there(sink: &mut PubSubSink) -> bool {
-    matches!(tokio::time::timeout(PATIENCE, sink.ping::<redis::Value>()).await, Ok(Ok(_)))
+fn done(result: RedisResult<()>) -> RedisResult<Value> {
+    result.map(|()| Value::Okay)
 }

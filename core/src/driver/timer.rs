@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nix::sys::time::TimeSpec;
@@ -29,17 +30,19 @@ impl Timer {
     /// Must be called inside a tokio runtime.
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
-        let fd = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
-        Ok(Timer { fd: AsyncFd::with_interest(Descriptor(fd), Interest::READABLE)?, armed: None })
+        let fd = Descriptor(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?);
+        #[allow(
+            deprecated,
+            reason = "its successor is unsafe, to be promised that the descriptor stays open"
+        )]
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        Ok(Timer { fd, armed: None })
     }
 
     /// Makes the timer fire at `at`, or a little before: a time that was armed earlier stays, and
     /// whoever is woken too early arms again. That saves a system call for most requests.
     pub(super) fn arm(&mut self, now: Moment, at: Option<Moment>) -> io::Result<()> {
-        let Some(at) = at else { return Ok(()) };
-        if self.armed.is_some_and(|armed| armed <= at) {
-            return Ok(());
-        }
+        let Some(at) = at.filter(|_| self.is_late_for(at)) else { return Ok(()) };
         // Zero would disarm it.
         let wait = now.until(at).max(Duration::from_micros(1));
         let when = Expiration::OneShot(TimeSpec::from_duration(wait));
@@ -48,18 +51,24 @@ impl Timer {
         Ok(())
     }
 
-    /// Waits until the timer fires. Cancel-safe.
-    pub(super) async fn fired(&mut self) -> io::Result<()> {
+    /// Whether it would fire only after `at`.
+    pub(super) fn is_late_for(&self, at: Option<Moment>) -> bool {
+        at.is_some_and(|at| self.armed.is_none_or(|armed| at < armed))
+    }
+
+    /// Ready when the timer has fired since the last call.
+    pub(super) fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let mut ready = self.fd.readable().await?;
+            let mut ready = ready!(self.fd.poll_read_ready(cx))?;
             let mut count = [0; 8];
             match nix::unistd::read(self.fd.get_ref().0.as_fd(), &mut count) {
                 Ok(_) => {
                     self.armed = None;
-                    return Ok(());
+                    return Poll::Ready(Ok(()));
                 }
                 Err(nix::Error::EAGAIN) => ready.clear_ready(),
-                Err(error) => return Err(error.into()),
+                Err(nix::Error::EINTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
     }
@@ -67,6 +76,8 @@ impl Timer {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
     use crate::clock;
 
@@ -77,7 +88,7 @@ mod tests {
         timer.arm(clock::now(), Some(due.after(Duration::from_secs(3600)))).expect("arm");
         timer.arm(clock::now(), Some(due)).expect("arm earlier");
         timer.arm(clock::now(), Some(due.after(Duration::from_secs(9)))).expect("later changes nothing");
-        timer.fired().await.expect("fired");
+        poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
         assert!(clock::now() >= due);
     }
 }

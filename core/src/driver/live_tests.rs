@@ -1,0 +1,766 @@
+//! The connections and the whole driver against real servers, through everything that can happen to
+//! a connection.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use redis::IntoConnectionInfo;
+
+use super::link::Link;
+use super::pubsub::Subscriptions;
+use super::*;
+use crate::clock;
+use crate::engine::{Config, Lease, Outcome, Target, Terms};
+use crate::error::LostReason;
+use crate::event::Level;
+use crate::moment::Moment;
+use crate::wire::{Fencing, Op, Reply, names};
+use support::Server;
+
+/// How long anything may take on a busy machine before a test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(30);
+
+fn name(text: &str) -> Name {
+    Name::from(text)
+}
+
+fn address(url: &str) -> Address {
+    Address::new(url.into_connection_info().unwrap(), LIMIT, "redlatch-test".to_owned())
+}
+
+fn inspect(text: &str) -> Op {
+    Op::Inspect { name: name(text) }
+}
+
+fn acquire(text: &str) -> Op {
+    Op::Acquire { name: name(text), owner: 1, count: 1, lease: LEASE, fencing: Fencing::Off }
+}
+
+fn signal(server: &Server, signal: Signal) {
+    kill(Pid::from_raw(server.pid().try_into().unwrap()), signal).unwrap();
+}
+
+fn command<T: redis::FromRedisValue>(server: &Server, words: &str) -> T {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let mut command = redis::Cmd::new();
+    command.arg(words).query(&mut server.connect()).unwrap()
+}
+
+// ---- driving a part by hand ----
+
+trait Part {
+    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News);
+    fn wake(&mut self, now: Moment, news: &mut News);
+    fn next_wake(&self) -> Option<Moment>;
+}
+
+macro_rules! part {
+    ($type:ident) => {
+        impl Part for $type {
+            fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
+                $type::poll(self, cx, news);
+            }
+            fn wake(&mut self, now: Moment, news: &mut News) {
+                $type::wake(self, now, news);
+            }
+            fn next_wake(&self) -> Option<Moment> {
+                $type::next_wake(self)
+            }
+        }
+    };
+}
+part!(Link);
+part!(Subscriptions);
+
+struct Rig<P> {
+    part: P,
+    news: News,
+    /// Everything that was told, as text.
+    past: Vec<String>,
+}
+
+impl<P: Part> Rig<P> {
+    fn new(part: P) -> Self {
+        Rig { part, news: News::default(), past: Vec::new() }
+    }
+
+    /// The next input.
+    async fn next(&mut self) -> Input {
+        let late = clock::now().after(PATIENCE);
+        loop {
+            if !self.news.inputs.is_empty() {
+                let input = self.news.inputs.remove(0);
+                self.past.push(format!("{input:?}"));
+                return input;
+            }
+            let now = clock::now();
+            assert!(now < late, "nothing came; before: {:?}", self.past);
+            let due = self.part.next_wake().unwrap_or(late).min(late);
+            let (part, news) = (&mut self.part, &mut self.news);
+            let came = poll_fn(|cx| {
+                part.poll(cx, news);
+                let changed = part.next_wake().is_some_and(|at| at < due);
+                if news.inputs.is_empty() && !changed { Poll::Pending } else { Poll::Ready(()) }
+            });
+            let _ = tokio::time::timeout(now.until(due) + Duration::from_millis(1), came).await;
+            self.part.wake(clock::now(), &mut self.news);
+        }
+    }
+
+    /// Lets inputs pass until one fits.
+    async fn until<T>(&mut self, fits: impl Fn(Input) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = fits(self.next().await) {
+                return found;
+            }
+        }
+    }
+
+    async fn down(&mut self) -> Error {
+        self.until(|input| if let Input::Down(error) = input { Some(error) } else { None }).await
+    }
+}
+
+impl Rig<Link> {
+    fn link(url: &str) -> Self {
+        Rig::new(Link::new(address(url), true, "uuid".to_owned()))
+    }
+
+    /// A link that is up.
+    async fn up(url: &str) -> Self {
+        let mut rig = Rig::link(url);
+        assert!(matches!(rig.next().await, Input::Up), "{:?}", rig.past);
+        rig
+    }
+
+    fn send(&mut self, call: u64, op: Op, limit: Duration) {
+        self.part.send(clock::now(), call, op, limit, &mut self.news);
+    }
+
+    async fn outcome(&mut self, wanted: u64) -> Outcome {
+        self.until(|input| match input {
+            Input::Outcome { call, outcome } if call == wanted => Some(outcome),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn ask(&mut self, call: u64, op: Op) -> Outcome {
+        self.send(call, op, LIMIT);
+        self.outcome(call).await
+    }
+}
+
+impl Rig<Subscriptions> {
+    fn subscriptions(url: &str) -> Self {
+        Rig::new(Subscriptions::new(address(url)))
+    }
+
+    fn subscribe(&mut self, text: &str) {
+        self.part.subscribe(clock::now(), name(text));
+    }
+
+    fn unsubscribe(&mut self, text: &str) {
+        self.part.unsubscribe(clock::now(), &name(text));
+    }
+
+    async fn subscribed(&mut self, text: &str) {
+        self.until(|input| matches!(input, Input::Subscribed(name) if &*name == text).then_some(())).await;
+    }
+}
+
+// ---- a network that fails ----
+
+/// Passes connections on to a server; those that exist can be muted, as by a broken switch.
+struct Proxy {
+    port: u16,
+    mute: Arc<Mutex<Arc<AtomicBool>>>,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    fn to(server: u16) -> Proxy {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mute = Arc::new(Mutex::new(Arc::new(AtomicBool::new(false))));
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let (switch, count) = (mute.clone(), accepted.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else { return };
+                count.fetch_add(1, Ordering::SeqCst);
+                let (client, mute) = (client.unwrap(), switch.lock().unwrap().clone());
+                pass(client.try_clone().unwrap(), server.try_clone().unwrap(), mute.clone());
+                pass(server, client, mute);
+            }
+        });
+        Proxy { port, mute, accepted }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Nothing passes any more on the connections that exist; new ones work.
+    fn mute(&self) {
+        std::mem::take(&mut *self.mute.lock().unwrap()).store(true, Ordering::SeqCst);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, mute: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(size @ 1..) = from.read(&mut buffer) {
+            if !mute.load(Ordering::SeqCst) && to.write_all(&buffer[..size]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
+}
+
+// ---- the command connection ----
+
+#[tokio::test]
+async fn calls_are_answered_and_unknown_scripts_sent_with_their_text() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    assert!(matches!(link.ask(1, inspect("n")).await, Outcome::Answered(Reply::Holder(None))));
+    command::<()>(&server, "SCRIPT FLUSH");
+    assert!(matches!(link.ask(2, inspect("n")).await, Outcome::Answered(Reply::Holder(None))));
+    assert!(matches!(link.ask(3, inspect("n")).await, Outcome::Answered(Reply::Holder(None))));
+    let stats: String = command(&server, "INFO commandstats");
+    assert!(stats.contains("cmdstat_eval:calls=2,") && stats.contains("cmdstat_evalsha:calls=3,"), "{stats}");
+    let clients: String = command(&server, "CLIENT LIST");
+    assert!(clients.contains("name=redlatch-test "), "{clients}");
+}
+
+#[tokio::test]
+async fn many_calls_are_answered_in_order() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    (0..5000).for_each(|call| link.send(call, inspect("n"), PATIENCE));
+    for expected in 0..5000 {
+        let input = link.next().await;
+        let Input::Outcome { call, outcome: Outcome::Answered(_) } = input else { panic!("{input:?}") };
+        assert_eq!(call, expected);
+    }
+    assert!(link.part.is_idle());
+}
+
+#[tokio::test]
+async fn nothing_is_sent_without_a_connection() {
+    let mut link = Rig::link("redis://127.0.0.1:1/");
+    assert!(matches!(link.ask(1, inspect("n")).await, Outcome::NotSent));
+}
+
+#[tokio::test]
+async fn a_closed_port_is_told_with_its_address_and_tried_again() {
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let mut link = Rig::link(&format!("redis://:geheim@{closed}/"));
+    for _ in 0..3 {
+        let error = link.down().await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.message().contains(&closed.to_string()), "{error}");
+        assert!(!error.message().contains("geheim"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_as_such() {
+    let server = Server::start_with(&["--requirepass", "right"]);
+    for (user, kind) in
+        [(":falsch@", ErrorKind::Auth), ("eve:falsch@", ErrorKind::Auth), ("", ErrorKind::Auth)]
+    {
+        let mut link = Rig::link(&server.url().replace("redis://", &format!("redis://{user}")));
+        let error = link.down().await;
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains(&server.port().to_string()), "{error}");
+        assert!(!error.message().contains("falsch"), "{error}");
+    }
+    Rig::up(&server.url().replace("redis://", "redis://:right@")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_given_up_in_time() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut link = Rig::link(&format!("redis://{}/", listener.local_addr().unwrap()));
+    let begun = clock::now();
+    let error = link.down().await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("no answer"), "{error}");
+    assert!(begun.until(clock::now()) >= LIMIT);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_is_not_asked_in_a_loop() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut link = Rig::link(&format!("redis://{}/", listener.local_addr().unwrap()));
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let begun = clock::now();
+    for _ in 0..6 {
+        assert_eq!(link.down().await.kind(), ErrorKind::Unavailable);
+    }
+    // At once, then after 50, 100, 200, 400 and 500 ms, less jitter of up to one half.
+    assert!(begun.until(clock::now()) >= Duration::from_millis(625));
+}
+
+#[tokio::test]
+async fn a_killed_connection_is_made_anew() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    for call in 0..3 {
+        command::<i64>(&server, "CLIENT KILL TYPE normal");
+        assert_eq!(link.down().await.kind(), ErrorKind::Unavailable);
+        link.until(|input| matches!(input, Input::Up).then_some(())).await;
+        assert!(matches!(link.ask(call, inspect("n")).await, Outcome::Answered(_)));
+    }
+}
+
+#[tokio::test]
+async fn a_call_on_a_connection_that_breaks_stays_unanswered() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    signal(&server, Signal::SIGSTOP);
+    link.send(1, acquire("n"), PATIENCE);
+    let never = tokio::time::timeout(Duration::from_millis(50), link.next()).await;
+    assert!(never.is_err(), "{never:?}");
+    drop(server);
+    assert!(matches!(link.next().await, Input::Down(_)), "{:?}", link.past);
+    assert!(matches!(link.next().await, Input::Outcome { call: 1, outcome: Outcome::Unanswered }));
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_replaced_by_one_that_works() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port());
+    let mut link = Rig::up(&proxy.url()).await;
+    proxy.mute();
+    let limit = Duration::from_millis(300);
+    let begun = clock::now();
+    link.send(1, acquire("n"), limit);
+    assert!(matches!(link.outcome(1).await, Outcome::Unanswered));
+    assert!(begun.until(clock::now()) >= limit);
+    let error = link.down().await;
+    assert!(error.message().contains("silent"), "{error}");
+    assert!(begun.until(clock::now()) >= limit * 2);
+    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    assert!(matches!(link.ask(2, inspect("n")).await, Outcome::Answered(Reply::Holder(None))));
+    assert_eq!(proxy.accepted.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_stopped_server_that_goes_on_is_found_again() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    signal(&server, Signal::SIGSTOP);
+    link.send(1, inspect("n"), Duration::from_millis(50));
+    assert!(link.down().await.message().contains("silent"));
+    // The kernel still takes connections for it; they get no answer.
+    assert!(link.down().await.message().contains("no answer"));
+    signal(&server, Signal::SIGCONT);
+    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    assert!(matches!(link.ask(2, inspect("n")).await, Outcome::Answered(_)));
+}
+
+#[tokio::test]
+async fn a_slow_server_keeps_its_connection() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    signal(&server, Signal::SIGSTOP);
+    link.send(1, inspect("n"), LIMIT);
+    assert!(matches!(link.next().await, Input::Outcome { call: 1, outcome: Outcome::Unanswered }));
+    signal(&server, Signal::SIGCONT);
+    // The late reply is heard, not told: the next news is about the next call.
+    link.send(2, inspect("n"), PATIENCE);
+    let next = link.next().await;
+    assert!(matches!(next, Input::Outcome { call: 2, outcome: Outcome::Answered(_) }), "{next:?}");
+}
+
+#[tokio::test]
+async fn changes_by_others_are_told() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    let invalidated = |input| if let Input::Invalidated(names) = input { Some(names) } else { None };
+    assert!(matches!(link.ask(1, acquire("n")).await, Outcome::Answered(Reply::Acquired { .. })));
+    command::<i64>(&server, "DEL n");
+    assert_eq!(link.until(invalidated).await, Some(vec![name("n")]));
+    // Again after a reconnect, and for everything.
+    command::<i64>(&server, "CLIENT KILL TYPE normal");
+    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    assert!(matches!(link.ask(2, acquire("n")).await, Outcome::Answered(Reply::Acquired { .. })));
+    command::<()>(&server, "FLUSHALL");
+    assert_eq!(link.until(invalidated).await, None);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_track_for_us_will_do() {
+    let server = Server::start();
+    for (user, denied) in [("tina", "-client|tracking"), ("nora", "-client")] {
+        command::<()>(&server, &format!("ACL SETUSER {user} on >geheim ~* &* +@all {denied}"));
+        let mut link = Rig::up(&server.url().replace("redis://", &format!("redis://{user}:geheim@"))).await;
+        assert!(matches!(link.ask(1, inspect("n")).await, Outcome::Answered(Reply::Holder(None))));
+        let [event] = &link.news.events[..] else { panic!("{:?}", link.news.events) };
+        assert_eq!((event.kind, event.level), ("untracked", Level::Debug));
+        assert!(event.text.contains("client|tracking"), "{}", event.text);
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_resp3_will_do() {
+    let server = Server::start_with(&["--requirepass", "geheim", "--rename-command", "HELLO", ""]);
+    let error = Rig::link(&server.url().replace("redis://", "redis://:falsch@")).down().await;
+    assert_eq!(error.kind(), ErrorKind::Auth);
+    assert!(!error.message().contains("falsch"), "{error}");
+    let url = server.url().replace("redis://", "redis://:geheim@");
+    let mut link = Rig::up(&url).await;
+    assert!(link.news.events[0].text.contains("RESP2"), "{:?}", link.news.events);
+    assert!(matches!(link.ask(1, acquire("n")).await, Outcome::Answered(Reply::Acquired { .. })));
+    // Nobody tells that this connection has gone; the next call finds out.
+    let mut other = redis::Client::open(url).unwrap().get_connection().unwrap();
+    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut other).unwrap();
+    link.send(2, inspect("n"), PATIENCE);
+    assert!(matches!(link.next().await, Input::Down(_)), "{:?}", link.past);
+    assert!(matches!(link.next().await, Input::Outcome { call: 2, outcome: Outcome::Unanswered }));
+    assert!(matches!(link.next().await, Input::Up), "{:?}", link.past);
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_ask_for_the_time_is_told() {
+    let server = Server::start();
+    command::<()>(&server, "ACL SETUSER theo on >geheim ~* &* +@all -time");
+    let mut link = Rig::link(&server.url().replace("redis://", "redis://theo:geheim@"));
+    assert_eq!(link.down().await.kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn a_replica_is_left_to_look_for_the_primary() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    command::<()>(&server, "REPLICAOF 127.0.0.1 1");
+    let outcome = link.ask(1, acquire("n")).await;
+    assert!(matches!(outcome, Outcome::Refused { passing: true, .. }), "{outcome:?}");
+    assert!(link.down().await.message().contains("replica"));
+    command::<()>(&server, "REPLICAOF NO ONE");
+    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    assert!(matches!(link.ask(2, acquire("n")).await, Outcome::Answered(Reply::Acquired { .. })));
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_exist_is_told() {
+    let server = Server::start();
+    let error = Rig::link(&format!("{}99", server.url())).down().await;
+    assert_eq!(error.kind(), ErrorKind::Server, "{error}");
+    assert!(error.message().contains("DB index"), "{error}");
+}
+
+#[tokio::test]
+async fn a_unix_socket_will_do() {
+    let server = Server::start();
+    let mut link = Rig::up(&format!("unix://{}", server.socket().display())).await;
+    assert!(matches!(link.ask(1, inspect("n")).await, Outcome::Answered(_)));
+}
+
+// ---- the pub/sub connection ----
+
+#[tokio::test]
+async fn messages_come_from_wanted_channels() {
+    let server = Server::start();
+    let mut part = Rig::subscriptions(&server.url());
+    for text in ["one", "two"] {
+        part.subscribe(text);
+        part.subscribed(text).await;
+    }
+    for text in ["two", "one"] {
+        assert_eq!(command::<i64>(&server, &format!("PUBLISH {} 0", names::channel(text))), 1);
+        let next = part.next().await;
+        assert!(matches!(&next, Input::Message(name) if &**name == text), "{next:?}");
+    }
+}
+
+#[tokio::test]
+async fn channels_are_subscribed_again_after_a_gap() {
+    let server = Server::start();
+    let mut part = Rig::subscriptions(&server.url());
+    part.subscribe("one");
+    part.subscribe("two");
+    part.subscribe("gone");
+    part.subscribed("gone").await;
+    part.unsubscribe("gone");
+    for _ in 0..3 {
+        command::<i64>(&server, "CLIENT KILL TYPE pubsub");
+        let mut names = [part.next().await, part.next().await].map(|input| match input {
+            Input::Subscribed(name) => name.to_string(),
+            other => panic!("{other:?}"),
+        });
+        names.sort();
+        assert_eq!(names, ["one", "two"]);
+    }
+    assert_eq!(command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("gone"))), 0);
+}
+
+#[tokio::test]
+async fn changes_of_mind_end_as_they_were_meant() {
+    let server = Server::start();
+    let mut part = Rig::subscriptions(&server.url());
+    for _ in 0..500 {
+        part.subscribe("kept");
+        part.subscribe("left");
+        part.unsubscribe("left");
+        part.unsubscribe("kept");
+    }
+    part.subscribe("kept");
+    part.subscribe("last");
+    part.subscribed("last").await;
+    for (text, receivers) in [("kept", 1), ("left", 0)] {
+        assert_eq!(
+            command::<i64>(&server, &format!("PUBLISH {} 0", names::channel(text))),
+            receivers,
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_channel_that_is_denied_is_told_once_and_harms_no_other() {
+    let server = Server::start();
+    command::<()>(
+        &server,
+        &format!("ACL SETUSER hans on >geheim ~* resetchannels &{} +@all", names::channel("free")),
+    );
+    let mut part = Rig::subscriptions(&server.url().replace("redis://", "redis://hans:geheim@"));
+    ["denied", "free"].into_iter().for_each(|text| part.subscribe(text));
+    let mut heard = [part.next().await, part.next().await].map(|input| match input {
+        Input::Subscribed(name) => format!("{name} subscribed"),
+        Input::Unsubscribable(name, error) => format!("{name} {}", error.kind()),
+        other => panic!("{other:?}"),
+    });
+    heard.sort();
+    assert_eq!(heard, ["denied denied", "free subscribed"]);
+    assert_eq!(command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("free"))), 1);
+    assert!(matches!(part.next().await, Input::Message(_)), "{:?}", part.past);
+}
+
+#[tokio::test]
+async fn a_silent_pubsub_connection_is_replaced() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port());
+    let mut part = Rig::subscriptions(&proxy.url());
+    part.subscribe("early");
+    part.subscribed("early").await;
+    // Nothing is asked of it: only the question whether it is there can find out.
+    proxy.mute();
+    part.subscribed("early").await;
+    assert_eq!(part.news.events.len(), 1, "{:?}", part.news.events);
+    // Something is asked of it.
+    proxy.mute();
+    part.subscribe("late");
+    part.subscribed("late").await;
+    assert_eq!(proxy.accepted.load(Ordering::SeqCst), 3);
+}
+
+// ---- the whole ----
+
+struct Whole {
+    handle: Handle,
+    shared: Arc<Shared>,
+}
+
+impl Whole {
+    fn start(url: &str) -> Whole {
+        Whole::start_with(url, Duration::from_secs(5))
+    }
+
+    fn start_with(url: &str, recheck: Duration) -> Whole {
+        let shared = Arc::new(Shared {
+            uuid: uuid::Uuid::new_v4().to_string(),
+            counters: Arc::default(),
+            ring: Ring::new(100, Level::Debug),
+            registry: Registry::default(),
+        });
+        let engine = Config { recheck, outage: Duration::from_secs(5), seed: 7 };
+        let config = DriverConfig { address: address(url), engine, tracking: true };
+        Whole { handle: Handle::start(config, shared.clone()).unwrap(), shared }
+    }
+
+    fn send(&self, id: RequestId, request: Request) -> mpsc::Receiver<Result<Done>> {
+        let (answer, answers) = mpsc::channel();
+        let sink: Sink = Box::new(move |result| answer.send(result).unwrap());
+        self.handle.send(Command::Request { id, request, sink });
+        answers
+    }
+
+    fn ask(&self, id: RequestId, request: Request) -> Result<Done> {
+        self.send(id, request).recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn grant(&self, id: RequestId, text: &str) -> (Arc<HoldCell>, u64) {
+        match self.ask(id, request(text)).unwrap() {
+            Done::Granted { cell, level } => (cell, level),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for an event of this kind.
+    fn event(&self, kind: &str) -> Event {
+        let late = clock::now().after(PATIENCE);
+        while clock::now() < late {
+            if let Some(event) = self.shared.ring.drain().into_iter().find(|event| event.kind == kind) {
+                return event;
+            }
+            std::thread::yield_now();
+        }
+        panic!("no event {kind}");
+    }
+
+    fn has_ended(&self) -> bool {
+        self.handle.join(PATIENCE);
+        !self.handle.send(Command::Tell(Input::KeyEnded(Key::Thread(0))))
+    }
+}
+
+fn request(text: &str) -> Request {
+    let terms = Terms { lease: Lease::Watchdog(LEASE), fencing: Fencing::Off, max_hold: None };
+    Request::Acquire { name: name(text), key: Key::Once, wait: None, terms }
+}
+
+#[test]
+fn a_lock_is_acquired_waited_for_released_and_closed() {
+    let server = Server::start();
+    let (first, second) = (Whole::start(&server.url()), Whole::start(&server.url()));
+    assert!(matches!(first.ask(1, Request::Connect), Ok(Done::Connected)));
+    let (cell, level) = first.grant(2, "n");
+    let waiting = second.send(1, request("n"));
+    second.event("waiting");
+    let release = Request::Release(Target::Level { owner: cell.owner, level });
+    assert!(matches!(first.ask(3, release), Ok(Done::Released)));
+    assert!(matches!(waiting.recv_timeout(PATIENCE).unwrap(), Ok(Done::Granted { .. })));
+    assert!(
+        matches!(second.ask(2, Request::Close { limit: LIMIT }), Ok(Done::Closed(left)) if left.is_empty())
+    );
+    assert!(second.has_ended());
+    assert!(matches!(first.ask(4, Request::Force { name: name("n") }), Ok(Done::Forced(false))));
+    assert_eq!((first.shared.counters.connects.get(), first.shared.counters.unanswered.get()), (1, 0));
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_told() {
+    let whole = Whole::start("redis://127.0.0.1:1/");
+    let error = whole.ask(1, Request::Connect).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn a_deleted_lock_is_told_at_once() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    let (cell, _) = whole.grant(1, "n");
+    let (told, reasons) = mpsc::channel();
+    cell.watch(Box::new(|_| panic!("a watcher that panics harms no other")));
+    cell.watch(Box::new(move |reason| told.send(reason).unwrap()));
+    command::<i64>(&server, "DEL n");
+    assert_eq!(reasons.recv_timeout(PATIENCE), Ok(LostReason::Deleted));
+}
+
+#[test]
+fn a_sink_that_panics_harms_nobody_else() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    let sink: Sink = Box::new(|_| panic!("a sink that panics"));
+    whole.handle.send(Command::Request { id: 1, request: Request::Connect, sink });
+    whole.grant(2, "n");
+}
+
+#[test]
+fn a_panic_of_the_engine_is_told_to_everybody() {
+    let server = Server::start();
+    let other = Whole::start(&server.url());
+    other.grant(1, "taken");
+    // No time can be spread around this one: the engine panics when it has to wait for the lock.
+    let whole = Whole::start_with(&server.url(), Duration::MAX);
+    let (cell, _) = whole.grant(1, "held");
+    let (told, reasons) = mpsc::channel();
+    cell.watch(Box::new(move |reason| told.send(reason).unwrap()));
+    let error = whole.ask(2, request("taken")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(reasons.recv_timeout(PATIENCE), Ok(LostReason::Unreachable));
+    assert!(!cell.is_held(clock::now()));
+    assert!(whole.has_ended());
+    whole.event("ended");
+}
+
+#[test]
+fn requests_that_come_while_it_closes_are_answered() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    whole.ask(1, Request::Connect).unwrap();
+    let sink: Sink = Box::new(|_| std::thread::sleep(Duration::from_millis(100)));
+    whole.handle.send(Command::Request { id: 2, request: Request::Close { limit: LIMIT }, sink });
+    // While that sink sleeps, the engine has stopped already and the inbox is still open.
+    for id in 3.. {
+        let (answer, answers) = mpsc::channel();
+        let sink: Sink = Box::new(move |result| answer.send(result).unwrap());
+        if !whole.handle.send(Command::Request { id, request: Request::Connect, sink }) {
+            assert!(answers.recv().is_err(), "a refused sink is not called");
+            break;
+        }
+        let error = answers.recv_timeout(PATIENCE).unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+}
+
+#[test]
+fn a_thread_without_a_handle_finishes_its_releases_and_ends() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    let (cell, level) = whole.grant(1, "n");
+    let (kept, _) = whole.grant(2, "kept");
+    whole.handle.send(Command::Tell(Input::Dropped { owner: cell.owner, level }));
+    let Whole { handle, shared: _ } = whole;
+    let ended = handle.ended.clone();
+    drop(handle);
+    assert!(ended.wait(PATIENCE));
+    assert_eq!(command::<i64>(&server, "EXISTS n"), 0);
+    // A hold that somebody left behind is not renewed for ever.
+    assert!(kept.is_held(clock::now()));
+    assert_eq!(command::<i64>(&server, "EXISTS kept"), 1);
+}
+
+#[test]
+fn the_thread_has_a_name_and_gets_no_signals() {
+    let before = SigSet::thread_get_mask().unwrap();
+    let server = Server::start();
+    // A host name, so that the thread that looks it up is there as well.
+    let whole = Whole::start(&server.url().replace("127.0.0.1", "localhost"));
+    whole.ask(1, Request::Connect).unwrap();
+    assert_eq!(SigSet::thread_get_mask().unwrap(), before);
+    // SIGKILL and SIGSTOP cannot be blocked; the C library keeps 32 and 33 for itself.
+    let never = [9, 19, 32, 33].iter().fold(0, |mask, signal| mask | 1u64 << (signal - 1));
+    let mut seen = 0;
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        // Another test's thread may be gone by now.
+        let Ok(status) = std::fs::read_to_string(task.unwrap().path().join("status")) else { continue };
+        let field = |name: &str| {
+            status.lines().find_map(|line| line.strip_prefix(name)).map(|rest| rest.trim().to_owned())
+        };
+        if field("Name:").as_deref() == Some("redlatch") {
+            let blocked = u64::from_str_radix(&field("SigBlk:").unwrap(), 16).unwrap();
+            assert_eq!(blocked | never, u64::MAX, "{status}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 1);
+    drop(whole);
+}
