@@ -167,7 +167,7 @@ def c_cmake(folder: Path) -> None:
         "cmake_minimum_required(VERSION 3.16)\nproject(fresh C CXX)\nfind_package(redlatch 0.1 REQUIRED)\n"
         "add_executable(shared program.c)\ntarget_link_libraries(shared redlatch::redlatch)\n"
         "add_executable(cpp program.cpp)\ntarget_link_libraries(cpp redlatch::redlatch)\n"
-        "add_executable(static program.c)\ntarget_link_libraries(static redlatch::redlatch_static)\n"
+        "add_executable(static program.c)\ntarget_link_libraries(static redlatch::static)\n"
     )
     run("cmake", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=folder)
     run("cmake", "--build", "build", cwd=folder)
