@@ -303,7 +303,7 @@ impl Rig {
 
     fn error(&mut self, id: RequestId) -> Error {
         let result = self.completed.remove(&id).expect("completed");
-        result.err().expect("failed")
+        result.expect_err("failed")
     }
 
     fn failed(&mut self, id: RequestId) -> ErrorKind {

@@ -1,1 +1,118 @@
+//! Many engines, one modelled Redis, virtual time, seeded faults.
+//!
+//! A run is determined by its seed. It goes through a time of faults and a calm end; after every
+//! step the promises that can be seen from outside are checked against what the server has:
+//!
+//! - what a guard calls held is held on the server (so at most one guard is held per name), unless
+//!   somebody deleted the key and the engine has not been told yet;
+//! - the server's count is the number of levels whenever nothing is under way;
+//! - every request is answered exactly once, and never with `internal`;
+//! - a lock that was released is not on the server any more;
+//! - a free lock is not waited for longer than a recheck while nothing is wrong;
+//! - a deleted key is told soon while nothing is wrong;
+//! - at the end there is no key, no subscription, no timer, no call and nobody waits.
+//!
+//! `REDLATCH_SEED=n` runs one seed and prints all that happened if it fails; `REDLATCH_SEEDS=n` sets
+//! how many run.
 
+mod callers;
+mod network;
+mod server;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use network::Faults;
+use world::World;
+
+/// How many seeds each test runs when nobody says otherwise.
+const SEEDS: u64 = 500;
+/// How many of the last happenings of a failed run are shown.
+const SHOWN: usize = 60;
+
+/// Numbers that follow from a seed (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// A number from `least` to `most`.
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    /// True in this many of a thousand cases.
+    fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        let at = usize::try_from(self.below(from.len() as u64)).unwrap();
+        from[at]
+    }
+}
+
+/// Runs a seed; returns the number of steps, or what went wrong, and what happened if `traced`.
+fn run(seed: u64, faults: Faults, traced: bool) -> (Result<u64, String>, Vec<String>) {
+    let mut world = World::new(seed, faults, traced);
+    let result = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let result = result.unwrap_or_else(|_| Err("the engine or its model panicked".to_owned()));
+    (result, world.trace)
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Runs many seeds, or the one that was asked for.
+fn run_all(faults: Faults) {
+    let one = number("REDLATCH_SEED");
+    let seeds = one.map_or(0..number("REDLATCH_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    let mut steps = 0;
+    for seed in seeds {
+        match run(seed, faults, false).0 {
+            Ok(count) => steps += count,
+            Err(wrong) => {
+                let (_, trace) = run(seed, faults, true);
+                let shown = if one.is_some() { 0 } else { trace.len().saturating_sub(SHOWN) };
+                panic!("seed {seed}: {wrong}\n{}", trace[shown..].join("\n"));
+            }
+        }
+    }
+    println!("{steps} steps");
+}
+
+#[test]
+fn promises_are_kept_when_nothing_goes_wrong() {
+    run_all(Faults::NONE);
+}
+
+#[test]
+fn promises_are_kept_when_calls_and_messages_are_lost() {
+    run_all(Faults::LOSSES);
+}
+
+#[test]
+fn promises_are_kept_when_connections_break_and_processes_stop() {
+    run_all(Faults::BREAKS);
+}
+
+#[test]
+fn promises_are_kept_when_everything_goes_wrong() {
+    run_all(Faults::ALL);
+}
+
+#[test]
+fn a_seed_determines_the_run() {
+    assert_eq!(run(1, Faults::ALL, true).1, run(1, Faults::ALL, true).1);
+}

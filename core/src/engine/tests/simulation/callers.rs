@@ -1,0 +1,140 @@
+//! What programs do with locks, at random.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Random;
+use crate::engine::{Input, Lease, LevelId, Request, RequestId, Target, Terms};
+use crate::hold::HoldCell;
+use crate::owner::Key;
+use crate::wire::{Fencing, Name, OwnerId};
+
+/// A thread or task of a program.
+#[derive(Debug)]
+pub(super) struct Caller {
+    key: Key,
+    /// Levels it believes to have. After a release by key that can be others than those it has.
+    levels: Vec<(Arc<HoldCell>, LevelId)>,
+    /// All it ever got, to be sure that nothing is left at the end.
+    pub(super) granted: Vec<(OwnerId, LevelId)>,
+    /// Requests without an answer.
+    pub(super) asked: Vec<RequestId>,
+}
+
+/// What a caller does next.
+#[derive(Debug)]
+pub(super) enum Deed {
+    Ask(Request),
+    Tell(Input),
+    Nothing,
+}
+
+impl Caller {
+    pub(super) fn new(key: u64) -> Caller {
+        Caller { key: Key::Thread(key), levels: Vec::new(), granted: Vec::new(), asked: Vec::new() }
+    }
+
+    pub(super) fn granted(&mut self, cell: Arc<HoldCell>, level: LevelId) {
+        self.granted.push((cell.owner, level));
+        self.levels.push((cell, level));
+    }
+
+    pub(super) fn deed(&mut self, random: &mut Random, names: &[Name], next_key: u64) -> Deed {
+        let name = names[usize::try_from(random.below(names.len() as u64)).unwrap()].clone();
+        match random.below(100) {
+            0..35 if self.levels.len() < 4 && self.asked.len() < 3 => self.acquire(random, name),
+            35..65 => self.give_back(random),
+            65..73 => self.drop_one(random),
+            73..85 => self.cancel(random),
+            85..89 => self.extend(random),
+            89..90 => Deed::Ask(Request::Force { name }),
+            90..92 => Deed::Ask(Request::Inspect { name }),
+            92..94 => self.abandon(random),
+            94..95 => self.end_key(next_key),
+            _ => Deed::Nothing,
+        }
+    }
+
+    fn acquire(&mut self, random: &mut Random, name: Name) -> Deed {
+        let key = match (random.below(6), self.levels.last()) {
+            (0, _) => Key::Once,
+            (1, Some((cell, _))) => Key::Hold(cell.owner),
+            _ => self.key,
+        };
+        let wait = match random.below(4) {
+            0 => Some(Duration::ZERO),
+            1 => Some(Duration::from_millis(random.between(1, 200))),
+            2 => Some(Duration::from_millis(random.between(200, 5000))),
+            _ => None,
+        };
+        let lease = Duration::from_millis(random.pick(&[150, 300, 1000, 2000]));
+        let lease = if random.chance(300) { Lease::Fixed(lease) } else { Lease::Watchdog(lease) };
+        let max_hold = random.chance(100).then(|| Duration::from_millis(random.between(100, 3000)));
+        Deed::Ask(Request::Acquire {
+            name,
+            key,
+            wait,
+            terms: Terms { lease, fencing: Fencing::Persistent, max_hold },
+        })
+    }
+
+    fn give_back(&mut self, random: &mut Random) -> Deed {
+        let Some((cell, level)) = self.levels.pop() else {
+            return Deed::Nothing;
+        };
+        let target = match cell.key {
+            Key::Thread(_) if random.chance(300) => Target::Key { name: cell.name.clone(), key: cell.key },
+            _ => Target::Level { owner: cell.owner, level },
+        };
+        // Sometimes it is released once more than it should be.
+        if random.chance(50) {
+            self.levels.push((cell, level));
+        }
+        Deed::Ask(Request::Release(target))
+    }
+
+    fn drop_one(&mut self, random: &mut Random) -> Deed {
+        if self.levels.is_empty() {
+            return Deed::Nothing;
+        }
+        let at = usize::try_from(random.below(self.levels.len() as u64)).unwrap();
+        let (cell, level) = self.levels.remove(at);
+        Deed::Tell(Input::Dropped { owner: cell.owner, level })
+    }
+
+    fn cancel(&mut self, random: &mut Random) -> Deed {
+        if self.asked.is_empty() {
+            return Deed::Nothing;
+        }
+        Deed::Tell(Input::Cancel { id: random.pick(&self.asked) })
+    }
+
+    fn extend(&mut self, random: &mut Random) -> Deed {
+        let Some((cell, level)) = self.levels.last() else {
+            return Deed::Nothing;
+        };
+        let lease = Duration::from_millis(random.between(100, 3000));
+        Deed::Ask(Request::Extend { target: Target::Level { owner: cell.owner, level: *level }, lease })
+    }
+
+    fn abandon(&mut self, random: &mut Random) -> Deed {
+        let Some((cell, level)) = self.levels.pop() else {
+            return Deed::Nothing;
+        };
+        let owner = cell.owner;
+        if random.chance(500) {
+            return Deed::Tell(Input::Abandoned { owner, level });
+        }
+        // Still to be released, or ended with its key.
+        self.levels.push((cell, level));
+        Deed::Tell(Input::Detached { owner, level })
+    }
+
+    /// The thread ends and another one begins; guards it had are dropped as its stack goes.
+    fn end_key(&mut self, next: u64) -> Deed {
+        if !self.levels.is_empty() || !self.asked.is_empty() {
+            return Deed::Nothing;
+        }
+        Deed::Tell(Input::KeyEnded(std::mem::replace(&mut self.key, Key::Thread(next))))
+    }
+}

@@ -1,0 +1,828 @@
+//! Everything together: clients with their engines, clocks and connections, the server, the time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Random;
+use super::callers::{Caller, Deed};
+use super::network::{Fate, Faults};
+use super::server::{Origin, Server, Uuid};
+use crate::engine::{CallId, Config, Done, Engine, Input, Outcome, Output, Request, RequestId};
+use crate::error::{Error, ErrorKind, LostReason, Result as Answer};
+use crate::event::Counters;
+use crate::hold::HoldCell;
+use crate::moment::Moment;
+use crate::wire::{Name, Op, OwnerId};
+
+/// How long callers act; then everything calms down. In microseconds, as all times here.
+const ACTING: u64 = 5_000_000;
+/// How long it may take until everything is settled when it has become calm.
+const SETTLING: u64 = 20_000_000;
+const RECHECK: Duration = Duration::from_millis(1000);
+const OUTAGE: Duration = Duration::from_millis(2500);
+/// How long a free lock may be waited for while nothing is wrong: a recheck with its jitter, a copy
+/// that had to be waited for, and the way there and back.
+const PATIENCE: u64 = 1_100_000 + 250_000 + 10_000;
+/// How long after a deletion a holder may believe that it holds while nothing is wrong: a renewal,
+/// and one more if the first was lost.
+const TOLD: u64 = 300_000;
+
+/// A program with one engine. It keeps its place when it dies and is started again.
+struct Client {
+    uuid: Uuid,
+    engine: Engine,
+    /// Its clock: how far it goes while the server's goes a million, and how far it is ahead.
+    rate: u64,
+    ahead: u64,
+    /// Nothing runs in it until then.
+    stopped_until: u64,
+    tracks: bool,
+    link_up: bool,
+    generation: u64,
+    /// The server's clock as last heard, in ms, and when that was by our clock.
+    server_clock: (u64, Moment),
+    /// The arrival of the last request and the last reply of the connection: they keep their order.
+    last_arrival: (u64, u64),
+    calls: BTreeSet<CallId>,
+    /// Channels that are wanted, and the arrival of the last change.
+    channels: BTreeSet<Name>,
+    last_subscription: u64,
+    callers: Vec<Caller>,
+    asked: BTreeMap<RequestId, usize>,
+    last_request: RequestId,
+    cells: Vec<Arc<HoldCell>>,
+    closed: bool,
+}
+
+impl Client {
+    fn local(&self, time: u64) -> Moment {
+        Moment(self.ahead + time * self.rate / 1_000_000)
+    }
+
+    /// The first time at which our clock shows `moment`.
+    fn time_at(&self, moment: Moment) -> u64 {
+        (moment.0.saturating_sub(self.ahead) * 1_000_000).div_ceil(self.rate)
+    }
+
+    fn origin(&self) -> Origin {
+        Origin { uuid: self.uuid, generation: self.generation }
+    }
+
+    /// The latest moment at which a copy may run that is sent now: a lower bound of the server's
+    /// clock, whatever the difference in speed, and the limit.
+    fn not_after(&self, now: Moment, limit: Duration) -> u64 {
+        let (server_ms, heard) = self.server_clock;
+        let since = heard.until(now) * 99 / 100;
+        server_ms + u64::try_from((since + limit).as_millis()).unwrap()
+    }
+}
+
+#[derive(Debug)]
+enum Event {
+    /// Something reaches an engine.
+    Input(Uuid, Input),
+    /// A request reaches the server. `answered`: the reply goes back.
+    Request {
+        origin: Origin,
+        call: CallId,
+        op: Op,
+        not_after: u64,
+        answered: bool,
+    },
+    /// A reply reaches a client.
+    Reply {
+        origin: Origin,
+        call: CallId,
+        server_ms: u64,
+        outcome: Outcome,
+    },
+    /// The response limit of a call.
+    Limit(Uuid, CallId),
+    Connect(usize),
+    /// A subscription, or its end, reaches the server.
+    Subscribe(Uuid, Name),
+    Unsubscribe(Uuid, Name),
+    Act(usize, usize),
+    Disturb,
+    Stranger,
+}
+
+pub(super) struct World {
+    random: Random,
+    faults: Faults,
+    time: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    last_event: u64,
+    last_uuid: Uuid,
+    names: Vec<Name>,
+    clients: Vec<Client>,
+    server: Server,
+    /// Owners whose lock somebody else has deleted, and when.
+    bereaved: BTreeMap<(Uuid, OwnerId), u64>,
+    /// The last time something went wrong.
+    disturbed: u64,
+    /// Since when a client waits for a lock that is free, for each client and name.
+    waits: Vec<Option<u64>>,
+    highest_token: BTreeMap<Name, u64>,
+    wrong: Option<String>,
+    traced: bool,
+    pub(super) trace: Vec<String>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, faults: Faults, traced: bool) -> World {
+        let mut random = Random(seed);
+        let count = random.between(2, 4);
+        let mut world = World {
+            faults,
+            time: 1_000_000,
+            events: BTreeMap::new(),
+            last_event: 0,
+            last_uuid: 0,
+            names: ["a", "b"].iter().take(random.pick(&[1, 2])).map(|name| Name::from(*name)).collect(),
+            clients: Vec::new(),
+            server: Server::default(),
+            bereaved: BTreeMap::new(),
+            disturbed: 0,
+            waits: Vec::new(),
+            highest_token: BTreeMap::new(),
+            wrong: None,
+            traced,
+            trace: Vec::new(),
+            random,
+        };
+        world.waits = vec![None; usize::try_from(count).unwrap() * world.names.len()];
+        for place in 0..usize::try_from(count).unwrap() {
+            let client = world.new_client();
+            world.clients.push(client);
+            world.start(place);
+        }
+        if world.faults.disturbance > 0 {
+            world.later(world.faults.disturbance, Event::Disturb);
+        }
+        if world.faults.strangers {
+            world.later(500_000, Event::Stranger);
+        }
+        world
+    }
+
+    fn new_client(&mut self) -> Client {
+        self.last_uuid += 1;
+        let random = &mut self.random;
+        let config = Config { recheck: RECHECK, outage: OUTAGE, seed: random.next() };
+        let callers = (1..=random.between(1, 3)).map(Caller::new).collect();
+        Client {
+            uuid: self.last_uuid,
+            engine: Engine::new(config, Arc::new(Counters::default())),
+            // Two clocks differ by less than the hundredth that is allowed for.
+            rate: random.between(992_000, 1_008_000),
+            ahead: random.below(100_000_000),
+            stopped_until: 0,
+            tracks: random.chance(700),
+            link_up: false,
+            generation: 0,
+            server_clock: (0, Moment::default()),
+            last_arrival: (0, 0),
+            calls: BTreeSet::new(),
+            channels: BTreeSet::new(),
+            last_subscription: 0,
+            callers,
+            asked: BTreeMap::new(),
+            last_request: 0,
+            cells: Vec::new(),
+            closed: false,
+        }
+    }
+
+    /// A client begins: it connects, and its callers act.
+    fn start(&mut self, place: usize) {
+        let delay = self.random.between(100, 20_000);
+        self.later(delay, Event::Connect(place));
+        for caller in 0..self.clients[place].callers.len() {
+            self.later(1000, Event::Act(place, caller));
+        }
+    }
+
+    // ---- time ----
+
+    pub(super) fn run(&mut self) -> Result<u64, String> {
+        let mut steps = 0;
+        let end = self.time + ACTING;
+        steps += self.run_until(end)?;
+        self.calm_down();
+        steps += self.run_until(end + SETTLING)?;
+        self.check_end()?;
+        Ok(steps)
+    }
+
+    fn run_until(&mut self, end: u64) -> Result<u64, String> {
+        let mut steps = 0;
+        loop {
+            let event = self.events.first_key_value().map(|((time, _), _)| *time);
+            let wake = self.next_wake();
+            let next = [event, wake.map(|(time, _)| time), self.server.next_expiry()];
+            let Some(time) = next.into_iter().flatten().min().filter(|time| *time <= end) else {
+                self.time = end;
+                return Ok(steps);
+            };
+            self.time = self.time.max(time);
+            self.server.tick(self.time);
+            self.spread_effects();
+            if event == Some(time) {
+                if let Some((_, event)) = self.events.pop_first() {
+                    self.happen(event);
+                }
+            } else if let Some((_, place)) = wake.filter(|(at, _)| *at == time) {
+                self.wake(place);
+            }
+            steps += 1;
+            self.check()?;
+        }
+    }
+
+    fn next_wake(&self) -> Option<(u64, usize)> {
+        let wakes = self.clients.iter().enumerate().filter_map(|(place, client)| {
+            let at = client.time_at(client.engine.next_wake()?);
+            Some((at.max(client.stopped_until).max(self.time), place))
+        });
+        wakes.min()
+    }
+
+    fn later(&mut self, delay: u64, event: Event) {
+        self.at(self.time + delay, event);
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.last_event += 1;
+        self.events.insert((time, self.last_event), event);
+    }
+
+    fn delay(&mut self) -> u64 {
+        let delay = self.faults.delay(&mut self.random);
+        if delay > 10_000 {
+            self.trouble(self.time + delay);
+        }
+        delay
+    }
+
+    /// Something is wrong until then.
+    fn trouble(&mut self, until: u64) {
+        self.disturbed = self.disturbed.max(until);
+    }
+
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.traced {
+            self.trace.push(format!("{:>9.3} {}", self.time as f64 / 1000.0, text()));
+        }
+    }
+
+    // ---- what happens ----
+
+    fn place_of(&self, uuid: Uuid) -> Option<usize> {
+        self.clients.iter().position(|client| client.uuid == uuid)
+    }
+
+    fn happen(&mut self, event: Event) {
+        // What is meant for a process that does not run waits until it does.
+        let place = match &event {
+            Event::Input(uuid, _) | Event::Limit(uuid, _) => self.place_of(*uuid),
+            Event::Reply { origin, .. } => self.place_of(origin.uuid),
+            Event::Connect(place) | Event::Act(place, _) => Some(*place),
+            _ => None,
+        };
+        if let Some(until) = place.map(|place| self.clients[place].stopped_until)
+            && until > self.time
+        {
+            return self.at(until, event);
+        }
+        match event {
+            Event::Input(uuid, input) => self.input(uuid, input),
+            Event::Request { origin, call, op, not_after, answered } => {
+                self.request(origin, call, &op, not_after, answered);
+            }
+            Event::Reply { origin, call, server_ms, outcome } => self.reply(origin, call, server_ms, outcome),
+            Event::Limit(uuid, call) => self.outcome(uuid, call, Outcome::Unanswered),
+            Event::Connect(place) => self.connect(place),
+            Event::Subscribe(uuid, name) => self.subscribe(uuid, name),
+            Event::Unsubscribe(uuid, name) => drop(self.server.subscribers.remove(&(name, uuid))),
+            Event::Act(place, caller) => self.act(place, caller),
+            Event::Disturb => self.disturb(),
+            Event::Stranger => self.stranger(),
+        }
+    }
+
+    fn input(&mut self, uuid: Uuid, input: Input) {
+        let Some(place) = self.place_of(uuid) else {
+            return;
+        };
+        self.note(|| format!("{uuid} < {input:?}"));
+        let client = &mut self.clients[place];
+        let mut out = Vec::new();
+        client.engine.handle(client.local(self.time), input, &mut out);
+        self.outputs(place, out);
+    }
+
+    fn wake(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        let mut out = Vec::new();
+        client.engine.wake(client.local(self.time), &mut out);
+        self.outputs(place, out);
+    }
+
+    fn outputs(&mut self, place: usize, out: Vec<Output>) {
+        let uuid = self.clients[place].uuid;
+        for output in out {
+            if !matches!(output, Output::Event(_)) {
+                self.note(|| format!("{uuid} > {output:?}"));
+            }
+            match output {
+                Output::Send { call, op, limit } => self.send(place, call, op, limit),
+                Output::Subscribe(name) => {
+                    assert!(self.clients[place].channels.insert(name.clone()), "subscribed twice");
+                    self.change_channel(place, Event::Subscribe(uuid, name));
+                }
+                Output::Unsubscribe(name) => {
+                    assert!(self.clients[place].channels.remove(&name), "not subscribed");
+                    self.change_channel(place, Event::Unsubscribe(uuid, name));
+                }
+                Output::Complete { id, result } => self.completed(place, id, result),
+                Output::Lost(cell, reason) => self.lost(&cell, reason),
+                Output::Ended(cell) => {
+                    if cell.is_held(self.clients[place].local(self.time)) {
+                        self.fail(format!("{cell:?} ended and is held"));
+                    }
+                }
+                Output::Opened(_) | Output::Event(_) => {}
+                Output::Stop => self.clients[place].closed = true,
+            }
+        }
+    }
+
+    // ---- the command connection ----
+
+    fn send(&mut self, place: usize, call: CallId, op: Op, limit: Duration) {
+        let delay = self.delay();
+        let client = &mut self.clients[place];
+        let (uuid, origin) = (client.uuid, client.origin());
+        if !client.link_up {
+            let input = Input::Outcome { call, outcome: Outcome::NotSent };
+            return self.later(delay.min(5000), Event::Input(uuid, input));
+        }
+        client.calls.insert(call);
+        let now = client.local(self.time);
+        let not_after = client.not_after(now, limit);
+        let limit_at = client.time_at(now.after(limit));
+        let arrival = (self.time + delay).max(client.last_arrival.0);
+        self.at(limit_at, Event::Limit(uuid, call));
+        let fate = self.faults.fate(&mut self.random);
+        if fate != Fate::Arrives {
+            self.trouble(limit_at);
+        }
+        let request = |answered| Event::Request { origin, call, op: op.clone(), not_after, answered };
+        match fate {
+            Fate::Never => {}
+            Fate::Arrives | Fate::Unanswered => {
+                self.clients[place].last_arrival.0 = arrival;
+                self.at(arrival, request(fate == Fate::Arrives));
+            }
+            Fate::Late => {
+                for _ in 0..self.random.between(1, 2) {
+                    let delay = self.random.between(1000, 3_000_000);
+                    self.trouble(self.time + delay);
+                    self.later(delay, request(false));
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, origin: Origin, call: CallId, op: &Op, not_after: u64, answered: bool) {
+        let tracks = self.clients.iter().any(|client| client.origin() == origin && client.tracks);
+        let refused = matches!(op, Op::Acquire { .. }) && self.random.chance(self.faults.refusal);
+        let outcome = if refused {
+            self.trouble(self.time);
+            let error = Error::new(ErrorKind::Server, "refused");
+            Outcome::Refused { error, passing: self.random.chance(700) }
+        } else {
+            Outcome::Answered(self.server.execute(origin, tracks, op, not_after))
+        };
+        self.note(|| format!("S {} {op:?}: {outcome:?}", origin.uuid));
+        self.spread_effects();
+        if answered {
+            let event = Event::Reply { origin, call, server_ms: self.time / 1000, outcome };
+            self.answer(origin, event);
+        }
+    }
+
+    /// Sends something to a client on its command connection, behind what was sent before.
+    fn answer(&mut self, origin: Origin, event: Event) {
+        let delay = self.delay();
+        let Some(place) = self.place_of(origin.uuid) else {
+            return;
+        };
+        let client = &mut self.clients[place];
+        if client.origin() == origin {
+            let arrival = (self.time + delay).max(client.last_arrival.1);
+            client.last_arrival.1 = arrival;
+            self.at(arrival, event);
+        }
+    }
+
+    fn reply(&mut self, origin: Origin, call: CallId, server_ms: u64, outcome: Outcome) {
+        let Some(place) = self.place_of(origin.uuid) else {
+            return;
+        };
+        let client = &mut self.clients[place];
+        if client.origin() == origin {
+            client.server_clock = (server_ms, client.local(self.time));
+            self.outcome(origin.uuid, call, outcome);
+        }
+    }
+
+    fn outcome(&mut self, uuid: Uuid, call: CallId, outcome: Outcome) {
+        let known = self.place_of(uuid).is_some_and(|place| self.clients[place].calls.remove(&call));
+        if known {
+            self.input(uuid, Input::Outcome { call, outcome });
+        }
+    }
+
+    fn spread_effects(&mut self) {
+        let effects = self.server.take_effects();
+        for (uuid, owner) in effects.bereaved {
+            self.bereaved.insert((uuid, owner), self.time);
+        }
+        for (origin, name) in effects.invalidated {
+            let input = Input::Invalidated(Some(vec![name]));
+            let input = Event::Input(origin.uuid, input);
+            self.answer(origin, input);
+        }
+        for (uuid, name) in effects.published {
+            if self.random.chance(self.faults.lost_message) {
+                self.trouble(self.time);
+                continue;
+            }
+            let delay = self.delay();
+            self.later(delay, Event::Input(uuid, Input::Message(name)));
+        }
+    }
+
+    fn connect(&mut self, place: usize) {
+        let server_ms = self.time / 1000;
+        self.trouble(self.time);
+        let client = &mut self.clients[place];
+        if client.link_up || client.closed {
+            return;
+        }
+        client.link_up = true;
+        client.generation += 1;
+        client.last_arrival = (0, 0);
+        client.server_clock = (server_ms, client.local(self.time));
+        let uuid = client.uuid;
+        self.input(uuid, Input::Up);
+    }
+
+    /// The connection breaks: nobody knows what became of the calls on it.
+    fn disconnect(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        if !client.link_up {
+            return;
+        }
+        client.link_up = false;
+        let (origin, uuid) = (client.origin(), client.uuid);
+        let calls: Vec<CallId> = client.calls.iter().copied().collect();
+        self.server.disconnected(origin);
+        // Some of what was on its way arrives all the same.
+        let random = &mut self.random;
+        self.events.retain(|_, event| match event {
+            Event::Request { origin: of, .. } if *of == origin => random.chance(500),
+            Event::Reply { origin: of, .. } => *of != origin,
+            Event::Input(of, Input::Invalidated(_)) => *of != uuid,
+            _ => true,
+        });
+        for call in calls {
+            let delay = self.random.between(0, 50_000);
+            self.later(delay, Event::Limit(uuid, call));
+        }
+        let gone = || Input::Down(Error::new(ErrorKind::Unavailable, "the connection broke"));
+        self.later(0, Event::Input(uuid, gone()));
+        let away = if self.random.chance(100) { 4_000_000 } else { 800_000 };
+        let away = self.random.between(1000, away);
+        if self.random.chance(300) {
+            self.later(away / 2, Event::Input(uuid, gone()));
+        }
+        self.later(away, Event::Connect(place));
+        self.trouble(self.time + away);
+    }
+
+    // ---- the pub/sub connection ----
+
+    /// Changes of the channels reach the server in their order.
+    fn change_channel(&mut self, place: usize, event: Event) {
+        let delay = self.delay();
+        let client = &mut self.clients[place];
+        client.last_subscription = (self.time + delay).max(client.last_subscription);
+        let at = client.last_subscription;
+        self.at(at, event);
+    }
+
+    fn subscribe(&mut self, uuid: Uuid, name: Name) {
+        self.server.subscribers.insert((name.clone(), uuid));
+        let delay = self.delay();
+        self.later(delay, Event::Input(uuid, Input::Subscribed(name)));
+    }
+
+    /// The connection breaks and is made again; messages in between are lost.
+    fn interrupt_channels(&mut self, place: usize) {
+        let uuid = self.clients[place].uuid;
+        self.server.subscribers.retain(|(_, subscriber)| *subscriber != uuid);
+        self.events.retain(|_, event| !matches!(event, Event::Subscribe(of, _) if *of == uuid));
+        let gap = self.random.between(1000, 1_000_000);
+        self.trouble(self.time + gap);
+        for name in self.clients[place].channels.clone() {
+            self.clients[place].last_subscription = self.time + gap;
+            self.later(gap, Event::Subscribe(uuid, name));
+        }
+    }
+
+    // ---- callers ----
+
+    fn act(&mut self, place: usize, caller: usize) {
+        let pause = self.random.between(1000, 250_000);
+        self.later(pause, Event::Act(place, caller));
+        self.last_uuid += 1;
+        let deed = self.clients[place].callers[caller].deed(&mut self.random, &self.names, self.last_uuid);
+        self.do_deed(place, caller, deed);
+    }
+
+    fn do_deed(&mut self, place: usize, caller: usize, deed: Deed) {
+        let uuid = self.clients[place].uuid;
+        match deed {
+            Deed::Ask(request) => drop(self.ask(place, caller, request)),
+            Deed::Tell(input) => self.input(uuid, input),
+            Deed::Nothing => {}
+        }
+    }
+
+    fn ask(&mut self, place: usize, caller: usize, request: Request) -> RequestId {
+        let client = &mut self.clients[place];
+        client.last_request += 1;
+        let id = client.last_request;
+        client.asked.insert(id, caller);
+        client.callers[caller].asked.push(id);
+        let uuid = client.uuid;
+        self.input(uuid, Input::Request { id, request });
+        id
+    }
+
+    fn completed(&mut self, place: usize, id: RequestId, result: Answer<Done>) {
+        let client = &mut self.clients[place];
+        let Some(caller) = client.asked.remove(&id) else {
+            return self.fail(format!("request {id} was answered twice, or never made"));
+        };
+        let (uuid, now) = (client.uuid, client.local(self.time));
+        let caller = &mut client.callers[caller];
+        caller.asked.retain(|asked| *asked != id);
+        match result {
+            Ok(Done::Granted { cell, level }) => {
+                caller.granted(cell.clone(), level);
+                if !client.cells.iter().any(|known| Arc::ptr_eq(known, &cell)) {
+                    client.cells.push(cell.clone());
+                    self.check_token(uuid, &cell);
+                }
+                if !cell.is_held(now) {
+                    self.fail(format!("{cell:?} was granted and is not held"));
+                }
+            }
+            Ok(Done::Closed(names)) if !names.is_empty() => self.fail(format!("not released: {names:?}")),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Internal => self.fail(error.to_string()),
+            Err(_) => {}
+        }
+    }
+
+    /// Tokens grow from grant to grant, but for a grant of which we know that it is void.
+    fn check_token(&mut self, uuid: Uuid, cell: &Arc<HoldCell>) {
+        let token = cell.token().unwrap_or_default();
+        let highest = self.highest_token.entry(cell.name.clone()).or_default();
+        if token <= *highest && !self.bereaved.contains_key(&(uuid, cell.owner)) {
+            let text = format!("{cell:?}: token {token} after {highest}");
+            return self.fail(text);
+        }
+        *highest = token.max(*highest);
+    }
+
+    /// Without faults and strangers only these ends of a hold are known.
+    fn lost(&mut self, cell: &Arc<HoldCell>, reason: LostReason) {
+        let usual = matches!(reason, LostReason::Expired | LostReason::Forced | LostReason::Closed);
+        let by_force = self.bereaved.keys().any(|(_, owner)| *owner == cell.owner);
+        if !usual && !by_force && self.disturbed == 0 {
+            self.fail(format!("{cell:?} was lost: {reason}"));
+        }
+    }
+
+    // ---- disturbances ----
+
+    fn disturb(&mut self) {
+        let pause = self.random.between(1000, 2 * self.faults.disturbance);
+        self.later(pause, Event::Disturb);
+        self.trouble(self.time);
+        let place = usize::try_from(self.random.below(self.clients.len() as u64)).unwrap();
+        match self.random.below(8) {
+            0..4 => self.disconnect(place),
+            4..6 => self.interrupt_channels(place),
+            6 => {
+                let stop = self.random.between(1000, 2_500_000);
+                self.clients[place].stopped_until = self.time + stop;
+                self.trouble(self.time + stop);
+                self.note(|| format!("{place} is stopped for {stop} us"));
+            }
+            _ => self.restart(place),
+        }
+    }
+
+    /// A process dies and another one takes its place.
+    fn restart(&mut self, place: usize) {
+        let origin = self.clients[place].origin();
+        self.note(|| format!("{} dies", origin.uuid));
+        self.server.disconnected(origin);
+        self.server.subscribers.retain(|(_, uuid)| *uuid != origin.uuid);
+        self.events.retain(|_, event| match event {
+            Event::Act(of, _) | Event::Connect(of) => *of != place,
+            Event::Subscribe(uuid, _) => *uuid != origin.uuid,
+            _ => true,
+        });
+        self.clients[place] = self.new_client();
+        self.start(place);
+    }
+
+    /// Another library, or a person, does something to a key.
+    fn stranger(&mut self) {
+        let pause = self.random.between(1000, 1_500_000);
+        self.later(pause, Event::Stranger);
+        let name = self.names[usize::try_from(self.random.below(self.names.len() as u64)).unwrap()].clone();
+        let kind = self.random.below(6);
+        self.note(|| format!("a stranger does {kind} to {name}"));
+        match kind {
+            0 => drop(self.server.delete(&name, None)),
+            1..4 => {
+                let ms = self.random.between(1, 1500);
+                self.server.take(&name, ms);
+            }
+            _ => self.server.give_back(&name),
+        }
+        self.spread_effects();
+    }
+
+    // ---- the end ----
+
+    /// Nothing goes wrong any more. Some clients are closed, in others every caller goes.
+    fn calm_down(&mut self) {
+        self.note(|| "calm".to_owned());
+        self.faults = Faults::NONE;
+        self.events.retain(|_, event| !matches!(event, Event::Act(..) | Event::Disturb | Event::Stranger));
+        for place in 0..self.clients.len() {
+            self.clients[place].stopped_until = 0;
+            self.later(3000, Event::Connect(place));
+        }
+        self.run_until(self.time + 4_000_000).map_err(|wrong| self.fail(wrong)).ok();
+        for place in 0..self.clients.len() {
+            if self.random.chance(500) {
+                self.ask(place, 0, Request::Close { limit: Duration::from_secs(10) });
+            } else {
+                self.all_go(place);
+            }
+        }
+    }
+
+    fn all_go(&mut self, place: usize) {
+        let uuid = self.clients[place].uuid;
+        let asked: Vec<RequestId> = self.clients[place].asked.keys().copied().collect();
+        for id in asked {
+            self.input(uuid, Input::Cancel { id });
+        }
+        for caller in 0..self.clients[place].callers.len() {
+            for (owner, level) in std::mem::take(&mut self.clients[place].callers[caller].granted) {
+                self.input(uuid, Input::Dropped { owner, level });
+            }
+        }
+    }
+
+    // ---- checks ----
+
+    fn fail(&mut self, wrong: String) {
+        self.wrong.get_or_insert(wrong);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.check_holds();
+        self.check_counts();
+        self.check_waiters();
+        match self.wrong.take() {
+            Some(wrong) => {
+                self.note(|| wrong.clone());
+                Err(wrong)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What is called held is held.
+    fn check_holds(&mut self) {
+        let mut wrong = None;
+        for client in &mut self.clients {
+            let now = client.local(self.time);
+            client.cells.retain(|cell| cell.is_held(now) || cell.count() > 0);
+            for cell in client.cells.iter().filter(|cell| cell.is_held(now)) {
+                let me = (client.uuid, cell.owner);
+                let lock = self.server.locks.get(&cell.name);
+                if lock.is_some_and(|lock| lock.owner == Some(me)) {
+                    continue;
+                }
+                match self.bereaved.get(&me) {
+                    None => {
+                        wrong = Some(format!("{} calls {cell:?} held; the server has {lock:?}", client.uuid))
+                    }
+                    Some(since) if client.tracks && self.time > *since.max(&self.disturbed) + TOLD => {
+                        wrong = Some(format!("{} was not told of {cell:?}", client.uuid));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
+    /// The server counts the levels.
+    fn check_counts(&mut self) {
+        let mut wrong = None;
+        for (name, lock) in &self.server.locks {
+            let Some((uuid, owner)) = lock.owner else {
+                continue;
+            };
+            let client = self.clients.iter().find(|client| client.uuid == uuid);
+            match client.and_then(|client| client.engine.settled_count(owner)) {
+                Some(count) if count != lock.count => {
+                    wrong = Some(format!("{name}: {lock:?} has {count} levels"));
+                }
+                _ => {}
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
+    /// Nobody waits for a free lock.
+    fn check_waiters(&mut self) {
+        let mut stuck = None;
+        for (place, client) in self.clients.iter().enumerate() {
+            for (at, name) in self.names.iter().enumerate() {
+                let since = &mut self.waits[place * self.names.len() + at];
+                if self.server.locks.contains_key(name) || !client.engine.waits_for(name) {
+                    *since = None;
+                    continue;
+                }
+                let since = *since.get_or_insert(self.time);
+                if self.time > since.max(self.disturbed) + PATIENCE {
+                    stuck = Some(format!("{} waits for {name}, which is free since {since}", client.uuid));
+                }
+            }
+        }
+        stuck.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
+    fn check_end(&mut self) -> Result<(), String> {
+        if !self.server.locks.is_empty() || !self.server.subscribers.is_empty() {
+            return Err(format!("left on the server: {:?}", self.server));
+        }
+        for client in &self.clients {
+            let Client { uuid, engine, asked, calls, channels, .. } = client;
+            if !asked.is_empty() || !calls.is_empty() || !channels.is_empty() || !engine.is_clear() {
+                return Err(format!("left in {uuid}: {asked:?} {calls:?} {channels:?} {engine:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// The number of levels of a hold for which nothing is under way.
+    fn settled_count(&self, owner: OwnerId) -> Option<u32> {
+        let hold = self.holds.get(&owner)?;
+        (hold.tasks().next().is_none() && hold.phase == crate::engine::holding::Phase::Held)
+            .then(|| hold.count())
+    }
+
+    /// Whether somebody waits for the name whom no hold of this client keeps waiting.
+    fn waits_for(&self, name: &Name) -> bool {
+        let Some(queue) = self.queues.get(name) else {
+            return false;
+        };
+        let blocked = queue.holds.iter().any(|owner| self.holds[owner].blocks(false));
+        !queue.waiters.is_empty() && !blocked
+    }
+
+    /// Nothing is left of anything.
+    fn is_clear(&self) -> bool {
+        let empty = self.queues.is_empty() && self.queries.is_empty() && self.callers.is_empty();
+        empty && self.is_settled() && self.calls.is_empty() && self.next_wake().is_none()
+    }
+}
