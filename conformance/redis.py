@@ -112,6 +112,16 @@ class Tap:
             while True:
                 self.lines.append(str(self.redis.read()))
 
+    def catch_up(self, redis: Redis) -> None:
+        """Waits until everything sent before now has been seen."""
+        sign = f"caught-up-{time.monotonic_ns()}"
+        redis("ECHO", sign)
+        end = time.monotonic() + 60
+        while not any(sign in line for line in self.lines[-1000:]):
+            if time.monotonic() > end:
+                raise OSError("the server's MONITOR fell silent")
+            time.sleep(0.01)
+
     def about(self, name: str, since: int = 0) -> list[str]:
         # MONITOR escapes what is not printable ASCII.
         shown = "".join(

@@ -179,8 +179,8 @@ class Play:
             if wanted == "nobody":
                 wanted = None
             elif wanted == "as in Redis":
-                owner, count = self.redis("HGETALL", self.lock)
-                wanted = {"owner": owner, "count": int(count)}
+                fields = self.redis("HGETALL", self.lock)
+                wanted = {"owner": fields[0], "count": int(fields[1])} if fields else "a holder"
             self.check(reply.get("value") == wanted, f"expected {wanted}, got {reply}")
         if "reason" in step and not redisson:
             self.check(reply.get("reason") == step["reason"], f"expected {step['reason']}, got {reply}")
@@ -192,6 +192,8 @@ class Play:
             self.judge_token(step["token"], reply["token"])
         for name in step.get("same", ()):
             first = next(iter(self.world.hello.values()))
+            if name == "options" and reply["language"] == "c":
+                continue  # a C program cannot ask which options there are
             self.check(reply[name] == first[name], f"{name} differ: {reply[name]} and {first[name]}")
 
     def judge_token(self, wanted: str, token: int) -> None:
@@ -217,7 +219,7 @@ class Play:
                 request = {"op": "release", "client": self.client(actor), "lock": self.lock, "as": thread}
                 reply = self.drivers[actor].ask(**request)[1].result(PATIENCE)
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
-            time.sleep(0.002)
+            time.sleep(0.01)
 
     def do_redis(self, step: dict) -> None:
         # One pair of braces is the lock's name, two stand for themselves around it.
@@ -245,7 +247,7 @@ class Play:
         while not holds():
             if time.monotonic() > end:
                 self.check(False, text)
-            time.sleep(0.005)
+            time.sleep(0.02)
         self.check(True, text)
 
     def do_waiting(self, step: dict) -> None:
@@ -255,11 +257,12 @@ class Play:
         self.eventually(enough, f"{self.subscribers()} connections wait")
 
     def do_mark(self, step: dict) -> None:
+        self.tap.catch_up(self.redis)
         self.mark = len(self.tap.lines)
 
     def do_commands(self, step: dict) -> None:
         """Commands that clients have sent about this lock since the mark."""
-        self.redis("PING")
+        self.tap.catch_up(self.redis)
         sent = [line for line in self.tap.about(self.lock, self.mark) if " lua]" not in line.split('"')[0]]
         self.check(len(sent) <= step["at_most"], f"{len(sent)} commands: {sent}")
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
@@ -293,10 +296,16 @@ def rows(table: list[dict], kinds: list[Kind]) -> list[Row]:
 
 
 def casts(scenario: dict, kinds: list[Kind]) -> list[dict[str, Kind]]:
+    newest = max((kind.name for kind in kinds if kind.redisson), default="", key=version_of)
+
     def plays(actor: str, kind: Kind) -> bool:
         if "only" in scenario and kind.name not in scenario["only"]:
             return False
-        return not kind.redisson or (scenario.get("redisson", True) and scenario.get(f"redisson_{actor}", True))
+        if not kind.redisson:
+            return True
+        wanted = scenario.get("redisson", True)
+        wanted = kind.name == newest if wanted == "newest" else wanted
+        return bool(wanted and scenario.get(f"redisson_{actor}", True))
 
     if scenario["who"] == "each":
         return [{"a": kind} for kind in kinds if plays("a", kind)]
@@ -304,7 +313,6 @@ def casts(scenario: dict, kinds: list[Kind]) -> list[dict[str, Kind]]:
     # Two Redissons are not ours to test.
     pairs = [(a, b) for a, b in pairs if plays("a", a) and plays("b", b) and not (a.redisson and b.redisson)]
     if scenario["who"] == "mixed":
-        newest = max((kind.name for kind in kinds if kind.redisson), default="", key=version_of)
         partners = {"rust", newest}
         pairs = [(a, b) for a, b in pairs if a.name in partners or b.name in partners]
     return [{"a": a, "b": b} for a, b in pairs]
@@ -371,7 +379,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[], help="words that a row's title must contain")
     parser.add_argument("--drivers", nargs="*", default=[], help="names of drivers; all by default")
-    parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 

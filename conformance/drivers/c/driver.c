@@ -291,6 +291,8 @@ static void wait_for_loss(redlatch_lock *lock, uint64_t owner, int64_t id, int64
         return;
     }
     pthread_mutex_lock(&told.mutex);
+    if (redlatch_lock_check(lock, owner) == REDLATCH_LOST) /* before anybody listened */
+        told.reason = redlatch_last_lost_reason();
     while (told.reason == 0 && !timed_out)
         timed_out = pthread_cond_timedwait(&told.changed, &told.mutex, &end) != 0;
     pthread_mutex_unlock(&told.mutex);
