@@ -118,11 +118,19 @@ impl Slot {
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Outcome> {
         let mut place = self.place();
-        match std::mem::replace(&mut *place, Place::Over) {
+        if let Place::Polled(waker) = &*place
+            && waker.will_wake(cx.waker())
+        {
+            return Poll::Pending;
+        }
+        let before = std::mem::replace(&mut *place, Place::Over);
+        match before {
             Place::Answered(outcome) => Poll::Ready(outcome),
             Place::Over | Place::Forward(..) | Place::Cancelled => Poll::Ready(Outcome::Failed(gone())),
             Place::Waiting | Place::Polled(_) => {
                 *place = Place::Polled(cx.waker().clone());
+                // The last waker of a task may drop the task: not under the lock.
+                drop(place);
                 Poll::Pending
             }
         }

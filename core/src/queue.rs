@@ -141,7 +141,9 @@ impl Queue {
 
     /// Wakes whoever drains although there is no entry: for other news, such as events. Never blocks.
     pub fn wake(&self) {
-        self.signal().notify();
+        if self.is_ours() {
+            self.signal().notify();
+        }
     }
 
     pub(crate) fn push(&self, entry: Entry) {
@@ -179,7 +181,11 @@ impl Queue {
 
     /// The entries; `None` in another process.
     fn state(&self) -> Option<MutexGuard<'_, State>> {
-        (self.pid == std::process::id()).then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        self.is_ours().then(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
     }
 }
 
