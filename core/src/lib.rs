@@ -91,6 +91,9 @@ mod operation;
 mod options;
 mod owner;
 mod queue;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
 mod url;
 mod wire;
 

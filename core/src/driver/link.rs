@@ -50,7 +50,7 @@ struct Broken {
     /// Why, for people.
     why: String,
     /// The call that found out.
-    last: Option<Waiting>,
+    last: Option<Box<Waiting>>,
 }
 
 impl From<String> for Broken {
@@ -152,7 +152,8 @@ impl Link {
         news.tell(Input::Down(self.address.broken(&why)));
         let Some(live) = self.take_live() else { return };
         self.backoff.ended(live.since.until(clock::now()));
-        for (waiting, begun) in last.map(|call| (call, true)).into_iter().chain(live.replies.abandon()) {
+        let last = last.map(|waiting| (*waiting, true));
+        for (waiting, begun) in last.into_iter().chain(live.replies.abandon()) {
             tell(&waiting, if begun { Outcome::Unanswered } else { Outcome::NotSent }, news);
         }
         self.rest();
@@ -233,7 +234,10 @@ impl Live {
         while let Poll::Ready((waiting, result)) = self.replies.poll(cx) {
             match result {
                 Ok(value) => demoted |= self.replied(waiting, value, news),
-                Err(error) => return Err(Broken { why: format!("broke ({error})"), last: Some(waiting) }),
+                Err(error) => {
+                    let why = format!("broke ({error})");
+                    return Err(Broken { why, last: Some(Box::new(waiting)) });
+                }
             }
         }
         self.poll_pushes(cx, news)?;

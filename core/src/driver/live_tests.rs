@@ -2,9 +2,6 @@
 //! a connection.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -23,8 +20,8 @@ use crate::engine::{Config, Lease, Outcome, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
 use crate::moment::Moment;
+use crate::support::Server;
 use crate::wire::{Fencing, Op, Reply, names};
-use support::Server;
 
 /// How long anything may take on a busy machine before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -138,17 +138,17 @@ impl Driver {
         self.link.wake(now, &mut self.news);
         self.subscriptions.wake(now, &mut self.news);
         self.inform(now);
-        for letter in std::mem::take(&mut self.letters) {
-            self.read(now, letter);
-        }
+        let mut letters = std::mem::take(&mut self.letters);
+        letters.drain(..).for_each(|letter| self.read(now, letter));
+        self.letters = letters;
         if self.engine.next_wake().is_some_and(|due| due <= now) {
             self.engine.wake(now, &mut self.out);
         }
         // What is done can be news again: a call that cannot be sent.
         while !self.out.is_empty() {
-            for output in std::mem::take(&mut self.out) {
-                self.output(now, output);
-            }
+            let mut out = std::mem::take(&mut self.out);
+            out.drain(..).for_each(|output| self.output(now, output));
+            self.out = out;
             self.inform(now);
         }
         self.end_if_orphaned(now);
@@ -156,14 +156,11 @@ impl Driver {
     }
 
     fn inform(&mut self, now: Moment) {
-        let news = std::mem::take(&mut self.news);
-        self.shared.counters.connects.add(news.connects);
-        for event in news.events {
-            self.event(event);
-        }
-        for input in news.inputs {
-            self.engine.handle(now, input, &mut self.out);
-        }
+        let mut news = std::mem::take(&mut self.news);
+        self.shared.counters.connects.add(std::mem::take(&mut news.connects));
+        news.events.drain(..).for_each(|event| self.event(event));
+        news.inputs.drain(..).for_each(|input| self.engine.handle(now, input, &mut self.out));
+        self.news = news;
     }
 
     fn read(&mut self, now: Moment, letter: Letter) {

@@ -1,9 +1,6 @@
 //! Every script against a real server: each branch, copies, refusals, and the data left behind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -13,7 +10,7 @@ use super::names::{channel, token_key};
 use super::script::owner_field;
 use super::*;
 use crate::error::{Error, ErrorKind};
-use support::Server;
+use crate::support::Server;
 
 /// The owner U:76 of the recorded vectors, and another client V.
 const U: &str = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
