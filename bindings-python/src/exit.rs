@@ -2,17 +2,20 @@
 //!
 //! Before Python 3.14 a thread that asks for the GIL of a dead interpreter is ended by force, which
 //! Rust does not survive. So at exit new waits are refused, clients are closed (which ends the waits
-//! under way), and the interpreter goes on when the last waiting thread is back in Python.
+//! under way), and the interpreter goes on when the last waiting thread is back in Python. There it
+//! gets SystemExit, which ends it as silently as Python ends daemon threads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 
+use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 use redlatch::{Error, ErrorKind};
 
 use crate::values::raise;
 
-static EXITING: AtomicBool = AtomicBool::new(false);
+/// The thread that runs the exit, once it has begun.
+static EXITING: OnceLock<ThreadId> = OnceLock::new();
 static WAITING: Mutex<Threads> = Mutex::new(Threads { pid: 0, waiting: 0 });
 static IDLE: Condvar = Condvar::new();
 
@@ -36,12 +39,18 @@ pub(crate) struct Waiting(());
 
 impl Waiting {
     pub(crate) fn begin(py: Python<'_>) -> PyResult<Self> {
-        if EXITING.load(Ordering::Acquire) {
+        if EXITING.get().is_some() {
             let text = "the interpreter is exiting; release and close before";
-            return Err(raise(py, &Error::new(ErrorKind::Closed, text)));
+            return Err(Waiting::failed(py, &Error::new(ErrorKind::Closed, text)));
         }
         threads().waiting += 1;
         Ok(Waiting(()))
+    }
+
+    /// The exception for a wait that failed.
+    pub(crate) fn failed(py: Python<'_>, error: &Error) -> PyErr {
+        let exits = EXITING.get().is_some_and(|main| *main != thread::current().id());
+        if exits && error.kind() == ErrorKind::Closed { PySystemExit::new_err(()) } else { raise(py, error) }
     }
 }
 
@@ -58,7 +67,7 @@ impl Drop for Waiting {
 /// Refuses all waits from now on.
 #[pyfunction]
 pub(crate) fn begin_exit() {
-    EXITING.store(true, Ordering::Release);
+    EXITING.get_or_init(|| thread::current().id());
 }
 
 /// Blocks until no thread waits any more. Clients have to be closed before.

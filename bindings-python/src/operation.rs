@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use redlatch::{Cancelled, Error, Operation};
+use redlatch::{Cancelled, Operation};
 
 use crate::exit::Waiting;
 use crate::values::{IntoValue, raise};
@@ -76,5 +76,5 @@ where
     // handler (KeyboardInterrupt) cancels the operation.
     let result = py.detach(|| operation.wait_interruptibly(|| Python::attach(|py| py.check_signals())));
     drop(waiting);
-    result?.map_err(|error: Error| raise(py, &error))?.into_value(py)
+    result?.map_err(|error| Waiting::failed(py, &error))?.into_value(py)
 }

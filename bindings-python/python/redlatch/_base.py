@@ -62,7 +62,7 @@ def note(error: BaseException, failure: Exception) -> None:
         error.add_note(f"redlatch: {failure}")
 
 
-class BaseClient(_dispatcher.Started):
+class BaseClient:
     """A client, whoever waits for it."""
 
     def __init__(self, url: str | None, options: dict[str, Any]) -> None:
@@ -132,8 +132,10 @@ class BaseLock:
 class BaseGrant:
     """One level of a hold."""
 
-    def __init__(self, name: str, guard: _redlatch.Guard) -> None:
-        self._name = name
+    def __init__(self, lock: BaseLock, guard: _redlatch.Guard) -> None:
+        self._name = lock.name
+        # The client lives as long as its grants, to be closed when the program exits.
+        self._client = lock._client
         self._guard = guard
         self._hold = guard.hold()
         self._tags: list[int] = []

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from redlatch import _redlatch
 from redlatch.exceptions import LockLostError
@@ -70,8 +71,8 @@ class Watchers:
         self._sweep_at = max(64, 2 * len(self._callbacks))
 
 
-class Started:
-    """A client whose engine runs, as the dispatcher sees it."""
+class HasCore(Protocol):
+    """A client, for threads or for asyncio."""
 
     _core: _redlatch.Client
 
@@ -79,11 +80,11 @@ class Started:
 class Dispatcher:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clients: weakref.WeakSet[Started] = weakref.WeakSet()
+        self._clients: weakref.WeakSet[HasCore] = weakref.WeakSet()
         self._queue: _redlatch.Queue | None = None
         self.watchers = Watchers()
 
-    def attach(self, client: Started) -> None:
+    def attach(self, client: HasCore) -> None:
         """Starts the engine of this client, and the thread if it is the first."""
         with self._lock:
             client._core.wake_on_events(self._started())
@@ -93,7 +94,7 @@ class Dispatcher:
         with self._lock:
             return self.watchers.add(hold, self._started(), callback)
 
-    def clients(self) -> list[Started]:
+    def clients(self) -> list[HasCore]:
         with self._lock:
             return list(self._clients)
 
@@ -108,10 +109,10 @@ class Dispatcher:
     def _started(self) -> _redlatch.Queue:
         if self._queue is None:
             self._queue = _redlatch.Queue()
-            threading.Thread(
-                target=self._run, args=(self._queue,), name="redlatch-python", daemon=True
-            ).start()
             _finish_in_multiprocessing_child()
+            thread = threading.Thread(target=self._run, args=(self._queue,), name="redlatch", daemon=True)
+            with suppress(RuntimeError):  # no thread starts any more while the interpreter exits
+                thread.start()
         return self._queue
 
     def _run(self, queue: _redlatch.Queue) -> None:
@@ -142,22 +143,31 @@ def _close_all() -> None:
         unclosed.add(tag)
     poll = select.poll()
     poll.register(queue.fd, select.POLLIN)
-    while unclosed:
-        poll.poll()
-        unclosed -= {tag for tag, _ in queue.drain()}
-    # Whoever waited for a lock is told `closed` now, and has to be back in Python before it ends.
-    _redlatch.wait_idle()
-    with suppress(Exception):
-        dispatcher.flush()
+    try:
+        while unclosed:
+            poll.poll()
+            unclosed -= {tag for tag, _ in queue.drain()}
+    finally:
+        # Whoever waited for a lock is told `closed`, and has to be back in Python before that ends.
+        _redlatch.wait_idle()
+    dispatcher.flush()
 
 
 def _finish_in_multiprocessing_child() -> None:
     """Such a child ends without atexit before Python 3.13, but runs its finalizers."""
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize
 
-        Finalize(None, _close_all, exitpriority=0)
+        Finalize(None, _join_and_close_all, exitpriority=0)
+
+
+def _join_and_close_all() -> None:
+    # The finalizers come before the threads have ended, unlike atexit.
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    _close_all()
 
 
 def _after_fork() -> None:

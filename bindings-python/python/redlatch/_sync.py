@@ -159,7 +159,7 @@ class Lock(BaseLock):
         return bool(self._core.force_release())
 
     def __enter__(self) -> Grant:
-        grant = Grant(self.name, self._acquire(self._timeout, None))
+        grant = Grant(self, self._acquire(self._timeout, None))
         grant._tags += self._watch(grant._hold)
         self._entered.push(_thread.token, grant)
         return grant

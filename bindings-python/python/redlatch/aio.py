@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
@@ -25,7 +26,7 @@ from redlatch._base import (
     note,
     wait_of,
 )
-from redlatch.exceptions import LockError, LockLostError, LockTimeoutError
+from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -70,9 +71,9 @@ class Bridge:
     @classmethod
     def _close_orphans(cls) -> None:
         """Gives up what a loop that was closed with work pending will never take."""
-        for loop, known in list(cls._bridges.items()):
-            bridge = known()
-            if loop.is_closed() and bridge is not None:
+        for reference in cls._bridges.keyrefs():  # a list, since other threads have loops of their own
+            loop = reference()
+            if loop is not None and loop.is_closed() and (bridge := cls._bridges[loop]()) is not None:
                 bridge.queue.close()
 
     async def ask(self, send: Callable[[To], _redlatch.Pending]) -> Any:
@@ -166,7 +167,9 @@ class Client(BaseClient):
         LockLostError with the reason `closed`. Closing twice is no error.
         """
         # Not started for that: closing a client that was never used sends nothing.
-        names: list[str] = await Bridge.of(asyncio.get_running_loop()).ask(self._core.close)
+        names: list[str] = []
+        with suppress(ClosedError):
+            names = await Bridge.of(asyncio.get_running_loop()).ask(self._core.close)
         _dispatcher.dispatcher.flush()
         return names
 
@@ -194,7 +197,7 @@ class Keys:
 
     def __init__(self) -> None:
         self.key = _redlatch.Key()
-        self.clients: set[int] = set()
+        self._clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
 
     @classmethod
     def of(cls, task: Task) -> Keys:
@@ -205,11 +208,10 @@ class Keys:
 
     def end_with(self, task: Task, client: BaseClient) -> None:
         """Tells the client when the task ends: what it still holds without a grant is nobody's then."""
-        if id(client) in self.clients:
-            return
-        self.clients.add(id(client))
-        core, key = client._core, self.key
-        task.add_done_callback(lambda _: core.key_ended(key))
+        if client not in self._clients:
+            self._clients.add(client)
+            core, key = client._core, self.key
+            task.add_done_callback(lambda _: core.key_ended(key))
 
 
 class Lock(BaseLock):
@@ -351,8 +353,7 @@ class Grant(BaseGrant):
     """What `async with lock as grant` gives: one level of a hold."""
 
     def __init__(self, lock: Lock, guard: _redlatch.Guard, task: Task) -> None:
-        super().__init__(lock.name, guard)
-        self._lock = lock
+        super().__init__(lock, guard)
         self._bridge = Bridge.of(task.get_loop())
         self._task = task
         self._cancelled = False
@@ -363,13 +364,13 @@ class Grant(BaseGrant):
         """Gives the level back before the block ends; see Lock.release. The end of the block does nothing then."""
         self._spend()
         try:
-            await self._lock._ask(self._guard.release)
+            await ask(self._client, self._guard.release)
         finally:
             self._forget()
 
     async def extend(self, seconds: float) -> None:
         """Makes the lock live at least so many seconds from now; never shortens it."""
-        await self._lock._ask(lambda to: self._guard.extend(seconds, to))
+        await ask(self._client, lambda to: self._guard.extend(seconds, to))
 
     def on_lost(self, callback: OnLost) -> None:
         """Has `callback` called once with the LockLostError, in the event loop, when the lock is lost."""

@@ -1,0 +1,443 @@
+"""The lock for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import redis
+import redlatch
+from conftest import LIMIT, LOOPS, eventually, run_in_loop, soon
+from redlatch import aio
+
+
+async def in_task(awaitable: Any) -> Any:
+    """The result of a coroutine or function that runs in a task of its own."""
+
+    async def call() -> Any:
+        result = awaitable() if callable(awaitable) else awaitable
+        return await result if asyncio.iscoroutine(result) else result
+
+    return await asyncio.create_task(call())
+
+
+async def test_a_block_holds_and_releases(name: str, look: redis.Redis) -> None:
+    async with aio.Client(watchdog_lease=3) as client:
+        lock = client.lock(name)
+        async with lock as grant:
+            assert look.hgetall(name) == {grant.owner: "1"}
+            assert grant.held and lock.owned() and await lock.locked()
+            assert 0 < grant.remaining <= 3 and 0 < lock.remaining <= 3
+            assert (grant.name, grant.hold_count, grant.lost_reason) == (name, 1, None)
+            grant.check()
+            await grant.extend(20)
+            assert grant.remaining > 19
+        assert not look.exists(name) and not lock.owned()
+
+
+async def test_the_owner_is_the_task(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name)
+        assert await lock.acquire() and await lock.acquire(False)
+        assert lock.hold_count == 2
+        assert await in_task(lock.owned) is False
+        assert await in_task(lambda: lock.acquire(False)) is False
+        assert await in_task(lambda: lock.acquire(timeout=0.05)) is False
+        with pytest.raises(redlatch.NotOwnerError):
+            await in_task(lock.release)
+        await lock.release()
+        await lock.release()
+        assert not look.exists(name)
+        with pytest.raises(RuntimeError):
+            await lock.release()
+
+
+async def test_whoever_calls_owns_whoever_awaits(name: str) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name)
+        assert await asyncio.wait_for(lock.acquire(), LIMIT)
+        assert await asyncio.create_task(lock.acquire())
+        assert lock.hold_count == 2
+        await asyncio.wait_for(lock.extend(40), LIMIT)
+        assert lock.remaining > 39
+        await asyncio.wait_for(lock.release(), LIMIT)
+        await asyncio.gather(lock.release())
+        assert not await lock.locked()
+
+
+async def test_wait_for_a_lock_that_is_held(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client, aio.Client() as other:
+        async with client.lock(name):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(other.lock(name).acquire(), 0.05)
+        await soon(lambda: not look.exists(name))
+        assert await other.lock(name).acquire(False)
+
+
+def test_a_coroutine_made_outside_of_the_loop_belongs_to_the_task_that_awaits_it(name: str) -> None:
+    client = aio.Client()
+    lock = client.lock(name)
+    coroutine = lock.acquire()
+
+    async def main() -> None:
+        assert await coroutine and lock.owned()
+        await lock.release()
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_outside_of_a_task_nobody_owns(name: str) -> None:
+    lock = aio.Client().lock(name)
+    with pytest.raises(RuntimeError):
+        lock.owned()
+    with pytest.raises(RuntimeError):
+        _ = lock.remaining
+
+
+async def test_a_block_that_gets_no_lock_does_not_run(name: str) -> None:
+    async with aio.Client() as client:
+
+        async def enter() -> None:
+            async with client.lock(name, timeout=0.05):
+                pytest.fail("the body ran")
+
+        async with client.lock(name):
+            with pytest.raises(TimeoutError) as caught:
+                await in_task(enter)
+        assert isinstance(caught.value, redlatch.LockTimeoutError)
+
+
+async def test_tasks_exclude_each_other(name: str) -> None:
+    inside = most = 0
+    async with aio.Client() as client:
+        lock = client.lock(name)
+
+        async def work() -> None:
+            nonlocal inside, most
+            for _ in range(10):
+                async with lock:
+                    inside += 1
+                    most = max(most, inside)
+                    await asyncio.sleep(0)
+                    inside -= 1
+
+        await asyncio.gather(*(work() for _ in range(20)))
+        assert client.stats()["acquired"] == 200
+    assert (inside, most) == (0, 1)
+
+
+async def test_a_block_may_be_left_by_another_task(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name)
+
+        @asynccontextmanager
+        async def block() -> AsyncIterator[aio.Grant]:
+            async with lock as grant:
+                yield grant
+
+        opened = block()
+        assert (await in_task(opened.__aenter__)).held
+        await in_task(lambda: opened.__aexit__(None, None, None))
+        assert not look.exists(name)
+
+
+async def test_a_cancelled_wait_leaves_nothing(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client, aio.Client() as other:
+        async with client.lock(name):
+            waiters = [asyncio.create_task(other.lock(name).acquire()) for _ in range(3)]
+            await soon(lambda: other.stats()["waiting"] == 3)
+            for waiter in waiters:
+                waiter.cancel()
+            assert all(
+                isinstance(end, asyncio.CancelledError)
+                for end in await asyncio.gather(*waiters, return_exceptions=True)
+            )
+            await soon(lambda: other.stats()["waiting"] == 0)
+        await soon(lambda: not look.exists(name))
+        await soon(lambda: not look.pubsub_channels(f"*{name}*"))
+
+
+async def test_a_grant_that_arrives_as_its_task_is_cancelled_is_released(
+    name: str, look: redis.Redis
+) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name)
+
+        async def enter() -> None:
+            async with lock:
+                pytest.fail("the body ran")
+
+        for acquire in (enter, lock.acquire):
+            task = asyncio.create_task(acquire())  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+            # The answer is in the queue, and nobody has drained it yet ...
+            eventually(lambda: client.stats()["acquired"] > client.stats()["released"])
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await soon(lambda: not look.exists(name))
+
+            # ... or the future has it, and the task has not run yet.
+            task = asyncio.create_task(acquire())  # type: ignore[arg-type]
+            bridge = aio.Bridge.of(asyncio.get_running_loop())
+            await asyncio.sleep(0)
+            eventually(lambda: client.stats()["acquired"] > client.stats()["released"])
+            bridge._drain()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await soon(lambda: not look.exists(name))
+
+
+async def test_a_cancelled_body_releases(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with client.lock(name):
+                entered.set()
+                await asyncio.sleep(LIMIT)
+
+        task = asyncio.create_task(work())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not look.exists(name)
+
+
+async def test_a_task_that_ends_with_a_hold(
+    name: str, look: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with aio.Client(watchdog_lease=0.5) as client:
+        lock = client.lock(name)
+        assert await in_task(lock.acquire)
+        assert not await lock.acquire(False)
+        await soon(lambda: not look.exists(name))
+        await soon(lambda: any(name in record.getMessage() for record in caplog.records), "the log tells")
+
+
+async def test_a_task_that_ended_before_its_acquire_did(name: str, look: redis.Redis) -> None:
+    async with aio.Client(watchdog_lease=0.5) as client:
+        lock = client.lock(name)
+
+        async def call() -> asyncio.Task[bool]:
+            return asyncio.create_task(lock.acquire())
+
+        assert await (await asyncio.create_task(call()))
+        await soon(lambda: not look.exists(name), "nobody renews")
+
+
+async def test_functions_are_locked(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+
+        @client.locked(lambda key: f"{name}:{key}", timeout=0)
+        async def function(key: str) -> bool:
+            await asyncio.sleep(0.01)
+            return bool(look.exists(f"{name}:{key}"))
+
+        assert await asyncio.gather(function("a"), function("b")) == [True, True]
+        both = await asyncio.gather(function("a"), function("a"), return_exceptions=True)
+        assert sorted(map(type, both), key=str) == [bool, redlatch.LockTimeoutError]
+
+        @client.locked(name)
+        def plain() -> bool:
+            return bool(look.exists(name))
+
+        assert await asyncio.to_thread(plain)
+
+        with pytest.raises(TypeError, match="generator"):
+
+            @client.locked(name)
+            async def numbers() -> AsyncIterator[int]:
+                yield 1
+
+
+async def test_a_client_for_threads_locks_coroutine_functions_too(name: str, look: redis.Redis) -> None:
+    client = redlatch.Client()
+
+    @client.locked(name)
+    async def function() -> bool:
+        return bool(look.exists(name))
+
+    assert await function() and not look.exists(name)
+    client.close()
+
+
+async def test_fencing_force_release_and_holder(name: str) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name, fencing=True)
+        assert await lock.force_release() is False and await lock.holder() is None
+        with pytest.raises(redlatch.LockLostError) as caught:
+            async with lock as grant:
+                holder = await lock.holder()
+                assert holder == aio.Holder(grant.owner, 1, holder.remaining if holder else None)
+                assert grant.fencing_token
+                assert await lock.force_release() is True
+        assert caught.value.reason == "forced"
+
+
+async def test_a_blocked_loop_loses_nothing(name: str) -> None:
+    async with aio.Client(watchdog_lease=1) as client, client.lock(name) as grant:
+        time.sleep(3.3)
+        grant.check()
+        assert client.stats()["lost"] == 0
+
+
+# ---- loops that come and go ----
+
+loops = pytest.mark.parametrize("factory", LOOPS.values(), ids=list(LOOPS))
+Factory = Callable[[], asyncio.AbstractEventLoop]
+
+
+@loops
+def test_one_client_for_several_loops(factory: Factory, name: str) -> None:
+    client = aio.Client()
+    lock = client.lock(name)
+
+    async def work() -> None:
+        async with lock:
+            assert await lock.locked()
+
+    for _ in range(3):
+        run_in_loop(factory(), work())
+    run_in_loop(factory(), client.close())
+
+
+@loops
+def test_a_loop_closed_with_work_pending_is_harmless(factory: Factory, name: str, look: redis.Redis) -> None:
+    holder, client = redlatch.Client(), aio.Client(watchdog_lease=0.5)
+    lock = client.lock(name)
+    grant = holder.lock(name).__enter__()
+
+    async def begin() -> None:
+        for acquire in (lock.acquire, lock.__aenter__):
+            tasks.append(asyncio.get_running_loop().create_task(acquire()))  # type: ignore[arg-type]
+        await soon(lambda: client.stats()["waiting"] == 2)
+
+    tasks: list[Any] = []
+    loop = factory()
+    loop.run_until_complete(begin())
+    loop.close()
+    grant.release()
+    # Python complains of tasks that were pending; that is the point here.
+    for task in tasks:
+        task._log_destroy_pending = False
+    tasks.clear()
+    del loop, task
+    gc.collect()
+    eventually(lambda: not look.exists(name), "what the dead loop had waited for is free")
+    assert holder.lock(name).acquire(timeout=LIMIT)
+    holder.close()
+
+    run_in_loop(factory(), client.close())
+
+
+@loops
+def test_a_closed_loop_that_is_kept_gives_up_when_the_next_one_starts(
+    factory: Factory, name: str, look: redis.Redis
+) -> None:
+    client = aio.Client()
+    loop = factory()
+    holder = redlatch.Client()
+    grant = holder.lock(name).__enter__()
+
+    async def begin() -> None:
+        asyncio.get_running_loop().create_task(client.lock(name).acquire())
+        await soon(lambda: client.stats()["waiting"] == 1)
+
+    kept = [aio.Bridge.of(loop)]
+    loop.run_until_complete(begin())
+    task = asyncio.all_tasks(loop).pop()
+    loop.close()
+    grant.release()
+    eventually(lambda: client.stats()["acquired"] == 1)
+    run_in_loop(factory(), client.lock(name + "'").locked())
+    eventually(lambda: not look.exists(name))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    del task, kept
+    holder.close()
+    run_in_loop(factory(), client.close())
+
+
+# ---- cancelled by a loss ----
+
+
+async def test_a_loss_cancels_the_body(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name, cancel_on_lost=True)
+        with pytest.raises(redlatch.LockLostError) as caught:
+            async with lock:
+                look.delete(name)
+                await asyncio.sleep(LIMIT)
+                pytest.fail("not cancelled")
+        assert caught.value.reason == "deleted"
+        assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+        uncancelled()
+        await asyncio.sleep(0)
+
+
+async def test_a_loss_that_comes_as_the_body_ends(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        with pytest.raises(redlatch.LockLostError):
+            async with client.lock(name, cancel_on_lost=True) as grant:
+                look.delete(name)
+                eventually(lambda: grant.lost_reason)
+                aio.Bridge.of(asyncio.get_running_loop())._drain()  # cancels; the body does not wait any more
+        uncancelled()
+        await asyncio.sleep(0.01)
+
+
+async def test_a_loss_and_a_cancellation_by_somebody_else(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+
+        async def work() -> None:
+            async with client.lock(name, cancel_on_lost=True) as grant:
+                look.delete(name)
+                eventually(lambda: grant.lost_reason)
+                aio.Bridge.of(asyncio.get_running_loop())._drain()
+                task.cancel()
+                await asyncio.sleep(LIMIT)
+
+        task = asyncio.create_task(work())
+        with pytest.raises((asyncio.CancelledError, redlatch.LockLostError)) as caught:
+            await task
+        if sys.version_info >= (3, 11):  # 3.10 cannot tell the two apart
+            assert caught.type is asyncio.CancelledError
+
+
+async def test_an_exception_of_the_body_is_not_hidden_by_the_loss(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        with pytest.raises(KeyError) as caught:
+            async with client.lock(name, cancel_on_lost=True):
+                look.delete(name)
+                try:
+                    await asyncio.sleep(LIMIT)
+                except asyncio.CancelledError:
+                    raise KeyError("body") from None
+        if sys.version_info >= (3, 11):
+            assert any("lost (deleted)" in note for note in caught.value.__notes__)
+        uncancelled()
+
+
+async def test_without_the_option_nothing_is_cancelled(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        with pytest.raises(redlatch.LockLostError):
+            async with client.lock(name) as grant:
+                look.delete(name)
+                await soon(lambda: not grant.held)
+                with pytest.raises(redlatch.LockLostError):
+                    grant.check()
+        uncancelled()
+
+
+def uncancelled() -> None:
+    task = asyncio.current_task()
+    assert task is not None and (sys.version_info < (3, 11) or task.cancelling() == 0)

@@ -1,0 +1,79 @@
+"""Whatever is cancelled, whenever, leaves no key and no subscription."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+
+import redis
+import redlatch
+from conftest import LIMIT, eventually, soon
+from redlatch import aio
+
+CANCELS = 10_000
+TASKS = 100
+
+
+async def test_ten_thousand_random_cancels(look: redis.Redis, name: str) -> None:
+    chance = random.Random(1)
+    names = [f"{name}:{number}" for number in range(10)]
+    cancelled = finished = 0
+    loop = asyncio.get_running_loop()
+    async with aio.Client(watchdog_lease=5) as client, aio.Client(watchdog_lease=5) as other:
+
+        async def hold(lock: aio.Lock) -> None:
+            if chance.random() < 0.5:
+                async with lock, lock:
+                    await asyncio.sleep(chance.random() * 0.001)
+            elif await lock.acquire(timeout=chance.choice([0, 0.001, LIMIT])):
+                await lock.release()
+
+        async def work() -> None:
+            nonlocal cancelled, finished
+            while cancelled < CANCELS:
+                task = asyncio.create_task(hold(chance.choice([client, other]).lock(chance.choice(names))))
+                later = loop.call_later(chance.random() * 0.004, task.cancel)
+                try:
+                    await task
+                    finished += 1
+                except asyncio.CancelledError:
+                    cancelled += 1
+                later.cancel()
+
+        await asyncio.gather(*(work() for _ in range(TASKS)))
+        for both in (client, other):
+            await soon(lambda both=both: both.stats()["waiting"] == 0)  # type: ignore[misc]
+        # A hold that a task left behind by `acquire`, cancelled before its `release`, ends with its lease.
+        await soon(lambda: not look.exists(*names), "no key is left")
+        await soon(lambda: not look.pubsub_channels(f"*{name}*"), "no subscription is left")
+        for both in (client, other):
+            await soon(lambda both=both: both.stats()["holds"] == 0)  # type: ignore[misc]
+    assert cancelled >= CANCELS and finished > 0
+
+
+def test_threads_that_give_up_at_random(look: redis.Redis, name: str) -> None:
+    names = [f"{name}:{number}" for number in range(4)]
+    outcomes: list[bool] = []
+    with redlatch.Client() as client, redlatch.Client() as other:
+
+        def work(seed: int) -> None:
+            chance = random.Random(seed)
+            for _ in range(100):
+                lock = chance.choice([client, other]).lock(chance.choice(names))
+                won = lock.acquire(timeout=chance.random() * 0.004)
+                outcomes.append(won)
+                if won:
+                    time.sleep(chance.random() * 0.001)
+                    lock.release()
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(4 * LIMIT)
+        assert len(outcomes) == 1000 and True in outcomes
+        eventually(lambda: not look.exists(*names))
+        eventually(lambda: not look.pubsub_channels(f"*{name}*"))
+        assert client.stats()["holds"] == client.stats()["waiting"] == 0

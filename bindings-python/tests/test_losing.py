@@ -1,0 +1,258 @@
+"""Who loses a lock is told within milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redlatch
+from conftest import LIMIT, Server, eventually, soon
+from redlatch import aio
+
+SOON = 5.0
+"""Seconds, for a busy machine; the leases here are longer, so that only being told is this quick."""
+
+
+def after_acquire(lock: redlatch.Lock, look: redis.Redis) -> None:
+    pass
+
+
+def after_renewal(lock: redlatch.Lock, look: redis.Redis) -> None:
+    renewed = lock._client.stats()["renewed"]
+    look.pexpire(lock.name, 25_000)  # a change by another hand has the lock renewed at once
+    eventually(lambda: lock._client.stats()["renewed"] > renewed)
+
+
+def after_re_entry(lock: redlatch.Lock, look: redis.Redis) -> None:
+    lock.acquire()
+
+
+def after_partial_release(lock: redlatch.Lock, look: redis.Redis) -> None:
+    lock.acquire()
+    lock.release()
+
+
+def after_extension(lock: redlatch.Lock, look: redis.Redis) -> None:
+    lock.extend(40)
+
+
+def after_reconnect(lock: redlatch.Lock, look: redis.Redis) -> None:
+    connects, renewed = (lock._client.stats()[counter] for counter in ("connects", "renewed"))
+    look.client_kill_filter(_type="normal", skipme=True)
+    eventually(lambda: lock._client.stats()["connects"] > connects)
+    eventually(lambda: lock._client.stats()["renewed"] > renewed)
+
+
+MOMENTS = [
+    after_acquire,
+    after_renewal,
+    after_re_entry,
+    after_partial_release,
+    after_extension,
+    after_reconnect,
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_key_deleted_by_hand(moment: Callable[..., None], name: str, look: redis.Redis) -> None:
+    told = threading.Event()
+    with redlatch.Client() as client:
+        lock = client.lock(name, on_lost=lambda lost: told.set())
+        with pytest.raises(redlatch.LockLostError) as caught, lock as grant:
+            moment(lock, look)
+            started = time.monotonic()
+            look.delete(name)
+            assert told.wait(SOON) and time.monotonic() - started < SOON
+            assert (grant.held, grant.lost_reason, grant.remaining, lock.owned()) == (
+                False,
+                "deleted",
+                0,
+                False,
+            )
+            with pytest.raises(redlatch.LockLostError):
+                grant.check()
+        assert (caught.value.reason, caught.value.lock_name) == ("deleted", name)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_key_deleted_by_hand_in_asyncio(moment: Any, name: str, look: redis.Redis) -> None:
+    told = asyncio.Event()
+    async with aio.Client() as client:
+        lock = client.lock(name, on_lost=lambda lost: told.set())
+        with pytest.raises(redlatch.LockLostError) as caught:
+            async with lock:
+                if moment is after_re_entry:
+                    await lock.acquire()
+                elif moment is after_partial_release:
+                    await lock.acquire()
+                    await lock.release()
+                elif moment is after_extension:
+                    await lock.extend(40)
+                else:
+                    moment(lock, look)
+                look.delete(name)
+                await asyncio.wait_for(told.wait(), SOON)
+        assert caught.value.reason == "deleted"
+
+
+def test_how_soon_is_milliseconds(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    delays = []
+    for _ in range(20):
+        told = threading.Event()
+        lock = client.lock(name)
+        with pytest.raises(redlatch.LockLostError), lock as grant:
+            grant.on_lost(lambda lost, told=told: told.set())  # type: ignore[misc]
+            started = time.monotonic()
+            look.delete(name)
+            assert told.wait(LIMIT)
+            delays.append(time.monotonic() - started)
+    assert min(delays) < 0.05
+
+
+def test_a_stolen_key(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    with pytest.raises(redlatch.LockLostError) as caught, client.lock(name) as grant:
+        with look.pipeline() as both:
+            both.delete(name).hset(name, "somebody:1", 1).execute()
+        eventually(lambda: not grant.held)
+    assert caught.value.reason == "stolen"
+    assert look.hgetall(name) == {"somebody:1": "1"}
+
+
+def test_without_a_server_the_deadline_tells(own_server: Server) -> None:
+    told: list[redlatch.LockLostError] = []
+    client = redlatch.Client(own_server.url, watchdog_lease=1, close_limit=0.1)
+    with pytest.raises(redlatch.LockLostError) as caught, client.lock("a", on_lost=told.append) as grant:
+        own_server.stop()
+        eventually(lambda: told)
+        assert not grant.held
+    assert caught.value.reason == told[0].reason == "unreachable"
+    started = time.monotonic()
+    client.close()
+    assert time.monotonic() - started < SOON
+
+
+def test_a_lost_hold_has_to_be_unwound(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    lock = client.lock(name)
+    assert lock.acquire() and lock.acquire()
+    look.delete(name)
+    eventually(lambda: not lock.owned())
+    for _ in range(2):
+        with pytest.raises(redlatch.LockLostError):
+            lock.acquire()
+        with pytest.raises(redlatch.LockLostError):
+            lock.release()
+    assert lock.acquire()
+    lock.release()
+
+
+def test_the_exception_of_the_body_goes_first(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    with pytest.raises(KeyError) as caught, client.lock(name) as grant:
+        look.delete(name)
+        eventually(lambda: not grant.held)
+        raise KeyError("body")
+    if sys.version_info >= (3, 11):
+        assert ["lost (deleted)" in note for note in caught.value.__notes__] == [True]
+
+
+def test_a_check_that_fails_is_not_noted_twice(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    with pytest.raises(redlatch.LockLostError) as caught, client.lock(name) as grant:
+        look.delete(name)
+        eventually(lambda: not grant.held)
+        grant.check()
+    assert not getattr(caught.value, "__notes__", [])
+
+
+def test_told_once_for_each_hold(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    told: list[Any] = []
+    lock = client.lock(name, on_lost=told.append)
+    with pytest.raises(redlatch.LockLostError), lock as grant, lock:
+        assert lock.acquire()
+        grant.on_lost(lambda lost: told.append("own"))
+        look.delete(name)
+        eventually(lambda: len(told) == 2)
+        time.sleep(0.05)
+    assert len(told) == 2 and "own" in told
+
+
+def test_a_hold_that_ended_well_tells_nobody(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    from redlatch._dispatcher import dispatcher
+
+    lock = client.lock(name, on_lost=lambda lost: pytest.fail("told"))
+    for _ in range(300):
+        with lock:
+            pass
+        assert lock.acquire()
+        lock.release()
+    assert len(dispatcher.watchers._callbacks) < 200
+
+
+def test_a_callback_added_after_the_loss_is_called(
+    client: redlatch.Client, look: redis.Redis, name: str
+) -> None:
+    told = threading.Event()
+    with pytest.raises(redlatch.LockLostError), client.lock(name) as grant:
+        look.delete(name)
+        eventually(lambda: not grant.held)
+        grant.on_lost(lambda lost: told.set())
+        assert told.wait(LIMIT)
+
+
+def test_a_callback_that_fails_is_logged_and_others_go_on(
+    client: redlatch.Client, look: redis.Redis, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = threading.Event()
+
+    def fail(lost: redlatch.LockLostError) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(redlatch.LockLostError), client.lock(name, on_lost=fail) as grant:
+        grant.on_lost(lambda lost: told.set())
+        look.delete(name)
+        assert told.wait(LIMIT)
+    eventually(lambda: any(record.exc_info for record in caplog.records))
+
+
+def test_a_callback_may_use_the_client(client: redlatch.Client, look: redis.Redis, name: str) -> None:
+    answers: list[bool] = []
+    lock = client.lock(name, on_lost=lambda lost: answers.append(client.lock(name).locked()))
+    with pytest.raises(redlatch.LockLostError), lock:
+        look.delete(name)
+        eventually(lambda: answers == [False])
+
+
+# ---- the log ----
+
+
+def test_what_happens_is_logged(name: str, look: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "redlatch")
+    with (
+        redlatch.Client(debug_events=True) as client,
+        pytest.raises(redlatch.LockLostError),
+        client.lock(name) as grant,
+    ):
+        look.delete(name)
+        eventually(lambda: not grant.held)
+    kinds = {getattr(record, "redlatch_event", None): record for record in caplog.records}
+    assert {"connected", "acquired", "lost"} <= set(kinds)
+    assert kinds["connected"].levelno == logging.INFO and kinds["acquired"].levelno == logging.DEBUG
+    lost = kinds["lost"]
+    assert lost.levelno == logging.WARNING and name in lost.getMessage()
+    assert lost.redlatch_lock == name  # type: ignore[attr-defined]
+
+
+async def test_a_loss_in_asyncio_is_told_in_the_loop(name: str, look: redis.Redis) -> None:
+    threads: list[threading.Thread] = []
+    async with aio.Client() as client:
+        with pytest.raises(redlatch.LockLostError):
+            async with client.lock(name) as grant:
+                grant.on_lost(lambda lost: threads.append(threading.current_thread()))
+                look.delete(name)
+                await soon(lambda: threads)
+    assert threads == [threading.current_thread()]

@@ -1,0 +1,455 @@
+"""Programs that block the interpreter, are interrupted, fork and exit: each one in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+import redlatch
+from conftest import LIMIT, eventually, run, script
+
+# ---- the watchdog ----
+
+HOLD_THE_GIL = """
+    import ctypes, sys, time
+    import redlatch
+
+    client = redlatch.Client(watchdog_lease=1)
+    with client.lock(sys.argv[1]) as grant:
+        started = time.monotonic()
+        ctypes.PyDLL(None).usleep(3_300_000)  # unlike CDLL, it keeps the GIL
+        assert time.monotonic() - started > 3.2
+        grant.check()
+        print(time.monotonic())
+    assert client.stats()["lost"] == 0
+"""
+
+
+def test_a_hold_survives_a_gil_that_is_held_for_three_leases(
+    name: str, look: redis.Redis, client: redlatch.Client
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        program = pool.submit(run, HOLD_THE_GIL, name)
+        eventually(lambda: look.exists(name))
+        with client.lock(name, timeout=LIMIT):  # tries all the while
+            acquired = time.monotonic()
+        assert acquired > float(program.result())
+
+
+# ---- Ctrl-C ----
+
+WAIT = """
+    import sys, time
+    import redlatch
+
+    client = redlatch.Client()
+    lock = client.lock(sys.argv[1])
+    try:
+        print("waiting", flush=True)
+        lock.acquire() if len(sys.argv) == 2 else lock.__enter__()
+    except KeyboardInterrupt:
+        print(time.monotonic(), client.stats()["waiting"])
+"""
+
+
+@pytest.mark.parametrize("how", ["acquire", "with"])
+def test_ctrl_c_ends_a_wait_within_milliseconds(
+    how: str, name: str, client: redlatch.Client, look: redis.Redis
+) -> None:
+    delays = []
+    with client.lock(name):
+        for _ in range(5):
+            waiting = subprocess.Popen(
+                [*script(WAIT), name, *(["with"] if how == "with" else [])], stdout=subprocess.PIPE, text=True
+            )
+            assert waiting.stdout is not None and waiting.stdout.readline() == "waiting\n"
+            eventually(lambda: look.pubsub_channels(f"*{name}*"))
+            time.sleep(0.05)  # it sleeps now
+            sent = time.monotonic()
+            waiting.send_signal(signal.SIGINT)
+            told, _ = waiting.communicate(timeout=LIMIT)
+            delays.append(float(told.split()[0]) - sent)
+            assert waiting.returncode == 0
+            eventually(lambda: not look.pubsub_channels(f"*{name}*"))
+    assert min(delays) < 0.05, delays
+    assert not look.exists(name)
+
+
+HANDLE = """
+    import signal, sys
+    import redlatch
+
+    handled = []
+    signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    lock = redlatch.Client().lock(sys.argv[1])
+    assert not lock.acquire(timeout=0.5)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert len(handled) > 5, handled
+"""
+
+
+def test_a_handled_signal_does_not_end_a_wait(name: str, client: redlatch.Client) -> None:
+    with client.lock(name):
+        run(HANDLE, name)
+
+
+# ---- exit ----
+
+EXITS = {
+    "held": "lock.acquire()",
+    "in a block": "grant = lock.__enter__()",
+    "waiting threads": """
+for _ in range(8):
+    threading.Thread(target=waiter.acquire, daemon=True).start()
+while other.stats()["waiting"] < 8:
+    time.sleep(0.001)
+lock.acquire()
+""",
+    "busy threads": """
+def work():
+    mine = client.lock(sys.argv[1] + str(threading.get_ident()))
+    while True:
+        try:
+            with mine:
+                mine.locked()
+        except redlatch.LockError:
+            pass
+for _ in range(8):
+    threading.Thread(target=work, daemon=True).start()
+lock.acquire()
+time.sleep(0.05)
+""",
+    "losing threads": """
+def told(lost):
+    while True:
+        lost.reason
+held = [client.lock(sys.argv[1] + str(number), on_lost=told).__enter__() for number in range(8)]
+client.lock(sys.argv[1] + "0").force_release()
+lock.acquire()
+""",
+    "asyncio": """
+async def main():
+    global tasks
+    tasks = [asyncio.create_task(awaiter.acquire()) for _ in range(8)]
+    while another.stats()["waiting"] < 8:
+        await asyncio.sleep(0.001)
+asyncio.run(main())
+lock.acquire()
+""",
+    "a loop that runs": """
+async def main():
+    tasks = [asyncio.create_task(awaiter.acquire()) for _ in range(8)]
+    async with another.lock(sys.argv[1] + "''"):
+        started.set()
+        await asyncio.sleep(60)
+started = threading.Event()
+threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+started.wait()
+lock.acquire()
+""",
+    "an exception": "lock.acquire(); raise SystemExit(0)",
+}
+
+EXITS["everything"] = "\n".join(
+    EXITS[how] for how in ("waiting threads", "busy threads", "a loop that runs", "asyncio")
+)
+
+EXIT = """
+import asyncio, sys, threading, time
+import redlatch
+from redlatch import aio
+
+client, other, another = redlatch.Client(), redlatch.Client(), aio.Client()
+lock = client.lock(sys.argv[1] + "'")
+waiter, awaiter = (one.lock(sys.argv[1]) for one in (other, another))
+keeper = redlatch.Client()
+if sys.argv[2] == "keep":
+    kept = keeper.lock(sys.argv[1]).__enter__()
+"""
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_exit_with_locks_held_and_waits_pending(how: str, name: str, look: redis.Redis) -> None:
+    keep = "keep" if "aiter" in EXITS[how] else "free"
+    times = 20 if how == "everything" else 3
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(run, EXIT + EXITS[how], f"{name}:{turn}", keep) for turn in range(times)]
+        for done in runs:
+            done.result()
+    eventually(lambda: not look.keys(f"{name}*"), "all was released")
+
+
+def test_exit_without_a_server_is_quick(tmp_path: object) -> None:
+    started = time.monotonic()
+    run(
+        """
+        import sys, threading, redlatch
+        client = redlatch.Client("redis://127.0.0.1:1", connect_timeout=5)
+        threading.Thread(target=client.lock("a").acquire, daemon=True).start()
+        """
+    )
+    assert time.monotonic() - started < LIMIT
+
+
+# ---- fork ----
+
+FORK = """
+    import os, sys, traceback
+    import redlatch
+
+    def in_child(function):
+        child = os.fork()
+        if not child:
+            try:
+                function()
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def refused(call):
+        try:
+            call()
+        except redlatch.ForkedError as error:
+            assert isinstance(error, RuntimeError) and "new client" in str(error), error
+        else:
+            raise AssertionError(f"{call} did not say that it is forked")
+
+    client = redlatch.Client(watchdog_lease=1)
+    name = sys.argv[1]
+    lock = client.lock(name)
+"""
+
+
+def test_a_child_cannot_touch_what_its_parent_holds(name: str, look: redis.Redis) -> None:
+    run(
+        FORK
+        + """
+    def child():
+        for call in (lock.acquire, lock.locked, lock.force_release, client.connect, grant.check):
+            refused(call)
+        refused(lambda: lock.extend(1))
+        assert not lock.owned() and lock.remaining == 0 and not grant.held
+        lock.release()  # what is inherited is the parent's: nothing happens
+        client.close()
+        with redlatch.Client() as own:
+            assert not own.lock(name).acquire(False)
+            with own.lock(name + "'") as another:
+                another.check()
+
+    with lock as grant:
+        in_child(child)
+        lock.acquire()
+        # The child leaves the block that it inherited.
+        in_child(lambda: lock.__exit__(None, None, None))
+        lock.release()
+        grant.check()
+        assert client.lock(name).hold_count == 1
+
+        def grandchild():
+            in_child(child)
+            with redlatch.Client() as own, own.lock("of the child"):
+                in_child(child)
+        in_child(grandchild)
+        grant.check()
+    client.close()
+    """,
+        name,
+    )
+    assert not look.exists(name)
+
+
+def test_the_exit_of_a_child_releases_nothing_of_its_parent(name: str, look: redis.Redis) -> None:
+    run(
+        FORK
+        + """
+    lock.acquire()
+    child = os.fork()
+    if not child:
+        sys.exit(0)  # with all that belongs to an exit
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert lock.owned() and lock.locked()
+    """,
+        name,
+    )
+    assert not look.exists(name)
+
+
+def test_fork_while_other_threads_wait(name: str) -> None:
+    run(
+        FORK
+        + """
+    import threading, time, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
+
+    def work(number):
+        mine = client.lock(f"{name}:{number % 4}")
+        while not done:
+            with mine:
+                pass
+
+    done = False
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+
+    def child():
+        refused(lock.acquire)
+        with redlatch.Client() as own, own.lock(name):
+            pass
+
+    for _ in range(20):
+        in_child(child)
+    done = True
+    for thread in threads:
+        thread.join()
+    client.close()
+    """,
+        name,
+    )
+
+
+def test_a_client_that_was_not_used_before_the_fork_works_in_the_child(name: str) -> None:
+    run(
+        FORK
+        + """
+    def child():
+        told = []
+        with client.lock(name, on_lost=told.append) as grant:
+            grant.check()
+        with client:
+            pass
+    for _ in range(3):
+        in_child(child)
+    with lock:
+        pass
+    client.close()
+    """,
+        name,
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(method: str, name: str, look: redis.Redis, tmp_path: object) -> None:
+    path = f"{tmp_path}/program.py"
+    with open(path, "w") as program:
+        program.write("""
+import multiprocessing, sys
+import redlatch
+
+client = redlatch.Client()
+
+def add(path, name):
+    for _ in range(25):
+        with client.lock(name):
+            with open(path) as counter:
+                count = int(counter.read())
+            with open(path, "w") as counter:
+                counter.write(str(count + 1))
+    client.lock(name + "'").acquire(False)  # still held as the process ends
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    path, name = sys.argv[2:]
+    with open(path, "w") as counter:
+        counter.write("0")
+    workers = [context.Process(target=add, args=(path, name)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert open(path).read() == "100"
+""")
+    command = [sys.executable, path, method, f"{tmp_path}/counter", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    eventually(lambda: not look.exists(name, name + "'"))
+
+
+PREFORK = """
+    # A server that loads the application once and forks its workers, as gunicorn --preload does.
+    import os, signal, socket, sys
+    import redlatch
+
+    client = redlatch.Client()          # the application: loaded before the fork, used after it
+    lock = client.lock(sys.argv[1])
+
+    def answer(connection):
+        with connection:
+            request = connection.recv(100)
+            if request == b"quit":
+                os.kill(os.getppid(), signal.SIGTERM)
+            with lock as grant:
+                grant.check()
+                connection.sendall(f"{os.getpid()}".encode())
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    print(listener.getsockname()[1], flush=True)
+    workers = []
+    for _ in range(3):
+        worker = os.fork()
+        if not worker:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            while True:
+                answer(listener.accept()[0])
+        workers.append(worker)
+
+    def stop(*_):
+        for worker in workers:
+            os.kill(worker, signal.SIGTERM)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers]
+        sys.exit(max(codes))
+
+    signal.signal(signal.SIGTERM, stop)
+    while True:
+        signal.pause()
+"""
+
+
+def test_a_prefork_server(name: str, look: redis.Redis) -> None:
+    import socket
+
+    master = subprocess.Popen(
+        [*script(PREFORK), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert master.stdout is not None
+        port = int(master.stdout.readline())
+
+        def ask(_: int) -> str:
+            with socket.create_connection(("127.0.0.1", port), LIMIT) as connection:
+                connection.sendall(b"work")
+                return connection.recv(100).decode()
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(int(answer) != master.pid for answer in pool.map(ask, range(60)))
+        master.terminate()
+        _, errors = master.communicate(timeout=LIMIT)
+    finally:
+        if master.poll() is None:
+            master.kill()
+            master.communicate()
+    assert master.returncode == 0 and "Traceback" not in errors, errors
+    assert not look.exists(name)
+
+
+def test_an_import_starts_nothing() -> None:
+    run(
+        """
+        import os, redlatch
+        from redlatch import aio
+        lock = redlatch.Client().lock("a")
+        awaiting = aio.Client().lock("a")
+        assert len(os.listdir("/proc/self/task")) == 1
+        before = set(os.listdir("/proc/self/fd"))
+        """
+    )
