@@ -28,8 +28,8 @@
  * all signals and call only the functions registered with ..._on_lost() and ..._on_event(). These must
  * not throw.
  *
- * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED, releasing and freeing
- * them does nothing, and a client opened there works. The parent notices nothing.
+ * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED, releasing, closing
+ * and freeing them does nothing, and a client opened there works. The parent notices nothing.
  *
  * The end of the program runs nothing of ours: what is held then ends with its lease. Close the client to
  * release at once. The library stays loaded after dlclose(). */
@@ -235,7 +235,8 @@ redlatch_status redlatch_client_open(const char *url,
  * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
  * most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
  * REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
- * same. Closing twice is no error.
+ * same. Closing twice is no error. After fork() the child may call it for the parent's client; it does
+ * nothing.
  */
 redlatch_status redlatch_client_close(redlatch_client *client,
                                       int64_t wait_ms);

@@ -159,7 +159,8 @@ pub unsafe extern "C" fn redlatch_client_open(
 /// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
 /// most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
 /// REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
-/// same. Closing twice is no error.
+/// same. Closing twice is no error. After fork() the child may call it for the parent's client; it does
+/// nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_close(
     client: *mut redlatch_client,

@@ -374,7 +374,9 @@ pub unsafe extern "C" fn redlatch_lock_fencing_token(lock: *const redlatch_lock,
     value(0, || {
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
-        Ok(lock.hold(owner).fencing_token().unwrap_or_default())
+        // A view that was taken while the hold ended still knows its token.
+        let hold = lock.hold(owner);
+        Ok(hold.fencing_token().filter(|_| hold.count() > 0).unwrap_or_default())
     })
 }
 

@@ -1,0 +1,332 @@
+// redlatch.hpp - redlatch.h for C++11 and later: handles that free themselves, and exceptions.
+//
+//   redlatch::client client;                               // the server in REDLATCH_URL
+//   redlatch::mutex orders(client, "orders:42");
+//   {
+//       redlatch::lock_guard held(orders);                 // or std::lock_guard, std::unique_lock
+//       ...
+//   }                                                      // released
+//   client.close();
+//
+// What is said in redlatch.h about threads, ownership and fork() holds here too. A failed call throws
+// redlatch::error, unless it says otherwise.
+#ifndef REDLATCH_HPP
+#define REDLATCH_HPP
+
+#include "redlatch.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace redlatch {
+
+/// A failed call. what() has the text of redlatch_last_error().
+class error : public std::runtime_error {
+public:
+    error(redlatch_status code, redlatch_lost_reason reason, const char *text)
+        : std::runtime_error(text), code_(code), reason_(reason) {}
+
+    /// REDLATCH_TIMEOUT and the like.
+    redlatch_status code() const noexcept { return code_; }
+
+    /// Why the lock was lost, for the code REDLATCH_LOST; else 0.
+    redlatch_lost_reason lost_reason() const noexcept { return reason_; }
+
+    /// Whether the same call can succeed later without changing anything.
+    bool retryable() const noexcept { return redlatch_status_retryable(code_); }
+
+private:
+    redlatch_status code_;
+    redlatch_lost_reason reason_;
+};
+
+/// Throws what this thread's last call has failed with, if `status` says that it has.
+inline void require(redlatch_status status) {
+    if (status != REDLATCH_OK)
+        throw error(status, redlatch_last_lost_reason(), redlatch_last_error());
+}
+
+namespace detail {
+
+struct deleter {
+    void operator()(redlatch_options *options) const noexcept { redlatch_options_free(options); }
+    void operator()(redlatch_client *client) const noexcept { redlatch_client_free(client); }
+    void operator()(redlatch_lock *lock) const noexcept { redlatch_lock_free(lock); }
+};
+
+// Whole milliseconds, rounded up: a wait of 1 us must not become a single try. A time that is over is 0.
+template <class Rep, class Period>
+std::int64_t milliseconds(const std::chrono::duration<Rep, Period> &time) {
+    using std::chrono::milliseconds;
+    if (time <= time.zero())
+        return 0;
+    // What does not fit is refused by the library as too long.
+    if (std::chrono::duration<double>(time) > std::chrono::hours(24 * 365 * 1000))
+        return std::numeric_limits<std::int64_t>::max();
+    auto whole = std::chrono::duration_cast<milliseconds>(time);
+    if (whole < time)
+        ++whole;
+    return static_cast<std::int64_t>(whole.count());
+}
+
+} // namespace detail
+
+/// Options by name and value: `{{"watchdog_lease", "10s"}, {"fencing", "true"}}`.
+class options {
+public:
+    options() : options(std::initializer_list<std::pair<const char *, std::string>>()) {}
+
+    options(std::initializer_list<std::pair<const char *, std::string>> values) {
+        redlatch_options *made = nullptr;
+        require(redlatch_options_new(&made));
+        handle_.reset(made);
+        for (const auto &value : values)
+            set(value.first, value.second);
+    }
+
+    options &set(const std::string &name, const std::string &value) {
+        require(redlatch_options_set(handle_.get(), name.c_str(), value.c_str()));
+        return *this;
+    }
+
+    const redlatch_options *get() const noexcept { return handle_.get(); }
+
+private:
+    std::unique_ptr<redlatch_options, detail::deleter> handle_;
+};
+
+/// A client. Its destructor frees without I/O; close() releases what is held and reports.
+class client {
+public:
+    /// Opens the server that the environment variable REDLATCH_URL names.
+    client() { open(nullptr, nullptr); }
+
+    explicit client(const std::string &url) { open(url.c_str(), nullptr); }
+
+    client(const std::string &url, const options &options) { open(url.c_str(), options.get()); }
+
+    explicit client(const options &options) { open(nullptr, options.get()); }
+
+    /// As long as the option close_limit says.
+    void close() { require(redlatch_client_close(handle_.get(), REDLATCH_CLOSE_LIMIT)); }
+
+    template <class Rep, class Period> void close(const std::chrono::duration<Rep, Period> &limit) {
+        require(redlatch_client_close(handle_.get(), detail::milliseconds(limit)));
+    }
+
+    /// A counter by its name.
+    std::uint64_t stats(const std::string &name) const {
+        std::uint64_t count = 0;
+        require(redlatch_client_stats(handle_.get(), name.c_str(), &count));
+        return count;
+    }
+
+    redlatch_client *get() const noexcept { return handle_.get(); }
+
+private:
+    void open(const char *url, const redlatch_options *options) {
+        redlatch_client *opened = nullptr;
+        require(redlatch_client_open(url, options, &opened));
+        handle_.reset(opened);
+    }
+
+    std::unique_ptr<redlatch_client, detail::deleter> handle_;
+};
+
+/// A lock that the standard library's lock_guard, unique_lock and lock() can use (it is TimedLockable).
+/// Unlike a std::timed_mutex, the thread that holds it may lock it once more.
+///
+/// `owner` is the calling thread unless it is given; see REDLATCH_THREAD.
+class mutex {
+public:
+    /// Called once per loss, on a thread of the library; must not throw.
+    using lost_function = std::function<void(std::uint64_t owner, std::uint64_t token, redlatch_lost_reason reason)>;
+
+    mutex(const client &client, const std::string &name) : self_(new state) { make(client, name, nullptr); }
+
+    mutex(const client &client, const std::string &name, const options &options) : self_(new state) {
+        make(client, name, options.get());
+    }
+
+    /// Waits as long as it takes. Returns the fencing token, 0 without the option fencing.
+    std::uint64_t acquire(std::uint64_t owner = REDLATCH_THREAD) { return acquire_ms(owner, REDLATCH_FOREVER); }
+
+    /// Waits at most this long; an error with the code REDLATCH_TIMEOUT then.
+    template <class Rep, class Period>
+    std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait,
+                              std::uint64_t owner = REDLATCH_THREAD) {
+        return acquire_ms(owner, detail::milliseconds(wait));
+    }
+
+    /// Gives back the newest level; an error with the code REDLATCH_LOST if the lock was lost.
+    void release(std::uint64_t owner = REDLATCH_THREAD) { require(redlatch_lock_release(get(), owner)); }
+
+    void lock() { acquire(); }
+
+    bool try_lock() { return try_ms(0); }
+
+    template <class Rep, class Period> bool try_lock_for(const std::chrono::duration<Rep, Period> &wait) {
+        return try_ms(detail::milliseconds(wait));
+    }
+
+    template <class Clock, class Duration>
+    bool try_lock_until(const std::chrono::time_point<Clock, Duration> &until) {
+        return try_lock_for(until - Clock::now());
+    }
+
+    /// Like release(), but tells nothing, because what the standard library expects here must not throw.
+    void unlock() noexcept { (void)redlatch_lock_release(get(), REDLATCH_THREAD); }
+
+    /// Makes the lock live at least this long from now.
+    template <class Rep, class Period>
+    void extend(const std::chrono::duration<Rep, Period> &lease, std::uint64_t owner = REDLATCH_THREAD) {
+        require(redlatch_lock_extend(get(), owner, detail::milliseconds(lease)));
+    }
+
+    /// Deletes the lock whoever holds it; whether there was one.
+    bool force_release() {
+        bool deleted = false;
+        require(redlatch_lock_force_release(get(), &deleted));
+        return deleted;
+    }
+
+    /// Whether anybody holds it; asks Redis.
+    bool is_locked() const {
+        bool locked = false;
+        require(redlatch_lock_is_locked(get(), &locked));
+        return locked;
+    }
+
+    bool is_held(std::uint64_t owner = REDLATCH_THREAD) const noexcept { return redlatch_lock_is_held(get(), owner); }
+
+    /// Throws why the lock is not held, if it is not.
+    void check(std::uint64_t owner = REDLATCH_THREAD) const { require(redlatch_lock_check(get(), owner)); }
+
+    /// How long the lock can be relied on if nothing more is heard from Redis.
+    std::chrono::milliseconds remaining(std::uint64_t owner = REDLATCH_THREAD) const noexcept {
+        return std::chrono::milliseconds(redlatch_lock_remaining_ms(get(), owner));
+    }
+
+    std::uint32_t hold_count(std::uint64_t owner = REDLATCH_THREAD) const noexcept {
+        return redlatch_lock_hold_count(get(), owner);
+    }
+
+    std::uint64_t fencing_token(std::uint64_t owner = REDLATCH_THREAD) const noexcept {
+        return redlatch_lock_fencing_token(get(), owner);
+    }
+
+    /// Has `told` called for every loss; an empty function stops it. Not to be called from `told` itself.
+    void on_lost(lost_function told) {
+        require(redlatch_lock_on_lost(get(), nullptr, nullptr));
+        self_->told = std::move(told);
+        if (self_->told)
+            require(redlatch_lock_on_lost(get(), &mutex::call, self_.get()));
+    }
+
+    redlatch_lock *get() const noexcept { return self_->handle.get(); }
+
+private:
+    // Apart, so that it stays in its place when the mutex moves. The handle goes first: freeing it waits
+    // for a function that is running.
+    struct state {
+        lost_function told;
+        std::unique_ptr<redlatch_lock, detail::deleter> handle;
+    };
+
+    static void call(void *self, std::uint64_t owner, std::uint64_t token, redlatch_lost_reason reason) noexcept {
+        static_cast<state *>(self)->told(owner, token, reason);
+    }
+
+    void make(const client &client, const std::string &name, const redlatch_options *options) {
+        redlatch_lock *made = nullptr;
+        require(redlatch_lock_new_n(client.get(), name.data(), name.size(), options, &made));
+        self_->handle.reset(made);
+    }
+
+    std::uint64_t acquire_ms(std::uint64_t owner, std::int64_t wait_ms) {
+        std::uint64_t token = 0;
+        require(redlatch_lock_acquire(get(), owner, wait_ms, REDLATCH_LOCK_LEASE, &token));
+        return token;
+    }
+
+    bool try_ms(std::int64_t wait_ms) {
+        const redlatch_status status =
+            redlatch_lock_acquire(get(), REDLATCH_THREAD, wait_ms, REDLATCH_LOCK_LEASE, nullptr);
+        if (status != REDLATCH_TIMEOUT)
+            require(status);
+        return status == REDLATCH_OK;
+    }
+
+    std::unique_ptr<state> self_;
+};
+
+/// Holds a mutex as long as it lives. It can be moved, but the thread that releases must be the owner:
+/// give an owner of its own to a guard that goes to another thread.
+class lock_guard {
+public:
+    explicit lock_guard(mutex &mutex, std::uint64_t owner = REDLATCH_THREAD)
+        : mutex_(&mutex), owner_(owner), token_(mutex.acquire(owner)) {}
+
+    /// Waits at most this long; an error with the code REDLATCH_TIMEOUT then.
+    template <class Rep, class Period>
+    lock_guard(mutex &mutex, const std::chrono::duration<Rep, Period> &wait, std::uint64_t owner = REDLATCH_THREAD)
+        : mutex_(&mutex), owner_(owner), token_(mutex.acquire_for(wait, owner)) {}
+
+    lock_guard(lock_guard &&other) noexcept
+        : mutex_(other.mutex_), owner_(other.owner_), token_(other.token_) {
+        other.mutex_ = nullptr;
+    }
+
+    lock_guard &operator=(lock_guard &&other) noexcept {
+        std::swap(mutex_, other.mutex_);
+        std::swap(owner_, other.owner_);
+        std::swap(token_, other.token_);
+        return *this;
+    }
+
+    lock_guard(const lock_guard &) = delete;
+    lock_guard &operator=(const lock_guard &) = delete;
+
+    ~lock_guard() {
+        if (mutex_ != nullptr)
+            (void)redlatch_lock_release(mutex_->get(), owner_);
+    }
+
+    /// Releases now and tells, as the destructor cannot.
+    void release() {
+        if (mutex_ != nullptr) {
+            mutex *const held = mutex_;
+            mutex_ = nullptr;
+            held->release(owner_);
+        }
+    }
+
+    /// Whether the lock can be relied on now.
+    bool is_held() const noexcept { return mutex_ != nullptr && mutex_->is_held(owner_); }
+
+    /// Throws why the lock is not held any more, if it is not.
+    void check() const {
+        if (mutex_ == nullptr)
+            throw error(REDLATCH_NOT_OWNER, 0, "this guard was released or moved from");
+        mutex_->check(owner_);
+    }
+
+    /// The fencing token; 0 without the option fencing.
+    std::uint64_t fencing_token() const noexcept { return token_; }
+
+private:
+    mutex *mutex_;
+    std::uint64_t owner_;
+    std::uint64_t token_;
+};
+
+} // namespace redlatch
+
+#endif // REDLATCH_HPP

@@ -1,0 +1,307 @@
+/* The face for event loops: a descriptor to poll, acquisitions that are started and cancelled. */
+#include "redis.h"
+
+#include <fcntl.h>
+#include <poll.h>
+
+struct event {
+    int32_t kind;
+    uint64_t tag;
+    redlatch_status result;
+    uint64_t token;
+};
+
+static int readable(redlatch_client *client, int wait_ms)
+{
+    struct pollfd poll_fd = {-1, POLLIN, 0};
+    CHECK_OK(redlatch_client_event_fd(client, &poll_fd.fd));
+    return poll(&poll_fd, 1, wait_ms) == 1;
+}
+
+static struct event next_event(redlatch_client *client)
+{
+    struct event event = {-1, 0, -1, 0};
+    CHECK_OK(redlatch_client_next_event(client, &event.kind, &event.tag, &event.result, &event.token));
+    return event;
+}
+
+/* Sleeps until there is an event, as a loop does. */
+static struct event await_event(redlatch_client *client)
+{
+    CHECK(readable(client, LIMIT_MS));
+    return next_event(client);
+}
+
+static int is(struct event event, int32_t kind, uint64_t tag, redlatch_status result)
+{
+    if (event.kind == kind && event.tag == tag && event.result == result)
+        return 1;
+    printf("  event kind %d, tag %llu, %s\n", (int)event.kind, (unsigned long long)event.tag,
+           redlatch_status_name(event.result));
+    return 0;
+}
+
+static void the_descriptor_tells_what_waits(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_with(client, "c:loop", "fencing", "true"), *other = lock_of(client, "c:loop:2");
+    struct event event;
+    int fd = -1, again = -2;
+
+    CHECK_OK(redlatch_client_event_fd(client, &fd));
+    CHECK_OK(redlatch_client_event_fd(client, &again));
+    CHECK(fd == again && (fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK(!readable(client, 0));
+    CHECK(next_event(client).kind == REDLATCH_EVENT_NONE);
+
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 11));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_ACQUIRE, 11, REDLATCH_OK) && event.token != 0);
+    CHECK(event.token == redlatch_lock_fencing_token(lock, 1));
+    CHECK(redlatch_lock_is_held(lock, 1) && !readable(client, 0));
+
+    /* Two answers: the descriptor stays readable until both are taken. */
+    CHECK_OK(redlatch_lock_acquire_start(lock, 2, 0, 0, 12));
+    CHECK_OK(redlatch_lock_acquire_start(other, 2, 0, 0, 13));
+    EVENTUALLY(counter(client, "timeouts") == 1 && counter(client, "acquired") == 2);
+    event = await_event(client);
+    CHECK(readable(client, LIMIT_MS));
+    if (event.tag == 12) {
+        CHECK(is(event, REDLATCH_EVENT_ACQUIRE, 12, REDLATCH_TIMEOUT));
+        CHECK(strstr(redlatch_last_error(), "c:loop") != NULL);
+        CHECK(is(next_event(client), REDLATCH_EVENT_ACQUIRE, 13, REDLATCH_OK));
+    } else {
+        CHECK(is(event, REDLATCH_EVENT_ACQUIRE, 13, REDLATCH_OK));
+        CHECK(is(next_event(client), REDLATCH_EVENT_ACQUIRE, 12, REDLATCH_TIMEOUT));
+    }
+    CHECK(!readable(client, 0));
+
+    CHECK_OK(redlatch_lock_release_start(lock, 1, 14));
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE, 14, REDLATCH_OK));
+    CHECK(!exists("c:loop"));
+    CHECK_OK(redlatch_lock_release_start(lock, 1, 15));
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE, 15, REDLATCH_NOT_OWNER));
+    CHECK_OK(redlatch_lock_release(other, 2)); /* both faces mix */
+    redlatch_lock_free(lock);
+    redlatch_lock_free(other);
+    close_client(client);
+}
+
+static void waiting_in_line(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:line");
+
+    for (uint64_t owner = 1; owner <= 20; owner++)
+        CHECK_OK(redlatch_lock_acquire_start(lock, owner, REDLATCH_FOREVER, 0, owner));
+    for (uint64_t owner = 1; owner <= 20; owner++) {
+        CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, owner, REDLATCH_OK));
+        CHECK(redlatch_lock_is_held(lock, owner));
+        CHECK_OK(redlatch_lock_release(lock, owner));
+    }
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void a_loss_is_an_event(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:gone");
+
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 21));
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 21, REDLATCH_OK));
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 22)); /* enters once more: the same hold */
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 22, REDLATCH_OK));
+    CHECK(redlatch_lock_hold_count(lock, 1) == 2);
+    redis("DEL", "c:gone", NULL);
+    CHECK(is(await_event(client), REDLATCH_EVENT_LOST, 21, REDLATCH_LOST));
+    CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_DELETED);
+    CHECK(next_event(client).kind == REDLATCH_EVENT_NONE);
+    CHECK_OK(redlatch_lock_release_start(lock, 1, 23));
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE, 23, REDLATCH_LOST));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void a_tag_means_one_thing(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:tag");
+    bool cancelled = true;
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_acquire_start(lock, 2, REDLATCH_FOREVER, 0, 31));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_acquire_start(lock, 3, REDLATCH_FOREVER, 0, 31));
+    CHECK(strstr(redlatch_last_error(), "31") != NULL);
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_release_start(lock, 1, 31));
+    CHECK(redlatch_lock_is_held(lock, 1)); /* a refused call does nothing */
+    CHECK_OK(redlatch_lock_acquire_cancel(lock, 99, &cancelled));
+    CHECK(!cancelled);
+    CHECK_OK(redlatch_lock_acquire_cancel(lock, 31, &cancelled));
+    CHECK(cancelled);
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 31)); /* free again */
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 31, REDLATCH_OK));
+    CHECK_OK(redlatch_lock_acquire_cancel(lock, 31, &cancelled)); /* too late: its event was taken */
+    CHECK(!cancelled);
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void a_freed_lock_gives_no_event(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:freed"), *waiting = lock_of(client, "c:freed");
+
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 41));
+    CHECK(readable(client, LIMIT_MS)); /* granted and not taken */
+    CHECK_OK(redlatch_lock_acquire_start(waiting, 2, REDLATCH_FOREVER, 0, 42));
+    redlatch_lock_free(waiting);
+    redlatch_lock_free(lock);
+    CHECK(next_event(client).kind == REDLATCH_EVENT_NONE);
+    EVENTUALLY(!exists("c:freed"));
+    EVENTUALLY(counter(client, "holds") == 0 && counter(client, "waiting") == 0);
+    close_client(client);
+}
+
+static void closing_ends_what_waits(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:closing");
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_acquire_start(lock, 2, REDLATCH_FOREVER, 0, 51));
+    CHECK_OK(redlatch_client_close(client, 10000));
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 51, REDLATCH_CLOSED));
+    CHECK_OK(redlatch_lock_acquire_start(lock, 2, 0, 0, 52));
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 52, REDLATCH_CLOSED));
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+}
+
+static void what_nobody_took_is_released(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:untaken");
+
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 61));
+    CHECK(readable(client, LIMIT_MS));
+    redlatch_lock_free(lock);
+    redlatch_client_free(client); /* not closed */
+    EVENTUALLY(!exists("c:untaken"));
+}
+
+/* ---- ten thousand cancels ---- */
+
+enum { NAMES = 4, SLOTS = 12 };
+
+struct slot {
+    enum { FREE, ASKED, HELD } state;
+    redlatch_lock *lock;
+    uint64_t tag;
+};
+
+static uint64_t seed = 1;
+
+static unsigned draw(unsigned below)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(seed >> 33) % below;
+}
+
+static struct slot *slot_of(struct slot *slots, uint64_t tag)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].state != FREE && slots[i].tag == tag)
+            return &slots[i];
+    return NULL;
+}
+
+#define RELEASING ((uint64_t)1 << 63)
+
+static void take_events(redlatch_client *client, struct slot *slots)
+{
+    for (struct event event; (event = next_event(client)).kind != REDLATCH_EVENT_NONE;) {
+        struct slot *slot = slot_of(slots, event.tag);
+        if (event.kind == REDLATCH_EVENT_RELEASE) {
+            CHECK((event.tag & RELEASING) != 0 && event.result == REDLATCH_OK);
+        } else if (CHECK(event.kind == REDLATCH_EVENT_ACQUIRE && slot != NULL && slot->state == ASKED)) {
+            /* Something that was cancelled has no slot any more: its event would be a second answer. */
+            CHECK(event.result == REDLATCH_OK || event.result == REDLATCH_TIMEOUT);
+            slot->state = event.result == REDLATCH_OK ? HELD : FREE;
+        }
+    }
+}
+
+/* Whether it was cancelled; if not, its event is there. */
+static bool cancel(redlatch_client *client, struct slot *slots, struct slot *slot)
+{
+    bool cancelled = false;
+    CHECK_OK(redlatch_lock_acquire_cancel(slot->lock, slot->tag, &cancelled));
+    if (cancelled)
+        slot->state = FREE;
+    else
+        take_events(client, slots);
+    CHECK(slot->state != ASKED);
+    return cancelled;
+}
+
+static void ten_thousand_cancels_leave_nothing(void)
+{
+    static const int64_t waits[] = {REDLATCH_FOREVER, REDLATCH_FOREVER, 0, 1, 5};
+    redlatch_client *clients[2] = {open_client(), open_client()};
+    redlatch_lock *locks[2][NAMES];
+    struct slot slots[2][SLOTS] = {{{FREE, NULL, 0}}};
+    int cancels = 0, in_time = 0, wanted = scaled(10000);
+    char name[32];
+
+    for (int i = 0; i < 2 * NAMES; i++) {
+        snprintf(name, sizeof name, "c:cancel:%d", i / 2);
+        locks[i % 2][i / 2] = lock_of(clients[i % 2], name);
+    }
+    for (uint64_t tag = 1; cancels < wanted && failed_checks == 0; tag++) {
+        unsigned who = draw(2);
+        struct slot *slot = &slots[who][draw(SLOTS)];
+        switch (slot->state) {
+        case FREE:
+            *slot = (struct slot){ASKED, locks[who][draw(NAMES)], tag};
+            CHECK_OK(redlatch_lock_acquire_start(slot->lock, tag, waits[draw(5)], 0, tag));
+            break;
+        case HELD:
+            CHECK_OK(redlatch_lock_release_start(slot->lock, slot->tag, slot->tag | RELEASING));
+            slot->state = FREE;
+            break;
+        case ASKED:
+            cancels++;
+            in_time += cancel(clients[who], slots[who], slot);
+        }
+        if (draw(4) == 0) {
+            readable(clients[who], (int)draw(2));
+            take_events(clients[who], slots[who]);
+        }
+    }
+    CHECK(in_time > 0 && in_time < cancels); /* both answers came up */
+
+    for (int who = 0; who < 2; who++) {
+        for (int i = 0; i < SLOTS; i++) {
+            if (slots[who][i].state == ASKED)
+                cancel(clients[who], slots[who], &slots[who][i]);
+            if (slots[who][i].state == HELD)
+                CHECK_OK(redlatch_lock_release(slots[who][i].lock, slots[who][i].tag));
+        }
+        EVENTUALLY(counter(clients[who], "holds") == 0 && counter(clients[who], "waiting") == 0);
+        take_events(clients[who], slots[who]);
+    }
+    EVENTUALLY(redis("KEYS", "c:cancel:*", NULL)[0] == '\0');
+    EVENTUALLY(redis("PUBSUB", "CHANNELS", NULL)[0] == '\0');
+    for (int i = 0; i < 2 * NAMES; i++)
+        redlatch_lock_free(locks[i % 2][i / 2]);
+    close_client(clients[0]);
+    close_client(clients[1]);
+}
+
+MAIN(TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(a_loss_is_an_event),
+     TEST(a_tag_means_one_thing), TEST(a_freed_lock_gives_no_event), TEST(closing_ends_what_waits),
+     TEST(what_nobody_took_is_released), TEST(ten_thousand_cancels_leave_nothing))

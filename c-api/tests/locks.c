@@ -1,0 +1,376 @@
+/* Acquiring and releasing, and what can be asked. */
+#include "redis.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+static void acquire_and_release(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:simple");
+    char owner[64];
+    uint32_t count = 9;
+    int64_t remaining = -9;
+    uint64_t token = 9;
+    bool locked = true;
+
+    CHECK_OK(redlatch_lock_is_locked(lock, &locked));
+    CHECK(!locked);
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, &token));
+    CHECK(token == 0); /* none without the option */
+    CHECK(exists("c:simple"));
+    CHECK(redlatch_lock_is_held(lock, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_check(lock, REDLATCH_THREAD));
+    CHECK(redlatch_lock_hold_count(lock, REDLATCH_THREAD) == 1);
+    CHECK(redlatch_lock_remaining_ms(lock, REDLATCH_THREAD) > 0);
+    CHECK_OK(redlatch_lock_is_locked(lock, &locked));
+    CHECK(locked);
+    CHECK_OK(redlatch_lock_holder(lock, owner, sizeof owner, &count, &remaining));
+    CHECK(strlen(owner) > 36 && owner[36] == ':' && count == 1 && remaining > 0);
+    CHECK(strcmp(redis("HKEYS", "c:simple", NULL), owner) == 0);
+    CHECK_OK(redlatch_lock_holder(lock, NULL, 0, NULL, NULL));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_holder(lock, owner, 10, NULL, NULL));
+
+    CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
+    CHECK(!exists("c:simple"));
+    CHECK(!redlatch_lock_is_held(lock, REDLATCH_THREAD));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_check(lock, REDLATCH_THREAD));
+    CHECK(redlatch_lock_remaining_ms(lock, REDLATCH_THREAD) == 0);
+    CHECK(redlatch_lock_hold_count(lock, REDLATCH_THREAD) == 0);
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_holder(lock, owner, sizeof owner, &count, &remaining));
+    CHECK(owner[0] == '\0' && count == 0 && remaining == 0);
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void the_same_owner_enters_again(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:again");
+    redlatch_lock *twin = lock_of(client, "c:again");
+
+    CHECK_OK(redlatch_lock_acquire(lock, 7, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_acquire(twin, 7, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_acquire(lock, 7, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK(redlatch_lock_hold_count(twin, 7) == 3);
+    CHECK(redis_says("3", redis("HVALS", "c:again", NULL)));
+    CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_lock_acquire(lock, 8, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+
+    /* Whichever handle of the name releases: each call gives back one level. */
+    CHECK_OK(redlatch_lock_release(twin, 7));
+    CHECK_OK(redlatch_lock_release(twin, 7));
+    CHECK(redlatch_lock_hold_count(lock, 7) == 1);
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, 8));
+    CHECK_OK(redlatch_lock_release(lock, 7));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, 7));
+    CHECK(!exists("c:again"));
+    redlatch_lock_free(twin);
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+struct counting {
+    redlatch_lock *lock;
+    int rounds;
+    int value; /* protected by the lock only */
+};
+
+static void *count_up(void *data)
+{
+    struct counting *counting = data;
+    intptr_t failures = 0;
+    for (int round = 0; round < counting->rounds; round++) {
+        if (redlatch_lock_acquire(counting->lock, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL) != 0) {
+            failures++;
+            continue;
+        }
+        int before = counting->value;
+        sched_yield();
+        counting->value = before + 1;
+        failures += redlatch_lock_release(counting->lock, REDLATCH_THREAD) != 0;
+    }
+    return (void *)failures;
+}
+
+static void threads_exclude_each_other(void)
+{
+    enum { THREADS = 8 };
+    redlatch_client *clients[2] = {open_client(), open_client()};
+    redlatch_lock *locks[2] = {lock_of(clients[0], "c:threads"), lock_of(clients[1], "c:threads")};
+    struct counting first = {locks[0], scaled(50), 0};
+    pthread_t threads[THREADS];
+
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, count_up, &first) == 0);
+    for (int i = 0; i < THREADS; i++) {
+        void *failures = NULL;
+        pthread_join(threads[i], &failures);
+        CHECK(failures == NULL);
+    }
+    CHECK(first.value == THREADS * scaled(50));
+    CHECK_OK(redlatch_lock_acquire(locks[1], REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(locks[1], REDLATCH_THREAD));
+    CHECK(!exists("c:threads"));
+    for (int i = 0; i < 2; i++) {
+        redlatch_lock_free(locks[i]);
+        close_client(clients[i]);
+    }
+}
+
+static void a_wait_ends_in_time(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *held = lock_of(other, "c:wait"), *lock = lock_of(client, "c:wait");
+    int64_t began;
+
+    CHECK_OK(redlatch_lock_acquire(held, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    began = now_ms();
+    CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_lock_acquire(lock, 1, 200, REDLATCH_LOCK_LEASE, NULL));
+    CHECK(now_ms() - began >= 199);
+    CHECK(strstr(redlatch_last_error(), "c:wait") != NULL);
+    CHECK(redlatch_status_retryable(REDLATCH_TIMEOUT) && !redlatch_status_retryable(REDLATCH_LOST));
+    CHECK(counter(client, "waiting") == 0 && counter(client, "timeouts") == 1);
+    CHECK_OK(redlatch_lock_release(held, 1));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    redlatch_lock_free(held);
+    redlatch_lock_free(lock);
+    close_client(client);
+    close_client(other);
+}
+
+static void a_fixed_lease_ends_by_itself(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:fixed");
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 300, NULL));
+    CHECK(redlatch_lock_remaining_ms(lock, 1) <= 300);
+    CHECK_OK(redlatch_lock_extend(lock, 1, 600));
+    CHECK(redlatch_lock_remaining_ms(lock, 1) > 300);
+    EVENTUALLY(!redlatch_lock_is_held(lock, 1));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_check(lock, 1));
+    CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_EXPIRED);
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, 1));
+    CHECK(redlatch_last_lost_reason() == 0);
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_extend(lock, 1, 600));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void a_hold_outlives_its_lease(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_with(client, "c:renewed", "watchdog_lease", "300ms");
+
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+    EVENTUALLY(counter(client, "renewed") >= 5);
+    CHECK(redlatch_lock_is_held(lock, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void tokens_grow(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_with(client, "c:token", "fencing", "true");
+    uint64_t last = 0, token = 0;
+
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(redlatch_lock_acquire(lock, 5, 0, REDLATCH_LOCK_LEASE, &token));
+        CHECK(token > last);
+        CHECK(redlatch_lock_fencing_token(lock, 5) == token);
+        last = token;
+        CHECK_OK(redlatch_lock_acquire(lock, 5, 0, REDLATCH_LOCK_LEASE, &token));
+        CHECK(token == last);
+        CHECK_OK(redlatch_lock_release(lock, 5));
+        CHECK_OK(redlatch_lock_release(lock, 5));
+    }
+    CHECK(redlatch_lock_fencing_token(lock, 5) == 0);
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void forcing_frees_it(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:forced");
+    bool deleted = true;
+
+    CHECK_OK(redlatch_lock_force_release(lock, &deleted));
+    CHECK(!deleted);
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_force_release(lock, &deleted));
+    CHECK(deleted && !exists("c:forced"));
+    EVENTUALLY(!redlatch_lock_is_held(lock, 1));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+    CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_FORCED);
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void *acquire_and_end(void *lock)
+{
+    return redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL) == 0 ? lock : NULL;
+}
+
+static void what_an_ended_thread_held_ends_with_its_lease(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_with(client, "c:ended", "watchdog_lease", "400ms");
+    pthread_t thread;
+    void *acquired = NULL;
+
+    CHECK(pthread_create(&thread, NULL, acquire_and_end, lock) == 0);
+    pthread_join(thread, &acquired);
+    CHECK(acquired != NULL);
+    /* Another thread is another owner, even if the system gives it the same id. */
+    CHECK(!redlatch_lock_is_held(lock, REDLATCH_THREAD));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, REDLATCH_THREAD));
+    EVENTUALLY(!exists("c:ended"));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+static void what_a_freed_lock_held_ends_with_its_lease(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_with(client, "c:freed", "watchdog_lease", "400ms");
+
+    CHECK_OK(redlatch_lock_acquire(lock, 3, 0, REDLATCH_LOCK_LEASE, NULL));
+    redlatch_lock_free(lock);
+    CHECK(exists("c:freed")); /* freeing does no I/O */
+    EVENTUALLY(!exists("c:freed"));
+    close_client(client);
+}
+
+static void locks_keep_their_client(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:kept");
+
+    redlatch_client_free(client);
+    CHECK_OK(redlatch_lock_acquire(lock, 3, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(lock, 3));
+    redlatch_lock_free(lock);
+}
+
+static void close_releases_and_refuses(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:closed");
+
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_client_close(client, REDLATCH_CLOSE_LIMIT));
+    CHECK(!exists("c:closed"));
+    CHECK(!redlatch_lock_is_held(lock, REDLATCH_THREAD));
+    CHECK_STATUS(REDLATCH_CLOSED, redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_client_close(client, 0));
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+}
+
+static void closing_names_what_could_not_be_released(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:left");
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK(redis_says("OK", redis("CLIENT", "PAUSE", "300", "ALL", NULL)));
+    CHECK_STATUS(REDLATCH_UNAVAILABLE, redlatch_client_close(client, 20));
+    CHECK(strstr(redlatch_last_error(), "c:left") != NULL);
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+    redis("DEL", "c:left", NULL);
+}
+
+static void options_are_layered(void)
+{
+    redlatch_options *all = options_of("fencing", "true");
+    redlatch_client *client = NULL;
+    redlatch_lock *lock = NULL, *without = NULL;
+    redlatch_options *none = options_of("fencing", NULL);
+    uint64_t token = 0;
+
+    CHECK_OK(redlatch_options_set(all, "connect_timeout", "2s"));
+    CHECK_OK(redlatch_client_open(NULL, all, &client));
+    redlatch_options_free(all);
+    CHECK_OK(redlatch_lock_new(client, "c:layers", NULL, &lock));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, &token));
+    CHECK(token != 0);
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    CHECK_OK(redlatch_lock_new(client, "c:layers", none, &without));
+    redlatch_options_free(none);
+    CHECK_OK(redlatch_lock_acquire(without, 1, 0, REDLATCH_LOCK_LEASE, &token));
+    CHECK(token == 0);
+    CHECK_OK(redlatch_lock_release(without, 1));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(without);
+    close_client(client);
+}
+
+static void names_may_contain_nul(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = NULL, *shorter = lock_of(client, "c:n");
+
+    CHECK_OK(redlatch_lock_new_n(client, "c:n\0ul", 6, NULL, &lock));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_acquire(shorter, 2, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, 2));
+    CHECK(strstr(redlatch_last_error(), "ul") != NULL); /* not cut at the NUL */
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    CHECK_OK(redlatch_lock_release(shorter, 2));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(shorter);
+    close_client(client);
+}
+
+struct told {
+    atomic_int count;
+    atomic_int warned;
+};
+
+static void count_event(void *user, int32_t level, const char *kind, const char *lock, const char *text)
+{
+    struct told *told = user;
+    if (kind[0] != '\0' && text[0] != '\0')
+        atomic_fetch_add(&told->count, 1);
+    if (level == REDLATCH_LEVEL_WARN && lock != NULL && strcmp(lock, "c:log") == 0)
+        atomic_fetch_add(&told->warned, 1);
+}
+
+static void events_reach_the_log(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:log");
+    struct told told = {0, 0};
+    int before;
+
+    CHECK_OK(redlatch_client_on_event(client, count_event, &told));
+    EVENTUALLY(atomic_load(&told.count) > 0); /* connected: it happened before */
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    redis("DEL", "c:log", NULL);
+    EVENTUALLY(atomic_load(&told.warned) > 0);
+    CHECK_OK(redlatch_client_on_event(client, NULL, NULL));
+    before = atomic_load(&told.count);
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    close_client(client);
+    CHECK(atomic_load(&told.count) == before);
+}
+
+MAIN(TEST(acquire_and_release), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
+     TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself), TEST(a_hold_outlives_its_lease),
+     TEST(tokens_grow), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),
+     TEST(what_a_freed_lock_held_ends_with_its_lease), TEST(locks_keep_their_client),
+     TEST(close_releases_and_refuses), TEST(closing_names_what_could_not_be_released),
+     TEST(options_are_layered), TEST(names_may_contain_nul), TEST(events_reach_the_log))

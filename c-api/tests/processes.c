@@ -1,0 +1,298 @@
+/* fork(), the end of a program, closing while others wait, and signals. */
+#define _DEFAULT_SOURCE
+#include "redis.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+/* How the child ended: its exit code, or -1. It is stopped if it does not end. */
+static int outcome_of(pid_t child)
+{
+    int64_t give_up = now_ms() + LIMIT_MS;
+    int status = 0;
+    pid_t ended;
+    while ((ended = waitpid(child, &status, WNOHANG)) == 0 && now_ms() < give_up)
+        pause_ms(1);
+    if (ended == 0) {
+        printf("  the child does not end\n");
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
+        return -1;
+    }
+    if (WIFSIGNALED(status))
+        printf("  the child was ended by signal %d\n", WTERMSIG(status));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Runs in a child; what it checks counts for the test. */
+static void in_child(void (*run)(redlatch_client *, redlatch_lock *), redlatch_client *client, redlatch_lock *lock)
+{
+    pid_t child;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        failed_checks = 0;
+        run(client, lock);
+        fflush(stdout);
+        _exit(failed_checks == 0 ? 0 : 1);
+    }
+    CHECK(outcome_of(child) == 0);
+}
+
+static void not_called(void *user, uint64_t owner, uint64_t token, redlatch_lost_reason reason)
+{
+    (void)user, (void)owner, (void)token, (void)reason;
+    CHECK(!"called in a child or without a loss");
+}
+
+static void inherited(redlatch_client *client, redlatch_lock *lock)
+{
+    redlatch_lock *another = NULL;
+    uint64_t count;
+    int32_t kind;
+    bool flag;
+    int fd;
+
+    CHECK(!redlatch_lock_is_held(lock, 1));
+    CHECK(redlatch_lock_remaining_ms(lock, 1) == 0 && redlatch_lock_hold_count(lock, 1) == 0);
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_check(lock, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire(lock, 2, REDLATCH_FOREVER, 0, NULL));
+    CHECK(strstr(redlatch_last_error(), "fork") != NULL);
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_extend(lock, 1, 1000));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_force_release(lock, NULL));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_is_locked(lock, &flag));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_holder(lock, NULL, 0, NULL, NULL));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_on_lost(lock, not_called, NULL));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire_start(lock, 1, 0, 0, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire_cancel(lock, 1, &flag));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_release_start(lock, 1, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_client_event_fd(client, &fd));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_client_next_event(client, &kind, NULL, NULL, NULL));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_client_stats(client, "holds", &count));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_client_on_event(client, NULL, NULL));
+    CHECK_OK(redlatch_client_close(client, 0));
+    CHECK_OK(redlatch_lock_release(lock, 1)); /* the parent's hold: nothing to do, nothing done */
+    CHECK_OK(redlatch_lock_new(client, "c:fork:2", NULL, &another));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire(another, 1, 0, 0, NULL));
+    redlatch_lock_free(another);
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+
+    client = open_client();
+    lock = lock_of(client, "c:fork");
+    CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_lock_acquire(lock, 1, 0, 0, NULL)); /* the parent holds it */
+    another = lock_of(client, "c:fork:child");
+    CHECK_OK(redlatch_lock_acquire(another, REDLATCH_THREAD, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_release(another, REDLATCH_THREAD));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(another);
+    close_client(client);
+}
+
+static void a_child_leaves_the_parents_lock_alone(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_with(client, "c:fork", "watchdog_lease", "600ms");
+    uint64_t renewed;
+    int fd;
+
+    CHECK_OK(redlatch_lock_on_lost(lock, not_called, NULL));
+    CHECK_OK(redlatch_client_event_fd(client, &fd));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    for (int i = 0; i < 3; i++)
+        in_child(inherited, client, lock);
+    CHECK(redlatch_lock_is_held(lock, 1));
+    CHECK(redis_says("2", redis("HVALS", "c:fork", NULL)));
+    renewed = counter(client, "renewed");
+    EVENTUALLY(counter(client, "renewed") >= renewed + 3); /* its connection still works */
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+struct busy {
+    redlatch_lock *lock;
+    volatile int stop;
+};
+
+static void *keep_busy(void *data)
+{
+    struct busy *busy = data;
+    while (!busy->stop)
+        if (redlatch_lock_acquire(busy->lock, REDLATCH_THREAD, REDLATCH_FOREVER, 0, NULL) == REDLATCH_OK)
+            redlatch_lock_release(busy->lock, REDLATCH_THREAD);
+    return NULL;
+}
+
+static void refused(redlatch_client *client, redlatch_lock *lock)
+{
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    CHECK_OK(redlatch_client_close(client, 0));
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+}
+
+static void forking_in_the_middle_of_everything(void)
+{
+    redlatch_client *client = open_client();
+    struct busy busy = {lock_of(client, "c:busy"), 0};
+    pthread_t threads[2];
+
+    /* Some of these forks happen while another thread has a lock of the library. */
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, keep_busy, &busy) == 0);
+    for (int i = 0; i < scaled(100) && failed_checks == 0; i++)
+        in_child(refused, client, busy.lock);
+    busy.stop = 1;
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    redlatch_lock_free(busy.lock);
+    close_client(client);
+}
+
+static void *wait_for_ever(void *lock)
+{
+    return (void *)(intptr_t)redlatch_lock_acquire(lock, 2, REDLATCH_FOREVER, 0, NULL);
+}
+
+/* Ends with a hold, a wait and functions registered; nothing was closed or freed. */
+static void end_at_once(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:exit");
+    pthread_t thread;
+
+    CHECK_OK(redlatch_lock_on_lost(lock, not_called, NULL));
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_acquire_start(lock, 3, REDLATCH_FOREVER, 0, 1));
+    CHECK(pthread_create(&thread, NULL, wait_for_ever, lock) == 0);
+    EVENTUALLY(counter(client, "waiting") == 2);
+    fflush(stdout);
+    exit(failed_checks == 0 ? 0 : 1); /* not _exit: with all that happens at an end */
+}
+
+static void a_program_may_end_with_holds_and_waits(void)
+{
+    for (int i = 0; i < 5; i++) {
+        int64_t began = now_ms();
+        pid_t child;
+        fflush(stdout);
+        child = fork();
+        if (child == 0) {
+            failed_checks = 0;
+            end_at_once();
+        }
+        CHECK(outcome_of(child) == 0);
+        CHECK(now_ms() - began < LIMIT_MS / 2);
+        CHECK(exists("c:exit")); /* nothing ran at the end: it ends with its lease */
+        redis("DEL", "c:exit", NULL);
+    }
+}
+
+static void closing_ends_the_waits_of_other_threads(void)
+{
+    enum { THREADS = 4 };
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:waits");
+    pthread_t threads[THREADS];
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, wait_for_ever, lock) == 0);
+    EVENTUALLY(counter(client, "waiting") == THREADS);
+    CHECK_OK(redlatch_client_close(client, 10000));
+    redlatch_lock_free(lock); /* the calls keep what they need */
+    redlatch_client_free(client);
+    for (int i = 0; i < THREADS; i++) {
+        void *status = NULL;
+        pthread_join(threads[i], &status);
+        CHECK_STATUS(REDLATCH_CLOSED, (redlatch_status)(intptr_t)status);
+    }
+    CHECK(!exists("c:waits"));
+}
+
+static void *close_it(void *client)
+{
+    return (void *)(intptr_t)redlatch_client_close(client, 10000);
+}
+
+static void closing_twice_at_once(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:twice");
+    pthread_t threads[4];
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&threads[i], NULL, close_it, client) == 0);
+    for (int i = 0; i < 4; i++) {
+        void *status = NULL;
+        pthread_join(threads[i], &status);
+        CHECK_OK((redlatch_status)(intptr_t)status);
+    }
+    CHECK(!exists("c:twice"));
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+}
+
+/* How many threads of the library there are; none of them may get a signal. */
+static int library_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    struct dirent *task;
+    int count = 0, signalled = 0;
+    while (tasks != NULL && (task = readdir(tasks)) != NULL) {
+        char path[300], line[256];
+        unsigned long long blocked = 0;
+        int ours = 0;
+        FILE *status;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        status = fopen(path, "r");
+        while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+            ours |= strncmp(line, "Name:\tredlatch", 14) == 0;
+            sscanf(line, "SigBlk: %llx", &blocked);
+        }
+        if (status != NULL)
+            fclose(status);
+        count += ours;
+        signalled += ours && (blocked & (1ull << (SIGINT - 1))) == 0;
+    }
+    if (tasks != NULL)
+        closedir(tasks);
+    CHECK(signalled == 0);
+    return count;
+}
+
+static void signals_belong_to_the_program(void)
+{
+    redlatch_client *client;
+    redlatch_lock *lock;
+
+    EVENTUALLY(library_threads() == 0); /* those of the tests before end */
+    client = open_client();
+    lock = lock_of(client, "c:signals");
+    CHECK_OK(redlatch_lock_on_lost(lock, not_called, NULL));
+    EVENTUALLY(library_threads() == 2);
+    redlatch_lock_free(lock);
+    close_client(client);
+    EVENTUALLY(library_threads() == 0);
+}
+
+static void failed_opens_leave_no_thread(void)
+{
+    redlatch_client *client = NULL;
+
+    for (int i = 0; i < 10; i++)
+        CHECK_STATUS(REDLATCH_UNAVAILABLE, redlatch_client_open("unix:///nowhere/at/all", NULL, &client));
+    EVENTUALLY(library_threads() == 0);
+}
+
+MAIN(TEST(a_child_leaves_the_parents_lock_alone), TEST(forking_in_the_middle_of_everything),
+     TEST(a_program_may_end_with_holds_and_waits), TEST(closing_ends_the_waits_of_other_threads),
+     TEST(closing_twice_at_once), TEST(signals_belong_to_the_program), TEST(failed_opens_leave_no_thread))

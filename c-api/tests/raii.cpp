@@ -1,0 +1,211 @@
+// redlatch.hpp: what frees itself, what throws, and that the standard library can use it.
+#include <redlatch.hpp>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+int failed;
+
+void check_that(bool holds, const char *condition, int line) {
+    if (!holds) {
+        failed++;
+        std::printf("  raii.cpp:%d: %s is not so; last error: %s\n", line, condition, redlatch_last_error());
+    }
+}
+
+#define CHECK(condition) check_that(condition, #condition, __LINE__)
+
+template <class F> redlatch_status thrown_by(F call) {
+    try {
+        call();
+        return REDLATCH_OK;
+    } catch (const redlatch::error &error) {
+        CHECK(error.what() != nullptr && error.what()[0] != '\0');
+        return error.code();
+    }
+}
+
+const std::chrono::seconds LIMIT(30);
+
+void handles_move_and_do_not_copy() {
+    static_assert(!std::is_copy_constructible<redlatch::client>::value, "");
+    static_assert(!std::is_copy_constructible<redlatch::mutex>::value, "");
+    static_assert(!std::is_copy_constructible<redlatch::lock_guard>::value, "");
+    static_assert(!std::is_copy_assignable<redlatch::lock_guard>::value, "");
+    static_assert(std::is_nothrow_move_constructible<redlatch::lock_guard>::value, "");
+    static_assert(std::is_nothrow_move_assignable<redlatch::lock_guard>::value, "");
+    static_assert(std::is_move_constructible<redlatch::client>::value, "");
+    static_assert(std::is_move_constructible<redlatch::mutex>::value, "");
+
+    redlatch::client first;
+    redlatch::client client(std::move(first));
+    redlatch::mutex made(client, "cpp:move");
+    redlatch::mutex mutex(std::move(made));
+    redlatch::mutex other(client, "cpp:move:2");
+    redlatch::lock_guard outer(mutex);
+    {
+        redlatch::lock_guard inner(std::move(outer));
+        CHECK(inner.is_held() && !outer.is_held());
+        CHECK(thrown_by([&] { outer.check(); }) == REDLATCH_NOT_OWNER);
+        outer = redlatch::lock_guard(other);
+        std::swap(outer, inner);
+    }
+    CHECK(mutex.is_locked() && !other.is_locked());
+    outer.release();
+    outer.release(); // nothing left to release
+    CHECK(!mutex.is_locked());
+    client.close();
+}
+
+void scopes_release() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:scope", {{"fencing", "true"}, {"watchdog_lease", "10s"}});
+    std::uint64_t token = 0;
+    try {
+        redlatch::lock_guard held(mutex);
+        token = held.fencing_token();
+        CHECK(token > 0 && token == mutex.fencing_token());
+        CHECK(mutex.remaining() > std::chrono::seconds(5));
+        redlatch::lock_guard again(mutex);
+        CHECK(mutex.hold_count() == 2 && again.fencing_token() == token);
+        throw 1;
+    } catch (int) {
+    }
+    CHECK(mutex.hold_count() == 0 && !mutex.is_locked());
+    redlatch::lock_guard next(mutex, LIMIT);
+    CHECK(next.fencing_token() > token);
+}
+
+void the_standard_library_can_use_it() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:std"), second(client, "cpp:std:2");
+    int value = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; i++)
+        threads.emplace_back([&] {
+            for (int round = 0; round < 10; round++) {
+                std::lock_guard<redlatch::mutex> held(mutex);
+                value++;
+            }
+        });
+    for (auto &thread : threads)
+        thread.join();
+    CHECK(value == 40);
+
+    std::unique_lock<redlatch::mutex> held(mutex);
+    std::thread([&] {
+        CHECK(!mutex.try_lock());
+        CHECK(!mutex.try_lock_for(std::chrono::milliseconds(20)));
+        CHECK(!mutex.try_lock_for(std::chrono::microseconds(-5)));
+        CHECK(!mutex.try_lock_until(std::chrono::steady_clock::now() + std::chrono::milliseconds(20)));
+        CHECK(!mutex.try_lock_until(std::chrono::system_clock::now() - std::chrono::hours(1)));
+        CHECK(thrown_by([&] { redlatch::lock_guard late(mutex, std::chrono::milliseconds(1)); }) ==
+              REDLATCH_TIMEOUT);
+        mutex.unlock(); // not ours: nothing happens
+    }).join();
+    CHECK(mutex.is_held());
+    held.unlock();
+    CHECK(held.try_lock_for(LIMIT));
+    held.unlock();
+
+    std::lock(mutex, second);
+    CHECK(mutex.is_held() && second.is_held());
+    mutex.unlock();
+    second.unlock();
+    client.close(LIMIT);
+}
+
+void a_guard_may_go_to_another_thread() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:go");
+    redlatch::lock_guard guard(mutex, 77);
+    std::thread([&] {
+        redlatch::lock_guard mine(std::move(guard));
+        CHECK(mine.is_held());
+        mine.check();
+    }).join();
+    CHECK(!mutex.is_locked());
+}
+
+void errors_have_code_and_text() {
+    redlatch::client client;
+    CHECK(thrown_by([] { redlatch::client bad("nonsense"); }) == REDLATCH_INVALID_ARGUMENT);
+    CHECK(thrown_by([] { redlatch::options bad{{"leese", "1s"}}; }) == REDLATCH_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { redlatch::mutex bad(client, ""); }) == REDLATCH_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { client.stats("nothing"); }) == REDLATCH_INVALID_ARGUMENT);
+    redlatch::mutex mutex(client, std::string("cpp:\0nul", 8));
+    CHECK(thrown_by([&] { mutex.release(); }) == REDLATCH_NOT_OWNER);
+    CHECK(thrown_by([&] { mutex.check(); }) == REDLATCH_NOT_OWNER);
+    CHECK(thrown_by([&] { mutex.acquire_for(std::chrono::hours(24 * 365 * 200)); }) == REDLATCH_INVALID_ARGUMENT);
+    redlatch::lock_guard held(mutex);
+    mutex.extend(std::chrono::minutes(2));
+    CHECK(mutex.remaining() > std::chrono::minutes(1));
+    CHECK(mutex.force_release());
+    try {
+        for (auto give_up = std::chrono::steady_clock::now() + LIMIT; std::chrono::steady_clock::now() < give_up;)
+            held.check();
+        CHECK(!"told of the loss");
+    } catch (const redlatch::error &error) {
+        CHECK(error.code() == REDLATCH_LOST && error.lost_reason() == REDLATCH_LOST_FORCED && !error.retryable());
+    }
+    CHECK(thrown_by([&] { held.release(); }) == REDLATCH_LOST);
+    client.close();
+    CHECK(thrown_by([&] { mutex.lock(); }) == REDLATCH_CLOSED);
+}
+
+void a_loss_calls_what_it_captured() {
+    redlatch::client client;
+    std::atomic<int> calls(0), reason(0);
+    {
+        redlatch::mutex mutex(client, "cpp:lost");
+        mutex.on_lost([&](std::uint64_t owner, std::uint64_t, redlatch_lost_reason why) {
+            reason = owner == 5 ? why : -1;
+            calls++;
+        });
+        redlatch::mutex moved(std::move(mutex)); // still registered
+        moved.acquire(5);
+        moved.force_release();
+        for (auto give_up = std::chrono::steady_clock::now() + LIMIT;
+             calls == 0 && std::chrono::steady_clock::now() < give_up;)
+            std::this_thread::yield();
+        CHECK(calls == 1 && reason == REDLATCH_LOST_FORCED);
+        CHECK(thrown_by([&] { moved.release(5); }) == REDLATCH_LOST);
+        moved.on_lost(nullptr);
+        moved.acquire(5);
+        moved.force_release();
+    }
+    client.close();
+    CHECK(calls == 1);
+}
+
+} // namespace
+
+int main() {
+    const std::pair<const char *, void (*)()> tests[] = {
+        {"handles_move_and_do_not_copy", handles_move_and_do_not_copy},
+        {"scopes_release", scopes_release},
+        {"the_standard_library_can_use_it", the_standard_library_can_use_it},
+        {"a_guard_may_go_to_another_thread", a_guard_may_go_to_another_thread},
+        {"errors_have_code_and_text", errors_have_code_and_text},
+        {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},
+    };
+    int all = 0;
+    for (const auto &test : tests) {
+        failed = 0;
+        try {
+            test.second();
+        } catch (const std::exception &error) {
+            failed++;
+            std::printf("  thrown: %s\n", error.what());
+        }
+        all += failed;
+        std::printf("%s %s\n", failed == 0 ? "ok" : "FAILED", test.first);
+    }
+    return all != 0;
+}
