@@ -15,7 +15,7 @@ const border = new native.Border(drain)
 
 // Called by the native part. Nothing in here may throw: the rest of the batch would be lost.
 function drain() {
-  const { done, failed = [], lost = [], eventful } = unwrap(border.drain())
+  const { done, failed = [], lost = [], eventful = [] } = unwrap(border.drain())
   for (let at = 0; at < done.length; at += 2) settle(done[at], done[at + 1])
   for (let at = 0; at < failed.length; at += 2) settle(failed[at], new Failed(failed[at + 1]))
   for (let at = 0; at < lost.length; at += 2) holds.get(lost[at])?.tellLost(lost[at + 1])
@@ -58,8 +58,8 @@ function answerUntil(id, signal) {
 }
 
 // What a call gives. It throws from an async function, so that the stack shows who waits.
-async function resultOf(started, signal) {
-  const id = unwrap(started)
+async function resultOf(started, { names, signal } = {}) {
+  const id = unwrap(started, names)
   const answer = await (signal === undefined ? answerTo(id) : answerUntil(id, signal))
   if (answer instanceof Failed) throw errorFrom(answer.failure)
   return answer

@@ -5,7 +5,7 @@ const { InvalidArgumentError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Lock } = require('./lock.js')
 const { camel } = require('./names.js')
-const { shown, split, text } = require('./options.js')
+const { plain, split, text } = require('./options.js')
 const { unwrap } = internal
 
 const channel = diagnostics.channel('redlatch')
@@ -18,7 +18,7 @@ class Client extends EventEmitter {
     super()
     if (options === undefined && typeof url === 'object' && url !== null) [url, options] = [undefined, url]
     const { names, values } = split(options, [])
-    this.#native = unwrap(border.client(text('the URL', url ?? urlOfTheEnvironment()), names, values))
+    this.#native = unwrap(border.client(text('the URL', url ?? urlOfTheEnvironment()), names, values), names)
     const { id } = this.#native
     clients.set(id, new WeakRef(this))
     collected.register(this, id)
@@ -37,19 +37,16 @@ class Client extends EventEmitter {
 
   lock(name, options) {
     const { own, names, values } = split(options, ['context'])
-    if (own.context !== undefined && typeof own.context !== 'boolean') {
-      throw new InvalidArgumentError(`context is ${shown(own.context)}; give it true or false`)
-    }
-    const nativeLock = unwrap(this.#native.lock(text('the lock name', name), names, values))
-    return new Lock(nativeLock, this, name, own.context ?? false)
+    const nativeLock = unwrap(this.#native.lock(text('the lock name', name), names, values), names)
+    return new Lock(nativeLock, this, name, own.context)
   }
 
   stats() {
-    return Object.fromEntries(this.#native.stats().map(({ name, value }) => [camel(name), value]))
+    return Object.fromEntries(unwrap(this.#native.stats()).map(({ name, value }) => [camel(name), value]))
   }
 
-  close(limit) {
-    return resultOf(this.#native.close(limit))
+  async close(limit) {
+    return resultOf(this.#native.close(limit === undefined ? undefined : plain('the limit', limit)))
   }
 
   async [Symbol.asyncDispose]() {
@@ -57,7 +54,7 @@ class Client extends EventEmitter {
   }
 
   [tellEvents]() {
-    for (const event of this.#native.events()) {
+    for (const event of unwrap(this.#native.events())) {
       // Later, because a listener may throw.
       process.nextTick(() => {
         if (channel.hasSubscribers) channel.publish({ ...event, client: this })

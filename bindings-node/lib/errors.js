@@ -57,11 +57,12 @@ function lostError(lockName, number) {
   return new classes.LockLostError(on(lockName, meaning), { lockName, reason })
 }
 
-// Returns what a native function gave, or throws the failure it told of. The core spells options in its own way.
-function unwrap(result) {
+// Returns what a native function gave, or throws the failure it told of. The core spells the names of options in its
+// own way; `given` are those that the caller wrote.
+function unwrap(result, given = []) {
   if (result?.message === undefined) return result
   const message = result.message.replace(/\b[a-z]+(?:_[a-z]+)+\b/g, (name) =>
-    optionNames.has(name) ? camel(name) : name,
+    optionNames.has(name) || given.includes(name) ? camel(name) : name,
   )
   throw errorFrom({ ...result, message })
 }

@@ -2,6 +2,7 @@
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { LockLostError, internal } = require('./errors.js')
 const { Failed, answerTo, border, holds, resultOf } = require('./border.js')
+const { plain } = require('./options.js')
 const { errorFrom, lostError, unwrap } = internal
 
 // What must outlive the Hold object until the hold is released: whom to tell of a loss.
@@ -34,7 +35,7 @@ class State {
 // A Hold was garbage-collected. If it had not been released, it ends with its lease.
 const collected = new FinalizationRegistry(({ id, name }) => {
   holds.delete(id)
-  if (!border.abandon(id)) return
+  if (border.abandon(id) !== true) return
   const text = `a hold of the lock ${JSON.stringify(name)} was garbage-collected without release(); it ends with its lease`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
 })
@@ -91,7 +92,7 @@ class Hold {
   }
 
   async extend(lease) {
-    await resultOf(border.extend(this.#state.id, Number(lease)))
+    await resultOf(border.extend(this.#state.id, plain('lease', lease)))
   }
 
   release() {

@@ -17,11 +17,11 @@ class Lock {
   #name
   #context
 
-  constructor(nativeLock, client, name, context) {
+  constructor(nativeLock, client, name, context = false) {
     this.#native = nativeLock
     this.#client = client
     this.#name = name
-    this.#context = context
+    this.#context = flag('context', context)
   }
 
   get name() {
@@ -34,13 +34,13 @@ class Lock {
     checkSignal(signal)
     signal?.throwIfAborted()
     const id = this.#start(own, names, values)
-    const token = await resultOf(id, signal)
+    const token = await resultOf(id, { names, signal })
     return new Hold(id, this, this.#client, token ?? undefined)
   }
 
   #start({ key, hold, context = this.#context }, names, values) {
     if (hold === undefined) {
-      const number = context ? contexts.getStore() : undefined
+      const number = flag('context', context) ? contexts.getStore() : undefined
       return this.#native.acquire(keyOf(key), number, names, values)
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
@@ -60,7 +60,7 @@ class Lock {
   async using(options, fn) {
     if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
     if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
-    const context = options?.context ?? this.#context
+    const context = options?.context ?? this.#context // checked by acquire
     if (!context || contexts.getStore() !== undefined) return this.#using(options, fn)
     return contexts.run(native.newContext(), () => this.#using(options, fn))
   }
@@ -112,9 +112,17 @@ function checkSignal(signal) {
   }
 }
 
+// A key as 64 bits without a sign.
 function keyOf(key) {
-  if (key === undefined || typeof key === 'number' || typeof key === 'bigint') return key
-  throw new InvalidArgumentError(`key is ${shown(key)}; give it a whole number`)
+  if (key === undefined) return key
+  const whole = Number.isSafeInteger(key) ? BigInt(key) : key
+  if (typeof whole === 'bigint' && BigInt.asUintN(64, whole) === whole) return whole
+  throw new InvalidArgumentError(`key is ${shown(key)}; give it a whole number that is not negative, of at most 64 bits`)
+}
+
+function flag(name, value) {
+  if (typeof value === 'boolean') return value
+  throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
 module.exports = { Lock }

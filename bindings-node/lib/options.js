@@ -17,14 +17,18 @@ function split(options, own) {
     if (value === undefined) continue
     if (own.includes(name)) {
       parts.own[name] = value
-    } else if (value === null || ['number', 'boolean', 'string'].includes(typeof value)) {
-      parts.names.push(snake(name))
-      parts.values.push(value)
     } else {
-      throw new InvalidArgumentError(`${name} is ${shown(value)}; give it a number, a boolean or a string`)
+      parts.names.push(snake(name))
+      parts.values.push(plain(name, value))
     }
   }
   return parts
+}
+
+// A value that the core can judge.
+function plain(name, value) {
+  if (value === null || ['number', 'boolean', 'string'].includes(typeof value)) return value
+  throw new InvalidArgumentError(`${name} is ${shown(value)}; give it a number, a boolean or a string`)
 }
 
 // A value as an error shows it: its type if it is too big to be shown.
@@ -40,4 +44,4 @@ function text(what, value) {
   throw new InvalidArgumentError(`${what} ${JSON.stringify(value)} has half of a surrogate pair; give it whole characters`)
 }
 
-module.exports = { split, shown, text }
+module.exports = { plain, shown, split, text }

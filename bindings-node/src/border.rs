@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -93,13 +94,14 @@ impl State {
         id
     }
 
-    /// Stops waiting for a call; false if it is not waited for.
-    pub(crate) fn cancel(&self, id: Id) -> bool {
-        let Some(pending) = self.answered(id) else { return false };
-        pending.cancel();
-        true
+    /// Stops waiting for a call.
+    pub(crate) fn cancel(&self, id: Id) {
+        if let Some(pending) = self.answered(id) {
+            pending.cancel();
+        }
     }
 
+    /// Takes a call from those that are waited for.
     fn answered(&self, id: Id) -> Option<Pending> {
         let mut all = self.pending.borrow_mut();
         let pending = all.remove(&id)?;
@@ -126,14 +128,16 @@ impl State {
                 other => batch.answered(id, other),
             }
         }
-        batch.eventful =
-            std::mem::take(&mut *self.bell.eventful.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut eventful = self.bell.eventful.lock().unwrap_or_else(PoisonError::into_inner);
+        batch.eventful = (!eventful.is_empty()).then(|| std::mem::take(&mut *eventful));
+        drop(eventful);
         batch
     }
 
-    /// Reads something of a hold; `otherwise` when it was released.
+    /// Reads something of a hold; `otherwise` when it was released, or when reading panics.
     pub(crate) fn read<T>(&self, hold: Id, otherwise: T, read: impl FnOnce(&Guard) -> T) -> T {
-        self.guards.borrow().get(&hold).map_or(otherwise, read)
+        let value = catch_unwind(AssertUnwindSafe(|| self.guards.borrow().get(&hold).map(read)));
+        value.ok().flatten().unwrap_or(otherwise)
     }
 
     /// Does something with a hold that must not have been released.

@@ -11,13 +11,12 @@ mod values;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use napi::Either;
-use napi::bindgen_prelude::{Env, Function};
+use napi::bindgen_prelude::{BigInt, Env, Function};
 use napi_derive::napi;
-use redlatch::{AcquireOptions, Key, LockOptions, OptionValue, read_duration};
+use redlatch::{AcquireOptions, Key, LockOptions, read_duration};
 
 use border::{Id, State};
-use values::{Batch, Failure, Names, Outcome, Stat, Told, Values, caught, set_all};
+use values::{Batch, Names, Outcome, Stat, Told, Value, Values, caught, option, set_all};
 
 /// The answers, holds and clients of one JavaScript environment.
 #[napi]
@@ -53,10 +52,13 @@ impl Border {
         caught(|| Ok(self.0.drain()))
     }
 
-    /// Whether the call was cancelled before its answer was drained. What it may have won is released.
+    /// Stops waiting for a call. What it may have won is released.
     #[napi]
-    pub fn cancel(&self, call: Id) -> bool {
-        self.0.cancel(call)
+    pub fn cancel(&self, call: Id) -> Outcome<()> {
+        caught(|| {
+            self.0.cancel(call);
+            Ok(())
+        })
     }
 
     /// Whether the hold can be relied on now.
@@ -89,19 +91,19 @@ impl Border {
         caught(|| Ok(self.0.ask(self.0.take(hold)?.release())))
     }
 
-    /// Makes the lock live at least so many milliseconds from now.
+    /// Makes the lock live at least so long from now.
     #[napi]
-    pub fn extend(&self, hold: Id, lease: f64) -> Outcome<Id> {
+    pub fn extend(&self, hold: Id, lease: Value) -> Outcome<Id> {
         caught(|| {
-            let lease = read_duration("lease", OptionValue::Millis(lease))?;
+            let lease = read_duration("lease", option(&lease))?;
             Ok(self.0.ask(self.0.held(hold, |guard| guard.extend(lease))?))
         })
     }
 
     /// The JavaScript object of the hold was garbage-collected; whether it had not been released.
     #[napi]
-    pub fn abandon(&self, hold: Id) -> bool {
-        self.0.take(hold).map(redlatch::Guard::abandon).is_ok()
+    pub fn abandon(&self, hold: Id) -> Outcome<bool> {
+        caught(|| Ok(self.0.take(hold).map(redlatch::Guard::abandon).is_ok()))
     }
 }
 
@@ -168,24 +170,22 @@ impl Client {
 
     /// The counters.
     #[napi]
-    pub fn stats(&self) -> Vec<Stat> {
-        self.0.client.stats().entries().into_iter().map(Stat::from).collect()
+    pub fn stats(&self) -> Outcome<Vec<Stat>> {
+        caught(|| Ok(self.0.client.stats().entries().into_iter().map(Stat::from).collect()))
     }
 
     /// Takes the events.
     #[napi]
-    pub fn events(&self) -> Vec<Told> {
-        self.0.client.events().into_iter().map(Told::from).collect()
+    pub fn events(&self) -> Outcome<Vec<Told>> {
+        caught(|| Ok(self.0.client.events().into_iter().map(Told::from).collect()))
     }
 
-    /// Closes within a limit in milliseconds, or within the client's own.
+    /// Closes within a limit, or within the client's own.
     #[napi]
-    pub fn close(&self, limit: Option<f64>) -> Outcome<Id> {
+    pub fn close(&self, limit: Option<Value>) -> Outcome<Id> {
         caught(|| {
-            let limit =
-                limit.map(|limit| read_duration("close_limit", OptionValue::Millis(limit))).transpose()?;
             Ok(self.0.state.ask(match limit {
-                Some(limit) => self.0.client.close_within(limit),
+                Some(limit) => self.0.client.close_within(read_duration("close_limit", option(&limit))?),
                 None => self.0.client.close(),
             }))
         })
@@ -206,7 +206,7 @@ impl Lock {
     #[napi]
     pub fn acquire(
         &self,
-        key: Option<Either<f64, napi::bindgen_prelude::BigInt>>,
+        key: Option<BigInt>,
         context: Option<Id>,
         names: Names,
         values: Values,
@@ -217,7 +217,7 @@ impl Lock {
                 options = options.key(Key::Task(number as u64));
             }
             if let Some(key) = key {
-                options = options.key(values::key(key)?);
+                options = options.key(Key::Explicit(key.get_u64().1));
             }
             self.client.ask(self.lock.acquire_with(options))
         })
@@ -252,15 +252,4 @@ fn acquire_options(names: &Names, values: &Values) -> redlatch::Result<AcquireOp
     let mut options = AcquireOptions::new();
     set_all(names, values, |name, value| options.set(name, value))?;
     Ok(options)
-}
-
-impl From<redlatch::Error> for Failure {
-    fn from(error: redlatch::Error) -> Self {
-        Failure {
-            kind: error.kind().number().into(),
-            message: error.message().to_owned(),
-            lock_name: error.lock_name().map(str::to_owned),
-            reason: error.lost_reason().map(|reason| reason.number().into()),
-        }
-    }
 }

@@ -5,14 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use napi::Either;
 use napi::bindgen_prelude::{BigInt, Either4, Either5, Null};
 use napi_derive::napi;
-use redlatch::{Error, ErrorKind, Event, Key, LostReason, OptionValue, Result};
+use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Result};
 
 use crate::border::Id;
 
 /// Names of options, in the core's spelling; absent when there are none.
 pub(crate) type Names = Option<Vec<String>>;
 /// Their values, in the same order.
-pub(crate) type Values = Option<Vec<Either4<f64, bool, String, Null>>>;
+pub(crate) type Values = Option<Vec<Value>>;
+/// The value of an option; null is the default.
+pub(crate) type Value = Either4<f64, bool, String, Null>;
 /// What a function returns that can fail: nothing is thrown across the border.
 pub(crate) type Outcome<T> = Either<T, Failure>;
 
@@ -29,6 +31,17 @@ pub struct Failure {
     pub reason: Option<u32>,
 }
 
+impl From<redlatch::Error> for Failure {
+    fn from(error: redlatch::Error) -> Self {
+        Failure {
+            kind: error.kind().number().into(),
+            message: error.message().to_owned(),
+            lock_name: error.lock_name().map(str::to_owned),
+            reason: error.lost_reason().map(|reason| reason.number().into()),
+        }
+    }
+}
+
 /// Runs what may fail or panic: both are told, neither crosses the border by itself.
 pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T>) -> Outcome<T> {
     let result = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
@@ -42,40 +55,24 @@ pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T>) -> Outcome<T> {
     }
 }
 
+/// The value of an option as the core takes it.
+pub(crate) fn option(value: &Value) -> OptionValue<'_> {
+    match value {
+        Either4::A(number) => OptionValue::Millis(*number),
+        Either4::B(flag) => OptionValue::Flag(*flag),
+        Either4::C(text) => OptionValue::Text(text),
+        Either4::D(_) => OptionValue::Unset,
+    }
+}
+
 /// Sets options one by one.
 pub(crate) fn set_all(
     names: &Names,
     values: &Values,
     mut set: impl FnMut(&str, OptionValue<'_>) -> Result<()>,
 ) -> Result<()> {
-    for (name, value) in names.iter().flatten().zip(values.iter().flatten()) {
-        set(
-            name,
-            match value {
-                Either4::A(number) => OptionValue::Millis(*number),
-                Either4::B(flag) => OptionValue::Flag(*flag),
-                Either4::C(text) => OptionValue::Text(text),
-                Either4::D(_) => OptionValue::Unset,
-            },
-        )?;
-    }
-    Ok(())
-}
-
-/// A re-entry key that the caller gave.
-pub(crate) fn key(key: Either<f64, BigInt>) -> Result<Key> {
-    let (number, shown) = match key {
-        Either::A(number) => {
-            let whole = number as u64;
-            ((whole as f64 == number && number.is_sign_positive()).then_some(whole), number.to_string())
-        }
-        Either::B(big) => {
-            let (negative, number, lossless) = big.get_u64();
-            ((lossless && !negative).then_some(number), "a BigInt out of range".to_owned())
-        }
-    };
-    let refused = || format!("key is {shown}; give it a whole number that is not negative");
-    number.map(Key::Explicit).ok_or_else(|| Error::new(ErrorKind::InvalidArgument, refused()))
+    let mut all = names.iter().flatten().zip(values.iter().flatten());
+    all.try_for_each(|(name, value)| set(name, option(value)))
 }
 
 /// The hold given for re-entry belongs to another lock.
@@ -86,24 +83,24 @@ pub(crate) fn other_lock(name: &str) -> Error {
 }
 
 /// A value in a [`Batch`].
-type Value = Either5<Null, bool, BigInt, Holder, Vec<String>>;
+type Answer = Either5<Null, bool, BigInt, Holder, Vec<String>>;
 
 /// All answers that wait, each list with the id of the call before each value.
 #[napi(object)]
 #[derive(Default)]
 pub struct Batch {
     /// Calls that succeeded, with what they gave.
-    pub done: Vec<Either<Id, Value>>,
+    pub done: Vec<Either<Id, Answer>>,
     /// Calls that failed.
     pub failed: Option<Vec<Either<Id, Failure>>>,
     /// Holds that were lost, with the number of the reason.
     pub lost: Option<Vec<Id>>,
     /// Clients with events.
-    pub eventful: Vec<Id>,
+    pub eventful: Option<Vec<Id>>,
 }
 
 impl Batch {
-    fn done(&mut self, id: Id, value: Value) {
+    fn done(&mut self, id: Id, value: Answer) {
         self.done.push(Either::A(id));
         self.done.push(Either::B(value));
     }

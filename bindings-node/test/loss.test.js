@@ -1,0 +1,208 @@
+'use strict'
+// A holder is told when its lock is lost.
+
+const { test } = require('node:test')
+const assert = require('node:assert/strict')
+const { AsyncLocalStorage } = require('node:async_hooks')
+const { once } = require('node:events')
+const { Client, LockLostError } = require('../index.js')
+const { Server, aborted, freshName, shared, until } = require('./support/index.js')
+
+const context = shared()
+// Far below the next renewal, which would find the loss too.
+const SOON = 1500
+
+// Deletes the key behind the hold's back and checks that the hold is told.
+async function deleted(hold) {
+  const told = aborted(hold.signal)
+  const began = performance.now()
+  assert.equal(await context.redis.send('DEL', hold.name), 1)
+  const error = await told
+  const took = performance.now() - began
+  assert.ok(took < SOON, `told after ${took} ms`)
+  assert.ok(error instanceof LockLostError)
+  assert.deepEqual([error.reason, error.lockName, error.code], ['deleted', hold.name, 'ERR_REDLATCH_LOST'])
+  assert.equal(hold.isHeld, false)
+  assert.equal(hold.remaining, 0)
+  assert.throws(() => hold.check(), LockLostError)
+  assert.equal(await hold.release(), false)
+}
+
+test('deleted after acquire', async () => {
+  await deleted(await context.client.lock(freshName()).acquire())
+})
+
+test('deleted after a renewal', async () => {
+  const hold = await context.client.lock(freshName(), { watchdogLease: 9000 }).acquire()
+  const before = context.client.stats().renewed
+  await until(() => context.client.stats().renewed > before, 'a renewal')
+  await deleted(hold)
+})
+
+test('deleted after re-entry', async () => {
+  const outer = await context.client.lock(freshName()).acquire()
+  const inner = await outer.reenter()
+  const innerTold = aborted(inner.signal)
+  await deleted(outer)
+  await innerTold
+  assert.equal(await inner.release(), false)
+})
+
+test('deleted after a partial release', async () => {
+  const outer = await context.client.lock(freshName()).acquire()
+  await (await outer.reenter()).release()
+  await deleted(outer)
+})
+
+test('deleted after a reconnect', async () => {
+  const hold = await context.client.lock(freshName()).acquire()
+  const before = context.client.stats()
+  await context.redis.send('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')
+  await until(() => context.client.stats().renewed > before.renewed, 'the renewal after the reconnect')
+  assert.ok(context.client.stats().connects > before.connects)
+  assert.ok(hold.isHeld)
+  await deleted(hold)
+})
+
+test('stolen: another owner lies at the name', async () => {
+  const hold = await context.client.lock(freshName()).acquire()
+  const told = aborted(hold.signal)
+  await context.redis.send('DEL', hold.name)
+  await context.redis.send('HSET', hold.name, 'somebody:1', '1')
+  const error = await told
+  assert.ok(['stolen', 'deleted'].includes(error.reason))
+  assert.equal(await hold.release(), false)
+  assert.equal(await context.redis.send('EXISTS', hold.name), 1)
+})
+
+test('a fixed lease ends by itself', async () => {
+  const hold = await context.client.lock(freshName(), { lease: 150 }).acquire()
+  assert.equal((await aborted(hold.signal)).reason, 'expired')
+  assert.equal(await hold.release(), false)
+})
+
+test('a server that is gone for longer than the lease', async () => {
+  const server = await Server.start()
+  const client = await Client.connect(server.url)
+  const hold = await client.lock(freshName(), { watchdogLease: 1000 }).acquire()
+  await server.stop()
+  assert.equal((await aborted(hold.signal)).reason, 'unreachable')
+  assert.equal(await hold.release(), false)
+  const began = performance.now()
+  await client.close(500)
+  assert.ok(performance.now() - began < 10_000)
+})
+
+test('the client tells every loss once', async () => {
+  const client = await Client.connect(context.url)
+  const told = []
+  client.on('lost', (error) => told.push(error))
+  const hold = await client.lock(freshName()).acquire()
+  await context.redis.send('DEL', hold.name)
+  assert.equal(await hold.release(), false)
+  await hold[Symbol.asyncDispose]()
+  await until(() => told.length > 0)
+  assert.deepEqual(told.map((error) => [error.constructor, error.lockName, error.reason]), [[LockLostError, hold.name, 'deleted']])
+  await client.close()
+})
+
+test('leaving the scope of a lost hold does not throw, and is told by the client', async () => {
+  const client = await Client.connect(context.url)
+  const hold = await client.lock(freshName()).acquire()
+  const told = once(client, 'lost')
+  await context.redis.send('DEL', hold.name)
+  await hold[Symbol.asyncDispose]()
+  assert.equal((await told)[0].lockName, hold.name)
+  await client[Symbol.asyncDispose]()
+})
+
+test('using rejects when the lock was lost', async () => {
+  const lock = context.client.lock(freshName())
+  await assert.rejects(
+    lock.using(async (hold) => {
+      await context.redis.send('DEL', lock.name)
+      await aborted(hold.signal)
+    }),
+    LockLostError,
+  )
+})
+
+test('using keeps the error of its function, with the loss as the cause', async () => {
+  const lock = context.client.lock(freshName())
+  const lose = async (error) =>
+    lock
+      .using(async (hold) => {
+        await context.redis.send('DEL', lock.name)
+        await aborted(hold.signal)
+        throw error
+      })
+      .catch((thrown) => thrown)
+
+  const plain = new Error('mine')
+  assert.equal(await lose(plain), plain)
+  assert.ok(plain.cause instanceof LockLostError)
+  assert.equal(Object.keys(plain).includes('cause'), false)
+
+  const caused = new Error('mine', { cause: 'known' })
+  assert.equal((await lose(caused)).cause, 'known')
+  assert.equal(await lose('no error'), 'no error')
+  assert.ok((await lose(Object.freeze(new Error('frozen')))) instanceof Error)
+})
+
+test('a fetch that is given the signal ends with the loss', async () => {
+  const lock = context.client.lock(freshName())
+  const thrown = await lock
+    .using(async (hold) => {
+      await context.redis.send('DEL', lock.name)
+      await new Promise((_, reject) => hold.signal.addEventListener('abort', () => reject(hold.signal.reason)))
+    })
+    .catch((error) => error)
+  assert.ok(thrown instanceof LockLostError)
+  assert.equal(thrown.cause, undefined)
+})
+
+test('listeners of the signal run in the context that asked for it', async () => {
+  const store = new AsyncLocalStorage()
+  const hold = await context.client.lock(freshName()).acquire()
+  const seen = store.run('mine', () => {
+    const { signal } = hold
+    return new Promise((resolve) => signal.addEventListener('abort', () => resolve(store.getStore())))
+  })
+  await context.redis.send('DEL', hold.name)
+  assert.equal(await seen, 'mine')
+  await hold.release()
+})
+
+test('a released hold is not told anything', async () => {
+  const lock = context.client.lock(freshName())
+  const first = await lock.acquire()
+  const { signal } = first
+  await first.release()
+  const second = await lock.acquire()
+  const told = aborted(second.signal)
+  await context.redis.send('DEL', lock.name)
+  await told
+  assert.equal(signal.aborted, false)
+  await second.release()
+})
+
+test('a hold survives an event loop that is blocked for three leases', async () => {
+  const lease = 1000
+  const hold = await context.client.lock(freshName(), { watchdogLease: lease }).acquire()
+  const before = context.client.stats().renewed
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3 * lease)
+  assert.equal(hold.isHeld, true)
+  assert.ok(context.client.stats().renewed > before)
+  await new Promise(setImmediate)
+  assert.equal(hold.signal.aborted, false)
+  assert.equal(await hold.release(), true)
+})
+
+test('a loss during a blocked event loop is seen at once by isHeld and check', async () => {
+  const hold = await context.client.lock(freshName(), { lease: 200 }).acquire()
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400)
+  assert.equal(hold.isHeld, false)
+  assert.throws(() => hold.check(), (error) => error.reason === 'expired')
+  assert.equal((await aborted(hold.signal)).reason, 'expired')
+  await hold.release()
+})
