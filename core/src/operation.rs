@@ -268,10 +268,17 @@ impl<T> Operation<T> {
     /// Sends the request if that has not happened yet.
     fn start(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Done) {
-            State::Unsent(unsent) => match unsent.send() {
-                Ok(sent) => State::Sent(sent),
-                Err(error) => State::Known(Outcome::Failed(error)),
-            },
+            State::Unsent(unsent) => {
+                let closing = matches!(unsent.request, Request::Close { .. });
+                match unsent.send() {
+                    Ok(sent) => State::Sent(sent),
+                    // Closing twice is no error, not for those who take the outcome from a queue either.
+                    Err(error) if closing && error.kind() == ErrorKind::Closed => {
+                        State::Known(Outcome::Closed(Vec::new()))
+                    }
+                    Err(error) => State::Known(Outcome::Failed(error)),
+                }
+            }
             other => other,
         };
     }

@@ -135,6 +135,17 @@ async fn a_queue_is_readable_while_answers_wait() {
     eventually("the answer", || is_readable(&queue)).await;
     assert!(matches!(queue.drain()[..], [redlatch::Entry { tag: 6, outcome: Outcome::Released, .. }]));
     assert!(!is_readable(&queue));
+
+    for tag in [7, 8] {
+        let _ = world.client.close().deliver_to(&queue, tag);
+        eventually("the answer", || is_readable(&queue)).await;
+        let entry = queue.pop().expect("readable");
+        assert!(
+            matches!(entry.outcome, Outcome::Closed(names) if names.is_empty()),
+            "closing twice is no error"
+        );
+        world.client.join(super::LIMIT);
+    }
 }
 
 #[tokio::test]
