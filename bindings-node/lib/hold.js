@@ -7,7 +7,7 @@ const { errorFrom, lostError, unwrap } = internal
 
 // What must outlive the Hold object until the hold is released: whom to tell of a loss.
 class State {
-  lost // the number of the reason
+  loss // the error, once the hold is lost
   controller
   inContext
   released
@@ -19,16 +19,11 @@ class State {
   }
 
   tellLost(reason) {
-    if (this.lost !== undefined) return
-    this.lost = reason
-    const error = this.error()
-    if (this.controller !== undefined) this.inContext(() => this.controller.abort(error))
+    if (this.loss !== undefined) return
+    this.loss = lostError(this.lock.name, reason)
+    if (this.controller !== undefined) this.inContext(() => this.controller.abort(this.loss))
     // Later, because a listener may throw.
-    process.nextTick(() => this.client.emit('lost', error))
-  }
-
-  error() {
-    return lostError(this.lock.name, this.lost)
+    process.nextTick(() => this.client.emit('lost', this.loss))
   }
 }
 
@@ -77,13 +72,13 @@ class Hold {
       state.controller = new AbortController()
       // The loss is told from outside of every context; whoever listens wants to be in this one.
       state.inContext = AsyncLocalStorage.snapshot()
-      if (state.lost !== undefined) state.controller.abort(state.error())
+      if (state.loss !== undefined) state.controller.abort(state.loss)
     }
     return state.controller.signal
   }
 
   check() {
-    if (this.#state.lost !== undefined) throw this.#state.error()
+    if (this.#state.loss !== undefined) throw this.#state.loss
     unwrap(border.check(this.#state.id))
   }
 
@@ -105,8 +100,9 @@ class Hold {
     holds.delete(state.id)
     if (!(answer instanceof Failed)) return true
     const error = errorFrom(answer.failure)
-    if (!(error instanceof LockLostError)) throw error
-    state.tellLost(answer.failure.reason)
+    if (error instanceof LockLostError) state.tellLost(answer.failure.reason)
+    // A hold that was lost when its client was closed is lost too, although nobody is left to say so.
+    if (state.loss === undefined) throw error
     return false
   }
 
@@ -125,7 +121,7 @@ class Hold {
 
   // The error of a hold that is known to be lost.
   static lossOf(hold) {
-    return hold.#state.error()
+    return hold.#state.loss
   }
 }
 

@@ -1,7 +1,7 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
 const native = require('./native.js')
-const { InvalidArgumentError, LockTimeoutError } = require('./errors.js')
+const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { resultOf } = require('./border.js')
 const { Hold } = require('./hold.js')
 const { shown, split } = require('./options.js')
@@ -100,7 +100,8 @@ async function releaseAfter(error, hold) {
   } catch (failure) {
     cause = failure
   }
-  if (error instanceof Error && error !== cause && error.cause === undefined && Object.isExtensible(error)) {
+  if (error instanceof LockLostError) return // told already
+  if (error instanceof Error && error.cause === undefined && Object.isExtensible(error)) {
     Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   }
 }

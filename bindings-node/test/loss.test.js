@@ -152,9 +152,12 @@ test('using keeps the error of its function, with the loss as the cause', async 
 test('a fetch that is given the signal ends with the loss', async () => {
   const lock = context.client.lock(freshName())
   const thrown = await lock
-    .using(async (hold) => {
+    .using(async ({ signal }) => {
       await context.redis.send('DEL', lock.name)
-      await new Promise((_, reject) => hold.signal.addEventListener('abort', () => reject(hold.signal.reason)))
+      await new Promise((_, reject) => {
+        if (signal.aborted) reject(signal.reason)
+        else signal.addEventListener('abort', () => reject(signal.reason))
+      })
     })
     .catch((error) => error)
   assert.ok(thrown instanceof LockLostError)

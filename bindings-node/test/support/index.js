@@ -12,12 +12,16 @@ const PACKAGE = join(__dirname, '../..')
 const LIMIT = 60_000
 
 // Starts a server before the tests of a file and stops it after them. Its fields are filled in by then.
-function shared(options) {
+function shared({ password } = {}) {
   const context = { server: undefined, redis: undefined, client: undefined, url: undefined }
   before(async () => {
-    context.server = await Server.start(options)
+    context.server = await Server.start({ args: password === undefined ? [] : ['--requirepass', password] })
     context.url = context.server.url
     context.redis = await Connection.open(context.server.port)
+    if (password !== undefined) {
+      context.url = context.url.replace('//', `//:${password}@`)
+      await context.redis.send('AUTH', password)
+    }
     context.client = await Client.connect(context.url)
   })
   after(async () => {
@@ -57,7 +61,7 @@ function aborted(signal) {
 function run(url, script, { flags = [], env = {} } = {}) {
   const code = `'use strict'
     const redlatch = require(${JSON.stringify(PACKAGE)})
-    const { Client } = redlatch
+    const { Client } = redlatch;
     ${script}`
   return runNode([...flags, '-e', code], { ...env, REDLATCH_URL: url })
 }

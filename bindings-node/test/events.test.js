@@ -1,0 +1,63 @@
+'use strict'
+// What happens is told for logs: as an event of the client and on a diagnostics channel.
+
+const { test } = require('node:test')
+const assert = require('node:assert/strict')
+const diagnostics = require('node:diagnostics_channel')
+const { Client } = require('../index.js')
+const { freshName, run, shared, until } = require('./support/index.js')
+
+const context = shared({ password: 'geheim' })
+
+test('events of a client, in order, without secrets', async () => {
+  const client = new Client(context.url, { debugEvents: true })
+  const events = []
+  client.on('event', (event) => events.push(event))
+  const published = []
+  const listen = (message) => published.push(message)
+  diagnostics.subscribe('redlatch', listen)
+  const lock = client.lock(freshName())
+  await lock.using(() => {})
+  await until(() => events.some(({ kind }) => kind === 'released'))
+  const kinds = events.map(({ kind }) => kind)
+  assert.ok(kinds.indexOf('connected') < kinds.indexOf('acquired'))
+  assert.ok(kinds.indexOf('acquired') < kinds.indexOf('released'))
+  const acquired = events.find(({ kind }) => kind === 'acquired')
+  assert.deepEqual([acquired.level, acquired.lockName, typeof acquired.text], ['debug', lock.name, 'string'])
+  assert.ok(!JSON.stringify(events).includes('geheim'))
+  const own = published.filter((message) => message.client === client)
+  assert.deepEqual(own.map(({ kind }) => kind).slice(0, kinds.length), kinds)
+  diagnostics.unsubscribe('redlatch', listen)
+  await client.close()
+})
+
+test('a connection that comes and goes is told without debug events', async () => {
+  const client = await Client.connect(context.url)
+  const kinds = []
+  client.on('event', ({ kind }) => kinds.push(kind))
+  await context.redis.send('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')
+  await until(() => kinds.includes('disconnected') && kinds.includes('connected'))
+  await client.close()
+})
+
+test('a listener that throws is an uncaught exception, and loses no answer', async () => {
+  const ended = await run(
+    context.url,
+    `(async () => {
+      const thrown = []
+      process.on('uncaughtException', (error) => thrown.push(error.message))
+      const client = new Client(undefined, { debugEvents: true })
+      client.on('event', () => { throw new Error('event') })
+      client.on('lost', () => { throw new Error('lost') })
+      const lock = client.lock('throws')
+      await lock.using(() => {})
+      const hold = await lock.acquire()
+      await lock.forceRelease()
+      await hold.release()
+      await lock.using(() => {})
+      await client.close()
+      console.log([...new Set(thrown)].sort().join())
+    })()`,
+  )
+  assert.deepEqual([ended.code, ended.stdout], [0, 'event,lost\n'], ended.stderr)
+})

@@ -1,0 +1,95 @@
+'use strict'
+// What is declared is what there is: index.d.ts and index.mjs against the tables of the core, and by the compiler.
+
+const { test } = require('node:test')
+const assert = require('node:assert/strict')
+const { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } = require('node:fs')
+const { tmpdir } = require('node:os')
+const { join } = require('node:path')
+const ts = require('typescript')
+const native = require('../lib/native.js')
+const { camel } = require('../lib/names.js')
+const redlatch = require('../index.js')
+const { PACKAGE, runNode, shared } = require('./support/index.js')
+
+const context = shared()
+const TSC = require.resolve('typescript/bin/tsc')
+
+const declared = ts.createSourceFile('index.d.ts', readFileSync(join(PACKAGE, 'index.d.ts'), 'utf8'), ts.ScriptTarget.Latest)
+const named = (name) => declared.statements.find((statement) => statement.name?.text === name)
+const members = (name) => Object.fromEntries(named(name).members.map((member) => [member.name.text, member.type.getText(declared)]))
+const union = (name) => named(name).type.types.map((type) => type.literal.text)
+
+test('the options are those of the table, with their types', () => {
+  const types = { Duration: 'Time | null', Flag: 'boolean | null', Count: 'number | null', Word: 'string | null' }
+  const table = (scope) =>
+    Object.fromEntries(
+      native
+        .options()
+        .filter((option) => option.scope === scope)
+        .map(({ name, type }) => [camel(name), types[type.split(' ')[0]]]),
+    )
+  const { signal, key, hold, context, ...attempt } = members('TryOptions')
+  assert.ok(signal && key && hold && context)
+  assert.deepEqual({ ...attempt, ...members('AcquireOptions') }, table('acquire'))
+  assert.deepEqual(members('LockDefaults'), table('lock'))
+  assert.deepEqual(members('ClientOptions'), table('client'))
+})
+
+test('the errors are those of the table', () => {
+  const kinds = native.errorKinds()
+  assert.deepEqual(union('ErrorKind'), kinds.map(({ name }) => name))
+  assert.deepEqual(union('LostReason'), native.lostReasons().map(({ name }) => name))
+  const classes = Object.values(redlatch).filter((value) => value.prototype instanceof redlatch.LockError)
+  assert.deepEqual(
+    classes.map(({ kind, retryable }) => [kind, retryable]),
+    kinds.map(({ name, retryable }) => [name, retryable]),
+  )
+  for (const errorClass of classes) {
+    const error = new errorClass('text', { lockName: 'a', cause: 1 })
+    assert.equal(redlatch[errorClass.name], errorClass)
+    assert.deepEqual([error.name, error.message, error.lockName, error.cause], [errorClass.name, 'text', 'a', 1])
+    assert.equal(error.code, `ERR_REDLATCH_${error.kind.toUpperCase()}`)
+    assert.equal(String(error), `${errorClass.name}: text`)
+  }
+  assert.deepEqual(
+    ['LockTimeoutError', 'LockCancelledError', 'NotOwnerError', 'LockLostError', 'NameNotClusterableError'].filter(
+      (name) => !(name in redlatch),
+    ),
+    [],
+  )
+})
+
+test('the counters are those of the core', () => {
+  assert.deepEqual(Object.keys(members('Stats')), Object.keys(context.client.stats()))
+})
+
+test('import and require give the same, and all of it is declared', async () => {
+  const imported = await import('../index.mjs')
+  assert.deepEqual(Object.keys(imported).sort(), Object.keys(redlatch).sort())
+  for (const [name, value] of Object.entries(redlatch)) assert.equal(imported[name], value, name)
+  const classes = declared.statements.filter(ts.isClassDeclaration).map((statement) => statement.name.text)
+  assert.deepEqual(classes.sort(), Object.keys(redlatch).sort())
+  for (const name of ['Client', 'Lock', 'Hold']) {
+    const members = named(name).members.filter((member) => member.name !== undefined && !ts.isConstructorDeclaration(member))
+    for (const { name: member, modifiers } of members) {
+      if (!ts.isIdentifier(member)) continue
+      const isStatic = modifiers?.some(({ kind }) => kind === ts.SyntaxKind.StaticKeyword)
+      assert.ok(member.text in (isStatic ? redlatch[name] : redlatch[name].prototype), `${name}.${member.text}`)
+    }
+  }
+})
+
+test('the declarations hold, and `await using` works when it is compiled', async () => {
+  const out = mkdtempSync(join(tmpdir(), 'redlatch-types-'))
+  try {
+    const compiled = await runNode([TSC, '-p', PACKAGE, '--noEmit', 'false', '--outDir', out])
+    assert.equal(compiled.code, 0, compiled.stdout)
+    mkdirSync(join(out, 'node_modules'))
+    symlinkSync(PACKAGE, join(out, 'node_modules', 'redlatch'))
+    const ran = await runNode([join(out, 'test/types/usage.js')], { REDLATCH_URL: context.url })
+    assert.deepEqual([ran.code, ran.stdout], [0, 'forced\ndone\n'], ran.stderr)
+  } finally {
+    rmSync(out, { recursive: true, force: true })
+  }
+})

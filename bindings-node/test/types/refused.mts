@@ -1,0 +1,18 @@
+// What the compiler must refuse.
+import { Client, Hold, Lock, LockTimeoutError } from 'redlatch'
+
+const client = new Client('redis://localhost')
+// @ts-expect-error unknown option
+client.lock('a', { leese: 5 })
+// @ts-expect-error no time
+client.lock('a', { lease: 'soon' })
+// @ts-expect-error only its lock makes a hold
+new Hold()
+// @ts-expect-error only its client makes a lock
+new Lock()
+// @ts-expect-error a try does not wait
+void client.lock('a').tryAcquire({ wait: 5 })
+// @ts-expect-error no such event
+client.on('gone', () => {})
+// @ts-expect-error only a lost hold has a reason
+void new LockTimeoutError('a').reason

@@ -1,0 +1,49 @@
+// Compiled and run by types.test.ts's sibling types.test.js: every part of the declared interface, as a user writes it.
+import { strict as assert } from 'node:assert'
+import { Client, type Hold, LockError, LockLostError, LockTimeoutError, type LostReason } from 'redlatch'
+
+async function main(): Promise<void> {
+  await using client: Client = await Client.connect({ watchdogLease: '30s', fencing: true, clientName: 'types' })
+  client.on('lost', (error) => console.log(error.reason satisfies LostReason))
+  client.on('event', ({ kind, level, lockName, text }) => void [kind, level, lockName?.length, text])
+  const lock = client.lock('types', { lease: null, context: true })
+  let kept: Hold
+  {
+    await using hold = await lock.acquire({ wait: 5000, signal: AbortSignal.timeout(10_000) })
+    kept = hold
+    const token: bigint | undefined = hold.fencingToken
+    assert.equal(typeof token, 'bigint')
+    hold.check()
+    await using inner = await hold.reenter({ wait: '5s' })
+    assert.equal(inner.holdCount, 2)
+    await hold.extend(60_000)
+    assert.equal(await lock.tryAcquire(), null)
+    assert.ok(hold.remaining > 0 && !hold.signal.aborted)
+  }
+  assert.equal(kept.isHeld, false)
+  const answer: number = await lock.using({ key: 1n }, async (hold) => hold.holdCount)
+  const name: string = await lock.using((hold) => hold.name)
+  assert.deepEqual([answer, name], [1, lock.name])
+  assert.equal((await lock.holder())?.owner, undefined)
+
+  {
+    await using lost = await lock.acquire()
+    assert.equal(await lock.forceRelease(), true)
+    assert.equal(await lost.release(), false)
+  }
+  try {
+    await using hold = await lock.acquire()
+    await lock.acquire({ wait: 0, lease: 1000 })
+    assert.fail(`${hold.name} was acquired twice`)
+  } catch (error) {
+    if (!(error instanceof LockTimeoutError)) throw error
+    assert.ok(error instanceof LockError && !(error instanceof LockLostError))
+    assert.deepEqual([error.code, error.kind, error.retryable], ['ERR_REDLATCH_TIMEOUT', 'timeout', true])
+  }
+  assert.equal(await lock.isLocked(), false)
+  const unreleased: string[] = await client.close(1000)
+  assert.equal(unreleased.length + client.stats().eventsDropped, 0)
+  console.log('done')
+}
+
+void main()
