@@ -4,7 +4,7 @@ SHELL := bash
 REPEAT ?= 1
 PHASES ?=
 
-.PHONY: help setup build demo test bench lint fmt docs dist clean \
+.PHONY: help setup build demo test conformance bench lint fmt docs dist clean \
 	test-rust test-python test-node test-c test-conformance test-docs test-demo test-dist
 
 help: ## this list
@@ -25,8 +25,11 @@ test: setup ## all tests; REPEAT=10 runs them ten times beside a CPU load, PHASE
 test-rust test-python test-node test-c test-conformance test-docs test-demo test-dist: test-%: setup
 	@scripts/test --repeat $(REPEAT) $*
 
+conformance: build ## every scenario in every language and against real Redisson; writes conformance/REPORT.md
+	@. scripts/env.sh && python conformance/run.py --report conformance/REPORT.md
+
 bench: setup ## the benchmark programs of every language against a server of their own
-	@scripts/bench
+	@. scripts/env.sh && python scripts/bench
 
 lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
 	@scripts/lint

@@ -1,0 +1,157 @@
+// The workloads W1 to W5 for Node.js; see benches/README.md.
+import { readFileSync, writeFileSync } from 'node:fs'
+import { createInterface } from 'node:readline/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
+import { Client } from 'redlatch'
+
+const text = value => ({ type: 'string', default: value })
+const { values: args } = parseArgs({
+  options: {
+    peer: text(''), workload: text('W1'), url: text('redis://127.0.0.1:6379'), seconds: text('3'), warmup: text('0.3'),
+    tasks: text('64'), locks: text('10000'), 'lease-ms': text('30000'), 'cs-us': text('1000'), 'poll-ms': text(''),
+    id: text(''), 'ts-file': text(''), name: text('bench'), barrier: { type: 'boolean', default: false },
+  },
+})
+const tasks = Array.from({ length: Number(args.tasks) }, (_, number) => number)
+
+function status(name) {
+  const line = readFileSync('/proc/self/status', 'utf8').split('\n').find(each => each.startsWith(`${name}:`))
+  return Number(line.split(/\s+/)[1])
+}
+
+// The time in which a workload counts.
+async function open() {
+  if (args.barrier) {
+    console.log('READY')
+    const input = createInterface({ input: process.stdin })
+    await input.question('')
+    input.close()
+  }
+  const cpu = process.cpuUsage()
+  const begun = performance.now()
+  const end = begun + Number(args.seconds) * 1000
+  return {
+    isOpen: () => performance.now() < end,
+    left: () => Math.max(0, end - performance.now()),
+    report(figures) {
+      const used = process.cpuUsage(cpu)
+      const seconds = (performance.now() - begun) / 1000
+      console.log(JSON.stringify({ ...figures, seconds, cpu_s: (used.user + used.system) / 1e6 }))
+    },
+  }
+}
+
+function share(values, part) {
+  const sorted = Float64Array.from(values).sort()
+  return sorted[Math.round((sorted.length - 1) * part)] ?? 0
+}
+
+const sum = values => values.reduce((total, value) => total + value, 0)
+
+function jain(shares) {
+  const squares = sum(shares.map(value => value * value))
+  return squares ? sum(shares) ** 2 / (shares.length * squares) : 0
+}
+
+const client = await Client.connect(args.url, { watchdogLease: Number(args['lease-ms']) })
+const lockOf = name => client.lock(`${args.name}:${name}`)
+
+async function pair(lock) {
+  const hold = await lock.acquire()
+  await hold.release()
+}
+
+async function warm(lock) {
+  const end = performance.now() + Number(args.warmup) * 1000
+  while (performance.now() < end) await pair(lock)
+}
+
+const workloads = {
+  async W1() {
+    const lock = lockOf(1)
+    await warm(lock)
+    const window = await open()
+    const times = []
+    while (window.isOpen()) {
+      const begun = performance.now()
+      await pair(lock)
+      times.push((performance.now() - begun) * 1000)
+    }
+    window.report({ pairs: times.length, p50_us: share(times, 0.5), p99_us: share(times, 0.99), max_us: share(times, 1) })
+  },
+
+  async W2() {
+    await warm(lockOf('warm'))
+    const window = await open()
+    const pairs = await Promise.all(tasks.map(async number => {
+      const lock = lockOf(number)
+      let done = 0
+      for (; window.isOpen(); done++) await pair(lock)
+      return done
+    }))
+    window.report({ pairs: sum(pairs), threads: status('Threads') })
+  },
+
+  async W3() {
+    const lock = lockOf('w3')
+    const window = await open()
+    const lines = []
+    while (window.isOpen()) {
+      const hold = await lock.acquire({ wait: window.left() }).catch(() => null)
+      if (!hold) break
+      const acquired = process.hrtime.bigint()
+      await sleep(Number(args['cs-us']) / 1000)
+      const called = process.hrtime.bigint()
+      await hold.release()
+      lines.push(`${acquired} ${called} ${process.hrtime.bigint()}\n`)
+    }
+    if (args['ts-file']) writeFileSync(args['ts-file'], lines.join(''))
+    window.report({ acq: lines.length })
+  },
+
+  async W4() {
+    const window = await open()
+    let last = -1
+    const waits = []
+    const results = await Promise.all(tasks.map(async number => {
+      const lock = lockOf('one')
+      let acquired = 0
+      let handed = 0
+      while (window.isOpen()) {
+        const begun = performance.now()
+        const hold = await lock.acquire({ wait: window.left() }).catch(() => null)
+        waits.push(performance.now() - begun)
+        if (!hold) break
+        acquired++
+        handed += last === number ? 0 : 1
+        last = number
+        await hold.release()
+      }
+      return [acquired, handed]
+    }))
+    const shares = results.map(([acquired]) => acquired)
+    window.report({
+      acq: sum(shares), handoffs: sum(results.map(([, handed]) => handed)), jain: jain(shares),
+      max_wait_ms: share(waits, 1), p99_wait_ms: share(waits, 0.99),
+    })
+  },
+
+  async W5() {
+    const before = status('VmRSS')
+    const begun = performance.now()
+    const holds = []
+    for (let number = 0; number < Number(args.locks); number++) holds.push(await lockOf(number).acquire())
+    const taken = (performance.now() - begun) / 1000
+    const window = await open()
+    await sleep(Number(args.seconds) * 1000)
+    window.report({
+      locks: holds.filter(hold => hold.isHeld).length, rss_before_kb: before, rss_after_kb: status('VmRSS'),
+      threads: status('Threads'), acquire_s: taken,
+    })
+  },
+}
+
+await workloads[args.workload]()
+// Whoever measures cleans up; ten thousand releases would only be in the way.
+process.exit(0)

@@ -1,0 +1,285 @@
+"""The workloads W1 to W5 for Python, with threads or (--peer aio) with asyncio; see benches/README.md."""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redlatch
+from redlatch import aio
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer", default="threads", choices=["threads", "aio"])
+    parser.add_argument("--workload", required=True, choices=["W1", "W2", "W3", "W4", "W5"])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--warmup", type=float, default=0.3)
+    parser.add_argument("--tasks", type=int, default=64)
+    parser.add_argument("--locks", type=int, default=10_000)
+    parser.add_argument("--lease-ms", type=int, default=30_000)
+    parser.add_argument("--cs-us", type=int, default=1_000)
+    parser.add_argument("--poll-ms")
+    parser.add_argument("--id")
+    parser.add_argument("--ts-file", type=Path)
+    parser.add_argument("--name", default="bench")
+    parser.add_argument("--barrier", action="store_true")
+    return parser.parse_args()
+
+
+def usage() -> tuple[float, int, int]:
+    """CPU seconds, resident kilobytes and threads of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return used.ru_utime + used.ru_stime, int(fields["VmRSS"].split()[0]), int(fields["Threads"])
+
+
+class Window:
+    """The time in which a workload counts."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.barrier:
+            print("READY", flush=True)
+            sys.stdin.readline()
+        self.cpu = usage()[0]
+        self.begun = time.monotonic()
+        self.end = self.begun + args.seconds
+
+    def left(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+    def is_open(self) -> bool:
+        return time.monotonic() < self.end
+
+    def report(self, **figures: float) -> None:
+        figures |= {"seconds": time.monotonic() - self.begun, "cpu_s": usage()[0] - self.cpu}
+        print(json.dumps(figures), flush=True)
+
+
+def share(values: list[float], part: float) -> float:
+    return sorted(values)[round((len(values) - 1) * part)] if values else 0.0
+
+
+def jain(shares: list[int]) -> float:
+    squares = sum(value * value for value in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+def latencies(times: list[float]) -> dict[str, float]:
+    micros = [value * 1e6 for value in times]
+    figures = {"pairs": len(micros), "p50_us": share(micros, 0.5), "p99_us": share(micros, 0.99)}
+    return figures | {"max_us": max(micros, default=0.0)}
+
+
+def fairness(results: list[tuple[int, int, list[float]]]) -> dict[str, float]:
+    """What the callers of W4 report: acquisitions, hand-overs, waits."""
+    waits = [wait * 1000 for _, _, each in results for wait in each]
+    counts = [acquired for acquired, _, _ in results]
+    figures = {"acq": sum(counts), "handoffs": sum(handed for _, handed, _ in results), "jain": jain(counts)}
+    return figures | {"max_wait_ms": max(waits, default=0.0), "p99_wait_ms": share(waits, 0.99)}
+
+
+class Threads:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.client = redlatch.Client(args.url, watchdog_lease=args.lease_ms / 1000).connect()
+
+    def lock(self, name: object) -> redlatch.Lock:
+        return self.client.lock(f"{self.args.name}:{name}")
+
+    def warm(self, lock: redlatch.Lock) -> None:
+        end = time.monotonic() + self.args.warmup
+        while time.monotonic() < end:
+            lock.acquire()
+            lock.release()
+
+    def each(self, work: Callable[[int], Any]) -> list[Any]:
+        """Runs `work` in every one of the threads; what they return."""
+        results: list[Any] = []
+        threads = [threading.Thread(target=lambda n=n: results.append(work(n))) for n in range(self.args.tasks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def w1(self) -> None:
+        lock, times = self.lock(1), []
+        self.warm(lock)
+        window = Window(self.args)
+        while window.is_open():
+            begun = time.perf_counter()
+            lock.acquire()
+            lock.release()
+            times.append(time.perf_counter() - begun)
+        window.report(**latencies(times))
+
+    def w2(self) -> None:
+        self.warm(self.lock("warm"))
+        window = Window(self.args)
+
+        def work(number: int) -> int:
+            lock, pairs = self.lock(number), 0
+            while window.is_open():
+                lock.acquire()
+                lock.release()
+                pairs += 1
+            return pairs
+
+        pairs = sum(self.each(work))
+        window.report(pairs=pairs, threads=self.args.tasks + usage()[2])
+
+    def w3(self) -> None:
+        lock, lines = self.lock("w3"), []
+        window = Window(self.args)
+        while window.is_open() and lock.acquire(timeout=window.left()):
+            acquired = time.monotonic_ns()
+            time.sleep(self.args.cs_us / 1e6)
+            called = time.monotonic_ns()
+            lock.release()
+            lines.append(f"{acquired} {called} {time.monotonic_ns()}\n")
+        if self.args.ts_file:
+            self.args.ts_file.write_text("".join(lines))
+        window.report(acq=len(lines))
+
+    def w4(self) -> None:
+        window, last = Window(self.args), [-1]
+
+        def work(number: int) -> tuple[int, int, list[float]]:
+            lock, acquired, handed, waits = self.lock("one"), 0, 0, []
+            while window.is_open():
+                begun = time.perf_counter()
+                won = lock.acquire(timeout=window.left())
+                waits.append(time.perf_counter() - begun)
+                if not won:
+                    break
+                acquired += 1
+                handed += last[0] != number
+                last[0] = number
+                lock.release()
+            return acquired, handed, waits
+
+        window.report(**fairness(self.each(work)))
+
+    def w5(self) -> None:
+        before, begun = usage()[1], time.monotonic()
+        locks = [self.lock(number) for number in range(self.args.locks)]
+        for lock in locks:
+            lock.acquire()
+        taken = time.monotonic() - begun
+        window = Window(self.args)
+        time.sleep(self.args.seconds)
+        held = sum(lock.owned() for lock in locks)
+        _, rss, count = usage()
+        window.report(locks=held, rss_before_kb=before, rss_after_kb=rss, threads=count, acquire_s=taken)
+
+
+class Tasks:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.client = aio.Client(args.url, watchdog_lease=args.lease_ms / 1000)
+
+    def lock(self, name: object) -> aio.Lock:
+        return self.client.lock(f"{self.args.name}:{name}")
+
+    async def warm(self, lock: aio.Lock) -> None:
+        await self.client.connect()
+        end = time.monotonic() + self.args.warmup
+        while time.monotonic() < end:
+            await lock.acquire()
+            await lock.release()
+
+    async def w1(self) -> None:
+        lock, times = self.lock(1), []
+        await self.warm(lock)
+        window = Window(self.args)
+        while window.is_open():
+            begun = time.perf_counter()
+            await lock.acquire()
+            await lock.release()
+            times.append(time.perf_counter() - begun)
+        window.report(**latencies(times))
+
+    async def w2(self) -> None:
+        await self.warm(self.lock("warm"))
+        window = Window(self.args)
+
+        async def work(number: int) -> int:
+            lock, pairs = self.lock(number), 0
+            while window.is_open():
+                await lock.acquire()
+                await lock.release()
+                pairs += 1
+            return pairs
+
+        pairs = await asyncio.gather(*(work(number) for number in range(self.args.tasks)))
+        window.report(pairs=sum(pairs), threads=usage()[2])
+
+    async def w3(self) -> None:
+        lock, lines = self.lock("w3"), []
+        await self.client.connect()
+        window = Window(self.args)
+        while window.is_open() and await lock.acquire(timeout=window.left()):
+            acquired = time.monotonic_ns()
+            await asyncio.sleep(self.args.cs_us / 1e6)
+            called = time.monotonic_ns()
+            await lock.release()
+            lines.append(f"{acquired} {called} {time.monotonic_ns()}\n")
+        if self.args.ts_file:
+            self.args.ts_file.write_text("".join(lines))
+        window.report(acq=len(lines))
+
+    async def w4(self) -> None:
+        await self.client.connect()
+        window, last = Window(self.args), [-1]
+
+        async def work(number: int) -> tuple[int, int, list[float]]:
+            lock, acquired, handed, waits = self.lock("one"), 0, 0, []
+            while window.is_open():
+                begun = time.perf_counter()
+                won = await lock.acquire(timeout=window.left())
+                waits.append(time.perf_counter() - begun)
+                if not won:
+                    break
+                acquired += 1
+                handed += last[0] != number
+                last[0] = number
+                await lock.release()
+            return acquired, handed, waits
+
+        window.report(**fairness(list(await asyncio.gather(*(work(n) for n in range(self.args.tasks))))))
+
+    async def w5(self) -> None:
+        await self.client.connect()
+        before, begun = usage()[1], time.monotonic()
+        locks = [self.lock(number) for number in range(self.args.locks)]
+        for lock in locks:
+            await lock.acquire()
+        taken = time.monotonic() - begun
+        window = Window(self.args)
+        await asyncio.sleep(self.args.seconds)
+        held = sum(lock.owned() for lock in locks)
+        _, rss, count = usage()
+        window.report(locks=held, rss_before_kb=before, rss_after_kb=rss, threads=count, acquire_s=taken)
+
+
+def main() -> None:
+    args = arguments()
+    if args.peer == "aio":
+        asyncio.run(getattr(Tasks(args), args.workload.lower())())
+    else:
+        getattr(Threads(args), args.workload.lower())()
+    # Whoever measures cleans up; ten thousand releases would only be in the way.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
