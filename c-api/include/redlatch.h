@@ -155,9 +155,6 @@ typedef struct redlatch_lock redlatch_lock;
  */
 typedef struct redlatch_options redlatch_options;
 
-/** Why a hold was lost: one of REDLATCH_LOST_EXPIRED and the like. */
-typedef int32_t redlatch_lost_reason;
-
 /** What became of a call: REDLATCH_OK or the number of an error. */
 typedef int32_t redlatch_status;
 
@@ -170,6 +167,9 @@ typedef void (*redlatch_event_fn)(void *user,
                                   const char *kind,
                                   const char *lock,
                                   const char *text);
+
+/** Why a hold was lost: one of REDLATCH_LOST_EXPIRED and the like. */
+typedef int32_t redlatch_lost_reason;
 
 /**
  * Told once that owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
@@ -185,27 +185,6 @@ typedef void (*redlatch_lost_fn)(void *user,
 extern "C" {
 #endif // __cplusplus
 
-/**
- * The text of the calling thread's last failure, "" if none of its calls has failed. Valid until
- * another call of this thread fails. It never contains a password.
- */
-const char *redlatch_last_error(void);
-
-/** Why the hold was lost, if the calling thread's last failure was REDLATCH_LOST; else 0. */
-redlatch_lost_reason redlatch_last_lost_reason(void);
-
-/** The name of a status, as in every language: "timeout", "not_owner", ... Static, never NULL. */
-const char *redlatch_status_name(redlatch_status status);
-
-/** The name of a reason for a loss: "expired", "deleted", ... Static, never NULL. */
-const char *redlatch_lost_reason_name(redlatch_lost_reason reason);
-
-/** Whether the same call can succeed later without changing anything. */
-bool redlatch_status_retryable(redlatch_status status);
-
-/** The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the header. */
-const char *redlatch_version(void);
-
 /** Makes an empty set of options. Free it with redlatch_options_free(). */
 redlatch_status redlatch_options_new(redlatch_options **options);
 
@@ -217,6 +196,12 @@ redlatch_status redlatch_options_new(redlatch_options **options);
 redlatch_status redlatch_options_set(redlatch_options *options,
                                      const char *name,
                                      const char *value);
+
+/**
+ * The names of all options there are, one for each index from 0; NULL after the last. Those of a single
+ * acquisition, which are parameters in C, come last. Static.
+ */
+const char *redlatch_options_name(size_t index);
 
 /** Frees a set of options; NULL is allowed. */
 void redlatch_options_free(redlatch_options *options);
@@ -263,6 +248,9 @@ redlatch_status redlatch_client_on_event(redlatch_client *client,
 redlatch_status redlatch_client_stats(redlatch_client *client,
                                       const char *name,
                                       uint64_t *count);
+
+/** The names of all counters there are, one for each index from 0; NULL after the last. Static. */
+const char *redlatch_client_stats_name(size_t index);
 
 /**
  * A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never read,
@@ -412,6 +400,27 @@ redlatch_status redlatch_client_next_event(redlatch_client *client,
                                            uint64_t *tag,
                                            redlatch_status *result,
                                            uint64_t *token);
+
+/**
+ * The text of the calling thread's last failure, "" if none of its calls has failed. Valid until
+ * another call of this thread fails. It never contains a password.
+ */
+const char *redlatch_last_error(void);
+
+/** Why the hold was lost, if the calling thread's last failure was REDLATCH_LOST; else 0. */
+redlatch_lost_reason redlatch_last_lost_reason(void);
+
+/** The name of a status, as in every language: "timeout", "not_owner", ... Static, never NULL. */
+const char *redlatch_status_name(redlatch_status status);
+
+/** The name of a reason for a loss: "expired", "deleted", ... Static, never NULL. */
+const char *redlatch_lost_reason_name(redlatch_lost_reason reason);
+
+/** Whether the same call can succeed later without changing anything. */
+bool redlatch_status_retryable(redlatch_status status);
+
+/** The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the header. */
+const char *redlatch_version(void);
 
 #ifdef __cplusplus
 }  // extern "C"

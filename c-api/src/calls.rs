@@ -4,6 +4,8 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -12,8 +14,8 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use redlatch::{Error, ErrorKind, Result};
 
 thread_local! {
-    /// Whether this thread is inside a function of the program that a [`Slot`] called.
-    static CALLING: Cell<bool> = const { Cell::new(false) };
+    /// The slot whose function this thread is in.
+    static CALLING: Cell<*const ()> = const { Cell::new(ptr::null()) };
 }
 
 /// What C gave to get back.
@@ -49,7 +51,7 @@ impl<F: Copy> Slot<F> {
     pub(crate) fn set(&self, function: Option<F>, user: *mut c_void) {
         let mut state = self.state();
         state.function = function.map(|function| (function, User(user)));
-        while state.running && !CALLING.get() {
+        while state.running && CALLING.get() != ptr::from_ref(self).cast() {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -64,9 +66,9 @@ impl<F: Copy> Slot<F> {
         let Some((function, User(user))) = state.function else { return };
         state.running = true;
         drop(state);
-        CALLING.set(true);
+        CALLING.set(ptr::from_ref(self).cast());
         call(function, user);
-        CALLING.set(false);
+        CALLING.set(ptr::null());
         self.state().running = false;
         self.idle.notify_all();
     }
@@ -127,6 +129,7 @@ impl Drop for Calls {
 
 fn work(jobs: &Receiver<Job>) {
     while let Ok(Some(job)) = jobs.recv() {
-        job();
+        // A fault in one job must not end the others.
+        let _ = catch_unwind(AssertUnwindSafe(job));
     }
 }

@@ -4,15 +4,15 @@ use std::env;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redlatch::{Client, Error, ErrorKind, Level, OptionValue, Result, read_duration};
+use redlatch::{Client, Error, ErrorKind, Level, OptionValue, Result, Stats, read_duration};
 
 use crate::arguments::{Out, handle, shared, taken, text};
 use crate::calls::{Caller, Calls, Slot};
 use crate::events::Events;
 use crate::options::{optional, redlatch_options};
-use crate::status::{quiet_panics, redlatch_status, status};
+use crate::status::{Names, quiet_panics, redlatch_status, status, value};
 
 /// For redlatch_client_close(): as long as the option close_limit says.
 pub const REDLATCH_CLOSE_LIMIT: i64 = -1;
@@ -83,12 +83,10 @@ impl redlatch_client {
     }
 
     fn close(&self, limit: Option<Duration>) -> Result<()> {
-        let (closing, limit) = match limit {
-            Some(limit) => (self.core.close_within(limit), limit),
-            None => (self.core.close(), Duration::ZERO),
-        };
-        let left = closing.wait()?;
-        self.core.join(limit);
+        let began = Instant::now();
+        let limit = limit.unwrap_or_else(|| self.core.close_limit());
+        let left = self.core.close_within(limit).wait()?;
+        self.core.join(limit.saturating_sub(began.elapsed()));
         if left.is_empty() {
             return Ok(());
         }
@@ -233,6 +231,14 @@ pub unsafe extern "C" fn redlatch_client_stats(
         out.put(*count);
         Ok(())
     })
+}
+
+/// The names of all counters there are, one for each index from 0; NULL after the last. Static.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_client_stats_name(index: usize) -> *const c_char {
+    static NAMES: Names = Names::new();
+    let all = || Stats::default().entries().into_iter().map(|(name, _)| name).collect();
+    value(ptr::null(), || Ok(NAMES.get(index, all)))
 }
 
 /// A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never read,

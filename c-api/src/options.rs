@@ -4,10 +4,10 @@ use std::ffi::c_char;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redlatch::{Client, LockOptions, OptionValue, Result};
+use redlatch::{Client, LockOptions, OptionValue, Result, all_options};
 
 use crate::arguments::{Out, handle, shared, taken, text};
-use crate::status::{redlatch_status, status};
+use crate::status::{Names, redlatch_status, status, value};
 
 /// A set of options, each a name and a value. May be used from any thread, by several at once, and
 /// for any number of clients and locks; later changes do not reach these.
@@ -74,6 +74,14 @@ pub unsafe extern "C" fn redlatch_options_set(
         set.push((name.to_owned(), value.map(str::to_owned)));
         Ok(())
     })
+}
+
+/// The names of all options there are, one for each index from 0; NULL after the last. Those of a single
+/// acquisition, which are parameters in C, come last. Static.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_options_name(index: usize) -> *const c_char {
+    static NAMES: Names = Names::new();
+    value(ptr::null(), || Ok(NAMES.get(index, || all_options().map(|option| option.name).collect())))
 }
 
 /// Frees a set of options; NULL is allowed.

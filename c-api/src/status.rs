@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::ptr;
+use std::sync::{Once, OnceLock};
 
 use redlatch::{Error, ErrorKind, LostReason, Result};
 
@@ -94,6 +95,20 @@ macro_rules! c_names {
 fn find(name: Option<&'static [u8; 32]>) -> *const c_char {
     let name = name.map(|name| CStr::from_bytes_until_nul(name).unwrap_or_default());
     name.unwrap_or(c"unknown").as_ptr()
+}
+
+/// A table of the core as C reads it: by index, until NULL.
+pub(crate) struct Names(OnceLock<Vec<CString>>);
+
+impl Names {
+    pub(crate) const fn new() -> Self {
+        Names(OnceLock::new())
+    }
+
+    pub(crate) fn get(&self, index: usize, all: fn() -> Vec<&'static str>) -> *const c_char {
+        let texts = || all().into_iter().map(|name| CString::new(name).unwrap_or_default()).collect();
+        self.0.get_or_init(texts).get(index).map_or(ptr::null(), |name| name.as_ptr())
+    }
 }
 
 /// The text of the calling thread's last failure, "" if none of its calls has failed. Valid until

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use redlatch::{ErrorKind, LostReason};
 
 /// The order of the header.
-const SOURCES: &[&str] = &["status", "options", "client", "lock", "events"];
+const SOURCES: &[&str] = &["options", "client", "lock", "events", "status"];
 
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

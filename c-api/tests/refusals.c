@@ -226,5 +226,27 @@ static void unknown_numbers(void)
     CHECK(strcmp(redlatch_version(), REDLATCH_VERSION) == 0);
 }
 
+/* Every name that is listed is known, and the other way round. */
+static void lists_of_names(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_options *options = options_of("fencing", "true");
+    uint64_t count;
+    size_t i;
+    int fencing = 0;
+
+    for (i = 0; redlatch_client_stats_name(i) != NULL; i++)
+        CHECK_OK(redlatch_client_stats(client, redlatch_client_stats_name(i), &count));
+    CHECK(i > 5 && redlatch_client_stats_name((size_t)-1) == NULL);
+    for (i = 0; redlatch_options_name(i) != NULL; i++) {
+        fencing += strcmp(redlatch_options_name(i), "fencing") == 0;
+        if (strcmp(redlatch_options_name(i), "wait") != 0) /* a parameter of acquire */
+            CHECK_OK(redlatch_options_set(options, redlatch_options_name(i), NULL));
+    }
+    CHECK(i > 5 && fencing == 1);
+    redlatch_options_free(options);
+    close_client(client);
+}
+
 MAIN(TEST(urls), TEST(servers), TEST(options), TEST(names), TEST(times), TEST(data_of_others), TEST(nulls),
-     TEST(unknown_numbers))
+     TEST(unknown_numbers), TEST(lists_of_names))

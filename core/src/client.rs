@@ -180,6 +180,11 @@ impl Client {
         }
     }
 
+    /// The option `close_limit`.
+    pub fn close_limit(&self) -> Duration {
+        self.0.options.close_limit
+    }
+
     /// Closes within the option `close_limit`; see [`close_within`](Client::close_within).
     pub fn close(&self) -> Operation<Vec<String>> {
         self.close_within(self.0.options.close_limit)

@@ -393,6 +393,7 @@ static void perform_on_lock(const struct request *request, const char *op, int64
 static void hello(int64_t id)
 {
     int32_t n;
+    size_t option;
     const char *between = "";
     flockfile(stdout);
     printf("{\"id\": %lld, \"status\": \"ok\", \"language\": \"c\", \"version\": \"%s\", \"errors\": {", (long long)id,
@@ -408,7 +409,10 @@ static void hello(int64_t id)
             printf("%s\"%s\": %d", between, redlatch_lost_reason_name(n), n);
             between = ", ";
         }
-    puts("}}");
+    printf("}, \"options\": [");
+    for (option = 0; redlatch_options_name(option) != NULL; option++)
+        printf("%s\"%s\"", option == 0 ? "" : ", ", redlatch_options_name(option));
+    puts("]}");
     fflush(stdout);
     funlockfile(stdout);
 }
