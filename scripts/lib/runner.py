@@ -129,42 +129,44 @@ def bindings() -> list[str]:
 def phases() -> list[Phase]:
     cargo_test = ["cargo", "test", "--workspace", *bindings(), "--no-fail-fast"]
     languages = ["bindings-python/pyproject.toml", "bindings-node/package.json", "c-api/Makefile"]
+    build = "scripts/build"
+    everything = [[build, face] for face in ("rust", "python", "node", "c")]
     return [
         Phase("rust", ["core/Cargo.toml"], [[*cargo_test, "--no-run"]], [(cargo_test, cargo)]),
         Phase(
             "python",
             ["bindings-python/pyproject.toml"],
-            [["scripts/build", "python"]],
+            [[build, "python"]],
             [(["python", "-m", "pytest", "-rsx", "bindings-python/tests"], pytest)],
         ),
         Phase(
             "node",
             ["tool node", "tool npm", "bindings-node/package.json"],
-            [["scripts/build", "node"]],
+            [[build, "node"]],
             [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
         ),
         Phase(
             "c",
             ["tool make", "c-api/Cargo.toml", "c-api/Makefile"],
-            [["scripts/build", "c"]],
+            [[build, "c"]],
             [(["make", "-s", "-C", "c-api", "test"], plain)],
         ),
         Phase(
             "conformance",
             ["tool node", "tool java", "tool mvn", "conformance/run.py", *languages],
-            [["scripts/build"]],
+            everything,
             [(["python", "conformance/run.py"], conformance)],
         ),
         Phase(
             "docs",
             ["tool node", "README.md", *languages],
-            [["scripts/build"]],
+            everything,
             [(["scripts/test-docs"], plain)],
         ),
         Phase(
             "demo",
             ["tool node", "examples/flash_sale.py", *languages],
-            [["scripts/build"]],
+            everything,
             [(["scripts/with-server", "python", "examples/flash_sale.py"], demo)],
         ),
         Phase(
@@ -278,6 +280,7 @@ def main() -> int:
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     ready: list[Phase] = []
+    done: list[list[str]] = []  # several phases need the same things built
     for phase in table:
         if asked.phase and phase.name not in asked.phase:
             continue
@@ -288,8 +291,9 @@ def main() -> int:
         began = time.monotonic()
         built = Counts()
         for command in phase.build:
-            if not built.failed:
+            if not built.failed and command not in done:
                 built.add(run(command, LOGS / f"{phase.name}-build.log"))
+                done.append(command)
         total.add(built)
         rows.append(f"{'build ' + phase.name:<20}{time.monotonic() - began:>8.1f} s")
         if built.failed:
