@@ -130,10 +130,10 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   /** What the client has done so far. */
   stats(): Stats
   /**
-   * Releases what is held, ends what waits, and stops, within `limit` milliseconds; gives the names of the locks that
-   * could not be released (they end with their leases).
+   * Releases what is held, ends what waits, and stops, within `limit` or the option `closeLimit`; gives the names of the
+   * locks that could not be released (they end with their leases). Closing twice is no error.
    */
-  close(limit?: number): Promise<string[]>
+  close(limit?: Time): Promise<string[]>
   [Symbol.asyncDispose](): Promise<void>
 }
 
@@ -178,11 +178,14 @@ export class Hold implements AsyncDisposable {
   check(): void
   /** Holds the lock once more, as the same owner. */
   reenter(options?: ReenterOptions): Promise<Hold>
-  /** Makes the lock live at least so many milliseconds from now. */
-  extend(lease: number): Promise<void>
-  /** Gives the lock back: true, or false if it had been lost. Calling it again gives the same. */
+  /** Makes the lock live at least so long from now; never shortens it. */
+  extend(lease: Time): Promise<void>
+  /**
+   * Gives the lock back: true, or false if it had been lost. Calling it again gives the same. Rejects with
+   * UnavailableError if the server did not confirm; the lock then ends with its lease at the latest.
+   */
   release(): Promise<boolean>
-  /** Releases; a loss is told by the client's event `lost`. */
+  /** Releases, for `await using`. That it had been lost is no error here: the client's event `lost` tells. */
   [Symbol.asyncDispose](): Promise<void>
 }
 

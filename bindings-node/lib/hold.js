@@ -1,5 +1,6 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
+const { inspect } = require('node:util')
 const { LockLostError, internal } = require('./errors.js')
 const { Failed, answerTo, border, holds, resultOf } = require('./border.js')
 const { plain } = require('./options.js')
@@ -27,23 +28,30 @@ class State {
   }
 }
 
-// A Hold was garbage-collected. If it had not been released, it ends with its lease.
-const collected = new FinalizationRegistry(({ id, name }) => {
+// A Hold was garbage-collected. If it was neither released nor lost, it ends with its lease.
+const collected = new FinalizationRegistry(({ id, lock, loss }) => {
   holds.delete(id)
-  if (border.abandon(id) !== true) return
-  const text = `a hold of the lock ${JSON.stringify(name)} was garbage-collected without release(); it ends with its lease`
+  if (border.abandon(id) !== true || loss !== undefined) return
+  const text = `a hold of the lock ${JSON.stringify(lock.name)} was garbage-collected without release(); it ends with its lease`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
 })
+
+// The state of a Hold; undefined for anything else.
+let stateOf
 
 class Hold {
   #state
   #token
 
+  static {
+    stateOf = (value) => (typeof value === 'object' && value !== null && #state in value ? value.#state : undefined)
+  }
+
   constructor(id, lock, client, token) {
     this.#state = new State(id, lock, client)
     this.#token = token
     holds.set(id, this.#state)
-    collected.register(this, { id, name: lock.name })
+    collected.register(this, this.#state)
   }
 
   get name() {
@@ -110,19 +118,10 @@ class Hold {
     await this.release()
   }
 
-  // The number by which the native part knows a hold.
-  static idOf(hold) {
-    return hold.#state.id
-  }
-
-  static isHold(value) {
-    return typeof value === 'object' && value !== null && #state in value
-  }
-
-  // The error of a hold that is known to be lost.
-  static lossOf(hold) {
-    return hold.#state.loss
+  [inspect.custom](_, options) {
+    const { name, isHeld, holdCount, fencingToken } = this
+    return `Hold ${inspect({ name, isHeld, holdCount, fencingToken }, options)}`
   }
 }
 
-module.exports = { Hold }
+module.exports = { Hold, stateOf }

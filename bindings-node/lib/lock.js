@@ -1,9 +1,10 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
+const { inspect } = require('node:util')
 const native = require('./native.js')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { resultOf } = require('./border.js')
-const { Hold } = require('./hold.js')
+const { Hold, stateOf } = require('./hold.js')
 const { shown, split } = require('./options.js')
 
 const OWN = ['signal', 'key', 'hold', 'context']
@@ -44,8 +45,9 @@ class Lock {
       return this.#native.acquire(keyOf(key), number, names, values)
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
-    if (!Hold.isHold(hold)) throw new InvalidArgumentError(`hold is ${shown(hold)}; give it a Hold`)
-    return this.#native.reenter(Hold.idOf(hold), names, values)
+    const state = stateOf(hold)
+    if (state === undefined) throw new InvalidArgumentError(`hold is ${shown(hold)}; give it a Hold`)
+    return this.#native.reenter(state.id, names, values)
   }
 
   async tryAcquire(options) {
@@ -74,7 +76,7 @@ class Lock {
       await releaseAfter(error, hold)
       throw error
     }
-    if (!(await hold.release())) throw Hold.lossOf(hold)
+    if (!(await hold.release())) throw stateOf(hold).loss
     return result
   }
 
@@ -89,6 +91,10 @@ class Lock {
   forceRelease() {
     return resultOf(this.#native.forceRelease())
   }
+
+  [inspect.custom](_, options) {
+    return `Lock ${inspect({ name: this.#name }, options)}`
+  }
 }
 
 // The error of the function comes first; that the hold was lost, or not released, is told as its cause.
@@ -96,7 +102,7 @@ async function releaseAfter(error, hold) {
   let cause
   try {
     if (await hold.release()) return
-    cause = Hold.lossOf(hold)
+    cause = stateOf(hold).loss
   } catch (failure) {
     cause = failure
   }

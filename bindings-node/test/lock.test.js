@@ -3,6 +3,7 @@
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')
+const { inspect } = require('node:util')
 const { Client, Hold, Lock, LockTimeoutError, NotOwnerError, InvalidArgumentError } = require('../index.js')
 const { freshName, shared, until } = require('./support/index.js')
 
@@ -198,4 +199,12 @@ test('stats count', async () => {
   const stats = context.client.stats()
   assert.ok(stats.acquired > 0 && stats.released > 0 && stats.connects > 0)
   assert.equal(typeof stats.eventsDropped, 'number')
+})
+
+test('holds and locks are shown with what matters', async () => {
+  const lock = context.client.lock('shown')
+  const hold = await lock.acquire()
+  assert.equal(inspect(lock), "Lock { name: 'shown' }")
+  assert.equal(inspect(hold), "Hold { name: 'shown', isHeld: true, holdCount: 1, fencingToken: undefined }")
+  await hold.release()
 })

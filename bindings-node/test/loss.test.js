@@ -5,7 +5,7 @@ const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { once } = require('node:events')
-const { Client, LockLostError } = require('../index.js')
+const { Client, LockLostError, UnavailableError } = require('../index.js')
 const { Server, aborted, freshName, shared, until } = require('./support/index.js')
 
 const context = shared()
@@ -208,4 +208,18 @@ test('a loss during a blocked event loop is seen at once by isHeld and check', a
   assert.throws(() => hold.check(), (error) => error.reason === 'expired')
   assert.equal((await aborted(hold.signal)).reason, 'expired')
   await hold.release()
+})
+
+test('a release that the server does not confirm is an error, once and in every scope', async () => {
+  const server = await Server.start()
+  const client = await Client.connect(server.url, { outage: 200 })
+  const [first, second] = await Promise.all([client.lock('a').acquire(), client.lock('b').acquire()])
+  await assert.rejects(
+    client.lock('c').using(() => server.stop()),
+    UnavailableError,
+  )
+  await assert.rejects(first.release(), UnavailableError)
+  await assert.rejects(first.release(), UnavailableError)
+  await assert.rejects(second[Symbol.asyncDispose](), UnavailableError)
+  await client.close(0)
 })
