@@ -184,6 +184,8 @@ struct Proxy {
     port: u16,
     mute: Arc<Mutex<Arc<AtomicBool>>>,
     accepted: Arc<AtomicUsize>,
+    /// How often something has been passed on, in either direction.
+    passed: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -191,18 +193,19 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let mute = Arc::new(Mutex::new(Arc::new(AtomicBool::new(false))));
-        let accepted = Arc::new(AtomicUsize::new(0));
-        let (switch, count) = (mute.clone(), accepted.clone());
+        let (accepted, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let (switch, count, passes) = (mute.clone(), accepted.clone(), passed.clone());
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else { return };
                 count.fetch_add(1, Ordering::SeqCst);
                 let (client, mute) = (client.unwrap(), switch.lock().unwrap().clone());
-                pass(client.try_clone().unwrap(), server.try_clone().unwrap(), mute.clone());
-                pass(server, client, mute);
+                let (up, down) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                pass(up, down, mute.clone(), passes.clone());
+                pass(server, client, mute, passes.clone());
             }
         });
-        Proxy { port, mute, accepted }
+        Proxy { port, mute, accepted, passed }
     }
 
     fn url(&self) -> String {
@@ -215,13 +218,14 @@ impl Proxy {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, mute: Arc<AtomicBool>) {
+fn pass(mut from: TcpStream, mut to: TcpStream, mute: Arc<AtomicBool>, passed: Arc<AtomicUsize>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(size @ 1..) = from.read(&mut buffer) {
             if !mute.load(Ordering::SeqCst) && to.write_all(&buffer[..size]).is_err() {
                 break;
             }
+            passed.fetch_add(1, Ordering::SeqCst);
         }
         let _ = to.shutdown(std::net::Shutdown::Both);
     });
@@ -657,6 +661,30 @@ fn a_server_that_cannot_be_reached_is_told() {
     let error = whole.ask(1, Request::Connect).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port());
+    let whole = Whole::start(&proxy.url());
+    whole.ask(1, Request::Inspect { name: name("n") }).unwrap();
+    signal(&server, Signal::SIGSTOP);
+    let before = proxy.passed.load(Ordering::SeqCst);
+    let answer = whole.send(2, Request::Inspect { name: name("n") });
+    while proxy.passed.load(Ordering::SeqCst) == before {
+        std::thread::yield_now();
+    }
+    let pid = Pid::from_raw(server.pid().try_into().unwrap());
+    let pause: Sink = Box::new(move |_| {
+        kill(pid, Signal::SIGCONT).unwrap();
+        // Longer than the call may take and than the connection may be silent.
+        std::thread::sleep(Duration::from_millis(2500));
+    });
+    whole.handle.send(Command::Request { id: 3, request: Request::Connect, sink: pause });
+    assert!(matches!(answer.recv_timeout(PATIENCE).unwrap(), Ok(Done::Inspected(None))));
+    let counters = &whole.shared.counters;
+    assert_eq!((counters.connects.get(), counters.unanswered.get(), counters.calls.get()), (1, 0, 2));
 }
 
 #[test]

@@ -98,10 +98,12 @@ impl Driver {
 
     async fn serve(&mut self) -> io::Result<()> {
         while !self.stopped {
-            let fired = poll_fn(|cx| self.gather(cx)).await?;
-            if fired {
+            poll_fn(|cx| self.gather(cx)).await?;
+            if self.is_overdue(clock::now()) {
                 // After a pause of the whole process everything looks overdue, while the answers lie
-                // in the sockets: let the connections read before anything is given up.
+                // in the sockets: let the connections read before anything is given up. The runtime
+                // looks at the sockets during the first yield and runs the connections in the second.
+                tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
                 if let Poll::Ready(Err(error)) = poll_fn(|cx| Poll::Ready(self.gather(cx))).await {
                     return Err(error);
@@ -112,8 +114,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes in all that has happened. Ready when there is something to do; true: the timer fired.
-    fn gather(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+    /// Takes in all that has happened. Ready when there is something to do.
+    fn gather(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let fired = match self.timer.poll_fired(cx) {
             Poll::Ready(Ok(())) => true,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -123,7 +125,12 @@ impl Driver {
         self.link.poll(cx, &mut self.news);
         self.subscriptions.poll(cx, &mut self.news);
         let something = fired || !self.letters.is_empty() || !self.news.is_empty();
-        if something || self.timer.is_late_for(self.due()) { Poll::Ready(Ok(fired)) } else { Poll::Pending }
+        if something || self.timer.is_late_for(self.due()) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Whether a connection may have to give something up.
+    fn is_overdue(&self, now: Moment) -> bool {
+        [self.link.next_wake(), self.subscriptions.next_wake()].into_iter().flatten().any(|due| due <= now)
     }
 
     /// When something has to be done, if nothing else happens.
