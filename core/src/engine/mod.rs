@@ -130,9 +130,9 @@ pub(crate) enum Outcome {
     /// demoted primary); such an error means that nothing was done.
     Refused { error: Error, passing: bool },
     /// It was sent and not answered within its limit, or the connection broke: it may run until
-    /// its not-after, which is `limit` after it was sent.
+    /// its not-after, which is `limit` after the engine handed it out.
     Unanswered,
-    /// It was not sent: there is no connection.
+    /// It was not sent and never will be: there is no connection, or it has no room.
     NotSent,
 }
 
@@ -156,7 +156,8 @@ pub(crate) enum Done {
 /// Everything the engine can want.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// Send this call; report an [`Input::Outcome`] at the latest `limit` from now.
+    /// Send this call; report an [`Input::Outcome`] at the latest `limit` from now. Its not-after,
+    /// if it carries one, is a lower bound of the server's clock now, and `limit`.
     Send { call: CallId, op: Op, limit: Duration },
     /// Have the channel of this name subscribed, and again after every gap, until told otherwise.
     Subscribe(Name),
@@ -166,9 +167,10 @@ pub(crate) enum Output {
     Complete { id: RequestId, result: Result<Done> },
     /// A hold with a re-entry key begins: local questions by key find it here.
     Opened(Arc<HoldCell>),
-    /// All levels of this hold are unwound; forget it.
+    /// All levels of this hold are unwound; forget it, but not a newer hold of the same key.
     Ended(Arc<HoldCell>),
-    /// Tell the watchers of this hold.
+    /// Tell the watchers of this hold. A hold that is being released is not told any more: its
+    /// release reports the loss.
     Lost(Arc<HoldCell>, LostReason),
     /// Something worth telling people.
     Event(Event),
@@ -370,7 +372,7 @@ impl Engine {
     }
 
     fn outcome(&mut self, call: CallId, outcome: Outcome) {
-        // A call whose purpose has gone (a lost hold, a cancelled question) is not in the table.
+        // Each call has one outcome; a second one is none of ours.
         let Some(Call { purpose, sent }) = self.calls.remove(&call) else {
             return;
         };

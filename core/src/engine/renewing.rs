@@ -82,19 +82,17 @@ impl Engine {
 
     /// The outcome of a renewal of these holds for these times.
     pub(super) fn renewed(&mut self, asked: &[(OwnerId, Duration)], sent: Moment, outcome: Outcome) {
+        let silent = matches!(outcome, Outcome::Unanswered | Outcome::NotSent);
         let results = match outcome {
             Outcome::Answered(Reply::Renewed(results)) if results.len() == asked.len() => results,
-            Outcome::Unanswered | Outcome::NotSent => {
-                return asked.iter().for_each(|(owner, _)| self.renewal_failed(*owner, true));
-            }
-            Outcome::Answered(_) | Outcome::Refused { .. } => vec![RenewReply::Failed; asked.len()],
+            _ => vec![RenewReply::Failed; asked.len()],
         };
         let mut again = Vec::new();
         for ((owner, ttl), result) in asked.iter().zip(results) {
             match result {
                 RenewReply::Kept => again.extend(self.renewal_kept(*owner, sent, *ttl)),
                 RenewReply::Gone(reason) => self.renewal_refused(*owner, reason),
-                RenewReply::Failed => self.renewal_failed(*owner, false),
+                RenewReply::Failed => again.extend(self.renewal_failed(*owner, silent)),
             }
         }
         self.renew_now(again);
@@ -120,12 +118,12 @@ impl Engine {
         }
     }
 
-    /// Tries again soon, until the deadline. `silent`: the server was not heard at all.
-    fn renewal_failed(&mut self, owner: OwnerId, silent: bool) {
+    /// Tries again soon, until the deadline. `silent`: the server was not heard at all. Returns the
+    /// hold if it is to be renewed now, because of what happened meanwhile (a new connection, say).
+    fn renewal_failed(&mut self, owner: OwnerId, silent: bool) -> Option<OwnerId> {
         let retry = self.now.after(self.jitter.retry());
-        let Some(hold) = self.holds.get_mut(&owner).filter(|hold| hold.phase == Phase::Held) else {
-            return;
-        };
+        let hold = self.holds.get_mut(&owner).filter(|hold| hold.phase == Phase::Held)?;
+        let again = std::mem::take(&mut hold.renewal.again);
         hold.renewal.in_flight = false;
         hold.renewal.due = Some(retry);
         hold.renewal.silent = silent;
@@ -135,6 +133,7 @@ impl Engine {
             self.event("renewal_failed", EventLevel::Warn, &name, text);
         }
         self.arm_hold(owner);
+        again.then_some(owner)
     }
 
     /// After a reconnect every hold is looked at: that tells about losses and arms tracking again.

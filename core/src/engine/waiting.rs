@@ -21,7 +21,9 @@ pub(super) struct Queue {
     /// Holds that are not unwound yet.
     pub(super) holds: Vec<OwnerId>,
     attempt: Attempt,
-    channel: Channel,
+    /// The channel is to be subscribed: wanted by the first waiter that finds the lock held
+    /// elsewhere, given up when nobody waits.
+    subscribed: bool,
     /// The last try that an invalidation caused.
     hinted: Option<Moment>,
 }
@@ -36,16 +38,6 @@ enum Attempt {
     InFlight { again: bool },
     /// Asleep until a wake-up or its timer.
     Parked,
-}
-
-/// The subscription of the name's channel: wanted by the first waiter that finds the lock held
-/// elsewhere, given up when nobody waits.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Channel {
-    #[default]
-    Unwanted,
-    Wanted,
-    Live,
 }
 
 /// A caller that waits for its first level.
@@ -178,8 +170,7 @@ impl Engine {
             return;
         };
         queue.attempt = Attempt::Idle;
-        if queue.channel != Channel::Unwanted {
-            queue.channel = Channel::Unwanted;
+        if std::mem::take(&mut queue.subscribed) {
             self.out.push(Output::Unsubscribe(name.clone()));
         }
         if queue.holds.is_empty() {
@@ -263,8 +254,8 @@ impl Engine {
         }
     }
 
-    /// Takes a waiter out of its queue and lets the next one on. Whatever its unanswered calls may
-    /// have acquired is released, if it may be ours still or `clean` says so.
+    /// Takes a waiter out of its queue and lets the next one on. What it may have acquired is
+    /// released: by calls without an answer, or by others if `clean` says so.
     fn remove_waiter(&mut self, id: RequestId, clean: bool) {
         let Some(waiter) = self.take_waiter(id) else {
             return;
@@ -338,7 +329,7 @@ impl Engine {
         let expires = timing::copy_expires(sent, timing::limit(waiter.lease()));
         waiter.unsettled = Some(expires);
         if waiter.answered {
-            return self.remove_waiter(id, true);
+            return self.remove_waiter(id, false);
         }
         if waiter.once() {
             let error = self.link.error().unwrap_or_else(|| {
@@ -400,10 +391,9 @@ impl Engine {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        if queue.channel == Channel::Unwanted {
+        if !std::mem::replace(&mut queue.subscribed, true) {
             // Confirmation brings the next try, which closes the gap between this reply and the
             // subscription; the timer below covers a channel that is never confirmed.
-            queue.channel = Channel::Wanted;
             self.out.push(Output::Subscribe(name.clone()));
         } else if again {
             return self.advance(name);
@@ -512,13 +502,7 @@ impl Engine {
     }
 
     pub(super) fn subscribed(&mut self, name: &Name) {
-        let Some(queue) = self.queues.get_mut(name) else {
-            return;
-        };
-        if queue.channel != Channel::Unwanted {
-            queue.channel = Channel::Live;
-            self.wake_head(name);
-        }
+        self.wake_head(name);
     }
 
     /// Waiting goes on by the holder's time and by recheck alone.

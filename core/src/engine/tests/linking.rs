@@ -147,15 +147,14 @@ fn outcomes_of_the_old_connection_may_come_after_the_new_one_is_up() {
     rig.input(down());
     rig.input(Input::Up);
     rig.nothing_sent();
+    // The new connection tracks nothing yet: the hold is looked at without a pause.
     rig.outcome(&renewal, Outcome::Unanswered);
+    let again = rig.sent();
+    rig.keep(&again);
     rig.outcome(&sent, Outcome::NotSent);
     rig.pass(ms(500));
-    for sent in rig.all_sent() {
-        match sent.op {
-            Op::Renew { .. } => rig.keep(&sent),
-            _ => rig.grant(&sent),
-        }
-    }
+    let sent = rig.sent();
+    rig.grant(&sent);
     rig.granted(id);
     assert!(rig.is_held(&held));
 }

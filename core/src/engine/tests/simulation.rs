@@ -8,6 +8,7 @@
 //! - the server's count is the number of levels whenever nothing is under way;
 //! - every request is answered exactly once, and never with `internal`;
 //! - a lock that was released is not on the server any more;
+//! - what nobody wants any more is released soon while nothing is wrong;
 //! - a free lock is not waited for longer than a recheck while nothing is wrong;
 //! - a deleted key is told soon while nothing is wrong;
 //! - at the end there is no key, no subscription, no timer, no call and nobody waits.
@@ -95,6 +96,11 @@ fn run_all(faults: Faults) {
 #[test]
 fn promises_are_kept_when_nothing_goes_wrong() {
     run_all(Faults::NONE);
+}
+
+#[test]
+fn promises_are_kept_when_messages_are_lost() {
+    run_all(Faults::MESSAGES);
 }
 
 #[test]

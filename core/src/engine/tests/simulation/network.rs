@@ -43,6 +43,9 @@ impl Faults {
         strangers: false,
     };
 
+    /// Only messages on channels get lost.
+    pub(super) const MESSAGES: Faults = Faults { lost_message: 500, ..Faults::NONE };
+
     /// Calls and messages get lost, or come late.
     pub(super) const LOSSES: Faults = Faults {
         lost_request: 50,

@@ -8,6 +8,7 @@ use super::Random;
 use super::callers::{Caller, Deed};
 use super::network::{Fate, Faults};
 use super::server::{Origin, Server, Uuid};
+use crate::engine::holding::Phase;
 use crate::engine::{CallId, Config, Done, Engine, Input, Outcome, Output, Request, RequestId};
 use crate::error::{Error, ErrorKind, LostReason, Result as Answer};
 use crate::event::Counters;
@@ -27,6 +28,10 @@ const PATIENCE: u64 = 1_100_000 + 250_000 + 10_000;
 /// How long after a deletion a holder may believe that it holds while nothing is wrong: a renewal,
 /// and one more if the first was lost.
 const TOLD: u64 = 300_000;
+
+/// How long something that nobody wants may stay while nothing is wrong: until the last copy that
+/// made it is dead, and a clean-up that had to be repeated.
+const GHOST: u64 = 220_000 + 300_000;
 
 /// A program with one engine. It keeps its place when it dies and is started again.
 struct Client {
@@ -125,6 +130,10 @@ pub(super) struct World {
     /// Since when a client waits for a lock that is free, for each client and name.
     waits: Vec<Option<u64>>,
     highest_token: BTreeMap<Name, u64>,
+    /// Since when nobody wants what an owner has.
+    ghosts: BTreeMap<(Uuid, OwnerId), u64>,
+    /// What a late renewal has let live on.
+    prolonged: BTreeSet<(Uuid, OwnerId)>,
     wrong: Option<String>,
     traced: bool,
     pub(super) trace: Vec<String>,
@@ -147,6 +156,8 @@ impl World {
             disturbed: 0,
             waits: Vec::new(),
             highest_token: BTreeMap::new(),
+            ghosts: BTreeMap::new(),
+            prolonged: BTreeSet::new(),
             wrong: None,
             traced,
             trace: Vec::new(),
@@ -408,10 +419,24 @@ impl World {
         };
         self.note(|| format!("S {} {op:?}: {outcome:?}", origin.uuid));
         self.spread_effects();
+        self.note_late_renewals(origin, op);
         if answered {
             let event = Event::Reply { origin, call, server_ms: self.time / 1000, outcome };
             self.answer(origin, event);
         }
+    }
+
+    /// A renewal has no not-after. One that comes late finds the key of a hold that was lost, and
+    /// lets it live for another lease.
+    fn note_late_renewals(&mut self, origin: Origin, op: &Op) {
+        let Op::Renew { holds } = op else {
+            return;
+        };
+        let wants =
+            |owner| self.place_of(origin.uuid).is_some_and(|place| self.clients[place].engine.wants(owner));
+        let late = holds.iter().map(|hold| hold.owner).filter(|owner| !wants(*owner));
+        let late: Vec<(Uuid, OwnerId)> = late.map(|owner| (origin.uuid, owner)).collect();
+        self.prolonged.extend(late);
     }
 
     /// Sends something to a client on its command connection, behind what was sent before.
@@ -457,8 +482,8 @@ impl World {
             self.answer(origin, input);
         }
         for (uuid, name) in effects.published {
+            // Waiters must do without it.
             if self.random.chance(self.faults.lost_message) {
-                self.trouble(self.time);
                 continue;
             }
             let delay = self.delay();
@@ -716,6 +741,7 @@ impl World {
     fn check(&mut self) -> Result<(), String> {
         self.check_holds();
         self.check_counts();
+        self.check_ghosts();
         self.check_waiters();
         match self.wrong.take() {
             Some(wrong) => {
@@ -770,6 +796,31 @@ impl World {
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
+    /// Whatever a client has on the server, its engine knows; what nobody wants goes soon.
+    fn check_ghosts(&mut self) {
+        let mut wrong = None;
+        for (name, lock) in &self.server.locks {
+            let Some((uuid, owner)) = lock.owner else {
+                continue;
+            };
+            let Some(client) = self.clients.iter().find(|client| client.uuid == uuid) else {
+                continue;
+            };
+            let is_ghost = !client.engine.wants(owner);
+            if !is_ghost || self.prolonged.contains(&(uuid, owner)) {
+                continue;
+            }
+            if !client.engine.cleanups.contains_key(&owner) {
+                wrong = Some(format!("{name}: {lock:?} is forgotten"));
+            }
+            let since = *self.ghosts.entry((uuid, owner)).or_insert(self.time);
+            if self.time > self.disturbed.max(since) + GHOST {
+                wrong = Some(format!("{name}: {lock:?} stays since {since}"));
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
     /// Nobody waits for a free lock.
     fn check_waiters(&mut self) {
         let mut stuck = None;
@@ -807,8 +858,13 @@ impl Engine {
     /// The number of levels of a hold for which nothing is under way.
     fn settled_count(&self, owner: OwnerId) -> Option<u32> {
         let hold = self.holds.get(&owner)?;
-        (hold.tasks().next().is_none() && hold.phase == crate::engine::holding::Phase::Held)
-            .then(|| hold.count())
+        (hold.tasks().next().is_none() && hold.phase == Phase::Held).then(|| hold.count())
+    }
+
+    /// Whether this owner holds, or tries to.
+    fn wants(&self, owner: OwnerId) -> bool {
+        let tries = self.waiters.values().any(|waiter| waiter.owner == owner);
+        tries || self.holds.get(&owner).is_some_and(|hold| !matches!(hold.phase, Phase::Lost(_)))
     }
 
     /// Whether somebody waits for the name whom no hold of this client keeps waiting.
