@@ -168,7 +168,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.function):
         return None
     wanted = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.function).parameters}
-    run_in_loop(LOOPS[pyfuncitem.callspec.params["_loop"]](), pyfuncitem.function(**wanted))
+    run_in_loop(LOOPS[str(pyfuncitem.callspec.params["_loop"])](), pyfuncitem.function(**wanted))
     return True
 
 

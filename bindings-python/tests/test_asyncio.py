@@ -7,7 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -175,7 +175,7 @@ async def test_a_grant_that_arrives_as_its_task_is_cancelled_is_released(
                 pytest.fail("the body ran")
 
         for acquire in (enter, lock.acquire):
-            task = asyncio.create_task(acquire())  # type: ignore[arg-type]
+            task = asyncio.create_task(acquire())
             await asyncio.sleep(0)
             # The answer is in the queue, and nobody has drained it yet ...
             eventually(lambda: client.stats()["acquired"] > client.stats()["released"])
@@ -185,7 +185,7 @@ async def test_a_grant_that_arrives_as_its_task_is_cancelled_is_released(
             await soon(lambda: not look.exists(name))
 
             # ... or the future has it, and the task has not run yet.
-            task = asyncio.create_task(acquire())  # type: ignore[arg-type]
+            task = asyncio.create_task(acquire())
             bridge = aio.Bridge.of(asyncio.get_running_loop())
             await asyncio.sleep(0)
             eventually(lambda: client.stats()["acquired"] > client.stats()["released"])
@@ -243,7 +243,7 @@ async def test_functions_are_locked(name: str, look: redis.Redis) -> None:
             await asyncio.sleep(0.01)
             return bool(look.exists(f"{name}:{key}"))
 
-        assert await asyncio.gather(function("a"), function("b")) == [True, True]
+        assert list(await asyncio.gather(function("a"), function("b"))) == [True, True]
         both = await asyncio.gather(function("a"), function("a"), return_exceptions=True)
         assert sorted(map(type, both), key=str) == [bool, redlatch.LockTimeoutError]
 
@@ -319,7 +319,7 @@ def test_a_loop_closed_with_work_pending_is_harmless(factory: Factory, name: str
 
     async def begin() -> None:
         for acquire in (lock.acquire, lock.__aenter__):
-            tasks.append(asyncio.get_running_loop().create_task(acquire()))  # type: ignore[arg-type]
+            tasks.append(asyncio.get_running_loop().create_task(acquire()))
         await soon(lambda: client.stats()["waiting"] == 2)
 
     tasks: list[Any] = []
@@ -424,6 +424,38 @@ async def test_an_exception_of_the_body_is_not_hidden_by_the_loss(name: str, loo
                     raise KeyError("body") from None
         if sys.version_info >= (3, 11):
             assert any("lost (deleted)" in note for note in caught.value.__notes__)
+        uncancelled()
+
+
+async def test_a_loss_after_an_inner_block_cancels_for_the_outer_one_only(
+    name: str, look: redis.Redis
+) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name, cancel_on_lost=True)
+        with pytest.raises(redlatch.LockLostError):
+            async with client.lock(name) as outer:
+                async with lock as inner:
+                    pass
+                look.delete(name)
+                await soon(lambda: not outer.held)
+                await asyncio.sleep(0.02)
+        assert inner.lost_reason == "deleted"
+        with pytest.raises(redlatch.LockLostError):
+            async with lock, lock:
+                look.delete(name)
+                await asyncio.sleep(LIMIT)
+        uncancelled()
+
+
+async def test_a_body_that_hides_its_cancellation(name: str, look: redis.Redis) -> None:
+    async with aio.Client() as client:
+        with pytest.raises(redlatch.LockLostError):
+            async with client.lock(name, cancel_on_lost=True) as grant:
+                look.delete(name)
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(LIMIT)
+                with pytest.raises(redlatch.LockLostError):
+                    await grant.release()
         uncancelled()
 
 

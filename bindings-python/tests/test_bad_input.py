@@ -239,5 +239,5 @@ async def test_a_closed_client_of_asyncio(name: str) -> None:
     assert await client.close() == []
     for call in (lock.acquire, lock.locked, client.connect):
         with pytest.raises(redlatch.ClosedError):
-            await call()  # type: ignore[operator]
+            await call()
     assert await client.close() == []

@@ -119,7 +119,9 @@ def test_how_soon_is_milliseconds(client: redlatch.Client, look: redis.Redis, na
 def test_a_stolen_key(client: redlatch.Client, look: redis.Redis, name: str) -> None:
     with pytest.raises(redlatch.LockLostError) as caught, client.lock(name) as grant:
         with look.pipeline() as both:
-            both.delete(name).hset(name, "somebody:1", 1).execute()
+            both.delete(name)
+            both.hset(name, "somebody:1", 1)
+            both.execute()
         eventually(lambda: not grant.held)
     assert caught.value.reason == "stolen"
     assert look.hgetall(name) == {"somebody:1": "1"}
@@ -191,6 +193,20 @@ def test_a_hold_that_ended_well_tells_nobody(client: redlatch.Client, look: redi
         assert lock.acquire()
         lock.release()
     assert len(dispatcher.watchers._callbacks) < 200
+
+
+def test_a_grant_that_was_released_tells_nobody(
+    client: redlatch.Client, look: redis.Redis, name: str
+) -> None:
+    told: list[Any] = []
+    lock = client.lock(name)
+    with pytest.raises(redlatch.LockLostError), lock as outer:
+        with lock as inner:
+            inner.on_lost(told.append)
+        look.delete(name)
+        eventually(lambda: not outer.held)
+        time.sleep(0.05)
+    assert told == []
 
 
 def test_a_callback_added_after_the_loss_is_called(

@@ -291,6 +291,15 @@ def test_functions_are_locked(client: redlatch.Client, name: str, look: redis.Re
         in_thread(first, 1)
 
 
+def test_a_name_that_is_known_is_checked_when_the_function_is_decorated(client: redlatch.Client) -> None:
+    with pytest.raises(redlatch.InvalidArgumentError):
+        client.locked("")(len)
+    with pytest.raises(redlatch.InvalidArgumentError):
+        client.locked("a", lease=-1)(len)
+    with pytest.raises(redlatch.InvalidArgumentError):
+        client.locked(lambda name: name)(len)("")
+
+
 def test_a_generator_function_cannot_be_locked(client: redlatch.Client) -> None:
     with pytest.raises(TypeError, match="generator"):
 

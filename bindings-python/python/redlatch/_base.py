@@ -189,10 +189,9 @@ class BaseGrant:
         self._released = True
 
     def _forget(self) -> None:
-        """After the release: nobody is told of a loss any more, unless other levels live."""
-        if not self._hold.count:
-            for tag in self._tags:
-                self._watchers().remove(tag)
+        """After the release: its own callbacks are not called any more."""
+        for tag in self._tags:
+            self._watchers().remove(tag)
 
     def __repr__(self) -> str:
         state = "held" if self.held else f"lost ({self.lost_reason})" if self.lost_reason else "released"
@@ -229,36 +228,57 @@ class Entered(Generic[G]):
         raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
 
 
+L = TypeVar("L", bound=BaseLock)
+Name = str | Callable[..., str]
+
+
 def decorate(
-    client: BaseClient, name: str | Callable[..., str], options: dict[str, Any]
+    client: BaseClient, name: Name, options: dict[str, Any]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes the decorator of `Client.locked`."""
 
-    def name_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return name(*args, **kwargs) if callable(name) else name
-
     def decorator(function: Callable[P, R]) -> Callable[P, R]:
+        from redlatch import _sync
+
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function!r} is a generator function: take the lock inside, with a `with` block"
             )
         if inspect.iscoroutinefunction(function):
-            from redlatch import aio
-
-            @wraps(function)
-            async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with aio.Lock(client, name_for(args, kwargs), **options):
-                    return await cast("Awaitable[Any]", function(*args, **kwargs))
-
-            return cast("Callable[P, R]", asynchronous)
+            return cast("Callable[P, R]", _decorate_coroutine_function(client, name, options, function))
+        lock_for = _lock_maker(_sync.Lock, client, name, options)
 
         @wraps(function)
-        def synchronous(*args: P.args, **kwargs: P.kwargs) -> R:
-            from redlatch._sync import Lock
-
-            with Lock(client, name_for(args, kwargs), **options):
+        def decorated(*args: P.args, **kwargs: P.kwargs) -> R:
+            with lock_for(*args, **kwargs):
                 return function(*args, **kwargs)
 
-        return synchronous
+        return decorated
 
     return decorator
+
+
+def _decorate_coroutine_function(
+    client: BaseClient, name: Name, options: dict[str, Any], function: Callable[..., Awaitable[Any]]
+) -> Callable[..., Awaitable[Any]]:
+    from redlatch import aio
+
+    lock_for = _lock_maker(aio.Lock, client, name, options)
+
+    @wraps(function)
+    async def decorated(*args: Any, **kwargs: Any) -> Any:
+        async with lock_for(*args, **kwargs):
+            return await function(*args, **kwargs)
+
+    return decorated
+
+
+def _lock_maker(
+    make: Callable[..., L], client: BaseClient, name: Name, options: dict[str, Any]
+) -> Callable[..., L]:
+    """Gives the lock for the arguments of a call; a name that is known now is checked now."""
+    if callable(name):
+        name_for = name
+        return lambda *args, **kwargs: make(client, name_for(*args, **kwargs), **options)
+    lock = make(client, name, **options)
+    return lambda *args, **kwargs: lock

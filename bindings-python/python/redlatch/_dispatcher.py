@@ -25,6 +25,7 @@ from redlatch.exceptions import LockLostError
 OnLost = Callable[[LockLostError], object]
 
 logger = logging.getLogger("redlatch")
+next_tag = itertools.count(1).__next__
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
@@ -33,14 +34,10 @@ class Watchers:
 
     def __init__(self) -> None:
         self._callbacks: dict[int, tuple[_redlatch.Hold, OnLost]] = {}
-        self._tags = itertools.count(1)
         self._sweep_at = 64
 
-    def next_tag(self) -> int:
-        return next(self._tags)
-
     def add(self, hold: _redlatch.Hold, queue: _redlatch.Queue, callback: OnLost) -> int:
-        tag = self.next_tag()
+        tag = next_tag()
         self._callbacks[tag] = (hold, callback)
         self._sweep()
         hold.watch_lost(queue, tag)
@@ -56,10 +53,7 @@ class Watchers:
         try:
             hold.check()
         except LockLostError as lost:
-            try:
-                callback(lost)
-            except Exception:
-                logger.exception("on_lost callback %r failed", callback)
+            _call(callback, lost)
 
     def _sweep(self) -> None:
         # A hold that ended well tells nobody; its callbacks are dropped when there are twice as many as before.
@@ -69,6 +63,13 @@ class Watchers:
             if hold.count == 0 and hold.lost_reason is None:
                 self.remove(tag)
         self._sweep_at = max(64, 2 * len(self._callbacks))
+
+
+def _call(callback: OnLost, lost: LockLostError) -> None:
+    try:
+        callback(lost)
+    except Exception:
+        logger.exception("on_lost callback %r failed", callback)
 
 
 class HasCore(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -19,7 +20,7 @@ from redlatch._base import (
     note,
     wait_of,
 )
-from redlatch.exceptions import LockError, LockTimeoutError
+from redlatch.exceptions import ClosedError, LockError, LockTimeoutError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -89,7 +90,9 @@ class Client(BaseClient):
         Returns the names of locks that could not be released in time; they end with their leases. Who holds is told
         LockLostError with the reason `closed`. Closing twice is no error.
         """
-        names: list[str] = self._core.close()
+        names: list[str] = []
+        with suppress(ClosedError):  # the interpreter is exiting and has closed it
+            names = self._core.close()
         _dispatcher.dispatcher.flush()
         return names
 
@@ -160,7 +163,7 @@ class Lock(BaseLock):
 
     def __enter__(self) -> Grant:
         grant = Grant(self, self._acquire(self._timeout, None))
-        grant._tags += self._watch(grant._hold)
+        self._watch(grant._hold)
         self._entered.push(_thread.token, grant)
         return grant
 
@@ -182,11 +185,10 @@ class Lock(BaseLock):
         guard: _redlatch.Guard = self._core.acquire(None, wait, lease)
         return guard
 
-    def _watch(self, hold: _redlatch.Hold) -> list[int]:
+    def _watch(self, hold: _redlatch.Hold) -> None:
         """Has a loss told once for each hold, not for each level."""
-        if self._on_lost is None or hold.count > 1:
-            return []
-        return [_dispatcher.dispatcher.watch(hold, self._on_lost)]
+        if self._on_lost is not None and hold.count == 1:
+            _dispatcher.dispatcher.watch(hold, self._on_lost)
 
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(None)

@@ -78,7 +78,7 @@ class Bridge:
 
     async def ask(self, send: Callable[[To], _redlatch.Pending]) -> Any:
         """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
-        tag = self.watchers.next_tag()
+        tag = _dispatcher.next_tag()
         future = asyncio.get_running_loop().create_future()
         pending = send((self.queue, tag))
         self._futures[tag] = future
@@ -92,17 +92,18 @@ class Bridge:
             raise
 
     def _drain(self) -> None:
-        for tag, value in self.queue.drain():
+        answers = self.queue.drain()
+        for tag, value in answers:
             future = self._futures.pop(tag, None)
-            if future is None:
-                _drop(value)
-                self.watchers.fire(tag)
-            elif future.done():
+            if future is None or future.done():
                 _drop(value)
             elif isinstance(value, Exception):
                 future.set_exception(value)
             else:
                 future.set_result(value)
+        # After the others, because these call what others wrote.
+        for tag, _ in answers:
+            self.watchers.fire(tag)
 
 
 def _drop(value: object) -> None:
@@ -131,7 +132,7 @@ class Client(BaseClient):
 
     async def connect(self) -> Self:
         """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
-        await self._ask(self._core.connect)
+        await ask(self, self._core.connect)
         return self
 
     def lock(
@@ -181,17 +182,15 @@ class Client(BaseClient):
     ) -> None:
         await self.close()
 
-    async def _ask(self, send: Callable[[To], Any]) -> Any:
-        return await ask(self, send)
-
 
 async def ask(client: BaseClient, send: Callable[[To], Any]) -> Any:
+    """Sends something in the name of this client, and waits for the answer."""
     client._start()
     return await Bridge.of(asyncio.get_running_loop()).ask(send)
 
 
 class Keys:
-    """The re-entry keys of tasks: one for each task and client."""
+    """The re-entry key of a task, and the clients that have to be told when it ends."""
 
     _of: ClassVar[weakref.WeakKeyDictionary[Task, Keys]] = weakref.WeakKeyDictionary()
 
@@ -207,7 +206,7 @@ class Keys:
         return keys
 
     def end_with(self, task: Task, client: BaseClient) -> None:
-        """Tells the client when the task ends: what it still holds without a grant is nobody's then."""
+        """What the task still holds without a grant when it ends is nobody's then."""
         if client not in self._clients:
             self._clients.add(client)
             core, key = client._core, self.key
@@ -267,7 +266,7 @@ class Lock(BaseLock):
 
     async def _release(self, task: Task | None) -> None:
         key = Keys.of(task or _task_of_loop()).key
-        await self._ask(lambda to: self._core.release(key, to))
+        await ask(self._client, lambda to: self._core.release(key, to))
 
     def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Makes the lock of the calling task live at least so many seconds from now; never shortens it."""
@@ -275,7 +274,7 @@ class Lock(BaseLock):
 
     async def _extend(self, task: Task | None, seconds: float) -> None:
         key = Keys.of(task or _task_of_loop()).key
-        await self._ask(lambda to: self._core.extend(key, seconds, to))
+        await ask(self._client, lambda to: self._core.extend(key, seconds, to))
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
@@ -283,17 +282,17 @@ class Lock(BaseLock):
 
     async def holder(self) -> Holder | None:
         """Who holds the lock, as Redis sees it now."""
-        return holder_of(await self._ask(self._core.holder))
+        return holder_of(await ask(self._client, self._core.holder))
 
     async def force_release(self) -> bool:
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
-        return bool(await self._ask(self._core.force_release))
+        return bool(await ask(self._client, self._core.force_release))
 
     async def __aenter__(self) -> Grant:
         task = _task_of_loop()
         guard = await self._guard(Keys.of(task), self._timeout, None)
         grant = Grant(self, guard, task)
-        grant._tags += self._watch(grant._hold)
+        self._watch(grant._hold)
         if self._cancel_on_lost:
             grant.on_lost(grant._cancel)
         self._entered.push(task, grant)
@@ -302,41 +301,38 @@ class Lock(BaseLock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._client._core.forked:  # what a child inherits is the parent's
+            return
         grant = self._entered.pop(asyncio.current_task())
+        failure: LockError | None = None
         try:
             if not grant._released:
                 await grant.release()
-        except asyncio.CancelledError as cancelled:
-            if not grant._uncancel():
+        except LockError as error_of_release:
+            failure = error_of_release
+        except asyncio.CancelledError:
+            # Python 3.11 and 3.12 deliver a cancellation here that was taken back too late.
+            if not grant._cancelled:
                 raise
-            self._surface_loss(grant, cancelled)
-        except LockError as failure:
-            if isinstance(error, asyncio.CancelledError) and grant._uncancel():
-                raise failure from error
-            grant._uncancel()
-            if error is None:
-                raise
-            note(error, failure)
-
-    def _surface_loss(self, grant: Grant, cause: BaseException) -> None:
-        try:
-            grant.check()
-        except LockLostError as lost:
-            raise lost from cause
+        if ours := grant._uncancel():
+            failure = failure or grant._loss()
+        if failure is None:
+            return
+        if error is None or (ours and isinstance(error, asyncio.CancelledError)):
+            raise failure from error
+        note(error, failure)
 
     async def _guard(self, keys: Keys, wait: float | None, lease: float | None) -> _redlatch.Guard:
-        guard: _redlatch.Guard = await self._ask(lambda to: self._core.acquire(keys.key, wait, lease, to))
+        guard: _redlatch.Guard = await ask(
+            self._client, lambda to: self._core.acquire(keys.key, wait, lease, to)
+        )
         return guard
 
-    async def _ask(self, send: Callable[[To], Any]) -> Any:
-        return await ask(self._client, send)
-
-    def _watch(self, hold: _redlatch.Hold) -> list[int]:
+    def _watch(self, hold: _redlatch.Hold) -> None:
         """Has a loss told once for each hold, not for each level."""
-        if self._on_lost is None or hold.count > 1:
-            return []
-        bridge = Bridge.of(asyncio.get_running_loop())
-        return [bridge.watchers.add(hold, bridge.queue, self._on_lost)]
+        if self._on_lost is not None and hold.count == 1:
+            bridge = Bridge.of(asyncio.get_running_loop())
+            bridge.watchers.add(hold, bridge.queue, self._on_lost)
 
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(Keys.of(_task_of_loop()).key)
@@ -377,8 +373,9 @@ class Grant(BaseGrant):
         self._tags.append(self._bridge.watchers.add(self._hold, self._bridge.queue, callback))
 
     def _cancel(self, _: LockLostError) -> None:
-        self._cancelled = True
-        self._task.cancel()
+        if not self._released:
+            self._cancelled = True
+            self._task.cancel()
 
     def _uncancel(self) -> bool:
         """Takes back our own cancellation; whether there was one and nobody else wants the task cancelled."""
@@ -386,6 +383,13 @@ class Grant(BaseGrant):
             return False
         self._cancelled = False
         return not hasattr(self._task, "uncancel") or self._task.uncancel() <= self._cancelling
+
+    def _loss(self) -> LockLostError | None:
+        try:
+            self.check()
+        except LockLostError as lost:
+            return lost
+        return None
 
     def _watchers(self) -> _dispatcher.Watchers:
         return self._bridge.watchers
