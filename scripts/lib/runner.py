@@ -329,7 +329,14 @@ def main() -> int:
     return 1 if total.failed or not total.passed or (total.skipped and CI) else 0
 
 
+def interrupted(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    # Asked to end, we first end what we started.
+    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGHUP, interrupted)
     try:
         sys.exit(main())
     except KeyboardInterrupt:
