@@ -61,7 +61,7 @@ pub(super) struct Command {
     op: Op,
     limit: Duration,
     call: Option<CallId>,
-    /// Copies that were sent.
+    /// Copies that may have been done, the one in flight included.
     copies: u32,
     /// Errors in a row that may pass.
     failures: u32,
@@ -370,6 +370,7 @@ impl Engine {
                 self.arm_hold(owner);
             }
             Outcome::Refused { passing: true, .. } => {
+                command.copies -= 1;
                 command.failures += 1;
                 let failures = command.failures;
                 let at = now.after(self.jitter.backoff(failures));

@@ -3,6 +3,13 @@
 //! It does no I/O, reads no clock and draws no random number. Everything it learns comes in as an
 //! [`Input`] with the current [`Moment`]; everything it wants comes out as an [`Output`]. So the
 //! same code runs under the driver and in a simulation.
+//!
+//! Three rules run through all parts:
+//! - What a request may do to us counts when it is sent, what it does for us when it is answered: a
+//!   deadline shrinks before a release goes out, and grows only by what was asked and confirmed.
+//! - What is due by the clock comes before any input, so what arrives late finds what it missed.
+//! - A copy without an answer may be done until its not-after. Nothing that changes a count is
+//!   repeated before that, and what nobody wants any more is released at once and after it.
 
 mod asking;
 mod commanding;

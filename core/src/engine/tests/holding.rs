@@ -477,6 +477,20 @@ fn gone_at_the_first_release_means_lost() {
 }
 
 #[test]
+fn gone_after_a_copy_that_did_nothing_means_lost() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.release(&grant);
+    let sent = rig.sent();
+    // The server was restarted without its data.
+    rig.outcome(&sent, refused(ErrorKind::Server, true));
+    rig.pass(ms(500));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Gone(LostReason::Deleted));
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+}
+
+#[test]
 fn a_release_that_is_not_confirmed_is_told_after_a_while_and_goes_on() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");

@@ -27,7 +27,7 @@ use network::Faults;
 use world::World;
 
 /// How many seeds each test runs when nobody says otherwise.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 400;
 /// How many of the last happenings of a failed run are shown.
 const SHOWN: usize = 60;
 
