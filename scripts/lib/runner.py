@@ -277,8 +277,7 @@ def main() -> int:
     started = time.monotonic()
     total = Counts()
     rows: list[str] = []
-    shutil.rmtree(LOGS, ignore_errors=True)
-    LOGS.mkdir(parents=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
     ready: list[Phase] = []
     done: list[list[str]] = []  # several phases need the same things built
     for phase in table:
@@ -287,6 +286,8 @@ def main() -> int:
         if lacking := missing(phase):
             total.add(Counts(skipped=1, skips=[f"the whole phase {phase.name}: {lacking}"]))
             continue
+        for old in LOGS.glob(f"{phase.name}-*.log"):
+            old.unlink()
         print(f"\n== build {phase.name}", flush=True)
         began = time.monotonic()
         built = Counts()
