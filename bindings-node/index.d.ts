@@ -43,7 +43,7 @@ export interface ClientOptions extends LockDefaults {
 export interface LockOptions extends LockDefaults {
   /**
    * Inside `using(fn)`, what `fn` calls enters the lock again instead of waiting for itself (by AsyncLocalStorage).
-   * Two calls that run inside at the same time, as with `Promise.all`, are the same owner and do not exclude each other.
+   * Two calls that run inside at the same time, as with `Promise.all`, are one owner and do not exclude each other.
    */
   context?: boolean
 }
@@ -130,8 +130,8 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   /** What the client has done so far. */
   stats(): Stats
   /**
-   * Releases what is held, ends what waits, and stops, within `limit` or the option `closeLimit`; gives the names of the
-   * locks that could not be released (they end with their leases). Closing twice is no error.
+   * Releases what is held, ends what waits, and stops, within `limit` or the option `closeLimit`; gives the names of
+   * the locks that could not be released (they end with their leases). Closing twice is no error.
    */
   close(limit?: Time): Promise<string[]>
   [Symbol.asyncDispose](): Promise<void>
@@ -146,8 +146,8 @@ export class Lock {
   /** Holds the lock if it is free; null if somebody else holds it. */
   tryAcquire(options?: TryOptions): Promise<Hold | null>
   /**
-   * Holds the lock while `fn` runs, and gives what it gives. Rejects with LockLostError if the lock was lost meanwhile;
-   * if `fn` threw, with its error, which then has the LockLostError as its `cause`.
+   * Holds the lock while `fn` runs, and gives what it gives. Rejects with LockLostError if the lock was lost
+   * meanwhile; if `fn` threw, with its error, which then has the LockLostError as its `cause`.
    */
   using<T>(fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>
   using<T>(options: AcquireOptions | undefined, fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>

@@ -32,7 +32,8 @@ class State {
 const collected = new FinalizationRegistry(({ id, lock, loss }) => {
   holds.delete(id)
   if (border.abandon(id) !== true || loss !== undefined) return
-  const text = `a hold of the lock ${JSON.stringify(lock.name)} was garbage-collected without release(); it ends with its lease`
+  const hold = `a hold of the lock ${JSON.stringify(lock.name)}`
+  const text = `${hold} was garbage-collected without release(); it ends with its lease`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
 })
 

@@ -1,9 +1,8 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { inspect } = require('node:util')
-const native = require('./native.js')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
-const { resultOf } = require('./border.js')
+const { border, resultOf } = require('./border.js')
 const { Hold, stateOf } = require('./hold.js')
 const { shown, split } = require('./options.js')
 
@@ -46,7 +45,10 @@ class Lock {
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
     const state = stateOf(hold)
-    if (state === undefined) throw new InvalidArgumentError(`hold is ${shown(hold)}; give it a Hold`)
+    if (state?.client !== this.#client || state.lock.name !== this.#name) {
+      const given = state === undefined ? shown(hold) : `one of the lock ${JSON.stringify(state.lock.name)}`
+      throw new InvalidArgumentError(`hold is ${given}; give it a Hold of this lock and this client`)
+    }
     return this.#native.reenter(state.id, names, values)
   }
 
@@ -64,7 +66,7 @@ class Lock {
     if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
     const context = options?.context ?? this.#context // checked by acquire
     if (!context || contexts.getStore() !== undefined) return this.#using(options, fn)
-    return contexts.run(native.newContext(), () => this.#using(options, fn))
+    return contexts.run(border.newContext(), () => this.#using(options, fn))
   }
 
   async #using(options, fn) {
@@ -124,7 +126,7 @@ function keyOf(key) {
   if (key === undefined) return key
   const whole = Number.isSafeInteger(key) ? BigInt(key) : key
   if (typeof whole === 'bigint' && BigInt.asUintN(64, whole) === whole) return whole
-  throw new InvalidArgumentError(`key is ${shown(key)}; give it a whole number that is not negative, of at most 64 bits`)
+  throw new InvalidArgumentError(`key is ${shown(key)}; give it a whole number of 64 bits that is not negative`)
 }
 
 function flag(name, value) {

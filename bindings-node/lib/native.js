@@ -9,8 +9,9 @@ function load() {
   const target = platform()
   const file = join(__dirname, '..', `redlatch.${target}.node`)
   if (existsSync(file)) return require(file)
-  const text = `redlatch has no binary for ${target} here: ${file} is missing. From a checkout \`npm run build\` makes it (with Rust, on Linux).`
-  throw Object.assign(new Error(text), { code: 'ERR_REDLATCH_NO_BINARY' })
+  const remedy = 'In a checkout `npm run build` makes it, with Rust and on Linux.'
+  const error = new Error(`redlatch has no binary for ${target} here: ${file} is missing. ${remedy}`)
+  throw Object.assign(error, { code: 'ERR_REDLATCH_NO_BINARY' })
 }
 
 module.exports = load()

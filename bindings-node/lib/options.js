@@ -37,11 +37,12 @@ function shown(value) {
   return simple ? String(value) : typeof value === 'string' ? JSON.stringify(value) : `of type ${typeof value}`
 }
 
-// A string that can be written as UTF-8.
+// A string that can be written as UTF-8. It is not shown: a URL may have a password in it.
 function text(what, value) {
   if (typeof value !== 'string') throw new InvalidArgumentError(`${what} is ${shown(value)}; give it a string`)
   if (value.isWellFormed()) return value
-  throw new InvalidArgumentError(`${what} ${JSON.stringify(value)} has half of a surrogate pair; give it whole characters`)
+  const at = value.search(/\p{Surrogate}/u)
+  throw new InvalidArgumentError(`${what} has half of a surrogate pair at index ${at}; give it whole characters`)
 }
 
 module.exports = { plain, shown, split, text }

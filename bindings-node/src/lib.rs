@@ -16,7 +16,7 @@ use napi_derive::napi;
 use redlatch::{AcquireOptions, Key, LockOptions, read_duration};
 
 use border::{Id, State};
-use values::{Batch, Names, Outcome, Stat, Told, Value, Values, caught, option, set_all};
+use values::{Batch, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
 
 /// The answers, holds and clients of one JavaScript environment.
 #[napi]
@@ -32,7 +32,7 @@ impl Border {
 
     /// Makes a client. No I/O.
     #[napi]
-    pub fn client(&self, url: String, names: Names, values: Values) -> Outcome<Client> {
+    pub fn client(&self, url: String, names: Names, values: Values) -> Checked<Client> {
         caught(|| {
             let mut builder = redlatch::Client::builder(&url);
             set_all(&names, &values, |name, value| builder.set(name, value))?;
@@ -46,15 +46,21 @@ impl Border {
         })
     }
 
+    /// A number for an asynchronous context: its acquisitions are one owner.
+    #[napi]
+    pub fn new_context(&self) -> Id {
+        self.0.next_id()
+    }
+
     /// Takes all answers.
     #[napi]
-    pub fn drain(&self) -> Outcome<Batch> {
+    pub fn drain(&self) -> Checked<Batch> {
         caught(|| Ok(self.0.drain()))
     }
 
     /// Stops waiting for a call. What it may have won is released.
     #[napi]
-    pub fn cancel(&self, call: Id) -> Outcome<()> {
+    pub fn cancel(&self, call: Id) -> Checked<()> {
         caught(|| {
             self.0.cancel(call);
             Ok(())
@@ -69,7 +75,7 @@ impl Border {
 
     /// Nothing, or why the hold cannot be relied on.
     #[napi]
-    pub fn check(&self, hold: Id) -> Outcome<()> {
+    pub fn check(&self, hold: Id) -> Checked<()> {
         caught(|| self.0.held(hold, redlatch::Guard::check)?)
     }
 
@@ -87,13 +93,13 @@ impl Border {
 
     /// Gives the level back.
     #[napi]
-    pub fn release(&self, hold: Id) -> Outcome<Id> {
+    pub fn release(&self, hold: Id) -> Checked<Id> {
         caught(|| Ok(self.0.ask(self.0.take(hold)?.release())))
     }
 
     /// Makes the lock live at least so long from now.
     #[napi]
-    pub fn extend(&self, hold: Id, lease: Value) -> Outcome<Id> {
+    pub fn extend(&self, hold: Id, lease: Value) -> Checked<Id> {
         caught(|| {
             let lease = read_duration("lease", option(&lease))?;
             Ok(self.0.ask(self.0.held(hold, |guard| guard.extend(lease))?))
@@ -102,17 +108,8 @@ impl Border {
 
     /// The JavaScript object of the hold was garbage-collected; whether it had not been released.
     #[napi]
-    pub fn abandon(&self, hold: Id) -> Outcome<bool> {
+    pub fn abandon(&self, hold: Id) -> Checked<bool> {
         caught(|| Ok(self.0.take(hold).map(redlatch::Guard::abandon).is_ok()))
-    }
-}
-
-/// A number for an asynchronous context: its acquisitions are one owner.
-#[napi]
-pub fn new_context() -> Id {
-    match Key::new_task() {
-        Key::Task(number) => number as Id,
-        _ => 0,
     }
 }
 
@@ -153,13 +150,13 @@ impl Client {
 
     /// Answered when the server is reached.
     #[napi]
-    pub fn ready(&self) -> Outcome<Id> {
+    pub fn ready(&self) -> Checked<Id> {
         caught(|| self.0.ask(self.0.client.ready()))
     }
 
     /// Names a lock. No I/O.
     #[napi]
-    pub fn lock(&self, name: String, names: Names, values: Values) -> Outcome<Lock> {
+    pub fn lock(&self, name: String, names: Names, values: Values) -> Checked<Lock> {
         caught(|| {
             let mut options = self.0.client.lock_options();
             set_all(&names, &values, |name, value| options.set(name, value))?;
@@ -170,19 +167,19 @@ impl Client {
 
     /// The counters.
     #[napi]
-    pub fn stats(&self) -> Outcome<Vec<Stat>> {
+    pub fn stats(&self) -> Checked<Vec<Stat>> {
         caught(|| Ok(self.0.client.stats().entries().into_iter().map(Stat::from).collect()))
     }
 
     /// Takes the events.
     #[napi]
-    pub fn events(&self) -> Outcome<Vec<Told>> {
-        caught(|| Ok(self.0.client.events().into_iter().map(Told::from).collect()))
+    pub fn events(&self) -> Checked<Vec<EventRow>> {
+        caught(|| Ok(self.0.client.events().into_iter().map(EventRow::from).collect()))
     }
 
     /// Closes within a limit, or within the client's own.
     #[napi]
-    pub fn close(&self, limit: Option<Value>) -> Outcome<Id> {
+    pub fn close(&self, limit: Option<Value>) -> Checked<Id> {
         caught(|| {
             Ok(self.0.state.ask(match limit {
                 Some(limit) => self.0.client.close_within(read_duration("close_limit", option(&limit))?),
@@ -210,7 +207,7 @@ impl Lock {
         context: Option<Id>,
         names: Names,
         values: Values,
-    ) -> Outcome<Id> {
+    ) -> Checked<Id> {
         caught(|| {
             let mut options = acquire_options(&names, &values)?;
             if let Some(number) = context {
@@ -223,27 +220,24 @@ impl Lock {
         })
     }
 
-    /// Acquires once more as the owner of a hold.
+    /// Acquires once more as the owner of a hold of this lock.
     #[napi]
-    pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Outcome<Id> {
+    pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Checked<Id> {
         caught(|| {
             let options = acquire_options(&names, &values)?;
-            self.client.state.held(hold, |guard| match guard.name() == self.lock.name() {
-                true => self.client.ask(guard.reenter_with(&self.options, options)),
-                false => Err(values::other_lock(guard.name())),
-            })?
+            self.client.ask(self.client.state.held(hold, |guard| guard.reenter_with(&self.options, options))?)
         })
     }
 
     /// Asks who holds the lock.
     #[napi]
-    pub fn holder(&self) -> Outcome<Id> {
+    pub fn holder(&self) -> Checked<Id> {
         caught(|| self.client.ask(self.lock.holder()))
     }
 
     /// Deletes the lock whoever holds it.
     #[napi]
-    pub fn force_release(&self) -> Outcome<Id> {
+    pub fn force_release(&self) -> Checked<Id> {
         caught(|| self.client.ask(self.lock.force_release()))
     }
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use napi::Either;
 use napi::bindgen_prelude::{BigInt, Either4, Either5, Null};
 use napi_derive::napi;
-use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Result};
+use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Outcome, Result};
 
 use crate::border::Id;
 
@@ -16,7 +16,7 @@ pub(crate) type Values = Option<Vec<Value>>;
 /// The value of an option; null is the default.
 pub(crate) type Value = Either4<f64, bool, String, Null>;
 /// What a function returns that can fail: nothing is thrown across the border.
-pub(crate) type Outcome<T> = Either<T, Failure>;
+pub(crate) type Checked<T> = Either<T, Failure>;
 
 /// An error of the core, to be made into one of JavaScript's.
 #[napi(object)]
@@ -43,7 +43,7 @@ impl From<redlatch::Error> for Failure {
 }
 
 /// Runs what may fail or panic: both are told, neither crosses the border by itself.
-pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T>) -> Outcome<T> {
+pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T>) -> Checked<T> {
     let result = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -73,13 +73,6 @@ pub(crate) fn set_all(
 ) -> Result<()> {
     let mut all = names.iter().flatten().zip(values.iter().flatten());
     all.try_for_each(|(name, value)| set(name, option(value)))
-}
-
-/// The hold given for re-entry belongs to another lock.
-pub(crate) fn other_lock(name: &str) -> Error {
-    let text =
-        format!("the hold is one of the lock {name:?}; enter that lock with it, or acquire this one without");
-    Error::new(ErrorKind::InvalidArgument, text)
 }
 
 /// A value in a [`Batch`].
@@ -113,8 +106,7 @@ impl Batch {
         self.lost.get_or_insert_default().extend([id, Id::from(reason.number())]);
     }
 
-    pub(crate) fn answered(&mut self, id: Id, outcome: redlatch::Outcome) {
-        use redlatch::Outcome;
+    pub(crate) fn answered(&mut self, id: Id, outcome: Outcome) {
         match outcome {
             Outcome::Failed(error) => {
                 self.failed.get_or_insert_default().extend([Either::A(id), Either::B(error.into())]);
@@ -151,7 +143,7 @@ impl From<redlatch::Holder> for Holder {
 
 /// One event.
 #[napi(object)]
-pub struct Told {
+pub struct EventRow {
     /// What happened.
     pub kind: String,
     /// How much it matters.
@@ -162,9 +154,9 @@ pub struct Told {
     pub text: String,
 }
 
-impl From<Event> for Told {
+impl From<Event> for EventRow {
     fn from(event: Event) -> Self {
-        Told {
+        EventRow {
             kind: event.kind.to_owned(),
             level: format!("{:?}", event.level).to_lowercase(),
             lock_name: event.lock.map(|name| name.to_string()),

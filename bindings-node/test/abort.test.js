@@ -13,7 +13,8 @@ const context = shared()
 test('a signal that is aborted already: nothing is sent', async () => {
   const reason = new Error('no')
   const before = context.client.stats().calls
-  await assert.rejects(context.client.lock('a').acquire({ signal: AbortSignal.abort(reason) }), (error) => error === reason)
+  const signal = AbortSignal.abort(reason)
+  await assert.rejects(context.client.lock('a').acquire({ signal }), (error) => error === reason)
   assert.equal(context.client.stats().calls, before)
 })
 
@@ -151,8 +152,9 @@ test('10,000 random cancels leave no key and no subscription', async (t) => {
   assert.ok(granted > 100 && cancelled > 100)
 
   const redis = await Connection.open(context.server.port)
-  await until(async () => (await redis.send('KEYS', `*${prefix}*`)).length === 0, 'no key is left')
-  await until(async () => (await redis.send('PUBSUB', 'CHANNELS', `*${prefix}*`)).length === 0, 'no subscription is left')
+  const none = async (...command) => (await redis.send(...command, `*${prefix}*`)).length === 0
+  await until(() => none('KEYS'), 'no key is left')
+  await until(() => none('PUBSUB', 'CHANNELS'), 'no subscription is left')
   for (const client of [first, second]) {
     const { holds, waiting } = client.stats()
     assert.deepEqual([holds, waiting], [0, 0])

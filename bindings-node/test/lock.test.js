@@ -112,9 +112,15 @@ test('a hold is entered again through itself', async () => {
   assert.equal(await lock.isLocked(), false)
 })
 
-test('a hold does not open another lock', async () => {
+test('a hold opens neither another lock nor the same lock of another client', async () => {
   const hold = await context.client.lock(freshName()).acquire()
   await assert.rejects(context.client.lock(freshName()).acquire({ hold }), InvalidArgumentError)
+  const other = await Client.connect(context.url)
+  await assert.rejects(other.lock(hold.name).acquire({ hold }), InvalidArgumentError)
+  await other.close()
+  const again = await context.client.lock(hold.name).acquire({ hold })
+  assert.equal(again.holdCount, 2)
+  await again.release()
   await hold.release()
 })
 

@@ -1,5 +1,5 @@
 'use strict'
-// The package as it is given away: what its README shows works, its files are complete, and without a binary it says so.
+// The package as it is given away: what its README shows works, its files are there, without a binary it says so.
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')
@@ -48,7 +48,10 @@ test('the package has all that its code and its declarations need', () => {
 
 test('without a binary for the platform it says so', async () => {
   const bare = join(folder, 'bare')
-  for (const part of ['lib', 'index.js', 'package.json']) cpSync(join(PACKAGE, part), join(bare, part), { recursive: true })
-  const { stdout } = await runNode(['-p', `try { require(${JSON.stringify(bare)}) } catch (error) { error.code + error.message }`])
+  for (const part of ['lib', 'index.js', 'package.json']) {
+    cpSync(join(PACKAGE, part), join(bare, part), { recursive: true })
+  }
+  const code = `try { require(${JSON.stringify(bare)}) } catch (error) { error.code + error.message }`
+  const { stdout } = await runNode(['-p', code])
   assert.match(stdout, /^ERR_REDLATCH_NO_BINARY.*has no binary for \w+-\w+.*npm run build/)
 })

@@ -15,9 +15,11 @@ const { PACKAGE, runNode, shared } = require('./support/index.js')
 const context = shared()
 const TSC = require.resolve('typescript/bin/tsc')
 
-const declared = ts.createSourceFile('index.d.ts', readFileSync(join(PACKAGE, 'index.d.ts'), 'utf8'), ts.ScriptTarget.Latest)
+const text = readFileSync(join(PACKAGE, 'index.d.ts'), 'utf8')
+const declared = ts.createSourceFile('index.d.ts', text, ts.ScriptTarget.Latest)
 const named = (name) => declared.statements.find((statement) => statement.name?.text === name)
-const members = (name) => Object.fromEntries(named(name).members.map((member) => [member.name.text, member.type.getText(declared)]))
+const members = (name) =>
+  Object.fromEntries(named(name).members.map((member) => [member.name.text, member.type.getText(declared)]))
 const union = (name) => named(name).type.types.map((type) => type.literal.text)
 
 test('the options are those of the table, with their types', () => {
@@ -71,9 +73,8 @@ test('import and require give the same, and all of it is declared', async () => 
   const classes = declared.statements.filter(ts.isClassDeclaration).map((statement) => statement.name.text)
   assert.deepEqual(classes.sort(), Object.keys(redlatch).sort())
   for (const name of ['Client', 'Lock', 'Hold']) {
-    const members = named(name).members.filter((member) => member.name !== undefined && !ts.isConstructorDeclaration(member))
-    for (const { name: member, modifiers } of members) {
-      if (!ts.isIdentifier(member)) continue
+    for (const { name: member, modifiers } of named(name).members) {
+      if (member === undefined || !ts.isIdentifier(member)) continue
       const isStatic = modifiers?.some(({ kind }) => kind === ts.SyntaxKind.StaticKeyword)
       assert.ok(member.text in (isStatic ? redlatch[name] : redlatch[name].prototype), `${name}.${member.text}`)
     }
