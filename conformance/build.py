@@ -32,7 +32,17 @@ def all_kinds() -> list[Kind]:
 def c_driver() -> Path:
     program, source = BUILT / "conformance_c", DRIVERS / "c" / "driver.c"
     header = ROOT / "c-api" / "include"
-    words = ["cc", "-std=c11", "-Wall", "-Wextra", "-g", f"-I{header}", str(source), f"-L{BUILT}", f"-Wl,-rpath,{BUILT}"]
+    words = [
+        "cc",
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-g",
+        f"-I{header}",
+        str(source),
+        f"-L{BUILT}",
+        f"-Wl,-rpath,{BUILT}",
+    ]
     subprocess.run([*words, "-lredlatch", "-lpthread", "-o", str(program)], check=True)
     return program
 
@@ -47,7 +57,9 @@ def redisson(version: str) -> list[str]:
         folder.mkdir(parents=True)
         words = ["mvn", "-q", "-B", "-f", str(DRIVERS / "java" / "pom.xml"), f"-Dredisson.version={version}"]
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-        subprocess.run([*words, goal, f"-DoutputDirectory={folder / 'lib'}"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*words, goal, f"-DoutputDirectory={folder / 'lib'}"], check=True, stdout=subprocess.DEVNULL
+        )
         subprocess.run(["javac", "-cp", f"{folder / 'lib'}/*", "-d", str(folder), str(source)], check=True)
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     return ["java", *options, "-cp", f"{folder}:{folder / 'lib'}/*", "Driver"]

@@ -37,7 +37,9 @@ class Driver:
         self.lock = threading.Lock()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
         # The server comes first: on a busy machine a driver may wait, the server that all share may not.
-        self.process = subprocess.Popen(["nice", "-n", "5", *kind.command], env=os.environ | kind.env, **pipes)
+        self.process = subprocess.Popen(
+            ["nice", "-n", "5", *kind.command], env=os.environ | kind.env, **pipes
+        )
         self.outgoing: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self.listen, daemon=True).start()
         threading.Thread(target=self.talk, daemon=True).start()

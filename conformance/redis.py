@@ -63,9 +63,21 @@ class Server:
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        words = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        words = [
+            self.binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
         quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen([*words, "--dir", self.folder], stdin=quiet, stdout=quiet, stderr=quiet)
+        self.process = subprocess.Popen(
+            [*words, "--dir", self.folder], stdin=quiet, stdout=quiet, stderr=quiet
+        )
         end = time.monotonic() + 60
         while True:
             with contextlib.suppress(OSError):
@@ -125,7 +137,9 @@ class Tap:
     def about(self, name: str, since: int = 0) -> list[str]:
         # MONITOR escapes what is not printable ASCII.
         shown = "".join(
-            chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else {34: '\\"', 92: "\\\\", 9: "\\t"}.get(byte, f"\\x{byte:02x}")
+            chr(byte)
+            if 32 <= byte < 127 and byte not in b'"\\'
+            else {34: '\\"', 92: "\\\\", 9: "\\t"}.get(byte, f"\\x{byte:02x}")
             for byte in name.encode()
         )
         return [line for line in self.lines[since:] if shown in line]
@@ -133,7 +147,11 @@ class Tap:
 
 def find_server() -> str:
     """The server that the project's set-up has found, or one on PATH."""
-    for candidate in (os.environ.get("REDLATCH_SERVER_BIN"), shutil.which("redis-server"), shutil.which("valkey-server")):
+    for candidate in (
+        os.environ.get("REDLATCH_SERVER_BIN"),
+        shutil.which("redis-server"),
+        shutil.which("valkey-server"),
+    ):
         if candidate and Path(candidate).exists():
             return candidate
     raise SystemExit("no server: run `make setup`, or set REDLATCH_SERVER_BIN")

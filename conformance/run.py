@@ -11,13 +11,13 @@ import platform
 import sys
 import threading
 import time
-import tomllib
 from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tomllib
 from build import all_kinds
 from drivers import Driver, Kind
 from redis import Redis, Server, Tap, find_server
@@ -59,7 +59,9 @@ class World:
         self.server = Server(find_server())
         self.tap = Tap(self.server.port)
         self.drivers = {kind.name: Driver(kind) for kind in kinds}
-        self.hello = {name: driver.ask(op="hello")[1].result(PATIENCE) for name, driver in self.drivers.items()}
+        self.hello = {
+            name: driver.ask(op="hello")[1].result(PATIENCE) for name, driver in self.drivers.items()
+        }
 
     def close(self) -> None:
         for driver in self.drivers.values():
@@ -136,7 +138,17 @@ class Play:
 
     def step(self, step: dict) -> None:
         step = dict(step)
-        for word in ("redis", "pause_ms", "waiting", "finish", "serve", "signal", "server", "mark", "commands"):
+        for word in (
+            "redis",
+            "pause_ms",
+            "waiting",
+            "finish",
+            "serve",
+            "signal",
+            "server",
+            "mark",
+            "commands",
+        ):
             if word in step:
                 return getattr(self, f"do_{word}")(step)
         actor = next(name for name in ("a", "b") if name in step)
@@ -146,7 +158,12 @@ class Play:
         driver = self.drivers[actor]
         if driver.kind.redisson and step.get("redisson") == "skip":
             return
-        request = {"op": step[actor], "client": self.client(actor), "lock": self.lock, "as": step.get("as", "main")}
+        request = {
+            "op": step[actor],
+            "client": self.client(actor),
+            "lock": self.lock,
+            "as": step.get("as", "main"),
+        }
         request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step}
         request |= {"lock": "x" * 1025 if step["lock"] == "long" else step["lock"]} if "lock" in step else {}
         if step[actor] == "lost":
@@ -196,7 +213,9 @@ class Play:
 
     def judge_token(self, wanted: str, token: int) -> None:
         before = self.tokens[-1] if self.tokens else 0
-        self.check(token == before if wanted == "same" else token > before, f"token {token} after {self.tokens}")
+        self.check(
+            token == before if wanted == "same" else token > before, f"token {token} after {self.tokens}"
+        )
         self.tokens.append(token)
 
     def do_finish(self, step: dict) -> None:
@@ -210,7 +229,10 @@ class Play:
         waiting = {name: self.background.pop(name) for name in step["serve"]}
         while waiting:
             done = [name for name, entry in waiting.items() if entry[3].done()]
-            self.check((time.monotonic() - begun) * 1000 < step["within_ms"] + SLACK_MS, f"not served: {list(waiting)}")
+            self.check(
+                (time.monotonic() - begun) * 1000 < step["within_ms"] + SLACK_MS,
+                f"not served: {list(waiting)}",
+            )
             for name in done:
                 actor, thread, _, future = waiting.pop(name)
                 self.check(future.result()["status"] == "ok", f"{name}: {future.result()}")
@@ -237,7 +259,11 @@ class Play:
         time.sleep(step["pause_ms"] / 1000)
 
     def subscribers(self) -> int:
-        channel = f"redisson_lock__channel:{self.lock}" if "{" in self.lock else f"redisson_lock__channel:{{{self.lock}}}"
+        channel = (
+            f"redisson_lock__channel:{self.lock}"
+            if "{" in self.lock
+            else f"redisson_lock__channel:{{{self.lock}}}"
+        )
         return self.redis("PUBSUB", "NUMSUB", channel)[1]
 
     def eventually(self, holds: object, text: str) -> None:
@@ -337,7 +363,10 @@ def matrix(rows: list[Row]) -> list[str]:
 
 def pair_table(rows: list[Row], kinds: list[Kind]) -> list[str]:
     """Who held against whom waited, over all scenarios: rows passed of rows played."""
-    lines = ["| holds \\ waits | " + " | ".join(kind.name for kind in kinds) + " |", "|---|" + "---:|" * len(kinds)]
+    lines = [
+        "| holds \\ waits | " + " | ".join(kind.name for kind in kinds) + " |",
+        "|---|" + "---:|" * len(kinds),
+    ]
     for a in kinds:
         cells = []
         for b in kinds:
@@ -362,7 +391,13 @@ def report(world: World, table: list[dict], rows: list[Row], summary: str) -> st
     parts = [
         "# Conformance report",
         "Made by `make conformance`; the scenarios are in `scenarios.toml`.",
-        "\n".join([f"- server: {world.server.version()}", *versions, f"- system: {platform.system()} {platform.machine()}"]),
+        "\n".join(
+            [
+                f"- server: {world.server.version()}",
+                *versions,
+                f"- system: {platform.system()} {platform.machine()}",
+            ]
+        ),
         "\n".join(matrix(rows)),
         "## Pairs",
         "\n".join(pair_table(rows, world.kinds)),
@@ -381,7 +416,11 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 
-    kinds = [kind for kind in all_kinds() if not args.drivers or any(kind.name.startswith(name) for name in args.drivers)]
+    kinds = [
+        kind
+        for kind in all_kinds()
+        if not args.drivers or any(kind.name.startswith(name) for name in args.drivers)
+    ]
     table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
     world = World(kinds)
     try:

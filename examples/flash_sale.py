@@ -38,7 +38,13 @@ def programs(args: argparse.Namespace) -> dict[str, list[str]]:
 def compile_c() -> str:
     """Builds the C program against this checkout's header and library."""
     program = BUILT / "flash_sale_c"
-    library = [f"-I{ROOT / 'c-api' / 'include'}", f"-L{BUILT}", f"-Wl,-rpath,{BUILT}", "-lredlatch", "-lpthread"]
+    library = [
+        f"-I{ROOT / 'c-api' / 'include'}",
+        f"-L{BUILT}",
+        f"-Wl,-rpath,{BUILT}",
+        "-lredlatch",
+        "-lpthread",
+    ]
     source = str(HERE / "c" / "flash_sale.c")
     subprocess.run(["cc", "-Wall", "-Wextra", "-O2", source, *library, "-o", str(program)], check=True)
     return str(program)
@@ -65,10 +71,16 @@ class Screen:
 
 
 @contextlib.contextmanager
-def started(commands: dict[str, list[str]], arguments: list[str]) -> Iterator[dict[str, subprocess.Popen[str]]]:
+def started(
+    commands: dict[str, list[str]], arguments: list[str]
+) -> Iterator[dict[str, subprocess.Popen[str]]]:
     """Starts all programs; whatever still runs at the end is stopped."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    running = {name: subprocess.Popen([*command, *arguments], **pipes) for name, command in commands.items()}
+    running = {
+        name: subprocess.Popen(
+            [*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name, command in commands.items()
+    }
     try:
         yield running
     finally:

@@ -51,7 +51,7 @@ class Window:
             sys.stdin.readline()
         self.cpu = usage()[0]
         self.begun = time.monotonic()
-        self.end = self.begun + args.seconds
+        self.end: float = self.begun + args.seconds
 
     def left(self) -> float:
         return max(0.0, self.end - time.monotonic())
@@ -104,7 +104,9 @@ class Threads:
     def each(self, work: Callable[[int], Any]) -> list[Any]:
         """Runs `work` in every one of the threads; what they return."""
         results: list[Any] = []
-        threads = [threading.Thread(target=lambda n=n: results.append(work(n))) for n in range(self.args.tasks)]
+        threads = [
+            threading.Thread(target=lambda n=n: results.append(work(n))) for n in range(self.args.tasks)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

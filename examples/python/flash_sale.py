@@ -41,7 +41,9 @@ def main(shop: str, workers: str, *flags: str) -> int:
         client.connect()
         print("ready", flush=True)  # the sale begins for everybody at once
         sys.stdin.readline()
-        threads = [threading.Thread(target=work, args=(client, Path(shop), not flags)) for _ in range(int(workers))]
+        threads = [
+            threading.Thread(target=work, args=(client, Path(shop), not flags)) for _ in range(int(workers))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

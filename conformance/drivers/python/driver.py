@@ -21,7 +21,9 @@ Job = dict[str, Any]
 class Driver:
     def __init__(self) -> None:
         self.clients: dict[str, redlatch.Client] = {}
-        self.entered: dict[tuple[str, str, str], list[tuple[redlatch.Lock, redlatch.Grant]]] = defaultdict(list)
+        self.entered: dict[tuple[str, str, str], list[tuple[redlatch.Lock, redlatch.Grant]]] = defaultdict(
+            list
+        )
         self.threads: dict[tuple[str, str], queue.SimpleQueue[Job]] = {}
         self.main: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.private = False

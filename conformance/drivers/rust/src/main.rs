@@ -67,8 +67,14 @@ fn hello() -> Reply {
     };
     let options: Vec<&str> = all_options().map(|info| info.name).collect();
     reply.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
-    reply.insert("errors".into(), numbers(&mut ErrorKind::ALL.iter().map(|kind| (kind.name(), kind.number()))));
-    reply.insert("reasons".into(), numbers(&mut LostReason::ALL.iter().map(|kind| (kind.name(), kind.number()))));
+    reply.insert(
+        "errors".into(),
+        numbers(&mut ErrorKind::ALL.iter().map(|kind| (kind.name(), kind.number()))),
+    );
+    reply.insert(
+        "reasons".into(),
+        numbers(&mut LostReason::ALL.iter().map(|kind| (kind.name(), kind.number()))),
+    );
     reply.insert("options".into(), json!(options));
     reply
 }
@@ -126,7 +132,10 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
         "locked" => with("value", json!(lock.is_locked().await?)),
         "holder" => {
             let holder = lock.holder().await?;
-            with("value", holder.map_or(Value::Null, |holder| json!({"owner": holder.owner, "count": holder.count})))
+            with(
+                "value",
+                holder.map_or(Value::Null, |holder| json!({"owner": holder.owner, "count": holder.count})),
+            )
         }
         "lost" => lost(&seat, millis(request, "within_ms").unwrap_or_default()).await,
         _ => status("unsupported"),
