@@ -101,6 +101,18 @@ static inline redlatch_lock *lock_of(redlatch_client *client, const char *name)
     return lock_with(client, name, NULL, NULL);
 }
 
+/* Acquires with a short lease. Such a lease leaves the server so little time to answer that a busy machine may
+ * need several tries. */
+static inline redlatch_status acquire_patiently(redlatch_lock *lock, uint64_t owner, int64_t lease_ms)
+{
+    int64_t give_up = now_ms() + LIMIT_MS;
+    redlatch_status status;
+    do {
+        status = redlatch_lock_acquire(lock, owner, REDLATCH_FOREVER, lease_ms, NULL);
+    } while (status == REDLATCH_UNAVAILABLE && now_ms() < give_up);
+    return status;
+}
+
 static inline uint64_t counter(redlatch_client *client, const char *name)
 {
     uint64_t count = 0;

@@ -229,7 +229,7 @@ static void take_events(redlatch_client *client, struct slot *slots)
             CHECK((event.tag & RELEASING) != 0 && event.result == REDLATCH_OK);
         } else if (CHECK(event.kind == REDLATCH_EVENT_ACQUIRE && slot != NULL && slot->state == ASKED)) {
             /* Something that was cancelled has no slot any more: its event would be a second answer. */
-            CHECK(event.result == REDLATCH_OK || event.result == REDLATCH_TIMEOUT);
+            CHECK(event.result == REDLATCH_OK || redlatch_status_retryable(event.result));
             slot->state = event.result == REDLATCH_OK ? HELD : FREE;
         }
     }

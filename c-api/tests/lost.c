@@ -229,7 +229,7 @@ static void act(void *user, uint64_t owner, uint64_t token, redlatch_lost_reason
 {
     struct acting *acting = user;
     acting->released = redlatch_lock_release(acting->lock, owner);
-    acting->acquired = redlatch_lock_acquire(acting->lock, owner, 0, 0, NULL);
+    acting->acquired = acquire_patiently(acting->lock, owner, REDLATCH_LOCK_LEASE);
     acting->unregistered = redlatch_lock_on_lost(acting->lock, NULL, NULL);
     redlatch_lock_free(acting->lock);
     redlatch_client_free(acting->client); /* the last handle: its own thread ends the thread */
@@ -239,7 +239,7 @@ static void act(void *user, uint64_t owner, uint64_t token, redlatch_lost_reason
 static void the_function_may_call_the_library(void)
 {
     struct acting acting = {NOT_TOLD, open_client(), NULL, -1, -1, -1};
-    acting.lock = lock_with(acting.client, "c:lost", "watchdog_lease", "300ms");
+    acting.lock = lock_with(acting.client, "c:lost", "watchdog_lease", "2s");
 
     CHECK_OK(redlatch_lock_on_lost(acting.lock, act, &acting));
     CHECK_OK(redlatch_lock_acquire(acting.lock, 1, 0, 0, NULL));

@@ -95,7 +95,7 @@ static void inherited(redlatch_client *client, redlatch_lock *lock)
 static void a_child_leaves_the_parents_lock_alone(void)
 {
     redlatch_client *client = open_client();
-    redlatch_lock *lock = lock_with(client, "c:fork", "watchdog_lease", "600ms");
+    redlatch_lock *lock = lock_with(client, "c:fork", "watchdog_lease", "6s");
     uint64_t renewed;
     int fd;
 
@@ -108,7 +108,7 @@ static void a_child_leaves_the_parents_lock_alone(void)
     CHECK(redlatch_lock_is_held(lock, 1));
     CHECK(redis_says("2", redis("HVALS", "c:fork", NULL)));
     renewed = counter(client, "renewed");
-    EVENTUALLY(counter(client, "renewed") >= renewed + 3); /* its connection still works */
+    EVENTUALLY(counter(client, "renewed") > renewed); /* its connection still works */
     CHECK_OK(redlatch_lock_release(lock, 1));
     CHECK_OK(redlatch_lock_release(lock, 1));
     redlatch_lock_free(lock);
@@ -169,7 +169,7 @@ static void end_at_once(void)
     pthread_t thread;
 
     CHECK_OK(redlatch_lock_on_lost(lock, not_called, NULL));
-    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, 0, NULL));
+    CHECK_OK(acquire_patiently(lock, REDLATCH_THREAD, REDLATCH_LOCK_LEASE));
     CHECK_OK(redlatch_lock_acquire_start(lock, 3, REDLATCH_FOREVER, 0, 1));
     CHECK(pthread_create(&thread, NULL, wait_for_ever, lock) == 0);
     EVENTUALLY(counter(client, "waiting") == 2);
