@@ -76,6 +76,9 @@
 //! works in every child.
 #![forbid(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("redlatch is for Linux so far: its engine needs timerfd and a clock that counts suspend");
+
 mod blocking;
 mod client;
 mod clock;

@@ -153,7 +153,7 @@ def phases() -> list[Phase]:
         ),
         Phase(
             "conformance",
-            ["tool node", "tool java", "tool mvn", "conformance/run.py", *languages],
+            ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
             everything,
             [(["python", "conformance/run.py"], conformance)],
         ),
