@@ -30,6 +30,10 @@ PATIENCE = 60.0
 SLACK_MS = 4000
 
 
+# The words that the runner does itself; all others are a driver's.
+OWN_WORDS = ["redis", "pause_ms", "waiting", "finish", "serve", "signal", "server", "mark", "commands", "listen", "heard"]
+
+
 class Failed(Exception):
     """A check that did not come out as the scenario says."""
 
@@ -138,19 +142,9 @@ class Play:
 
     def step(self, step: dict) -> None:
         step = dict(step)
-        for word in (
-            "redis",
-            "pause_ms",
-            "waiting",
-            "finish",
-            "serve",
-            "signal",
-            "server",
-            "mark",
-            "commands",
-        ):
-            if word in step:
-                return getattr(self, f"do_{word}")(step)
+        word = next((word for word in OWN_WORDS if word in step), None)
+        if word:
+            return getattr(self, f"do_{word}")(step)
         actor = next(name for name in ("a", "b") if name in step)
         return self.do_call(actor, step)
 
@@ -259,12 +253,7 @@ class Play:
         time.sleep(step["pause_ms"] / 1000)
 
     def subscribers(self) -> int:
-        channel = (
-            f"redisson_lock__channel:{self.lock}"
-            if "{" in self.lock
-            else f"redisson_lock__channel:{{{self.lock}}}"
-        )
-        return self.redis("PUBSUB", "NUMSUB", channel)[1]
+        return self.redis("PUBSUB", "NUMSUB", self.channel())[1]
 
     def eventually(self, holds: object, text: str) -> None:
         end = time.monotonic() + PATIENCE / 4
@@ -290,6 +279,26 @@ class Play:
         sent = [line for line in self.tap.about(self.lock, self.mark) if " lua]" not in line.split('"')[0]]
         self.check(len(sent) <= step["at_most"], f"{len(sent)} commands: {sent}")
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
+
+    def channel(self) -> str:
+        return (
+            f"redisson_lock__channel:{self.lock}"
+            if "{" in self.lock
+            else f"redisson_lock__channel:{{{self.lock}}}"
+        )
+
+    def do_listen(self, step: dict) -> None:
+        """The runner itself subscribes to the lock's channel."""
+        self.ear = Redis(self.server.port)
+        self.ear.socket.settimeout(PATIENCE / 4)
+        self.ear("SUBSCRIBE", self.channel())
+
+    def do_heard(self, step: dict) -> None:
+        """Exactly these messages came since `listen`; the last word is the runner's own, to know where to stop."""
+        self.redis("PUBLISH", self.channel(), "1")
+        messages = [self.ear.read()[2] for _ in range(len(step["heard"]) + 1)]
+        self.ear.close()
+        self.check(messages == [*step["heard"], "1"], f"heard {messages}")
 
     def do_signal(self, step: dict) -> None:
         self.drivers[step["to"]].signal(step["signal"])

@@ -2,6 +2,9 @@
 
 use crate::moment::Moment;
 
+/// How much slower than ours the server's clock may run: one part in so many.
+const DRIFT: u64 = 1000;
+
 /// A lower bound of the server's clock, in its milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServerClock {
@@ -18,7 +21,8 @@ impl ServerClock {
     /// The least that the server's clock shows at `now`, if it has not jumped.
     pub(super) fn least(&self, now: Moment) -> u64 {
         let since = u64::try_from(self.heard.until(now).as_millis()).unwrap_or(u64::MAX);
-        self.server_ms.saturating_add(since)
+        // The server's clock may run slower than ours; a bound that is too low costs one round trip.
+        self.server_ms.saturating_add(since - since / DRIFT)
     }
 }
 
@@ -32,5 +36,6 @@ mod tests {
         assert_eq!(clock.least(Moment(1_000_000)), 5_000);
         assert_eq!(clock.least(Moment(1_001_999)), 5_001);
         assert_eq!(clock.least(Moment(0)), 5_000);
+        assert_eq!(clock.least(Moment(31_000_000)), 34_970);
     }
 }
