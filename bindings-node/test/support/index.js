@@ -9,7 +9,7 @@ const { Client } = require('../../index.js')
 const { Connection, Server } = require('./server.js')
 
 const PACKAGE = join(__dirname, '../..')
-const LIMIT = 60_000
+const LIMIT = 180_000
 
 // Starts a server before the tests of a file and stops it after them. Its fields are filled in by then.
 function shared({ password } = {}) {
