@@ -194,7 +194,7 @@ def test_exit_is_quick_with_a_server_that_does_not_answer(name: str) -> None:
         for number in range(4):
             client = redlatch.Client(f"redis://127.0.0.1:{silent.getsockname()[1]}", connect_timeout=60)
             threading.Thread(target=client.lock(str(number)).acquire, daemon=True).start()
-        silent.accept()
+        connection = silent.accept()
         """
     )
     assert time.monotonic() - started < LIMIT
@@ -299,8 +299,9 @@ def test_fork_while_other_threads_wait(name: str) -> None:
             with mine:
                 pass
 
+    client.connect()
     done = False
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(8)]
     for thread in threads:
         thread.start()
 
