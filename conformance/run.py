@@ -31,7 +31,19 @@ SLACK_MS = 4000
 
 
 # The words that the runner does itself; all others are a driver's.
-OWN_WORDS = ["redis", "pause_ms", "waiting", "finish", "serve", "signal", "server", "mark", "commands", "listen", "heard"]
+OWN_WORDS = [
+    "redis",
+    "pause_ms",
+    "waiting",
+    "finish",
+    "serve",
+    "signal",
+    "server",
+    "mark",
+    "commands",
+    "listen",
+    "heard",
+]
 
 
 class Failed(Exception):
