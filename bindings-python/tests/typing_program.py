@@ -36,7 +36,7 @@ def threads() -> None:
 
 
 def told(lost: redlatch.LockLostError) -> None:
-    reason: str | None = lost.reason
+    reason: redlatch.LostReason | None = lost.reason
     name: str | None = lost.lock_name
     print(reason, name)
 

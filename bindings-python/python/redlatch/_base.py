@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from redlatch import _dispatcher, _redlatch
 from redlatch._dispatcher import OnLost
-from redlatch.exceptions import InvalidArgumentError, LockLostError, NotOwnerError
+from redlatch.exceptions import InvalidArgumentError, LockLostError, LostReason, NotOwnerError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,6 +102,7 @@ class BaseLock:
         self._core = client._core.lock(name, options)
         self._timeout = timeout_of(timeout)
         self._on_lost = on_lost
+        self._watched = ""
 
     @property
     def name(self) -> str:
@@ -110,6 +111,13 @@ class BaseLock:
 
     def _hold(self) -> _redlatch.Hold:
         raise NotImplementedError
+
+    def _to_watch(self, hold: _redlatch.Hold) -> OnLost | None:
+        """The callback of this lock, once for each hold and not for each level."""
+        if self._on_lost is None or hold.owner == self._watched:
+            return None
+        self._watched = hold.owner
+        return self._on_lost
 
     def owned(self) -> bool:
         """Whether the calling thread or task holds the lock and can rely on it now. No I/O."""
@@ -172,7 +180,7 @@ class BaseGrant:
         return self._hold.fencing_token
 
     @property
-    def lost_reason(self) -> str | None:
+    def lost_reason(self) -> LostReason | None:
         """Why the lock was lost, if it was."""
         return self._hold.lost_reason
 

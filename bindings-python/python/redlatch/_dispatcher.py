@@ -79,8 +79,11 @@ class HasCore(Protocol):
 
 
 class Dispatcher:
+    """The thread and what it looks after."""
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant, because a signal handler or a finalizer may come in between and use a client as well.
+        self._lock = threading.RLock()
         self._clients: weakref.WeakSet[HasCore] = weakref.WeakSet()
         self._queue: _redlatch.Queue | None = None
         self.watchers = Watchers()

@@ -2,6 +2,8 @@
 
 from typing import Any, TypeAlias, final, overload
 
+from redlatch.exceptions import LostReason
+
 __all__ = [
     "Client",
     "Guard",
@@ -122,6 +124,6 @@ class Hold:
     @property
     def fencing_token(self) -> int | None: ...
     @property
-    def lost_reason(self) -> str | None: ...
+    def lost_reason(self) -> LostReason | None: ...
     @property
     def owner(self) -> str: ...

@@ -186,9 +186,8 @@ class Lock(BaseLock):
         return guard
 
     def _watch(self, hold: _redlatch.Hold) -> None:
-        """Has a loss told once for each hold, not for each level."""
-        if self._on_lost is not None and hold.count == 1:
-            _dispatcher.dispatcher.watch(hold, self._on_lost)
+        if on_lost := self._to_watch(hold):
+            _dispatcher.dispatcher.watch(hold, on_lost)
 
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(None)

@@ -329,10 +329,9 @@ class Lock(BaseLock):
         return guard
 
     def _watch(self, hold: _redlatch.Hold) -> None:
-        """Has a loss told once for each hold, not for each level."""
-        if self._on_lost is not None and hold.count == 1:
+        if on_lost := self._to_watch(hold):
             bridge = Bridge.of(asyncio.get_running_loop())
-            bridge.watchers.add(hold, bridge.queue, self._on_lost)
+            bridge.watchers.add(hold, bridge.queue, on_lost)
 
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(Keys.of(_task_of_loop()).key)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 from redlatch import _redlatch
+
+LostReason: TypeAlias = Literal["expired", "deleted", "stolen", "forced", "unreachable", "closed"]
+"""Why a lock was lost, by the names of the core's table."""
 
 
 class LockError(Exception):
@@ -37,8 +40,8 @@ class NotOwnerError(LockError, RuntimeError):
 
 class LockLostError(LockError):
     kind = "lost"
-    reason: str | None = None
-    """Why: a name of the core's table of lost reasons, such as `expired` or `deleted`."""
+    reason: LostReason | None = None
+    """Why; None only if the error was not made by redlatch."""
 
 
 class ForeignKindError(LockError):
