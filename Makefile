@@ -5,7 +5,7 @@ REPEAT ?= 1
 PHASES ?=
 
 .PHONY: help setup build demo test conformance bench lint fmt docs dist clean \
-	test-rust test-python test-node test-c test-conformance test-docs test-demo test-dist
+	test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
@@ -22,7 +22,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; REPEAT=10 runs them ten times beside a CPU load, PHASES="rust c" only some
 	@scripts/test --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-c test-conformance test-docs test-demo test-dist: test-%: setup
+test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist: test-%: setup
 	@scripts/test --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson; writes conformance/REPORT.md

@@ -185,6 +185,20 @@ def test_exit_with_locks_held_and_waits_pending(how: str, name: str, look: redis
     eventually(lambda: not look.keys(f"{name}*"), "all was released")
 
 
+def test_an_exit_limit_of_0_leaves_what_is_held_to_its_lease(name: str, look: redis.Redis) -> None:
+    run(
+        """
+        import sys
+        import redlatch
+
+        client = redlatch.Client(exit_limit=0)
+        assert client.lock(sys.argv[1]).acquire(blocking=False, lease=60)
+        """,
+        name,
+    )
+    assert 0 < look.pttl(name) <= 60_000
+
+
 def test_exit_is_quick_with_a_server_that_does_not_answer(name: str) -> None:
     started = time.monotonic()
     run(

@@ -197,7 +197,7 @@ options! {
         close_limit(Duration): Duration = secs(5), "5 s", time(Duration::ZERO, secs(600)),
             "How long closing may take to release what is held.";
         exit_limit(Duration): Duration = secs(1), "1 s", time(Duration::ZERO, secs(60)),
-            "The same, when the program ends without closing (Python).";
+            "The same, when the program ends without closing (Python); 0 leaves what is held to its lease.";
         tracking(bool): bool = true, "true", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 },

@@ -170,6 +170,12 @@ def phases() -> list[Phase]:
             [(["scripts/with-server", "python", "examples/flash_sale.py"], demo)],
         ),
         Phase(
+            "examples",
+            ["tool node", "scripts/lib/examples.py", *languages],
+            everything,
+            [(["scripts/test-examples"], plain)],
+        ),
+        Phase(
             "dist",
             ["tool node", "tool cmake", "tool pkg-config", *languages],
             [["scripts/dist"]],

@@ -1,0 +1,57 @@
+/* A cron job that all hosts start and one of them runs; see examples/README.md.
+ *
+ * cron_once FOLDER PERIOD, with the server in REDLATCH_URL. PERIOD is how often cron starts it, in
+ * seconds.
+ * cc cron_once.c $(pkg-config --cflags --libs redlatch) */
+#include <redlatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static int report(const char *folder)
+{
+    char path[4096];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/reports", folder);
+    file = fopen(path, "a");
+    if (file == NULL)
+        return -1;
+    fprintf(file, "c %lld\n", (long long)time(NULL));
+    return fclose(file);
+}
+
+int main(int argc, char **argv)
+{
+    redlatch_client *client = NULL;
+    redlatch_lock *lock = NULL;
+    redlatch_status status;
+    int64_t lease_ms = argc == 3 ? (int64_t)(900 * atof(argv[2])) : 0;
+
+    if (lease_ms <= 0) {
+        fprintf(stderr, "usage: cron_once FOLDER PERIOD\n");
+        return 2;
+    }
+    status = redlatch_client_open(NULL, NULL, &client);
+    if (status == REDLATCH_OK)
+        status = redlatch_lock_new(client, "cron:report", NULL, &lock);
+    if (status == REDLATCH_OK)
+        status = redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, lease_ms, NULL);
+    if (status == REDLATCH_TIMEOUT) {
+        puts("skipped");
+        status = REDLATCH_OK;
+    } else if (status != REDLATCH_OK) {
+        fprintf(stderr, "%s\n", redlatch_last_error());
+    } else if (report(argv[1]) != 0) {
+        perror("reports");
+        redlatch_lock_release(lock, REDLATCH_THREAD); /* it did not run: the next host may */
+        status = -1;
+    } else {
+        /* Neither released nor closed: a host whose clock is late would run the job again. The lease
+         * ends before the next period. */
+        puts("ran");
+    }
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+    return status != REDLATCH_OK;
+}

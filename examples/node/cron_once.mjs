@@ -1,0 +1,27 @@
+// A cron job that all hosts start and one of them runs; see examples/README.md.
+//
+// cron_once.mjs FOLDER PERIOD, with the server in REDLATCH_URL. PERIOD is how often cron starts it, in seconds.
+import { appendFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Client } from 'redlatch'
+
+const [folder, period] = process.argv.slice(2)
+
+async function report() {
+  await appendFile(join(folder, 'reports'), `node ${new Date().toISOString()}\n`)
+}
+
+const client = new Client()
+const lock = client.lock('cron:report', { lease: 0.9 * 1000 * Number(period) })
+const hold = await lock.tryAcquire()
+if (hold) {
+  try {
+    await report()
+  } catch (error) {
+    await hold.release() // it did not run: the next host may
+    throw error
+  }
+}
+// Neither released nor closed: a host whose clock is late would run the job again. The lease ends before the next
+// period.
+console.log(hold ? 'ran' : 'skipped')

@@ -1,0 +1,35 @@
+"""A cron job that all hosts start and one of them runs; see examples/README.md.
+
+cron_once.py FOLDER PERIOD, with the server in REDLATCH_URL. PERIOD is how often cron starts it, in seconds.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import redlatch
+
+
+def report(folder: Path) -> None:
+    with open(folder / "reports", "a") as file:
+        file.write(f"python {time.ctime()}\n")
+
+
+def main(folder: str, period: str) -> None:
+    # With exit_limit=0 the end of the program leaves what is held to its lease, in place of releasing it.
+    client = redlatch.Client(exit_limit=0)
+    lock = client.lock("cron:report", lease=0.9 * float(period))
+    if not lock.acquire(blocking=False):
+        print("skipped")
+        return
+    try:
+        report(Path(folder))
+    except BaseException:
+        lock.release()  # it did not run: the next host may
+        raise
+    # Not released: a host whose clock is late would run the job again. The lease ends before the next period.
+    print("ran")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
