@@ -162,9 +162,12 @@ def each_user_orders_once() -> None:
 
 
 def without_a_common_lock_users_order_twice() -> None:
-    with a_server_each() as url, folder("orders") as shop:
-        with started("one_order_per_user", url, str(shop)) as running:
-            assert any(all_get(running, f"user{n}")["ordered"] > 1 for n in range(ROUNDS))
+    with (
+        a_server_each() as url,
+        folder("orders") as shop,
+        started("one_order_per_user", url, str(shop)) as running,
+    ):
+        assert any(all_get(running, f"user{n}")["ordered"] > 1 for n in range(ROUNDS))
 
 
 # --- each task once ---
@@ -186,18 +189,25 @@ def each_task_is_done_once() -> None:
 
 
 def a_task_that_somebody_is_at_is_left_to_him() -> None:
-    with one_server() as url, folder("done") as place, redlatch.Client(url) as client:
-        with started("task_once", lambda: url, str(place)) as running:
-            with client.lock("task:7"):
-                assert all_get(running, "7") == {"busy": len(running)}
-            assert written(place / "done") == Counter()
-            assert all_get(running, "7")["done"] == 1
+    with (
+        one_server() as url,
+        folder("done") as place,
+        redlatch.Client(url) as client,
+        started("task_once", lambda: url, str(place)) as running,
+    ):
+        with client.lock("task:7"):
+            assert all_get(running, "7") == {"busy": len(running)}
+        assert written(place / "done") == Counter()
+        assert all_get(running, "7")["done"] == 1
 
 
 def without_a_common_lock_tasks_are_done_twice() -> None:
-    with a_server_each() as url, folder("done") as place:
-        with started("task_once", url, str(place)) as running:
-            assert any(all_get(running, f"task{n}")["done"] > 1 for n in range(ROUNDS))
+    with (
+        a_server_each() as url,
+        folder("done") as place,
+        started("task_once", url, str(place)) as running,
+    ):
+        assert any(all_get(running, f"task{n}")["done"] > 1 for n in range(ROUNDS))
 
 
 # --- a cron job on one host ---
