@@ -3,8 +3,10 @@
 SHELL := bash
 REPEAT ?= 1
 PHASES ?=
+SERVER ?=
+server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup build demo test conformance bench lint fmt docs dist clean \
+.PHONY: help setup servers build demo test conformance bench lint fmt docs dist clean \
 	test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist
 
 help: ## this list
@@ -16,14 +18,17 @@ setup: ## install what building and testing need into .tools/ (no root); quick t
 build: setup ## build every language's face for use from this checkout
 	@scripts/build
 
+servers: setup ## get the servers that SERVER= can name into .tools/, and list them
+	@scripts/servers
+
 demo: build ## the flash sale: all languages sell the same 100 items, without and with the lock
 	@scripts/with-server .tools/venv/bin/python examples/flash_sale.py
 
-test: setup ## all tests; REPEAT=10 runs them ten times beside a CPU load, PHASES="rust c" only some
-	@scripts/test --repeat $(REPEAT) $(PHASES)
+test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
+	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
 test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist: test-%: setup
-	@scripts/test --repeat $(REPEAT) $*
+	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson; writes conformance/REPORT.md
 	@. scripts/env.sh && python conformance/run.py --report conformance/REPORT.md

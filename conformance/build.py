@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from drivers import Kind
@@ -17,19 +19,26 @@ DRIVERS = HERE / "drivers"
 REDISSONS = ("3.21.3", "3.23.5", "3.52.0", "4.7.0")
 
 
-def all_kinds() -> list[Kind]:
+def build(wanted: list[str]) -> list[Kind]:
+    """The drivers whose names begin with one of these words; all of them if there are none."""
+    commands: dict[str, Callable[[], list[str]]] = {
+        "rust": rust,
+        "python": lambda: [sys.executable, str(DRIVERS / "python" / "driver.py")],
+        "asyncio": lambda: [sys.executable, str(DRIVERS / "python" / "driver_asyncio.py")],
+        "node": lambda: ["node", str(DRIVERS / "node" / "driver.mjs")],
+        "c": c,
+        **{f"redisson-{version}": partial(redisson, version) for version in REDISSONS},
+    }
+    names = [name for name in commands if not wanted or any(map(name.startswith, wanted))]
+    return [Kind(name, commands[name]()) for name in names]
+
+
+def rust() -> list[str]:
     subprocess.run(["cargo", "build", "--quiet", "--package", "redlatch-conformance"], cwd=ROOT, check=True)
-    return [
-        Kind("rust", [str(BUILT / "redlatch-conformance")]),
-        Kind("python", [sys.executable, str(DRIVERS / "python" / "driver.py")]),
-        Kind("asyncio", [sys.executable, str(DRIVERS / "python" / "driver_asyncio.py")]),
-        Kind("node", ["node", str(DRIVERS / "node" / "driver.mjs")]),
-        Kind("c", [str(c_driver())]),
-        *(Kind(f"redisson-{version}", redisson(version)) for version in REDISSONS),
-    ]
+    return [str(BUILT / "redlatch-conformance")]
 
 
-def c_driver() -> Path:
+def c() -> list[str]:
     program, source = BUILT / "conformance_c", DRIVERS / "c" / "driver.c"
     header = ROOT / "c-api" / "include"
     words = [
@@ -44,7 +53,7 @@ def c_driver() -> Path:
         f"-Wl,-rpath,{BUILT}",
     ]
     subprocess.run([*words, "-lredlatch", "-lpthread", "-o", str(program)], check=True)
-    return program
+    return [str(program)]
 
 
 def redisson(version: str) -> list[str]:

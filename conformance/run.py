@@ -1,6 +1,6 @@
 """Runs the scenarios of scenarios.toml in every driver and every pair of drivers.
 
-run.py [--only WORD ...] [--drivers NAME ...] [--jobs N] [--report FILE]
+run.py [--topology single|sentinel|cluster] [--only WORD ...] [--drivers NAME ...] [--jobs N] [--report FILE]
 
 Ends with `conformance: scenarios=N checks=N failed=N`; the exit code is 0 only if nothing failed.
 """
@@ -18,11 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomllib
-from build import all_kinds
+from build import build
 from drivers import Driver, Kind
-from redis import Redis, Server, Tap, find_server
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
+from server import TOPOLOGIES  # noqa: E402
+from tap import Ground  # noqa: E402
+
 WATCHDOG_MS = 1000
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
@@ -68,12 +71,11 @@ class Row:
 
 
 class World:
-    """The server, the running drivers and what they said of themselves."""
+    """The servers, the running drivers and what they said of themselves."""
 
-    def __init__(self, kinds: list[Kind]) -> None:
+    def __init__(self, kinds: list[Kind], topology: str) -> None:
         self.kinds = kinds
-        self.server = Server(find_server())
-        self.tap = Tap(self.server.port)
+        self.ground = Ground(topology)
         self.drivers = {kind.name: Driver(kind) for kind in kinds}
         self.hello = {
             name: driver.ask(op="hello")[1].result(PATIENCE) for name, driver in self.drivers.items()
@@ -82,7 +84,7 @@ class World:
     def close(self) -> None:
         for driver in self.drivers.values():
             driver.close()
-        self.server.close()
+        self.ground.close()
 
 
 class Play:
@@ -92,9 +94,8 @@ class Play:
         self.world, self.row, self.number = world, row, number
         self.scenario = row.scenario
         self.own = self.scenario.get("own_server", False)
-        self.server = Server(world.server.binary) if self.own else world.server
-        self.tap = Tap(self.server.port) if self.own else world.tap
-        self.redis = Redis(self.server.port)
+        self.ground = Ground(world.ground.topology) if self.own else world.ground
+        self.tap = self.ground.tap
         self.lock = f"row{number}:{row.name}" if row.name else f"row{number}"
         self.drivers: dict[str, Driver] = {}
         self.background: dict[str, tuple[str, str, int, Future[dict]]] = {}
@@ -122,7 +123,7 @@ class Play:
         driver = Driver(kind) if private else self.world.drivers[kind.name]
         self.drivers[actor] = driver
         request = {
-            "url": self.server.url,
+            "url": self.ground.deployment.url,
             "watchdog_ms": self.scenario.get("watchdog_ms", WATCHDOG_MS),
             "fencing": self.scenario.get("fencing", False),
             "role": actor,
@@ -141,14 +142,18 @@ class Play:
                 driver.close()
             else:
                 driver.ask(op="close", client=self.client(actor))
-        self.redis.close()
         if self.own:
-            self.server.close()
+            self.ground.close()
 
     def check(self, holds: bool, text: str) -> None:
         self.row.checks += 1
         if not holds:
             raise Failed(text)
+
+    def redis(self, *words: str) -> object:
+        """A command for the primary of the key it names; one without a key, for the primary of the lock."""
+        named = words[1] if len(words) > 1 and self.lock in words[1] else self.lock
+        return self.ground.ask(named, *words)
 
     # ---- the words ----
 
@@ -265,7 +270,7 @@ class Play:
         time.sleep(step["pause_ms"] / 1000)
 
     def subscribers(self) -> int:
-        return self.redis("PUBSUB", "NUMSUB", self.channel())[1]
+        return self.ground.subscribers(self.channel())
 
     def eventually(self, holds: object, text: str) -> None:
         end = time.monotonic() + PATIENCE / 4
@@ -282,12 +287,12 @@ class Play:
         self.eventually(enough, f"{self.subscribers()} connections wait")
 
     def do_mark(self, step: dict) -> None:
-        self.tap.catch_up(self.redis)
+        self.tap.catch_up()
         self.mark = len(self.tap.lines)
 
     def do_commands(self, step: dict) -> None:
         """Commands that clients have sent about this lock since the mark."""
-        self.tap.catch_up(self.redis)
+        self.tap.catch_up()
         sent = [line for line in self.tap.about(self.lock, self.mark) if " lua]" not in line.split('"')[0]]
         self.check(len(sent) <= step["at_most"], f"{len(sent)} commands: {sent}")
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
@@ -301,9 +306,7 @@ class Play:
 
     def do_listen(self, step: dict) -> None:
         """The runner itself subscribes to the lock's channel."""
-        self.ear = Redis(self.server.port)
-        self.ear.socket.settimeout(PATIENCE / 4)
-        self.ear("SUBSCRIBE", self.channel())
+        self.ear = self.ground.ear(self.channel(), PATIENCE / 4)
 
     def do_heard(self, step: dict) -> None:
         """Exactly these messages came since `listen`; the last word is the runner's own, to know where to stop."""
@@ -317,11 +320,10 @@ class Play:
 
     def do_server(self, step: dict) -> None:
         if step["server"] == "restart":
-            self.redis.close()
-            self.server.restart()
-            self.redis = Redis(self.server.port)
+            self.ground.restart(self.lock)
         else:
-            self.server.signal({"stop": "STOP", "continue": "CONT"}[step["server"]])
+            server = self.ground.deployment.primary_of(self.lock)
+            server.signal({"stop": "STOP", "continue": "CONT"}[step["server"]])
 
     def quiet(self) -> None:
         """Nothing is left: no key, no subscription."""
@@ -332,11 +334,27 @@ class Play:
 # ---- which rows there are ----
 
 
-def rows(table: list[dict], kinds: list[Kind]) -> list[Row]:
+def rows(table: list[dict], kinds: list[Kind], topology: str) -> list[Row]:
     found = []
     for scenario in table:
+        if topology in scenario.get("not_on", ()):
+            continue
         for name in scenario.get("names", [None]):
+            if topology in scenario.get("names_not_on", {}).get(name, ()):
+                continue
             found += [Row(scenario, actors, name) for actors in casts(scenario, kinds)]
+    return found
+
+
+def left_out(table: list[dict], topology: str) -> list[str]:
+    """What makes no sense on this topology, and why."""
+    found = []
+    for scenario in table:
+        if topology in scenario.get("not_on", ()):
+            found.append(f"- {scenario['name']}: {scenario['not_because']}.")
+        names = [name for name, where in scenario.get("names_not_on", {}).items() if topology in where]
+        if names:
+            found.append(f"- {scenario['name']}, of them {names}: {scenario['not_because']}.")
     return found
 
 
@@ -408,13 +426,14 @@ def differences(table: list[dict]) -> list[str]:
 
 
 def report(world: World, table: list[dict], rows: list[Row], summary: str) -> str:
+    topology = world.ground.topology
     versions = [f"- {name}: {hello.get('version')}" for name, hello in world.hello.items()]
     parts = [
         "# Conformance report",
         "Made by `make conformance`; the scenarios are in `scenarios.toml`.",
         "\n".join(
             [
-                f"- server: {world.server.version()}",
+                f"- server: {world.ground.deployment.version()}, {topology}",
                 *versions,
                 f"- system: {platform.system()} {platform.machine()}",
             ]
@@ -424,6 +443,11 @@ def report(world: World, table: list[dict], rows: list[Row], summary: str) -> st
         "\n".join(pair_table(rows, world.kinds)),
         "## Where Redisson answers otherwise",
         "\n".join(differences(table)),
+        *(
+            ["## Not played on this topology", "\n".join(missing)]
+            if (missing := left_out(table, topology))
+            else []
+        ),
         summary,
     ]
     return "\n\n".join(parts) + "\n"
@@ -431,21 +455,20 @@ def report(world: World, table: list[dict], rows: list[Row], summary: str) -> st
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topology", choices=TOPOLOGIES, default="single")
     parser.add_argument("--only", nargs="*", default=[], help="words that a row's title must contain")
     parser.add_argument("--drivers", nargs="*", default=[], help="names of drivers; all by default")
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 
-    kinds = [
-        kind
-        for kind in all_kinds()
-        if not args.drivers or any(kind.name.startswith(name) for name in args.drivers)
-    ]
+    kinds = build(args.drivers)
     table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
-    world = World(kinds)
+    world = World(kinds, args.topology)
     try:
-        chosen = [row for row in rows(table, kinds) if all(word in row.title for word in args.only)]
+        chosen = [
+            row for row in rows(table, kinds, args.topology) if all(word in row.title for word in args.only)
+        ]
         shown = threading.Lock()
 
         def play(numbered: tuple[int, Row]) -> None:
@@ -462,6 +485,8 @@ def main() -> int:
         scenarios = len({row.scenario["name"] for row in chosen})
         summary = f"conformance: scenarios={scenarios} checks={checks} failed={failed}"
         print("\n".join(matrix(chosen)))
+        for line in left_out(table, args.topology):
+            print(f"not on {args.topology} {line}")
         if args.report and not failed:
             args.report.write_text(report(world, table, chosen, summary))
         print(summary)

@@ -1,9 +1,10 @@
 """Runs the test phases one after the other, streams what they print, and adds up the counts of their runners.
 
-    scripts/test [--repeat N] [PHASE...]
+    scripts/test [--server NAME] [--repeat N] [PHASE...]
 
 This is the one place that decides what is run. A phase whose needs are missing is listed as SKIPPED and counted;
-with CI=true a skip is a failure. With --repeat the phases run N times beside a load on every core.
+with CI=true a skip is a failure. With --repeat the phases run N times beside a load on every core. With --server
+every suite runs on that server: a name that `scripts/servers` lists, or a path.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import servers
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
@@ -274,11 +277,18 @@ def main() -> int:
     table = phases()
     parser = argparse.ArgumentParser(prog="scripts/test")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
+    parser.add_argument("--server", default="", metavar="NAME")
     parser.add_argument("phase", nargs="*", help="of: " + " ".join(phase.name for phase in table))
     asked = parser.parse_args()
     unknown = set(asked.phase) - {phase.name for phase in table}
     if unknown or asked.repeat < 1:
         parser.error(f"no such phase: {', '.join(sorted(unknown))}" if unknown else "--repeat is at least 1")
+    if asked.server:
+        try:
+            os.environ["REDLATCH_SERVER_BIN"] = str(servers.find(asked.server))
+        except servers.Unobtainable as error:
+            parser.error(str(error))
+    print(f"server: {servers.version(Path(os.environ['REDLATCH_SERVER_BIN'])) or 'none'}", flush=True)
 
     started = time.monotonic()
     total = Counts()

@@ -1,93 +1,513 @@
-"""A Redis-compatible server of one's own: started on a free loopback port, stopped with the program.
+"""Redis-compatible servers of one's own on free loopback ports, alone or together, stopped with the program.
 
-`python server.py CMD...` runs CMD with REDLATCH_URL set to such a server; scripts/with-server is this.
+    with Server() as server: ...            one process, any binary, any options
+    with Sentinels() as deployment: ...     a primary, two replicas, three sentinels
+    with Cluster() as deployment: ...       three primaries with a replica each
+
+Each has a `url` as redlatch takes it, the `nodes` that hold data, `primary_of(key)`, and is gone after `close`.
+
+`python server.py [--topology single|sentinel|cluster] CMD...` runs CMD with REDLATCH_URL naming such a deployment;
+scripts/with-server is this.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar
 
-STARTING = 10.0  # seconds
-OPTIONS = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+STARTING = 60.0  # seconds that a busy machine may take; a quiet one takes less than one, a cluster three
+SLOTS = 16384
+SERVICE = "redlatch"
 PR_SET_PDEATHSIG = 1
+# Looked up here: between fork and exec of a program with threads nothing should be loaded.
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def find_server() -> str:
+    """The server that the project's set-up has found, or one on PATH."""
+    for found in (
+        os.environ.get("REDLATCH_SERVER_BIN"),
+        shutil.which("redis-server"),
+        shutil.which("valkey-server"),
+    ):
+        if found and Path(found).exists():
+            return found
+    raise RuntimeError("no Redis server found: run `make setup`, or set REDLATCH_SERVER_BIN")
 
 
 def _die_with_parent() -> None:
     """Linux ends the server with us, even when we are killed and cannot do it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _prctl is not None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Server:
-    """`with Server() as server: ... server.url`"""
+class Ended(Exception):
+    """A server ended before it answered."""
 
-    def __init__(self) -> None:
-        binary = os.environ.get("REDLATCH_SERVER_BIN")
-        if not binary:
-            raise RuntimeError("no Redis server found: run scripts/setup")
-        self._binary = binary
-        self.port = 0
-        self.url = ""
 
-    def __enter__(self) -> Server:
-        self._folder = tempfile.mkdtemp(prefix="redlatch-server-")
-        # Another program may take the free port before the server does: then it ends at once, and we try again.
+def eventually(holds: Callable[[], object], what: str, limit: float = STARTING) -> None:
+    """Waits until `holds()`; a server that does not answer yet does not hold it."""
+    end = time.monotonic() + limit
+    while True:
+        with suppress(OSError):
+            if holds():
+                return
+        if time.monotonic() > end:
+            raise RuntimeError(f"{what}: not within {limit:.0f} s")
+        time.sleep(0.02)
+
+
+class Redis:
+    """One connection, a RESP client of a few lines: every call is one command. An error reply is returned."""
+
+    def __init__(self, port: int, timeout: float | None = None) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout or 10.0)
+        self.socket.settimeout(timeout)
+        self.file = self.socket.makefile("rb")
+        self.lock = threading.Lock()
+
+    def __call__(self, *words: str | int) -> Any:
+        parts = [str(word).encode() for word in words]
+        frames = [b"$%d\r\n%s\r\n" % (len(part), part) for part in parts]
+        with self.lock:
+            self.socket.sendall(b"*%d\r\n" % len(parts) + b"".join(frames))
+            return self.read()
+
+    def read(self) -> Any:
+        line = self.file.readline()
+        if not line:
+            raise ConnectionError("the server closed the connection")
+        kind, rest = line[:1], line[1:-2].decode()
+        if kind == b"+":
+            return rest
+        if kind == b"-":
+            return Exception(rest)
+        if kind == b":":
+            return int(rest)
+        if kind == b"$":
+            return None if rest == "-1" else self.file.read(int(rest) + 2)[:-2].decode(errors="replace")
+        return [self.read() for _ in range(int(rest))]
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.file.close()
+        self.socket.close()
+
+
+def ask(port: int, *words: str | int) -> Any:
+    """One command on a connection of its own."""
+    redis = Redis(port, 5.0)
+    try:
+        return redis(*words)
+    finally:
+        redis.close()
+
+
+def fields(text: object) -> dict[str, str]:
+    """The `name:value` lines that INFO and CLUSTER INFO answer."""
+    return dict(line.split(":", 1) for line in str(text).splitlines() if ":" in line)
+
+
+def slot_of(key: str) -> int:
+    """Redis' CRC16 of the key, or of its hash tag."""
+    data = key.encode()
+    opening = data.find(b"{")
+    closing = data.find(b"}", opening + 1)
+    if opening >= 0 and closing > opening + 1:
+        data = data[opening + 1 : closing]
+    crc = 0
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc % SLOTS
+
+
+Self = TypeVar("Self", bound="Deployment")
+
+
+class Deployment:
+    """What all of them have in common."""
+
+    url: str
+    topology: str
+
+    @property
+    def nodes(self) -> list[Server]:
+        """Those that hold data."""
+        raise NotImplementedError
+
+    def primary_of(self, key: str) -> Server:
+        """The one that takes writes of this key now."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def binary(self) -> str:
+        return self.nodes[0].binary
+
+    def version(self) -> str:
+        info = fields(self.nodes[0]("INFO", "server"))
+        if "valkey_version" in info:
+            return f"valkey {info['valkey_version']}"
+        return f"redis {info['redis_version']}"
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Server(Deployment):
+    """One process. A port that somebody else took before the server could is exchanged for another."""
+
+    topology = "single"
+
+    def __init__(self, binary: str = "", *options: str, spread: int = 0, config: str = "") -> None:
+        """`spread`: the port that far above must be free too (a cluster's bus). `config`: text of a file, for Sentinel."""
+        self._binary = binary or find_server()
+        self._options, self._config = options, config
+        self.folder = Path(tempfile.mkdtemp(prefix="redlatch-server-"))
         for _ in range(5):
-            with socket.create_server(("127.0.0.1", 0)) as probe:
-                self.port = probe.getsockname()[1]
-            self._process = subprocess.Popen(
-                [self._binary, "--port", str(self.port), *OPTIONS, "--dir", self._folder],
+            self.port = free_port(spread)
+            with suppress(Ended):
+                self.start()
+                break
+        else:
+            log = (self.folder / "log").read_text(errors="replace")
+            self.close()
+            raise RuntimeError(f"{self._binary} does not start:\n{log}")
+
+    def start(self) -> None:
+        """Starts it on its port and waits until it answers; `Ended` if it ends instead."""
+        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command = [self._binary, *where, "--save", "", "--appendonly", "no", *self._options]
+        if self._config:
+            file = self.folder / "sentinel.conf"
+            file.write_text(f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n{self._config}")
+            command = [self._binary, str(file), "--sentinel"]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                command,
                 stdin=subprocess.DEVNULL,
-                stdout=open(os.path.join(self._folder, "log"), "w"),
+                stdout=log,
                 stderr=subprocess.STDOUT,
                 # A Ctrl-C in the terminal is for the program that uses the server; we end the server after it.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-            if self._answers():
-                self.url = f"redis://127.0.0.1:{self.port}"
-                return self
-            self._stop()
-        with open(os.path.join(self._folder, "log")) as log:
-            raise RuntimeError(f"{self._binary} does not start:\n{log.read()}")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        eventually(self._answers, f"{self._binary} on port {self.port}")
 
     def _answers(self) -> bool:
-        give_up = time.monotonic() + STARTING
-        while time.monotonic() < give_up and self._process.poll() is None:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                    connection.sendall(b"PING\r\n")
-                    if connection.recv(16).startswith(b"+PONG") and self._process.poll() is None:
-                        return True
-            except OSError:
-                pass
-            time.sleep(0.02)
-        return False
+        # First the process: another one's server may answer on a port that ours did not get.
+        if self.process.poll() is not None:
+            raise Ended
+        answer = ask(self.port, "PING")
+        return self.process.poll() is None and (answer == "PONG" or str(answer).startswith("NOAUTH"))
 
-    def _stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    def __call__(self, *words: str | int) -> Any:
+        return ask(self.port, *words)
+
+    @property
+    def url(self) -> str:  # type: ignore[override]
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def binary(self) -> str:
+        return self._binary
+
+    @property
+    def nodes(self) -> list[Server]:
+        return [self]
+
+    def primary_of(self, key: str) -> Server:
+        return self
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, name: str) -> None:
+        self.process.send_signal(getattr(signal, f"SIG{name}"))
+
+    def kill(self) -> None:
+        """As a crash does: `kill -9`, and waits until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        if hasattr(self, "process"):
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def main(command: list[str]) -> int:
+def free_port(spread: int = 0) -> int:
+    """A port that nobody has, and the one `spread` above it neither. Below the ones that the kernel gives away."""
+    while True:
+        port = random.randint(11000, 21000) if spread else 0
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)) as probe:
+            port = int(probe.getsockname()[1])
+            if not spread:
+                return port
+            with socket.create_server(("127.0.0.1", port + spread)):
+                return port
+
+
+class Many(Deployment):
+    """Several processes: those started are stopped even if the next one does not start."""
+
+    def __init__(self) -> None:
+        self.processes: list[Server] = []
+
+    def add(self, server: Server) -> Server:
+        self.processes.append(server)
+        return server
+
+    def build(self, steps: Callable[[], None]) -> None:
+        try:
+            steps()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for server in self.processes:
+            server.close()
+
+
+REPLICATING = [
+    "--repl-diskless-sync",
+    "yes",
+    "--repl-diskless-sync-delay",
+    "0",
+    "--repl-ping-replica-period",
+    "1",
+]
+
+
+class Replicated(Many):
+    """A primary with replicas, `url` naming the primary; nobody fails over."""
+
+    topology = "single"
+
+    def __init__(self, binary: str = "", *options: str, replicas: int = 2) -> None:
+        super().__init__()
+        self.options = (*REPLICATING, *options)
+        self.build(lambda: self._replicate(binary, replicas))
+
+    def _replicate(self, binary: str, replicas: int) -> None:
+        primary = self.add(Server(binary, *self.options))
+        self.data = [primary]
+        for _ in range(replicas):
+            following = ("--replicaof", "127.0.0.1", str(primary.port))
+            self.data.append(self.add(Server(binary, *self.options, *following)))
+        eventually(
+            lambda: str(primary("INFO", "replication")).count("state=online") == replicas, "replicas in step"
+        )
+        self.url = primary.url
+
+    @property
+    def nodes(self) -> list[Server]:
+        return self.data
+
+    def primary_of(self, key: str) -> Server:
+        return self.data[0]
+
+
+class Sentinels(Replicated):
+    """A primary, two replicas and three sentinels that watch them under the name `redlatch`."""
+
+    topology = "sentinel"
+
+    def __init__(self, binary: str = "", *options: str, down_after_ms: int = 5000) -> None:
+        """`down_after_ms`: how long a primary must be silent to be taken for dead."""
+        super().__init__(binary, *options)
+        self.build(lambda: self._watch(binary, down_after_ms))
+
+    def _watch(self, binary: str, down_after_ms: int) -> None:
+        config = (
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.data[0].port} 2\n"
+            f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
+            # Also how long a graceful fail-over may not follow another.
+            f"sentinel failover-timeout {SERVICE} 5000\n"
+            f"sentinel parallel-syncs {SERVICE} 2\n"
+        )
+        self.sentinels = [self.add(Server(binary, config=config)) for _ in range(3)]
+        eventually(lambda: all(map(self._sees_all, self.sentinels)), "sentinels that know each other")
+        self.url = f"redis+sentinel://{','.join(each.address for each in self.sentinels)}/{SERVICE}"
+
+    def _sees_all(self, sentinel: Server) -> bool:
+        reply = sentinel("SENTINEL", "MASTER", SERVICE)
+        seen = dict(zip(reply[::2], reply[1::2], strict=True))
+        return (seen["num-slaves"], seen["num-other-sentinels"]) == ("2", "2") and "down" not in seen["flags"]
+
+    def primary_of(self, key: str) -> Server:
+        """The one that most sentinels name."""
+        named = [str(each("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]) for each in self.sentinels]
+        port = max(named, key=named.count)
+        return next(node for node in self.data if str(node.port) == port)
+
+    def failover(self) -> None:
+        """Graceful where the servers can: the primary lives, a replica takes over. Waits until it is ordered."""
+        eventually(
+            lambda: self.sentinels[0]("SENTINEL", "FAILOVER", SERVICE) == "OK", "a fail-over that is accepted"
+        )
+
+    def settle(self) -> None:
+        """Waits until the sentinels are at peace again: everybody up, both replicas known."""
+        eventually(lambda: all(map(self._sees_all, self.sentinels)), "sentinels at peace")
+        primary = self.primary_of("")
+        eventually(lambda: str(primary("INFO", "replication")).count("state=online") == 2, "replicas in step")
+
+
+class Cluster(Many):
+    """Three primaries with a replica each, made over the wire."""
+
+    topology = "cluster"
+
+    def __init__(self, binary: str = "", *options: str, node_timeout_ms: int = 5000) -> None:
+        """`node_timeout_ms`: how long a node must be silent to be taken for dead."""
+        super().__init__()
+        mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms))
+        announced = ("--cluster-announce-ip", "127.0.0.1", "--cluster-replica-validity-factor", "0")
+        self.options = (*mode, *announced, *REPLICATING, *options)
+        self.build(lambda: self._make(binary))
+
+    def _make(self, binary: str) -> None:
+        self.data = [self.add(Server(binary, *self.options, spread=10000)) for _ in range(6)]
+        primaries, replicas = self.data[:3], self.data[3:]
+        for epoch, node in enumerate(self.data, 1):
+            node("CLUSTER", "SET-CONFIG-EPOCH", epoch)
+        for number, node in enumerate(primaries):
+            # One by one, as Redis 6.2 knows no ranges.
+            node("CLUSTER", "ADDSLOTS", *range(SLOTS * number // 3, SLOTS * (number + 1) // 3))
+        for number, node in enumerate(self.data):
+            for other in self.data[number + 1 :]:
+                node("CLUSTER", "MEET", "127.0.0.1", other.port)
+        ids = [str(node("CLUSTER", "MYID")) for node in primaries]
+        for replica, primary in zip(replicas, ids, strict=True):
+            eventually(
+                lambda replica=replica, primary=primary: replica("CLUSTER", "REPLICATE", primary) == "OK",  # type: ignore[misc]
+                "a replica that knows its primary",
+            )
+        self.settle()
+        self.url = f"redis+cluster://{','.join(node.address for node in self.data)}"
+
+    def settle(self) -> None:
+        """Waits until every node sees six, three of them replicas, all well, and the replicas are in step."""
+        eventually(lambda: all(map(self._agrees, self.data)), "a cluster that agrees")
+
+    def _agrees(self, node: Server) -> bool:
+        others = [line.split() for line in str(node("CLUSTER", "NODES")).splitlines()]
+        well = [line for line in others if "fail" not in line[2] and "handshake" not in line[2]]
+        replicas = [line for line in well if "slave" in line[2]]
+        info = fields(node("INFO", "replication"))
+        return (
+            len(well) == len(others) == 6
+            and len(replicas) == 3
+            and len({line[3] for line in replicas}) == 3
+            and fields(node("CLUSTER", "INFO"))["cluster_state"] == "ok"
+            and info.get("master_link_status", "up") == "up"
+        )
+
+    @property
+    def nodes(self) -> list[Server]:
+        return self.data
+
+    @property
+    def primaries(self) -> list[Server]:
+        """Those that say of themselves that they are."""
+        return [node for node in self.data if node.alive and node("ROLE")[0] == "master"]
+
+    def primary_of(self, key: str) -> Server:
+        return self.owner_of(slot_of(key))
+
+    def owner_of(self, slot: int) -> Server:
+        for first, last, primary, *_ in self._slots():
+            if first <= slot <= last:
+                return next(node for node in self.data if node.port == primary[1])
+        raise RuntimeError(f"nobody has slot {slot}")
+
+    def _slots(self) -> list[Any]:
+        for node in self.data:
+            if node.alive:
+                with suppress(OSError):
+                    return list(node("CLUSTER", "SLOTS"))
+        raise RuntimeError("no node of the cluster lives")
+
+    def replica_of(self, primary: Server) -> Server:
+        myself = str(primary("CLUSTER", "MYID"))
+        for line in str(primary("CLUSTER", "REPLICAS", myself)[0]).splitlines():
+            port = int(line.split()[1].split("@")[0].rsplit(":", 1)[1])
+            return next(node for node in self.data if node.port == port)
+        raise RuntimeError(f"{primary.address} has no replica")
+
+    def failover(self, primary: Server) -> None:
+        """Graceful: its replica takes over, with all that the primary has."""
+        replica = self.replica_of(primary)
+        eventually(lambda: replica("CLUSTER", "FAILOVER") == "OK", "a fail-over that is accepted")
+        eventually(lambda: replica("ROLE")[0] == "master", "the replica that takes over")
+
+    def migrate(self, slot: int, to: Server) -> Iterator[str]:
+        """Moves a slot as `redis-cli --cluster reshard` does, and yields after each of its stages."""
+        source = self.owner_of(slot)
+        ids = {node.port: str(node("CLUSTER", "MYID")) for node in (source, to)}
+        to("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source.port])
+        source("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to.port])
+        yield "both nodes know"
+        while keys := source("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            moved = source("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+            if moved not in ("OK", "NOKEY"):
+                raise RuntimeError(f"MIGRATE: {moved}")
+            yield "keys moved"
+        for node in (to, source, *self.primaries):
+            node("CLUSTER", "SETSLOT", slot, "NODE", ids[to.port])
+        yield "the slot is moved"
+
+
+TOPOLOGIES: dict[str, Callable[..., Deployment]] = {
+    "single": Server,
+    "sentinel": Sentinels,
+    "cluster": Cluster,
+}
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/with-server", usage="%(prog)s [--topology T] COMMAND...")
+    parser.add_argument("--topology", choices=TOPOLOGIES, default="single")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    asked = parser.parse_args(words)
+    command: list[str] = asked.command
     if not command:
-        print("usage: scripts/with-server COMMAND...", file=sys.stderr)
-        return 2
+        parser.error("which command?")
     if os.environ.get("REDLATCH_URL"):  # the caller has a server already
         os.execvp(command[0], command)
     # Ended politely or by Ctrl-C, we still wait for the command and stop the server.
@@ -101,8 +521,8 @@ def main(command: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
     try:
-        with Server() as server:
-            child = subprocess.Popen(command, env={**os.environ, "REDLATCH_URL": server.url})
+        with TOPOLOGIES[asked.topology]() as deployment:
+            child = subprocess.Popen(command, env={**os.environ, "REDLATCH_URL": deployment.url})
             code = child.wait()
     except (OSError, RuntimeError) as error:
         print(f"with-server: {error}", file=sys.stderr)
