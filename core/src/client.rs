@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::driver::{Address, Command, DriverConfig, Handle, Registry, Shared, Sink};
+use crate::driver::{Address, Command, DriverConfig, Handle, Registry, Servers, Shared, Sink};
 use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
@@ -345,7 +345,7 @@ impl Running {
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {
-            address: client.address.clone(),
+            servers: Servers::Single(client.address.clone()),
             engine: Config { recheck: options.recheck, outage: options.outage, seed },
             tracking: options.tracking,
         };

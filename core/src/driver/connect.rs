@@ -7,7 +7,7 @@ use futures_util::future::join3;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, RedisError, RedisResult,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisError, RedisResult,
     Value,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -40,6 +40,8 @@ pub(crate) struct Address {
 
 /// A connection for commands, set up.
 pub(super) struct Connected {
+    /// Whom it leads to.
+    pub(super) address: Address,
     pub(super) connection: MultiplexedConnection,
     /// What the server says unasked; a server that speaks RESP2 only says nothing.
     pub(super) pushes: Option<UnboundedReceiver<PushInfo>>,
@@ -90,7 +92,55 @@ impl Address {
         let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
         let (seconds, micros) = time.map_err(|error| self.explain(&error))?;
         let clock = ServerClock::new(seconds * 1000 + micros / 1000, clock::now());
-        Ok(Connected { connection, pushes, clock, untracked })
+        Ok(Connected { address: self, connection, pushes, clock, untracked })
+    }
+
+    /// The same way to connect to another server.
+    pub(super) fn at(&self, host: &str, port: u16) -> Address {
+        let host = host.to_owned();
+        let addr = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                let (insecure, tls_params) = (*insecure, tls_params.clone());
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Address { info: self.info.clone().set_addr(addr), ..self.clone() }
+    }
+
+    pub(super) fn is_same(&self, other: &Address) -> bool {
+        self.info.addr() == other.info.addr()
+    }
+
+    /// Connects for commands to a server that has to be a primary.
+    pub(super) async fn primary(self, tracking: bool) -> Result<Connected> {
+        let connected = self.commands(tracking).await?;
+        let address = &connected.address;
+        let role = ask(&connected.connection, &["ROLE"]).await.map_err(|error| address.explain(&error))?;
+        let Value::Array(role) = role else { return Err(address.no_primary()) };
+        match role.first() {
+            Some(Value::BulkString(role)) if role == b"master" => Ok(connected),
+            _ => Err(address.no_primary()),
+        }
+    }
+
+    fn no_primary(&self) -> Error {
+        let text = format!("{} is no primary yet, or not any more; asking again", self.info.addr());
+        Error::new(ErrorKind::Unavailable, text)
+    }
+
+    /// Asks a sentinel where the primary of a service is; `None` if it does not know the service.
+    pub(super) async fn ask_sentinel(&self, service: &str) -> Result<Option<(String, u16)>> {
+        let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service];
+        let answer = async { ask(&self.plain().await?, &command).await };
+        let place = answer.await.and_then(|value| Ok(redis::from_redis_value::<Option<(String, u16)>>(value)?));
+        place.map_err(|error| self.explain(&error))
+    }
+
+    /// A connection for a question or two.
+    async fn plain(&self) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        self.client(ProtocolVersion::RESP2)?.get_multiplexed_async_connection_with_config(&config).await
     }
 
     /// Speaks RESP3 with a server that does, because only that brings pushes; else RESP2.

@@ -2,6 +2,7 @@
 //! connection that has fallen silent.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::News;
 use super::connect::{Address, Backoff, Connected};
+use super::sentinel::Sentinels;
 use super::replies::Replies;
 use super::server_clock::ServerClock;
 use crate::clock;
@@ -23,12 +25,44 @@ use crate::wire::{self, Name, Op};
 /// A connection is not given up before it was silent for this long.
 const SILENCE: Duration = Duration::from_millis(500);
 
+/// Whom a link leads to.
+#[derive(Clone)]
+pub(super) enum Target {
+    /// This server.
+    Server(Address),
+    /// Whoever is the primary.
+    Primary(Rc<Sentinels>),
+}
+
+impl Target {
+    async fn connect(self, tracking: bool) -> Result<Connected> {
+        match self {
+            Target::Server(address) => address.commands(tracking).await,
+            Target::Primary(sentinels) => sentinels.connect(tracking).await,
+        }
+    }
+
+    fn late(&self) -> Error {
+        match self {
+            Target::Server(address) => address.late(),
+            Target::Primary(sentinels) => sentinels.late(),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        match self {
+            Target::Server(address) => address.timeout(),
+            Target::Primary(sentinels) => sentinels.server().timeout(),
+        }
+    }
+}
+
 /// Keeps one connection to the server and sends calls on it.
 ///
 /// It is driven from outside: [`poll`](Link::poll) when something may have come,
 /// [`wake`](Link::wake) when [`next_wake`](Link::next_wake) is reached. What it learns is `News`.
 pub(super) struct Link {
-    address: Address,
+    target: Target,
     tracking: bool,
     uuid: String,
     backoff: Backoff,
@@ -61,9 +95,9 @@ impl From<String> for Broken {
 
 impl Link {
     /// Begins to connect at the first [`poll`](Link::poll).
-    pub(super) fn new(address: Address, tracking: bool, uuid: String) -> Self {
+    pub(super) fn new(target: Target, tracking: bool, uuid: String) -> Self {
         let state = State::Resting { until: Moment::default() };
-        let mut link = Link { address, tracking, uuid, backoff: Backoff::default(), state, untracked: None };
+        let mut link = Link { target, tracking, uuid, backoff: Backoff::default(), state, untracked: None };
         link.rest();
         link
     }
@@ -79,6 +113,19 @@ impl Link {
     /// Whether the connection is up and nothing is under way on it.
     pub(super) fn is_idle(&self) -> bool {
         matches!(&self.state, State::Up(live) if live.replies.is_empty())
+    }
+
+    /// The server that the connection leads to, while it is up.
+    pub(super) fn server(&self) -> Option<&Address> {
+        if let State::Up(live) = &self.state { Some(&live.address) } else { None }
+    }
+
+    /// The server is not the one that is wanted any more.
+    pub(super) fn leave(&mut self, why: &str, news: &mut News) {
+        match self.state {
+            State::Up(_) => self.down(Broken::from(why.to_owned()), news),
+            State::Connecting { .. } | State::Resting { .. } => self.connect(clock::now()),
+        }
     }
 
     /// Takes in everything that has come.
@@ -115,7 +162,7 @@ impl Link {
         }
         match &mut self.state {
             State::Resting { .. } => self.connect(now),
-            State::Connecting { .. } => self.failed(self.address.late(), news),
+            State::Connecting { .. } => self.failed(self.target.late(), news),
             State::Up(live) => {
                 if let Err(broken) = live.wake(now, news) {
                     self.down(broken, news);
@@ -125,8 +172,8 @@ impl Link {
     }
 
     fn connect(&mut self, now: Moment) {
-        let attempt = Box::pin(self.address.clone().commands(self.tracking));
-        self.state = State::Connecting { attempt, deadline: now.after(self.address.timeout()) };
+        let attempt = Box::pin(self.target.clone().connect(self.tracking));
+        self.state = State::Connecting { attempt, deadline: now.after(self.target.timeout()) };
     }
 
     fn up(&mut self, connected: Connected, news: &mut News) {
@@ -149,8 +196,8 @@ impl Link {
     }
 
     fn down(&mut self, Broken { why, last }: Broken, news: &mut News) {
-        news.tell(Input::Down(self.address.broken(&why)));
         let Some(live) = self.take_live() else { return };
+        news.tell(Input::Down(live.address.broken(&why)));
         self.backoff.ended(live.since.until(clock::now()));
         let last = last.map(|waiting| (*waiting, true));
         for (waiting, begun) in last.into_iter().chain(live.replies.abandon()) {
@@ -178,6 +225,7 @@ impl Link {
 
 /// A connection that is up.
 struct Live {
+    address: Address,
     connection: MultiplexedConnection,
     pushes: Option<UnboundedReceiver<PushInfo>>,
     clock: ServerClock,
@@ -210,9 +258,9 @@ impl Waiting {
 
 impl Live {
     fn new(connected: Connected) -> Self {
-        let Connected { connection, pushes, clock, .. } = connected;
+        let Connected { address, connection, pushes, clock, .. } = connected;
         let now = clock::now();
-        Live { connection, pushes, clock, replies: Replies::new(), since: now, heard: now, due: None }
+        Live { address, connection, pushes, clock, replies: Replies::new(), since: now, heard: now, due: None }
     }
 
     fn send(&mut self, now: Moment, uuid: &str, call: CallId, op: Op, limit: Duration) {

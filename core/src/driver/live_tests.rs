@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redis::IntoConnectionInfo;
 
-use super::link::Link;
+use super::link::{Link, Target as LinkTarget};
 use super::pubsub::Subscriptions;
 use super::*;
 use crate::clock;
@@ -131,7 +131,7 @@ impl<P: Part> Rig<P> {
 
 impl Rig<Link> {
     fn link(url: &str) -> Self {
-        Rig::new(Link::new(address(url), true, "uuid".to_owned()))
+        Rig::new(Link::new(LinkTarget::Server(address(url)), true, "uuid".to_owned()))
     }
 
     /// A link that is up.
@@ -161,7 +161,7 @@ impl Rig<Link> {
 
 impl Rig<Subscriptions> {
     fn subscriptions(url: &str) -> Self {
-        Rig::new(Subscriptions::new(address(url)))
+        Rig::new(Subscriptions::new(vec![address(url)]))
     }
 
     fn subscribe(&mut self, text: &str) {
@@ -591,7 +591,7 @@ impl Whole {
             registry: Registry::default(),
         });
         let engine = Config { recheck, outage: Duration::from_secs(5), seed: 7 };
-        let config = DriverConfig { address: address(url), engine, tracking: true };
+        let config = DriverConfig { servers: Servers::Single(address(url)), engine, tracking: true };
         Whole { handle: Handle::start(config, shared.clone()).unwrap(), shared }
     }
 

@@ -7,9 +7,11 @@ mod connect;
 mod link;
 #[cfg(test)]
 mod live_tests;
+mod net;
 mod pubsub;
 mod replies;
 mod run;
+mod sentinel;
 mod server_clock;
 mod timer;
 
@@ -44,9 +46,17 @@ pub(crate) enum Command {
     Tell(Input),
 }
 
+/// The servers of a client.
+#[derive(Clone)]
+pub(crate) enum Servers {
+    Single(Address),
+    /// `server`: how to log in at whichever server the sentinels name.
+    Sentinel { sentinels: Vec<Address>, service: String, server: Address },
+}
+
 /// What a driver needs to start.
 pub(crate) struct DriverConfig {
-    pub(crate) address: Address,
+    pub(crate) servers: Servers,
     pub(crate) engine: engine::Config,
     pub(crate) tracking: bool,
 }

@@ -29,13 +29,18 @@ const LINGER: Duration = Duration::from_secs(60);
 
 /// Keeps the wanted channels subscribed. Driven from outside as a `Link` is.
 pub(super) struct Subscriptions {
-    address: Address,
+    /// Servers that tell the same; one of them is listened to. None before any is known.
+    addresses: Vec<Address>,
+    /// Whose turn it is.
+    turn: usize,
     /// The channels that shall be subscribed, and the locks they belong to.
     wanted: HashMap<String, Name>,
     backoff: Backoff,
     state: State,
     /// People know that the connection is down.
     told: bool,
+    /// What the messages said, if that is of interest.
+    payloads: Option<Vec<String>>,
 }
 
 type Attempt = Pin<Box<dyn Future<Output = Result<PubSub>>>>;
@@ -47,6 +52,7 @@ enum State {
         until: Moment,
     },
     Connecting {
+        address: Address,
         attempt: Attempt,
         deadline: Moment,
     },
@@ -54,19 +60,59 @@ enum State {
 }
 
 impl Subscriptions {
-    pub(super) fn new(address: Address) -> Self {
+    pub(super) fn new(addresses: Vec<Address>) -> Self {
         Subscriptions {
-            address,
+            addresses,
+            turn: 0,
             wanted: HashMap::new(),
             backoff: Backoff::default(),
             state: State::Closed,
             told: false,
+            payloads: None,
         }
+    }
+
+    /// The same, keeping what the messages say.
+    pub(super) fn with_payloads(self) -> Self {
+        Subscriptions { payloads: Some(Vec::new()), ..self }
+    }
+
+    pub(super) fn take_payloads(&mut self) -> Vec<String> {
+        self.payloads.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Listens to these servers from now on.
+    pub(super) fn follow(&mut self, addresses: Vec<Address>) {
+        let stays = self.address().is_some_and(|now| addresses.iter().any(|address| address.is_same(now)));
+        if let Some(place) = self.address().and_then(|now| addresses.iter().position(|at| at.is_same(now))) {
+            self.turn = place;
+        }
+        self.addresses = addresses;
+        if !stays {
+            self.backoff = Backoff::default();
+            self.state = State::Closed;
+            if !self.wanted.is_empty() {
+                self.rest();
+            }
+        }
+    }
+
+    /// Whether this server is listened to, or will be.
+    pub(super) fn follows(&self, address: &Address) -> bool {
+        self.address().is_some_and(|followed| followed.is_same(address))
+    }
+
+    fn address(&self) -> Option<&Address> {
+        self.addresses.get(self.turn % self.addresses.len().max(1))
     }
 
     /// Has the channel of `name` subscribed, again after every gap, until it is not wanted any more.
     pub(super) fn subscribe(&mut self, now: Moment, name: Name) {
-        let channel = names::channel(&name);
+        self.subscribe_to(now, names::channel(&name), name);
+    }
+
+    /// The same for a channel that no lock has; `name` is told with its messages.
+    pub(super) fn subscribe_to(&mut self, now: Moment, channel: String, name: Name) {
         self.wanted.insert(channel.clone(), name);
         match &mut self.state {
             State::Closed => self.rest(),
@@ -89,12 +135,15 @@ impl Subscriptions {
         loop {
             match &mut self.state {
                 State::Closed | State::Resting { .. } => return,
-                State::Connecting { attempt, .. } => match attempt.as_mut().poll(cx) {
+                State::Connecting { address, attempt, .. } => match attempt.as_mut().poll(cx) {
                     Poll::Pending => return,
-                    Poll::Ready(Ok(connection)) => self.up(connection),
+                    Poll::Ready(Ok(connection)) => {
+                        let address = address.clone();
+                        self.up(address, connection);
+                    }
                     Poll::Ready(Err(error)) => self.failed(&error, news),
                 },
-                State::Up(live) => match live.poll(cx, &self.address, &self.wanted, news) {
+                State::Up(live) => match live.poll(cx, &self.wanted, &mut self.payloads, news) {
                     Ok(heard) => {
                         self.told &= !heard;
                         return;
@@ -124,9 +173,12 @@ impl Subscriptions {
             State::Closed => {}
             State::Resting { .. } if self.wanted.is_empty() => self.state = State::Closed,
             State::Resting { .. } => self.connect(now),
-            State::Connecting { .. } => self.failed(&self.address.late(), news),
+            State::Connecting { address, .. } => {
+                let error = address.late();
+                self.failed(&error, news);
+            }
             State::Up(live) if !live.asked.is_empty() => {
-                let error = self.address.broken("for pub/sub has fallen silent");
+                let error = live.address.broken("for pub/sub has fallen silent");
                 self.down(&error, news);
             }
             State::Up(_) if self.wanted.is_empty() => self.state = State::Closed,
@@ -135,13 +187,18 @@ impl Subscriptions {
     }
 
     fn connect(&mut self, now: Moment) {
-        let attempt = Box::pin(self.address.clone().pubsub());
-        self.state = State::Connecting { attempt, deadline: now.after(self.address.timeout()) };
+        let Some(address) = self.address().cloned() else {
+            // `follow` goes on.
+            self.state = State::Closed;
+            return;
+        };
+        let (attempt, deadline) = (Box::pin(address.clone().pubsub()), now.after(address.timeout()));
+        self.state = State::Connecting { address, attempt, deadline };
     }
 
-    fn up(&mut self, connection: PubSub) {
+    fn up(&mut self, address: Address, connection: PubSub) {
         let now = clock::now();
-        let mut live = Live::new(now, connection);
+        let mut live = Live::new(now, address, connection);
         for channel in self.wanted.keys() {
             live.subscribe(now, channel.clone());
         }
@@ -161,6 +218,7 @@ impl Subscriptions {
             let text = format!("no wake-ups for now, waiters look by themselves: {error}");
             news.events.push(Event { kind: "unsubscribed", level: Level::Info, lock: None, text });
         }
+        self.turn = self.turn.wrapping_add(1);
         self.rest();
     }
 
@@ -176,6 +234,7 @@ impl Subscriptions {
 
 /// A connection that is up.
 struct Live {
+    address: Address,
     sink: PubSubSink,
     stream: PubSubStream,
     asked: Replies<Asked>,
@@ -197,9 +256,9 @@ enum What {
 }
 
 impl Live {
-    fn new(now: Moment, connection: PubSub) -> Self {
+    fn new(now: Moment, address: Address, connection: PubSub) -> Self {
         let (sink, stream) = connection.split();
-        Live { sink, stream, asked: Replies::new(), since: now, heard: now }
+        Live { address, sink, stream, asked: Replies::new(), since: now, heard: now }
     }
 
     // One command for each channel, so that a refusal concerns that channel alone; they still leave
@@ -238,10 +297,11 @@ impl Live {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        address: &Address,
         wanted: &HashMap<String, Name>,
+        payloads: &mut Option<Vec<String>>,
         news: &mut News,
     ) -> Result<bool> {
+        let address = &self.address;
         let mut heard = false;
         while let Poll::Ready((asked, result)) = self.asked.poll(cx) {
             match result {
@@ -254,6 +314,9 @@ impl Live {
             let Some(message) = message else { return Err(address.broken("for pub/sub was closed")) };
             if let Some(name) = wanted.get(message.get_channel_name()) {
                 news.tell(Input::Message(name.clone()));
+            }
+            if let Some(payloads) = payloads {
+                payloads.extend(message.get_payload::<String>());
             }
             heard = true;
         }

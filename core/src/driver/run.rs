@@ -12,8 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use super::link::Link;
-use super::pubsub::Subscriptions;
+use super::net::Net;
 use super::timer::Timer;
 use super::{Completion, DriverConfig, Letter, News, Shared};
 use crate::clock;
@@ -61,8 +60,7 @@ pub(super) struct Driver {
     /// Never closed by its senders: a child process that drops its copy of one must not wake us.
     inbox: (UnboundedSender<Letter>, UnboundedReceiver<Letter>),
     timer: Timer,
-    link: Link,
-    subscriptions: Subscriptions,
+    net: Net,
     completions: HashMap<RequestId, Completion>,
     letters: Vec<Letter>,
     news: News,
@@ -82,8 +80,7 @@ impl Driver {
     ) -> Self {
         Driver {
             engine: Engine::new(config.engine, shared.counters.clone()),
-            link: Link::new(config.address.clone(), config.tracking, shared.uuid.clone()),
-            subscriptions: Subscriptions::new(config.address),
+            net: Net::new(config.servers, config.tracking, shared.uuid.clone()),
             completions: HashMap::new(),
             letters: Vec::new(),
             news: News::default(),
@@ -122,28 +119,26 @@ impl Driver {
             Poll::Pending => false,
         };
         let _ = self.inbox.1.poll_recv_many(cx, &mut self.letters, BATCH);
-        self.link.poll(cx, &mut self.news);
-        self.subscriptions.poll(cx, &mut self.news);
+        self.net.poll(cx, &mut self.news);
         let something = fired || !self.letters.is_empty() || !self.news.is_empty();
         if something || self.timer.is_late_for(self.due()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// Whether a connection may have to give something up.
     fn is_overdue(&self, now: Moment) -> bool {
-        [self.link.next_wake(), self.subscriptions.next_wake()].into_iter().flatten().any(|due| due <= now)
+        self.net.next_wake().is_some_and(|due| due <= now)
     }
 
     /// When something has to be done, if nothing else happens.
     fn due(&self) -> Option<Moment> {
-        let due = [self.engine.next_wake(), self.link.next_wake(), self.subscriptions.next_wake()];
+        let due = [self.engine.next_wake(), self.net.next_wake()];
         due.into_iter().flatten().chain(self.orphaned).min()
     }
 
     /// Lets the engine know everything, does everything it wants, and sets the timer.
     fn step(&mut self) -> io::Result<()> {
         let now = clock::now();
-        self.link.wake(now, &mut self.news);
-        self.subscriptions.wake(now, &mut self.news);
+        self.net.wake(now, &mut self.news);
         self.inform(now);
         let mut letters = std::mem::take(&mut self.letters);
         letters.drain(..).for_each(|letter| self.read(now, letter));
@@ -187,9 +182,9 @@ impl Driver {
 
     fn output(&mut self, now: Moment, output: Output) {
         match output {
-            Output::Send { call, op, limit } => self.link.send(now, call, op, limit, &mut self.news),
-            Output::Subscribe(name) => self.subscriptions.subscribe(now, name),
-            Output::Unsubscribe(name) => self.subscriptions.unsubscribe(now, &name),
+            Output::Send { call, op, limit } => self.net.send(now, call, op, limit, &mut self.news),
+            Output::Subscribe(name) => self.net.subscribe(now, name),
+            Output::Unsubscribe(name) => self.net.unsubscribe(now, &name),
             Output::Complete { id, result } => {
                 if let Some(completion) = self.completions.remove(&id) {
                     completion.complete(result);
@@ -221,7 +216,7 @@ impl Driver {
     /// Nobody is left to ask or to be told: what is under way may finish, if that does not take long.
     fn end_if_orphaned(&mut self, now: Moment) {
         let Some(latest) = self.orphaned else { return };
-        let finished = self.engine.is_settled() || self.link.is_idle() && self.out.is_empty();
+        let finished = self.engine.is_settled() || self.net.is_idle() && self.out.is_empty();
         self.stopped |= finished || latest <= now;
     }
 

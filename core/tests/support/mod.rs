@@ -13,6 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub mod sets;
+
 /// How long a server may take to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -31,20 +33,24 @@ impl Server {
 
     /// The same, with more arguments for the command line.
     pub fn start_with(args: &[&str]) -> Server {
+        Server::start_by(&|port, dir| spawn(port, dir, args))
+    }
+
+    /// Starts a program on a free port, with a directory of its own, until one stays.
+    fn start_by(start: &dyn Fn(u16, &Path) -> Child) -> Server {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let program = program();
         for _ in 0..20 {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let dir = std::env::temp_dir().join(format!("redlatch-{}-{number}", std::process::id()));
             std::fs::create_dir_all(&dir).expect("a directory for the server");
             let port = free_port();
-            let child = spawn(&program, port, &dir, args);
+            let child = start(port, &dir);
             let mut server = Server { child, port, dir };
             if server.answers() {
                 return server;
             }
         }
-        panic!("{} does not start; see REDLATCH_SERVER_BIN", program.display());
+        panic!("{} does not start; see REDLATCH_SERVER_BIN", program().display());
     }
 
     /// False if it has ended: somebody else may have taken the port meanwhile.
@@ -108,21 +114,35 @@ impl Drop for Server {
     }
 }
 
-fn spawn(program: &Path, port: u16, dir: &Path, args: &[&str]) -> Child {
-    Command::new(program)
+fn spawn(port: u16, dir: &Path, args: &[&str]) -> Child {
+    let mut command = Command::new(program());
+    command
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
         .args([OsStr::new("--dir"), dir.as_os_str(), OsStr::new("--unixsocket"), dir.join("s").as_os_str()])
-        .args(args)
+        .args(args);
+    run(&mut command)
+}
+
+/// Runs a program that says nothing.
+fn run(command: &mut Command) -> Child {
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap_or_else(|error| panic!("cannot run {}: {error}; see REDLATCH_SERVER_BIN", program.display()))
+        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}; see REDLATCH_SERVER_BIN"))
 }
 
+/// A port that is free, and so is the one that a node of a cluster takes for its bus.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("the port").port()
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("the port").port();
+        let bus = port.checked_add(10_000).map(|bus| TcpListener::bind((Ipv4Addr::LOCALHOST, bus)));
+        if matches!(bus, Some(Ok(_))) {
+            return port;
+        }
+    }
 }
 
 fn ping(port: u16) -> Option<Vec<u8>> {
