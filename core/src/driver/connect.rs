@@ -7,8 +7,8 @@ use futures_util::future::join3;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisError, RedisResult,
-    Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
+    RedisError, RedisResult, Value,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -133,7 +133,8 @@ impl Address {
     pub(super) async fn ask_sentinel(&self, service: &str) -> Result<Option<(String, u16)>> {
         let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service];
         let answer = async { ask(&self.plain().await?, &command).await };
-        let place = answer.await.and_then(|value| Ok(redis::from_redis_value::<Option<(String, u16)>>(value)?));
+        let place =
+            answer.await.and_then(|value| Ok(redis::from_redis_value::<Option<(String, u16)>>(value)?));
         place.map_err(|error| self.explain(&error))
     }
 

@@ -12,11 +12,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::News;
 use super::connect::{Address, Backoff, Connected};
-use super::sentinel::Sentinels;
 use super::replies::Replies;
+use super::sentinel::Sentinels;
 use super::server_clock::ServerClock;
 use crate::clock;
-use crate::engine::{CallId, Input, Outcome};
+use crate::engine::{CallId, Input, LinkId, Outcome};
 use crate::error::{Error, Result};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
@@ -62,6 +62,8 @@ impl Target {
 /// It is driven from outside: [`poll`](Link::poll) when something may have come,
 /// [`wake`](Link::wake) when [`next_wake`](Link::next_wake) is reached. What it learns is `News`.
 pub(super) struct Link {
+    /// What the engine calls it.
+    id: LinkId,
     target: Target,
     tracking: bool,
     uuid: String,
@@ -95,9 +97,10 @@ impl From<String> for Broken {
 
 impl Link {
     /// Begins to connect at the first [`poll`](Link::poll).
-    pub(super) fn new(target: Target, tracking: bool, uuid: String) -> Self {
+    pub(super) fn new(id: LinkId, target: Target, tracking: bool, uuid: String) -> Self {
         let state = State::Resting { until: Moment::default() };
-        let mut link = Link { target, tracking, uuid, backoff: Backoff::default(), state, untracked: None };
+        let mut link =
+            Link { id, target, tracking, uuid, backoff: Backoff::default(), state, untracked: None };
         link.rest();
         link
     }
@@ -187,17 +190,17 @@ impl Link {
         self.untracked.clone_from(&connected.untracked);
         self.state = State::Up(Box::new(Live::new(connected)));
         news.connects += 1;
-        news.tell(Input::Up);
+        news.tell(Input::Up(self.id));
     }
 
     fn failed(&mut self, error: Error, news: &mut News) {
-        news.tell(Input::Down(error));
+        news.tell(Input::Down(self.id, error));
         self.rest();
     }
 
     fn down(&mut self, Broken { why, last }: Broken, news: &mut News) {
         let Some(live) = self.take_live() else { return };
-        news.tell(Input::Down(live.address.broken(&why)));
+        news.tell(Input::Down(self.id, live.address.broken(&why)));
         self.backoff.ended(live.since.until(clock::now()));
         let last = last.map(|waiting| (*waiting, true));
         for (waiting, begun) in last.into_iter().chain(live.replies.abandon()) {
@@ -260,7 +263,16 @@ impl Live {
     fn new(connected: Connected) -> Self {
         let Connected { address, connection, pushes, clock, .. } = connected;
         let now = clock::now();
-        Live { address, connection, pushes, clock, replies: Replies::new(), since: now, heard: now, due: None }
+        Live {
+            address,
+            connection,
+            pushes,
+            clock,
+            replies: Replies::new(),
+            since: now,
+            heard: now,
+            due: None,
+        }
     }
 
     fn send(&mut self, now: Moment, uuid: &str, call: CallId, op: Op, limit: Duration) {

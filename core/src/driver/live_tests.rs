@@ -125,19 +125,19 @@ impl<P: Part> Rig<P> {
     }
 
     async fn down(&mut self) -> Error {
-        self.until(|input| if let Input::Down(error) = input { Some(error) } else { None }).await
+        self.until(|input| if let Input::Down(_, error) = input { Some(error) } else { None }).await
     }
 }
 
 impl Rig<Link> {
     fn link(url: &str) -> Self {
-        Rig::new(Link::new(LinkTarget::Server(address(url)), true, "uuid".to_owned()))
+        Rig::new(Link::new(0, LinkTarget::Server(address(url)), true, "uuid".to_owned()))
     }
 
     /// A link that is up.
     async fn up(url: &str) -> Self {
         let mut rig = Rig::link(url);
-        assert!(matches!(rig.next().await, Input::Up), "{:?}", rig.past);
+        assert!(matches!(rig.next().await, Input::Up(_)), "{:?}", rig.past);
         rig
     }
 
@@ -324,7 +324,7 @@ async fn a_killed_connection_is_made_anew() {
     for call in 0..3 {
         command::<i64>(&server, "CLIENT KILL TYPE normal");
         assert_eq!(link.down().await.kind(), ErrorKind::Unavailable);
-        link.until(|input| matches!(input, Input::Up).then_some(())).await;
+        link.until(|input| matches!(input, Input::Up(_)).then_some(())).await;
         assert!(matches!(link.ask(call, inspect("n")).await, Outcome::Answered(_)));
     }
 }
@@ -338,7 +338,7 @@ async fn a_call_on_a_connection_that_breaks_stays_unanswered() {
     let never = tokio::time::timeout(Duration::from_millis(50), link.next()).await;
     assert!(never.is_err(), "{never:?}");
     drop(server);
-    assert!(matches!(link.next().await, Input::Down(_)), "{:?}", link.past);
+    assert!(matches!(link.next().await, Input::Down(..)), "{:?}", link.past);
     assert!(matches!(link.next().await, Input::Outcome { call: 1, outcome: Outcome::Unanswered }));
 }
 
@@ -356,7 +356,7 @@ async fn a_silent_connection_is_replaced_by_one_that_works() {
     let error = link.down().await;
     assert!(error.message().contains("silent"), "{error}");
     assert!(begun.until(clock::now()) >= limit * 2);
-    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    link.until(|input| matches!(input, Input::Up(_)).then_some(())).await;
     assert!(matches!(link.ask(2, inspect("n")).await, Outcome::Answered(Reply::Holder(None))));
     assert_eq!(proxy.accepted.load(Ordering::SeqCst), 2);
 }
@@ -371,7 +371,7 @@ async fn a_stopped_server_that_goes_on_is_found_again() {
     // The kernel still takes connections for it; they get no answer.
     assert!(link.down().await.message().contains("no answer"));
     signal(&server, Signal::SIGCONT);
-    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    link.until(|input| matches!(input, Input::Up(_)).then_some(())).await;
     assert!(matches!(link.ask(2, inspect("n")).await, Outcome::Answered(_)));
 }
 
@@ -399,7 +399,7 @@ async fn changes_by_others_are_told() {
     assert_eq!(link.until(invalidated).await, Some(vec![name("n")]));
     // Again after a reconnect, and for everything.
     command::<i64>(&server, "CLIENT KILL TYPE normal");
-    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    link.until(|input| matches!(input, Input::Up(_)).then_some(())).await;
     assert!(matches!(link.ask(2, acquire("n")).await, Outcome::Answered(Reply::Acquired { .. })));
     command::<()>(&server, "FLUSHALL");
     assert_eq!(link.until(invalidated).await, None);
@@ -432,9 +432,9 @@ async fn a_server_without_resp3_will_do() {
     let mut other = redis::Client::open(url).unwrap().get_connection().unwrap();
     redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut other).unwrap();
     link.send(2, inspect("n"), PATIENCE);
-    assert!(matches!(link.next().await, Input::Down(_)), "{:?}", link.past);
+    assert!(matches!(link.next().await, Input::Down(..)), "{:?}", link.past);
     assert!(matches!(link.next().await, Input::Outcome { call: 2, outcome: Outcome::Unanswered }));
-    assert!(matches!(link.next().await, Input::Up), "{:?}", link.past);
+    assert!(matches!(link.next().await, Input::Up(_)), "{:?}", link.past);
 }
 
 #[tokio::test]
@@ -454,7 +454,7 @@ async fn a_replica_is_left_to_look_for_the_primary() {
     assert!(matches!(outcome, Outcome::Refused { passing: true, .. }), "{outcome:?}");
     assert!(link.down().await.message().contains("replica"));
     command::<()>(&server, "REPLICAOF NO ONE");
-    link.until(|input| matches!(input, Input::Up).then_some(())).await;
+    link.until(|input| matches!(input, Input::Up(_)).then_some(())).await;
     assert!(matches!(link.ask(2, acquire("n")).await, Outcome::Answered(Reply::Acquired { .. })));
 }
 

@@ -51,7 +51,11 @@ pub(crate) enum Command {
 pub(crate) enum Servers {
     Single(Address),
     /// `server`: how to log in at whichever server the sentinels name.
-    Sentinel { sentinels: Vec<Address>, service: String, server: Address },
+    Sentinel {
+        sentinels: Vec<Address>,
+        service: String,
+        server: Address,
+    },
 }
 
 /// What a driver needs to start.

@@ -8,7 +8,7 @@ use super::link::{Link, Target};
 use super::pubsub::Subscriptions;
 use super::sentinel::{Sentinels, Watch};
 use super::{News, Servers};
-use crate::engine::CallId;
+use crate::engine::{CallId, NOWHERE};
 use crate::moment::Moment;
 use crate::wire::{Name, Op};
 
@@ -31,7 +31,11 @@ impl Net {
             Target::Server(_) => None,
             Target::Primary(sentinels) => Some(Watch::new(sentinels.clone())),
         };
-        Net { link: Link::new(target, tracking, uuid), subscriptions: Subscriptions::new(addresses), watch }
+        Net {
+            link: Link::new(NOWHERE, target, tracking, uuid),
+            subscriptions: Subscriptions::new(addresses),
+            watch,
+        }
     }
 
     pub(super) fn send(&mut self, now: Moment, call: CallId, op: Op, limit: Duration, news: &mut News) {

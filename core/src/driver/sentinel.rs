@@ -96,7 +96,10 @@ impl Sentinels {
             Some(error) => {
                 let text = match unknown {
                     0 => format!("service {service:?}: {}", error.message()),
-                    _ => format!("service {service:?}: {unknown} sentinels do not know it; {}", error.message()),
+                    _ => format!(
+                        "service {service:?}: {unknown} sentinels do not know it; {}",
+                        error.message()
+                    ),
                 };
                 Error::new(error.kind(), text)
             }
@@ -175,4 +178,3 @@ impl Watch {
         self.listener.wake(now, &mut self.news);
     }
 }
-

@@ -1,37 +1,26 @@
-//! Requests without a hold (connect, force-release, inspect), the state of the link, and closing.
+//! Requests without a hold (connect, force-release, inspect), and closing.
 
 use std::time::Duration;
 
+use super::links::Which;
 use super::timers::Timer;
 use super::timing::PLAIN_LIMIT;
 use super::{Done, Engine, Outcome, Output, Purpose, RequestId};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, Level as EventLevel};
-use crate::wire::{Name, Op, OwnerId, Reply};
-
-/// The command connection, as far as the engine knows.
-#[derive(Debug, Default)]
-pub(super) struct Link {
-    pub(super) up: bool,
-    ever_up: bool,
-    /// Why it is down, once that is known.
-    down: Option<Error>,
-    /// The outage has lasted longer than callers wait for.
-    given_up: bool,
-}
-
-impl Link {
-    /// Why nothing can be sent, while nothing can be sent.
-    pub(super) fn error(&self) -> Option<Error> {
-        self.down.clone().filter(|_| !self.up)
-    }
-}
+use crate::event::Level as EventLevel;
+use crate::wire::{Name, Op, Reply};
 
 /// A request that is one call. Without an op: wants the link to be up.
 #[derive(Debug)]
 pub(super) struct Query {
     op: Option<Op>,
     in_flight: bool,
+}
+
+impl Query {
+    fn name(&self) -> Option<&Name> {
+        self.op.as_ref().and_then(name_of)
+    }
 }
 
 /// A client that is closing.
@@ -52,24 +41,32 @@ impl Engine {
     }
 
     fn send_query(&mut self, id: RequestId) {
-        let up = self.link.up;
-        let Some(query) = self.queries.get_mut(&id).filter(|query| up && !query.in_flight) else {
+        let Some(query) = self.queries.get_mut(&id).filter(|query| !query.in_flight) else {
             return;
         };
-        let Some(op) = query.op.clone() else {
-            return self.end_query(id, Ok(Done::Connected));
-        };
-        query.in_flight = true;
-        if let Some(name) = name_of(&op).cloned() {
-            self.send(Purpose::Query { id, name }, op, PLAIN_LIMIT);
+        match query.op.as_ref().map(|op| (op.clone(), name_of(op).cloned())) {
+            None if self.links.any_up() => self.end_query(id, Ok(Done::Connected)),
+            Some((op, Some(name))) if self.links.is_up(&name) => {
+                query.in_flight = true;
+                self.send(Purpose::Query { id, name }, op, PLAIN_LIMIT);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends the questions that wait for a server which is there now.
+    pub(super) fn send_queries(&mut self) {
+        let queries: Vec<RequestId> = self.queries.keys().copied().collect();
+        for id in queries {
+            self.send_query(id);
         }
     }
 
     pub(super) fn query_due(&mut self, id: RequestId) {
-        let error = self
-            .link
-            .error()
-            .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the server did not answer in time"));
+        let name = self.queries.get(&id).and_then(Query::name);
+        let down = name.map_or_else(|| self.links.error_of_all(), |name| self.links.error(name));
+        let error =
+            down.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the server did not answer in time"));
         self.end_query(id, Err(error));
     }
 
@@ -79,14 +76,25 @@ impl Engine {
         let Some(query) = self.queries.remove(&id) else {
             return;
         };
-        match (query.op.as_ref().and_then(name_of), result) {
+        match (query.name(), result) {
             (Some(name), Err(error)) => self.fail(id, error.on(name)),
             (_, result) => self.answer(Some(id), result),
         }
     }
 
-    fn end_queries(&mut self, error: &Error) {
-        let ids: Vec<RequestId> = self.queries.keys().copied().collect();
+    /// Ends the questions about these names.
+    pub(super) fn end_queries(&mut self, error: &Error, which: Which<'_>) {
+        self.end_queries_that(error, &|query| query.name().is_some_and(which));
+    }
+
+    /// Ends the requests to be connected.
+    pub(super) fn end_connects(&mut self, error: &Error) {
+        self.end_queries_that(error, &|query| query.op.is_none());
+    }
+
+    fn end_queries_that(&mut self, error: &Error, which: &dyn Fn(&Query) -> bool) {
+        let ids: Vec<RequestId> =
+            self.queries.iter().filter(|(_, query)| which(query)).map(|(id, _)| *id).collect();
         for id in ids {
             self.end_query(id, Err(error.clone()));
         }
@@ -111,7 +119,7 @@ impl Engine {
             }
             Outcome::Refused { error, .. } => self.end_query(id, Err(error)),
             // Without a link, `link_up` sends it.
-            Outcome::NotSent if !self.link.up => {}
+            Outcome::NotSent if !self.links.is_up(name) => {}
             Outcome::NotSent => self.query_due(id),
             Outcome::Unanswered if inspects => self.send_query(id),
             // A force-release is not repeated: a second one could hit the next holder. The first
@@ -131,63 +139,6 @@ impl Engine {
         }
     }
 
-    // ---- the link ----
-
-    pub(super) fn link_up(&mut self) {
-        self.link = Link { up: true, ever_up: true, down: None, given_up: false };
-        self.timers.disarm(Timer::Outage);
-        self.out.push(Output::Event(Event {
-            kind: "connected",
-            level: EventLevel::Info,
-            lock: None,
-            text: "connected".into(),
-        }));
-        let queries: Vec<RequestId> = self.queries.keys().copied().collect();
-        for id in queries {
-            self.send_query(id);
-        }
-        self.resume_commands();
-        self.resume_cleanups();
-        self.renew_all();
-        self.probe_all();
-    }
-
-    pub(super) fn link_down(&mut self, error: Error) {
-        // Every failed attempt comes here; the first one is news.
-        let level = if self.link.error().is_none() { EventLevel::Warn } else { EventLevel::Debug };
-        let text = format!("not connected: {error}");
-        self.out.push(Output::Event(Event { kind: "disconnected", level, lock: None, text }));
-        let hopeless =
-            !self.link.ever_up || !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Server);
-        if std::mem::replace(&mut self.link.up, false) {
-            self.timers.arm(Timer::Outage, self.now.after(self.config.outage));
-            let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
-            owners.into_iter().for_each(|owner| self.arm_hold(owner));
-        }
-        self.link.down = Some(error.clone());
-        if hopeless || self.link.given_up {
-            self.fail_for_link(&error);
-        } else {
-            self.fail_waiters(&error, true);
-            self.fail_entries(&error, true);
-        }
-    }
-
-    /// The server has been away for longer than callers wait for it.
-    pub(super) fn outage_over(&mut self) {
-        if let Some(error) = self.link.error() {
-            self.link.given_up = true;
-            self.fail_for_link(&error);
-        }
-    }
-
-    /// Ends everybody who waits for the link. What is known of holds goes on until their deadlines.
-    fn fail_for_link(&mut self, error: &Error) {
-        self.fail_waiters(error, false);
-        self.fail_entries(error, false);
-        self.end_queries(error);
-    }
-
     // ---- closing ----
 
     pub(super) fn close(&mut self, id: RequestId, limit: Duration) {
@@ -200,8 +151,8 @@ impl Engine {
         self.closing = Some(Closing { requests: vec![id], refused: Vec::new(), done: false });
         self.timers.arm(Timer::Close, self.now.after(limit));
         let error = Error::new(ErrorKind::Closed, "the client was closed");
-        self.fail_waiters(&error, false);
-        self.end_queries(&error);
+        self.fail_waiters(&error, false, &|_| true);
+        self.end_queries_that(&error, &|_| true);
         self.close_holds();
     }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::holding::{Hold, Phase, unconfirmed};
+use super::links::Which;
 use super::waiting::timeout;
 use super::{
     CallId, Done, Engine, Lease, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms, timing,
@@ -115,7 +116,7 @@ impl Engine {
     ) {
         let answer_by = wait.filter(|wait| !wait.is_zero()).map(|wait| self.now.after(wait));
         let task = Task { request: Some(id), wish: Wish::Enter { key, terms, wait }, answer_by };
-        let down = self.link.error().filter(|_| task.once());
+        let down = self.error_for(owner).filter(|_| task.once());
         self.wish(owner, task);
         if let Some(down) = down {
             self.fail_entry_tries(owner, &down);
@@ -274,7 +275,7 @@ impl Engine {
 
     /// Sends a copy of the command; without a connection it waits for `link_up`.
     fn send_command(&mut self, owner: OwnerId) {
-        let up = self.link.up;
+        let up = self.is_up_for(owner);
         let Some(command) = self.command_of(owner).filter(|command| command.call.is_none()) else {
             return;
         };
@@ -323,7 +324,7 @@ impl Engine {
     }
 
     pub(super) fn retry_if_due(&mut self, owner: OwnerId) {
-        let (now, up) = (self.now, self.link.up);
+        let (now, up) = (self.now, self.is_up_for(owner));
         let due = |command: &mut Command| command.retry.is_some_and(|at| at <= now);
         if up && self.command_of(owner).is_some_and(due) {
             self.send_command(owner);
@@ -331,9 +332,8 @@ impl Engine {
     }
 
     /// After a reconnect, commands that wait for the server go on.
-    pub(super) fn resume_commands(&mut self) {
-        let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
-        for owner in owners {
+    pub(super) fn resume_commands(&mut self, which: Which<'_>) {
+        for owner in self.owners(which) {
             // One that has a moment for its next copy keeps it: an earlier copy may be alive.
             let now = self.now;
             if self.command_of(owner).is_some_and(|command| command.retry.is_none_or(|at| at <= now)) {
@@ -347,7 +347,7 @@ impl Engine {
 
     /// The outcome of a hold's command.
     pub(super) fn commanded(&mut self, owner: OwnerId, call: CallId, sent: Moment, outcome: Outcome) {
-        let (now, up) = (self.now, self.link.up);
+        let (now, up) = (self.now, self.is_up_for(owner));
         let pause = self.jitter.retry();
         // A command that its hold has given up is not of interest any more.
         let Some(command) = self.command_of(owner).filter(|command| command.call == Some(call)) else {
@@ -542,7 +542,7 @@ impl Engine {
 
     fn late_error(&self, name: &Name, wish: &Wish) -> Error {
         match wish {
-            Wish::Enter { wait, .. } => self.link.error().unwrap_or_else(|| timeout(name, *wait)),
+            Wish::Enter { wait, .. } => self.links.error(name).unwrap_or_else(|| timeout(name, *wait)),
             Wish::Leave(_) | Wish::Settle => unconfirmed(),
             Wish::Extend { .. } => {
                 Error::new(ErrorKind::Unavailable, "the server did not confirm the extension; try again")
@@ -567,9 +567,8 @@ impl Engine {
     }
 
     /// Ends re-entries that wait for a server that is away: those that try once, or all.
-    pub(super) fn fail_entries(&mut self, error: &Error, only_tries: bool) {
-        let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
-        for owner in owners {
+    pub(super) fn fail_entries(&mut self, error: &Error, only_tries: bool, which: Which<'_>) {
+        for owner in self.owners(which) {
             self.fail_entries_of(owner, error, |task| !only_tries || task.once());
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::commanding::{Command, Task};
+use super::links::Which;
 use super::timers::Timer;
 use super::waiting::Waiter;
 use super::{Done, Engine, Lease, LevelId, Output, RequestId, timing};
@@ -294,7 +295,29 @@ impl Engine {
         }
     }
 
+    // ---- the servers of holds ----
+
+    /// The holds on these names.
+    pub(super) fn owners(&self, which: Which<'_>) -> Vec<OwnerId> {
+        let of_names = self.holds.iter().filter(|(_, hold)| which(&hold.cell.name));
+        of_names.map(|(owner, _)| *owner).collect()
+    }
+
+    pub(super) fn is_up_for(&self, owner: OwnerId) -> bool {
+        self.holds.get(&owner).is_some_and(|hold| self.links.is_up(&hold.cell.name))
+    }
+
+    pub(super) fn error_for(&self, owner: OwnerId) -> Option<Error> {
+        self.links.error(&self.holds.get(&owner)?.cell.name)
+    }
+
     // ---- time ----
+
+    pub(super) fn arm_holds(&mut self, which: Which<'_>) {
+        for owner in self.owners(which) {
+            self.arm_hold(owner);
+        }
+    }
 
     /// Arms the one timer of a hold for the first thing that is due.
     pub(super) fn arm_hold(&mut self, owner: OwnerId) {
@@ -304,8 +327,9 @@ impl Engine {
         if matches!(hold.phase, Phase::Lost(_)) {
             return self.timers.disarm(Timer::Hold(owner));
         }
-        let renewal = hold.renewal.due.filter(|_| !hold.renewal.in_flight && self.link.up);
-        let retry = hold.command.as_ref().and_then(Command::retry).filter(|_| self.link.up);
+        let up = self.links.is_up(&hold.cell.name);
+        let renewal = hold.renewal.due.filter(|_| !hold.renewal.in_flight && up);
+        let retry = hold.command.as_ref().and_then(Command::retry).filter(|_| up);
         let answer = hold.tasks().filter_map(Task::answer_by).min();
         let first = [renewal, retry, answer].into_iter().flatten().fold(hold.deadline, Moment::min);
         self.timers.arm(Timer::Hold(owner), first);
@@ -319,8 +343,9 @@ impl Engine {
         }
         self.answer_late(owner);
         self.retry_if_due(owner);
+        let up = self.is_up_for(owner);
         let renewal = &self.holds.get(&owner)?.renewal;
-        let due = renewal.due.is_some_and(|at| at <= self.now) && !renewal.in_flight && self.link.up;
+        let due = renewal.due.is_some_and(|at| at <= self.now) && !renewal.in_flight && up;
         if !due {
             self.arm_hold(owner);
         }
@@ -336,7 +361,7 @@ impl Engine {
         }
         // Only a hold that should have been renewed ends because the server was not heard.
         let renewable = hold.watched_lease().is_some() && hold.must_end.is_none_or(|end| self.now < end);
-        let unheard = hold.renewal.silent || !self.link.up;
+        let unheard = hold.renewal.silent || !self.links.is_up(&hold.cell.name);
         let reason = if renewable && unheard { LostReason::Unreachable } else { LostReason::Expired };
         self.lose(owner, reason);
     }

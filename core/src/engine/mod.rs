@@ -14,6 +14,7 @@
 mod asking;
 mod commanding;
 mod holding;
+mod links;
 mod losing;
 mod renewing;
 mod settling;
@@ -34,8 +35,10 @@ use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Fencing, Holder, Name, Op, OwnerId, Reply};
 
-use asking::{Closing, Link, Query};
+use asking::{Closing, Query};
 use holding::Hold;
+use links::Links;
+pub(crate) use links::{LinkId, NOWHERE, Routes};
 use settling::Cleanup;
 use timers::{Timer, Timers};
 use timing::Jitter;
@@ -67,11 +70,13 @@ pub(crate) enum Input {
     Orphaned,
     /// What became of a call: exactly one per [`Output::Send`].
     Outcome { call: CallId, outcome: Outcome },
-    /// The command connection is up (first time or again): calls can be sent.
-    Up,
-    /// The command connection is gone, or an attempt to connect failed, for this reason.
-    /// The driver goes on trying.
-    Down(Error),
+    /// The command connection to this server is up (first time or again): calls can be sent.
+    Up(LinkId),
+    /// The command connection to this server is gone, or an attempt to connect failed, for this
+    /// reason. The driver goes on trying.
+    Down(LinkId, Error),
+    /// Which server answers for which name, where there are many; told before calls go there.
+    Routes(Routes),
     /// The channel of this name is subscribed (first, or again after a gap).
     Subscribed(Name),
     /// The server does not let us subscribe to the channel of this name; waiting goes on by recheck.
@@ -229,7 +234,7 @@ pub(crate) struct Engine {
     /// What the input being handled has caused so far.
     out: Vec<Output>,
     last_id: u64,
-    link: Link,
+    links: Links,
     calls: HashMap<CallId, Call>,
     /// Names that somebody here holds or waits for.
     queues: HashMap<Name, Queue>,
@@ -253,7 +258,7 @@ impl Engine {
             now: Moment::default(),
             out: Vec::new(),
             last_id: 0,
-            link: Link::default(),
+            links: Links::default(),
             calls: HashMap::new(),
             queues: HashMap::new(),
             waiters: BTreeMap::new(),
@@ -296,7 +301,7 @@ impl Engine {
                 Timer::Hold(owner) => renewals.extend(self.tend(owner)),
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.query_due(id),
-                Timer::Outage => self.outage_over(),
+                Timer::Outage(link) => self.outage_over(link),
                 Timer::Close => self.finish_close(),
             }
         }
@@ -340,8 +345,9 @@ impl Engine {
             Input::KeyEnded(key) => self.abandon_detached(|of| of == key),
             Input::Orphaned => self.abandon_detached(|_| true),
             Input::Outcome { call, outcome } => self.outcome(call, outcome),
-            Input::Up => self.link_up(),
-            Input::Down(error) => self.link_down(error),
+            Input::Up(link) => self.link_up(link),
+            Input::Down(link, error) => self.link_down(link, error),
+            Input::Routes(routes) => self.reroute(routes),
             Input::Subscribed(name) => self.subscribed(&name),
             Input::Unsubscribable(name, error) => self.unsubscribable(&name, &error),
             Input::Message(name) => self.message(&name),

@@ -1,8 +1,10 @@
 //! The watchdog: due holds are renewed in batches, many names per call.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::holding::{Hold, Phase};
+use super::links::Which;
 use super::{Engine, Outcome, Purpose, timing};
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
@@ -37,12 +39,13 @@ impl Engine {
     pub(super) fn renew_now(&mut self, owners: Vec<OwnerId>) {
         let mut ready = Vec::with_capacity(owners.len());
         for owner in owners {
+            let up = self.is_up_for(owner);
             let Some(hold) = self.holds.get_mut(&owner).filter(|hold| hold.phase == Phase::Held) else {
                 continue;
             };
             if hold.renewal.in_flight {
                 hold.renewal.again = true;
-            } else if self.link.up {
+            } else if up {
                 ready.push(owner);
             }
         }
@@ -50,7 +53,13 @@ impl Engine {
     }
 
     fn send_renewals(&mut self, owners: &[OwnerId]) {
-        for batch in owners.chunks(BATCH) {
+        let mut groups: BTreeMap<u16, Vec<OwnerId>> = BTreeMap::new();
+        for owner in owners {
+            if let Some(hold) = self.holds.get(owner) {
+                groups.entry(self.links.routes.group(&hold.cell.name)).or_default().push(*owner);
+            }
+        }
+        for batch in groups.values().flat_map(|group| group.chunks(BATCH)) {
             self.send_batch(batch);
         }
     }
@@ -82,6 +91,10 @@ impl Engine {
 
     /// The outcome of a renewal of these holds for these times.
     pub(super) fn renewed(&mut self, asked: &[(OwnerId, Duration)], sent: Moment, outcome: Outcome) {
+        let refused = matches!(outcome, Outcome::Refused { passing: true, .. });
+        if refused && asked.len() > 1 && self.links.routes.is_split() {
+            return self.renew_one_by_one(asked);
+        }
         let silent = matches!(outcome, Outcome::Unanswered | Outcome::NotSent);
         let results = match outcome {
             Outcome::Answered(Reply::Renewed(results)) if results.len() == asked.len() => results,
@@ -96,6 +109,16 @@ impl Engine {
             }
         }
         self.renew_now(again);
+    }
+
+    /// While a slot moves, its keys are in two places: a call for one key is served, one for many not.
+    fn renew_one_by_one(&mut self, asked: &[(OwnerId, Duration)]) {
+        for (owner, _) in asked {
+            if let Some(hold) = self.holds.get_mut(owner) {
+                hold.renewal.in_flight = false;
+                self.send_batch(&[*owner]);
+            }
+        }
     }
 
     /// Returns the hold if it is to be renewed once more, because of what happened meanwhile.
@@ -137,8 +160,7 @@ impl Engine {
     }
 
     /// After a reconnect every hold is looked at: that tells about losses and arms tracking again.
-    pub(super) fn renew_all(&mut self) {
-        let owners = self.holds.keys().copied().collect();
-        self.renew_now(owners);
+    pub(super) fn renew_all(&mut self, which: Which<'_>) {
+        self.renew_now(self.owners(which));
     }
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::links::Which;
 use super::timers::Timer;
 use super::timing;
 use super::{Engine, Outcome, Purpose};
@@ -48,10 +49,11 @@ impl Engine {
     }
 
     fn send_cleanup(&mut self, owner: OwnerId) {
-        let (now, up) = (self.now, self.link.up);
+        let now = self.now;
         let Some(cleanup) = self.cleanups.get_mut(&owner) else {
             return;
         };
+        let up = self.links.is_up(&cleanup.name);
         if up && !cleanup.in_flight {
             cleanup.in_flight = true;
             cleanup.retry = None;
@@ -67,10 +69,9 @@ impl Engine {
         let Some(cleanup) = self.cleanups.get(&owner) else {
             return;
         };
-        let wanted = [cleanup.again_at, cleanup.retry]
-            .into_iter()
-            .flatten()
-            .filter(|_| self.link.up && !cleanup.in_flight);
+        let up = self.links.is_up(&cleanup.name);
+        let wanted =
+            [cleanup.again_at, cleanup.retry].into_iter().flatten().filter(|_| up && !cleanup.in_flight);
         let at = wanted.fold(cleanup.until, Moment::min);
         self.timers.arm(Timer::Cleanup(owner), at);
     }
@@ -120,8 +121,9 @@ impl Engine {
     }
 
     /// After a reconnect, clean-ups that wait for the server go on.
-    pub(super) fn resume_cleanups(&mut self) {
-        let owners: Vec<OwnerId> = self.cleanups.keys().copied().collect();
+    pub(super) fn resume_cleanups(&mut self, which: Which<'_>) {
+        let of_names = self.cleanups.iter().filter(|(_, cleanup)| which(&cleanup.name));
+        let owners: Vec<OwnerId> = of_names.map(|(owner, _)| *owner).collect();
         for owner in owners {
             self.send_cleanup(owner);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::RequestId;
+use super::{LinkId, RequestId};
 use crate::moment::Moment;
 use crate::wire::OwnerId;
 
@@ -13,7 +13,7 @@ pub(super) enum Timer {
     Hold(OwnerId),
     Cleanup(OwnerId),
     Query(RequestId),
-    Outage,
+    Outage(LinkId),
     Close,
 }
 
@@ -85,8 +85,8 @@ mod tests {
     #[test]
     fn a_disarmed_timer_leaves_nothing() {
         let mut timers = Timers::default();
-        timers.arm(Timer::Outage, Moment(1));
-        timers.disarm(Timer::Outage);
+        timers.arm(Timer::Outage(0), Moment(1));
+        timers.disarm(Timer::Outage(0));
         timers.disarm(Timer::Close);
         assert!(timers.due.is_empty() && timers.armed.is_empty());
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::asking::foreign;
+use super::links::Which;
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY};
 use super::{Engine, Lease, Outcome, Output, Purpose, RequestId, Terms};
@@ -108,7 +109,7 @@ impl Engine {
             );
         }
         if wait == Some(Duration::ZERO) {
-            if let Some(down) = self.link.error() {
+            if let Some(down) = self.links.error(&name) {
                 return self.fail(id, down.on(&name));
             }
             if self.is_taken_here(&name) {
@@ -160,7 +161,7 @@ impl Engine {
         };
         let once = self.waiters.get(&head).is_some_and(Waiter::once);
         let free = queue.attempt == Attempt::Idle && !self.is_blocked(queue, once);
-        if free && self.link.up && self.closing.is_none() {
+        if free && self.links.is_up(name) && self.closing.is_none() {
             self.try_head(name, head);
         }
     }
@@ -221,7 +222,7 @@ impl Engine {
         let name = waiter.name.clone();
         if !waiter.answered && waiter.deadline.is_some_and(|end| end <= self.now) {
             let error = timeout(&name, waiter.wait);
-            return self.give_up(id, self.link.error().map_or(error, |down| down.on(&name)));
+            return self.give_up(id, self.links.error(&name).map_or(error, |down| down.on(&name)));
         }
         if waiter.retry.is_some_and(|at| at <= self.now) {
             waiter.retry = None;
@@ -332,7 +333,7 @@ impl Engine {
             return self.remove_waiter(id, false);
         }
         if waiter.once() {
-            let error = self.link.error().unwrap_or_else(|| {
+            let error = self.links.error(&waiter.name).unwrap_or_else(|| {
                 Error::new(
                     ErrorKind::Unavailable,
                     "the server did not answer in time; try again, or raise the lease",
@@ -345,7 +346,7 @@ impl Engine {
 
     /// Without a link, `link_up` lets the head try again.
     fn not_sent(&mut self, id: RequestId) {
-        if self.link.up {
+        if self.waiters.get(&id).is_some_and(|waiter| self.links.is_up(&waiter.name)) {
             let error = Error::new(ErrorKind::Unavailable, "the connection was not ready; try again");
             self.refused_for_now(id, error);
         }
@@ -546,16 +547,17 @@ impl Engine {
     }
 
     /// After a reconnect every head looks again.
-    pub(super) fn probe_all(&mut self) {
-        for name in &self.all_names() {
+    pub(super) fn probe_all(&mut self, which: Which<'_>) {
+        for name in self.all_names().iter().filter(|name| which(name)) {
             self.wake_head(name);
             self.advance(name);
         }
     }
 
     /// Ends waiters with `error`: those that try once, or all.
-    pub(super) fn fail_waiters(&mut self, error: &Error, only_tries: bool) {
-        let picked = self.waiters.iter().filter(|(_, waiter)| !only_tries || waiter.once());
+    pub(super) fn fail_waiters(&mut self, error: &Error, only_tries: bool, which: Which<'_>) {
+        let picked =
+            self.waiters.iter().filter(|(_, waiter)| (!only_tries || waiter.once()) && which(&waiter.name));
         let ids: Vec<(RequestId, Name)> = picked.map(|(id, waiter)| (*id, waiter.name.clone())).collect();
         for (id, name) in ids {
             self.give_up(id, error.clone().on(&name));

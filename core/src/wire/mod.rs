@@ -9,6 +9,7 @@ mod live_tests;
 pub(crate) mod names;
 mod refusal;
 mod script;
+pub(crate) mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;

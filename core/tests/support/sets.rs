@@ -153,7 +153,9 @@ impl Cluster {
         }
         let count = self.nodes.len();
         eventually("every node knows the others", || {
-            self.nodes.iter().all(|node| node.ask::<String>("CLUSTER NODES").matches("connected").count() == count)
+            self.nodes
+                .iter()
+                .all(|node| node.ask::<String>("CLUSTER NODES").matches("connected").count() == count)
         });
         for (at, replica) in self.nodes[self.primaries..].iter().enumerate() {
             let id = self.id(at);
@@ -169,7 +171,9 @@ impl Cluster {
         });
         eventually("everybody knows the replicas", || {
             let replicas = count - self.primaries;
-            self.nodes.iter().all(|node| node.ask::<String>("CLUSTER NODES").matches("slave ").count() == replicas)
+            self.nodes
+                .iter()
+                .all(|node| node.ask::<String>("CLUSTER NODES").matches("slave ").count() == replicas)
         });
     }
 
@@ -205,14 +209,17 @@ impl Cluster {
     pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let keys: Vec<String> = self.nodes[from].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"));
         for key in keys {
-            self.nodes[from].ask::<redis::Value>(&format!("MIGRATE {} {key} 0 5000", self.nodes[to].address()));
+            self.nodes[from]
+                .ask::<redis::Value>(&format!("MIGRATE {} {key} 0 5000", self.nodes[to].address()));
         }
     }
 
     /// The slot belongs to the new node from now on.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         let id = self.id(to);
-        for node in [to, from].into_iter().chain((0..self.primaries).filter(|node| ![from, to].contains(node))) {
+        for node in
+            [to, from].into_iter().chain((0..self.primaries).filter(|node| ![from, to].contains(node)))
+        {
             self.nodes[node].ask::<()>(&format!("CLUSTER SETSLOT {slot} NODE {id}"));
         }
     }

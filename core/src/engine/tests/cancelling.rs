@@ -20,7 +20,7 @@ fn a_waiter_without_a_link_goes_without_a_trace() {
     rig.cancel(id);
     assert_eq!(rig.failed(id), ErrorKind::Cancelled);
     rig.nothing_left();
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     rig.nothing_left();
 }
 
@@ -190,7 +190,7 @@ fn a_re_entry_without_a_link_is_not_sent_any_more() {
     rig.input(down());
     let id = rig.acquire_with("n", KEY, None, WATCHED);
     rig.cancel(id);
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let renewal = rig.sent();
     rig.keep(&renewal);
     rig.free(&outer);

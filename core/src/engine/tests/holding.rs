@@ -221,7 +221,7 @@ fn an_extension_is_repeated_until_its_caller_has_waited_long_enough() {
     assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     // The release did not have to wait for it any longer.
     assert_eq!(rig.failed(left), ErrorKind::Unavailable);
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let sent = rig.sent();
     assert_eq!(sent.release().1, 0);
     rig.reply(&sent, Reply::Released);
@@ -498,7 +498,7 @@ fn a_release_that_is_not_confirmed_is_told_after_a_while_and_goes_on() {
     let id = rig.release(&grant);
     rig.pass(OUTAGE);
     assert_eq!(rig.failed(id), ErrorKind::Unavailable);
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let sent = rig.sent();
     rig.reply(&sent, Reply::Released);
     rig.nothing_left();
@@ -513,7 +513,7 @@ fn a_release_that_is_not_confirmed_goes_on_after_the_deadline_without_its_caller
     rig.pass(secs(4));
     assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     assert!(rig.lost.is_empty());
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let sent = rig.sent();
     assert_eq!(sent.release(), (grant.owner(), 0, Duration::ZERO));
     rig.reply(&sent, Reply::Gone(LostReason::Deleted));
@@ -528,7 +528,7 @@ fn a_waiting_release_goes_out_when_the_link_comes_back() {
     let sent = rig.sent();
     rig.outcome(&sent, Outcome::Unanswered);
     rig.input(down());
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     rig.pass(ms(250));
     let sent = rig.sent();
     rig.reply(&sent, Reply::Released);
@@ -543,7 +543,7 @@ fn copies_that_change_a_count_never_overlap() {
     let first = rig.sent();
     rig.outcome(&first, Outcome::Unanswered);
     rig.input(down());
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let renewal = rig.sent();
     rig.keep(&renewal);
     rig.pass(COPY - ms(1));

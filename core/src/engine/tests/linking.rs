@@ -9,7 +9,7 @@ fn callers_wait_for_the_first_connection() {
     let connect = rig.request(Request::Connect);
     rig.pass(ms(700));
     rig.nothing_sent();
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     assert!(matches!(rig.done(connect), Done::Connected));
     for (sent, id) in rig.all_sent().iter().zip(ids) {
         rig.grant(sent);
@@ -46,7 +46,7 @@ fn a_wrong_password_ends_every_wait_at_once() {
     let mut rig = Rig::new();
     rig.hold("n");
     let id = rig.acquire("n");
-    rig.input(Input::Down(Error::new(ErrorKind::Auth, "the password was changed")));
+    rig.input(Input::Down(0, Error::new(ErrorKind::Auth, "the password was changed")));
     assert_eq!(rig.failed(id), ErrorKind::Auth);
 }
 
@@ -63,7 +63,7 @@ fn a_short_outage_costs_waiters_nothing_but_time() {
     assert_eq!(rig.failed(tried), ErrorKind::Unavailable);
     rig.pass(OUTAGE - ms(1));
     assert!(rig.pending(waiting));
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let sent = rig.all_sent();
     assert!(sent.iter().any(|sent| matches!(&sent.op, Op::Acquire { name, .. } if &**name == "a")));
 }
@@ -82,7 +82,7 @@ fn tries_in_flight_fail_when_the_link_goes_down() {
     assert_eq!(rig.failed(late), ErrorKind::Unavailable);
     sent.iter().for_each(|sent| rig.outcome(sent, Outcome::Unanswered));
     rig.pass(secs(2));
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let ops: Vec<Op> = rig.all_sent().into_iter().map(|sent| sent.op).collect();
     // What may have been done is undone: the count is settled, the try cleaned up.
     let is_release = |op: &&Op| matches!(op, Op::Release { .. });
@@ -109,7 +109,7 @@ fn a_long_outage_ends_every_wait() {
     rig.input(down());
     assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     assert!(rig.is_held(&outer));
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let id = rig.acquire("n");
     let sent = rig.all_sent();
     rig.grant(sent.last().expect("the acquire"));
@@ -127,7 +127,7 @@ fn a_reconnect_looks_at_every_hold_and_every_waited_name() {
     rig.acquire("a");
     rig.input(down());
     rig.pass(secs(1));
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let sent = rig.all_sent();
     assert_eq!(sent[0].renewal(), [(renewed.owner(), LEASE), (kept.owner(), ms(1))]);
     assert!(matches!(&sent[1].op, Op::Acquire { name, .. } if &**name == "c"));
@@ -145,7 +145,7 @@ fn outcomes_of_the_old_connection_may_come_after_the_new_one_is_up() {
     let id = rig.acquire("n");
     let sent = rig.sent();
     rig.input(down());
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     rig.nothing_sent();
     // The new connection tracks nothing yet: the hold is looked at without a pause.
     rig.outcome(&renewal, Outcome::Unanswered);
@@ -192,6 +192,6 @@ fn failed_attempts_to_connect_are_one_warning() {
     let mut rig = Rig::new();
     (0..5).for_each(|_| rig.input(down()));
     assert_eq!(rig.events.iter().filter(|kind| **kind == "disconnected").count(), 5);
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     assert_eq!(rig.counters.snapshot().holds, 0);
 }

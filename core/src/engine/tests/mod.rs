@@ -44,7 +44,7 @@ fn watched(lease: Duration) -> Terms {
 }
 
 fn down() -> Input {
-    Input::Down(Error::new(ErrorKind::Unavailable, "cannot reach the server"))
+    Input::Down(0, Error::new(ErrorKind::Unavailable, "cannot reach the server"))
 }
 
 fn refused(kind: ErrorKind, passing: bool) -> Outcome {
@@ -134,7 +134,7 @@ impl Rig {
     /// An engine whose link is up.
     fn new() -> Rig {
         let mut rig = Rig::offline();
-        rig.input(Input::Up);
+        rig.input(Input::Up(0));
         rig
     }
 

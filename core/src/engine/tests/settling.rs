@@ -65,7 +65,7 @@ fn a_clean_up_waits_for_the_link() {
     rig.outcome(&clean, Outcome::Unanswered);
     rig.pass(secs(8));
     rig.nothing_sent();
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     let again = rig.sent();
     rig.reply(&again, Reply::Released);
     rig.nothing_left();
@@ -107,6 +107,6 @@ fn a_lost_hold_is_cleaned_up_for_as_long_as_any_command_of_it_may_have_asked() {
     rig.pass(ms(29_698));
     assert_eq!(rig.lost.len(), 1);
     rig.pass(secs(500));
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     assert_eq!(rig.sent().release().0, grant.owner());
 }

@@ -283,7 +283,7 @@ fn an_unanswered_try_is_repeated_as_the_same_owner_when_the_first_copy_is_dead()
     rig.input(Input::Message("n".into()));
     rig.input(Input::Subscribed("n".into()));
     rig.input(Input::Invalidated(None));
-    rig.input(Input::Up);
+    rig.input(Input::Up(0));
     rig.pass(COPY - ms(1));
     rig.nothing_sent();
     rig.pass(ms(1));

@@ -503,7 +503,7 @@ impl World {
         client.last_arrival = (0, 0);
         client.server_clock = (server_ms, client.local(self.time));
         let uuid = client.uuid;
-        self.input(uuid, Input::Up);
+        self.input(uuid, Input::Up(0));
     }
 
     /// The connection breaks: nobody knows what became of the calls on it.
@@ -528,7 +528,7 @@ impl World {
             let delay = self.random.between(0, 50_000);
             self.later(delay, Event::Limit(uuid, call));
         }
-        let gone = || Input::Down(Error::new(ErrorKind::Unavailable, "the connection broke"));
+        let gone = || Input::Down(0, Error::new(ErrorKind::Unavailable, "the connection broke"));
         self.later(0, Event::Input(uuid, gone()));
         let away = if self.random.chance(100) { 4_000_000 } else { 800_000 };
         let away = self.random.between(1000, away);
