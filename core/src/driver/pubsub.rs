@@ -52,7 +52,7 @@ enum State {
         until: Moment,
     },
     Connecting {
-        address: Address,
+        address: Box<Address>,
         attempt: Attempt,
         deadline: Moment,
     },
@@ -138,7 +138,7 @@ impl Subscriptions {
                 State::Connecting { address, attempt, .. } => match attempt.as_mut().poll(cx) {
                     Poll::Pending => return,
                     Poll::Ready(Ok(connection)) => {
-                        let address = address.clone();
+                        let address = (**address).clone();
                         self.up(address, connection);
                     }
                     Poll::Ready(Err(error)) => self.failed(&error, news),
@@ -193,7 +193,7 @@ impl Subscriptions {
             return;
         };
         let (attempt, deadline) = (Box::pin(address.clone().pubsub()), now.after(address.timeout()));
-        self.state = State::Connecting { address, attempt, deadline };
+        self.state = State::Connecting { address: Box::new(address), attempt, deadline };
     }
 
     fn up(&mut self, address: Address, connection: PubSub) {

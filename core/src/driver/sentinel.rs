@@ -35,7 +35,7 @@ enum Step {
     /// A sentinel has named somebody, or does not know the service.
     Named(Result<Option<(String, u16)>>),
     /// Whoever was named was reached.
-    Reached(Result<Connected>),
+    Reached(Result<Box<Connected>>),
 }
 
 type Steps<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = Step> + 'a>>>;
@@ -67,13 +67,15 @@ impl Sentinels {
                 }
                 Step::Named(Ok(Some(place))) => {
                     let server = self.server.at(&place.0, place.1);
-                    steps.push(Box::pin(async move { Step::Reached(server.primary(tracking).await) }));
+                    steps.push(Box::pin(async move {
+                        Step::Reached(server.primary(tracking).await.map(Box::new))
+                    }));
                     named.push(place);
                 }
                 Step::Named(Ok(None)) => unknown += 1,
                 Step::Reached(Ok(connected)) => {
                     self.deposed.replace(None);
-                    return Ok(connected);
+                    return Ok(*connected);
                 }
                 // The server of the service says more than a sentinel that cannot be reached.
                 Step::Reached(Err(error)) => failures.insert(0, error),
