@@ -6,7 +6,7 @@ PHASES ?=
 SERVER ?=
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build demo test conformance bench lint fmt docs dist clean \
+.PHONY: help setup servers build demo test conformance bench sim lint fmt docs dist clean \
 	test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist
 
 help: ## this list
@@ -35,6 +35,9 @@ conformance: build ## every scenario in every language and against real Redisson
 
 bench: setup ## the benchmark programs of every language against a server of their own
 	@. scripts/env.sh && python scripts/bench
+
+sim: setup ## new seeds of the simulation for MINUTES=1 on THREADS=1, or SEEDS=n of them; SEED=n replays one
+	@scripts/sim
 
 lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
 	@scripts/lint

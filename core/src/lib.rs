@@ -80,6 +80,8 @@
 compile_error!("redlatch is for Linux so far: its engine needs timerfd and a clock that counts suspend");
 
 mod blocking;
+#[cfg(test)]
+mod campaign;
 mod client;
 mod clock;
 mod driver;

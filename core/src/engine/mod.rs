@@ -19,7 +19,7 @@ mod losing;
 mod renewing;
 mod settling;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timers;
 mod timing;
 mod waiting;

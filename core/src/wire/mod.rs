@@ -6,6 +6,8 @@
 mod decode;
 #[cfg(test)]
 mod live_tests;
+#[cfg(test)]
+mod model_tests;
 pub(crate) mod names;
 mod refusal;
 mod script;

@@ -8,7 +8,7 @@ mod linking;
 mod losing;
 mod renewing;
 mod settling;
-mod simulation;
+pub(crate) mod simulation;
 mod waiting;
 
 use std::collections::HashMap;

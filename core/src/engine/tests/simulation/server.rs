@@ -8,77 +8,123 @@ use crate::error::LostReason;
 use crate::wire::{Fencing, Holder, Name, Op, OwnerId, RenewReply, Reply};
 
 /// A client as the server sees its owners: a number in place of the uuid.
-pub(super) type Uuid = u64;
+pub(crate) type Uuid = u64;
 
 /// Which connection a command came on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Origin {
-    pub(super) uuid: Uuid,
-    pub(super) generation: u64,
+pub(crate) struct Origin {
+    pub(crate) uuid: Uuid,
+    pub(crate) generation: u64,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Lock {
+pub(crate) struct Lock {
     /// Nobody we know: another library.
-    pub(super) owner: Option<(Uuid, OwnerId)>,
-    pub(super) count: u32,
+    pub(crate) owner: Option<(Uuid, OwnerId)>,
+    pub(crate) count: u32,
     until_ms: u64,
-    token: Option<u64>,
+    pub(crate) token: Option<u64>,
 }
 
 /// What the server says unasked because of a command.
 #[derive(Debug, Default)]
-pub(super) struct Effects {
-    pub(super) invalidated: Vec<(Origin, Name)>,
-    pub(super) published: Vec<(Uuid, Name)>,
+pub(crate) struct Effects {
+    pub(crate) invalidated: Vec<(Origin, Name)>,
+    pub(crate) published: Vec<(Uuid, Name)>,
     /// Owners whose lock was deleted by somebody else.
-    pub(super) bereaved: Vec<(Uuid, OwnerId)>,
+    pub(crate) bereaved: Vec<(Uuid, OwnerId)>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Server {
-    pub(super) locks: BTreeMap<Name, Lock>,
-    pub(super) subscribers: BTreeSet<(Name, Uuid)>,
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) locks: BTreeMap<Name, Lock>,
+    pub(crate) subscribers: BTreeSet<(Name, Uuid)>,
     trackers: BTreeSet<(Name, Origin)>,
-    last_token: u64,
-    now_ms: u64,
+    /// The counters of the fencing tokens.
+    pub(crate) tokens: BTreeMap<Name, u64>,
+    /// How far its clock is ahead of the time, and what it shows; in microseconds.
+    ahead: u64,
+    clock: u64,
     effects: Effects,
 }
+
+/// Leaves room for a clock that jumps back again and again.
+const FIRST_CLOCK: u64 = 1_000_000_000;
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_micros().div_ceil(1000)).unwrap()
 }
 
 impl Server {
-    /// Lets the clock go on to `now` (microseconds); locks whose time is over are gone.
-    pub(super) fn tick(&mut self, now: u64) {
-        self.now_ms = now / 1000;
-        if self.next_expiry().is_none_or(|at| at > now) {
+    pub(crate) fn new() -> Server {
+        Server {
+            locks: BTreeMap::new(),
+            subscribers: BTreeSet::new(),
+            trackers: BTreeSet::new(),
+            tokens: BTreeMap::new(),
+            ahead: FIRST_CLOCK,
+            clock: FIRST_CLOCK,
+            effects: Effects::default(),
+        }
+    }
+
+    /// Lets the clock go on with the time (microseconds); locks whose time is over are gone.
+    pub(crate) fn tick(&mut self, time: u64) {
+        self.clock = time + self.ahead;
+        if self.next_expiry().is_none_or(|at| at > time) {
             return;
         }
-        let over: Vec<Name> = self
-            .locks
-            .iter()
-            .filter(|(_, lock)| self.now_ms > lock.until_ms)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in over {
+        for name in self.over() {
             self.locks.remove(&name);
             self.changed(&name, None);
         }
     }
 
-    /// When the next lock ends, in microseconds.
-    pub(super) fn next_expiry(&self) -> Option<u64> {
-        self.locks.values().map(|lock| (lock.until_ms + 1) * 1000).min()
+    /// Sets the clock to what a real server has told.
+    pub(crate) fn set_clock(&mut self, ms: u64) {
+        self.ahead = 0;
+        self.tick(ms * 1000);
     }
 
-    pub(super) fn take_effects(&mut self) -> Effects {
+    /// The clock jumps, forward or back. Locks that end by that are as good as deleted.
+    pub(crate) fn jump(&mut self, ms: i64) {
+        self.ahead = self.ahead.saturating_add_signed(ms * 1000);
+        self.clock = self.clock.saturating_add_signed(ms * 1000);
+        for name in self.over() {
+            self.delete(&name, None);
+        }
+    }
+
+    /// It starts again without its data; nobody is connected.
+    pub(crate) fn restart(&mut self) {
+        self.effects.bereaved.extend(self.locks.values().filter_map(|lock| lock.owner));
+        self.locks.clear();
+        self.subscribers.clear();
+        self.trackers.clear();
+        self.tokens.clear();
+    }
+
+    fn over(&self) -> Vec<Name> {
+        let over = self.locks.iter().filter(|(_, lock)| self.now_ms() > lock.until_ms);
+        over.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What its clock shows.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock / 1000
+    }
+
+    /// When the next lock ends, in microseconds.
+    pub(crate) fn next_expiry(&self) -> Option<u64> {
+        self.locks.values().map(|lock| ((lock.until_ms + 1) * 1000).saturating_sub(self.ahead)).min()
+    }
+
+    pub(crate) fn take_effects(&mut self) -> Effects {
         std::mem::take(&mut self.effects)
     }
 
-    fn ttl(&self, lock: &Lock) -> Duration {
-        Duration::from_millis(lock.until_ms.saturating_sub(self.now_ms))
+    pub(crate) fn ttl(&self, lock: &Lock) -> Duration {
+        Duration::from_millis(lock.until_ms.saturating_sub(self.now_ms()))
     }
 
     /// Whoever has read the key, but `by`, is told.
@@ -99,7 +145,7 @@ impl Server {
     }
 
     /// Somebody deletes the key.
-    pub(super) fn delete(&mut self, name: &Name, by: Option<Origin>) -> bool {
+    pub(crate) fn delete(&mut self, name: &Name, by: Option<Origin>) -> bool {
         let Some(lock) = self.locks.remove(name) else {
             return false;
         };
@@ -109,16 +155,16 @@ impl Server {
     }
 
     /// Another library takes the lock, if it is free.
-    pub(super) fn take(&mut self, name: &Name, ms: u64) {
+    pub(crate) fn take(&mut self, name: &Name, ms: u64) {
         if !self.locks.contains_key(name) {
-            let lock = Lock { owner: None, count: 1, until_ms: self.now_ms + ms, token: None };
+            let lock = Lock { owner: None, count: 1, until_ms: self.now_ms() + ms, token: None };
             self.locks.insert(name.clone(), lock);
             self.changed(name, None);
         }
     }
 
     /// Another library gives the lock back, if it has it.
-    pub(super) fn give_back(&mut self, name: &Name) {
+    pub(crate) fn give_back(&mut self, name: &Name) {
         if self.locks.get(name).is_some_and(|lock| lock.owner.is_none()) {
             self.locks.remove(name);
             self.changed(name, None);
@@ -127,13 +173,13 @@ impl Server {
     }
 
     /// The connection is gone, and with it what it tracked.
-    pub(super) fn disconnected(&mut self, origin: Origin) {
+    pub(crate) fn disconnected(&mut self, origin: Origin) {
         self.trackers.retain(|(_, tracker)| *tracker != origin);
     }
 
     /// Runs a command. `track`: its connection wants to hear of changes.
-    pub(super) fn execute(&mut self, origin: Origin, track: bool, op: &Op, not_after_ms: u64) -> Reply {
-        let late = self.now_ms > not_after_ms;
+    pub(crate) fn execute(&mut self, origin: Origin, track: bool, op: &Op, not_after_ms: u64) -> Reply {
+        let late = self.now_ms() > not_after_ms;
         let reply = match op {
             Op::Acquire { .. } | Op::Force { .. } if late => Reply::Stale,
             Op::Release { remaining: 1.., .. } if late => Reply::Stale,
@@ -177,14 +223,11 @@ impl Server {
         fencing: Fencing,
     ) -> Reply {
         let me = Some((origin.uuid, owner));
-        let until_ms = self.now_ms + millis(lease);
+        let until_ms = self.now_ms() + millis(lease);
         match self.locks.get_mut(name) {
             None if count > 1 => return Reply::Gone(LostReason::Deleted),
             None => {
-                let token = (fencing != Fencing::Off).then(|| {
-                    self.last_token += 1;
-                    self.last_token
-                });
+                let token = (fencing != Fencing::Off).then(|| self.draw_token(name));
                 self.locks.insert(name.clone(), Lock { owner: me, count, until_ms, token });
             }
             Some(lock) if lock.owner == me => {
@@ -193,13 +236,20 @@ impl Server {
             }
             Some(_) if count > 1 => return Reply::Gone(LostReason::Stolen),
             Some(lock) => {
-                let ttl = lock.until_ms.saturating_sub(self.now_ms);
+                let ttl = lock.until_ms.saturating_sub(self.now_ms());
                 return Reply::Busy { ttl: Some(Duration::from_millis(ttl)) };
             }
         }
         self.changed(name, Some(origin));
         let lock = &self.locks[name];
         Reply::Acquired { ttl: self.ttl(lock), token: lock.token.filter(|_| count == 1) }
+    }
+
+    /// At least the clock in microseconds, so that tokens grow over a restart without data.
+    fn draw_token(&mut self, name: &Name) -> u64 {
+        let previous = self.tokens.entry(name.clone()).or_default();
+        *previous = self.clock.max(*previous + 1);
+        *previous
     }
 
     fn release(
@@ -210,6 +260,7 @@ impl Server {
         remaining: u32,
         ttl: Duration,
     ) -> Reply {
+        let until_ms = self.now_ms() + millis(ttl);
         match self.locks.get_mut(name) {
             None => return Reply::Gone(LostReason::Deleted),
             Some(lock) if lock.owner != Some((origin.uuid, owner)) => {
@@ -217,7 +268,7 @@ impl Server {
             }
             Some(lock) if remaining > 0 => {
                 lock.count = remaining;
-                lock.until_ms = self.now_ms + millis(ttl);
+                lock.until_ms = until_ms;
                 self.changed(name, Some(origin));
                 return Reply::Kept;
             }
@@ -230,7 +281,7 @@ impl Server {
     }
 
     fn renew(&mut self, origin: Origin, name: &Name, owner: OwnerId, ttl: Duration) -> RenewReply {
-        let until_ms = self.now_ms + millis(ttl);
+        let until_ms = self.now_ms() + millis(ttl);
         match self.locks.get_mut(name) {
             None => RenewReply::Gone(LostReason::Deleted),
             Some(lock) if lock.owner != Some((origin.uuid, owner)) => RenewReply::Gone(LostReason::Stolen),

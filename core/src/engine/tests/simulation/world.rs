@@ -8,13 +8,14 @@ use super::Random;
 use super::callers::{Caller, Deed};
 use super::network::{Fate, Faults};
 use super::server::{Origin, Server, Uuid};
-use crate::engine::holding::Phase;
+use crate::engine::holding::{Hold, Phase};
+use crate::engine::timing;
 use crate::engine::{CallId, Config, Done, Engine, Input, Outcome, Output, Request, RequestId};
 use crate::error::{Error, ErrorKind, LostReason, Result as Answer};
 use crate::event::Counters;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
-use crate::wire::{Name, Op, OwnerId};
+use crate::wire::{Name, Op, OwnerId, Reply};
 
 /// How long callers act; then everything calms down. In microseconds, as all times here.
 const ACTING: u64 = 3_000_000;
@@ -87,14 +88,8 @@ impl Client {
 enum Event {
     /// Something reaches an engine.
     Input(Uuid, Input),
-    /// A request reaches the server. `answered`: the reply goes back.
-    Request {
-        origin: Origin,
-        call: CallId,
-        op: Op,
-        not_after: u64,
-        answered: bool,
-    },
+    /// A request reaches the server.
+    Request(Box<Copied>),
     /// A reply reaches a client.
     Reply {
         origin: Origin,
@@ -111,6 +106,21 @@ enum Event {
     Act(usize, usize),
     Disturb,
     Stranger,
+}
+
+/// One copy of a call on its way.
+#[derive(Debug, Clone)]
+struct Copied {
+    origin: Origin,
+    call: CallId,
+    op: Op,
+    /// As it is written in the call, and the time that is meant by it.
+    not_after: u64,
+    expires: u64,
+    /// The reply goes back.
+    answered: bool,
+    /// The network made it; the engine knows of one copy less.
+    doubled: bool,
 }
 
 pub(super) struct World {
@@ -132,8 +142,14 @@ pub(super) struct World {
     highest_token: BTreeMap<Name, u64>,
     /// Since when nobody wants what an owner has.
     ghosts: BTreeMap<(Uuid, OwnerId), u64>,
-    /// What a late renewal has let live on.
-    prolonged: BTreeSet<(Uuid, OwnerId)>,
+    /// What a late renewal has let live on, or a copy that the network made has counted wrongly:
+    /// right again with the next command, and gone with its lease.
+    excused: BTreeSet<(Uuid, OwnerId)>,
+    /// What the server's clock has jumped over: nothing is promised for these.
+    jumped: BTreeSet<(Uuid, OwnerId)>,
+    /// The server's clock went back; the server lost its data.
+    has_jumped: bool,
+    has_forgotten: bool,
     wrong: Option<String>,
     traced: bool,
     pub(super) trace: Vec<String>,
@@ -151,13 +167,16 @@ impl World {
             last_uuid: 0,
             names: ["a", "b"].iter().take(random.pick(&[1, 2])).map(|name| Name::from(*name)).collect(),
             clients: Vec::new(),
-            server: Server::default(),
+            server: Server::new(),
             bereaved: BTreeMap::new(),
             disturbed: 0,
             waits: Vec::new(),
             highest_token: BTreeMap::new(),
             ghosts: BTreeMap::new(),
-            prolonged: BTreeSet::new(),
+            excused: BTreeSet::new(),
+            jumped: BTreeSet::new(),
+            has_jumped: false,
+            has_forgotten: false,
             wrong: None,
             traced,
             trace: Vec::new(),
@@ -309,9 +328,7 @@ impl World {
         }
         match event {
             Event::Input(uuid, input) => self.input(uuid, input),
-            Event::Request { origin, call, op, not_after, answered } => {
-                self.request(origin, call, &op, not_after, answered);
-            }
+            Event::Request(copy) => self.request(&copy),
             Event::Reply { origin, call, server_ms, outcome } => self.reply(origin, call, server_ms, outcome),
             Event::Limit(uuid, call) => self.outcome(uuid, call, Outcome::Unanswered),
             Event::Connect(place) => self.connect(place),
@@ -390,39 +407,81 @@ impl World {
         if fate != Fate::Arrives {
             self.trouble(limit_at);
         }
-        let request = |answered| Event::Request { origin, call, op: op.clone(), not_after, answered };
+        let expires = limit_at + u64::try_from(timing::drift(limit).as_micros()).unwrap();
+        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled: false };
+        let answered = Copied { answered: true, ..copy.clone() };
         match fate {
             Fate::Never => {}
-            Fate::Arrives | Fate::Unanswered => {
-                self.clients[place].last_arrival.0 = arrival;
-                self.at(arrival, request(fate == Fate::Arrives));
-            }
+            Fate::Arrives => self.arrives(place, arrival, answered),
+            Fate::Unanswered => self.arrives(place, arrival, copy),
             Fate::Late => {
                 for _ in 0..self.random.between(1, 2) {
-                    let delay = self.random.between(1000, 3_000_000);
-                    self.trouble(self.time + delay);
-                    self.later(delay, request(false));
+                    self.arrives_late(copy.clone());
+                }
+            }
+            Fate::Twice => {
+                self.arrives(place, arrival, answered);
+                let double = Copied { doubled: true, ..copy };
+                if self.random.chance(500) {
+                    self.arrives(place, arrival, double);
+                } else {
+                    self.arrives_late(double);
                 }
             }
         }
     }
 
-    fn request(&mut self, origin: Origin, call: CallId, op: &Op, not_after: u64, answered: bool) {
+    /// The requests of a connection keep their order.
+    fn arrives(&mut self, place: usize, arrival: u64, copy: Copied) {
+        self.clients[place].last_arrival.0 = arrival;
+        self.at(arrival, Event::Request(Box::new(copy)));
+    }
+
+    fn arrives_late(&mut self, copy: Copied) {
+        let delay = self.random.between(1000, 3_000_000);
+        self.trouble(self.time + delay);
+        self.later(delay, Event::Request(Box::new(copy)));
+    }
+
+    fn request(&mut self, copy: &Copied) {
+        let Copied { origin, call, ref op, not_after, .. } = *copy;
         let tracks = self.clients.iter().any(|client| client.origin() == origin && client.tracks);
-        let refused = matches!(op, Op::Acquire { .. }) && self.random.chance(self.faults.refusal);
-        let outcome = if refused {
+        let outcome = if self.random.chance(self.faults.refusal) {
             self.trouble(self.time);
             let error = Error::new(ErrorKind::Server, "refused");
-            Outcome::Refused { error, passing: self.random.chance(700) }
+            let passing = !matches!(op, Op::Acquire { .. }) || self.random.chance(700);
+            Outcome::Refused { error, passing }
         } else {
             Outcome::Answered(self.server.execute(origin, tracks, op, not_after))
         };
         self.note(|| format!("S {} {op:?}: {outcome:?}", origin.uuid));
         self.spread_effects();
         self.note_late_renewals(origin, op);
-        if answered {
-            let event = Event::Reply { origin, call, server_ms: self.time / 1000, outcome };
+        self.note_excuses(copy, &outcome);
+        if copy.answered {
+            let event = Event::Reply { origin, call, server_ms: self.server.now_ms(), outcome };
             self.answer(origin, event);
+        }
+    }
+
+    /// What the engine cannot know of: a copy that the network made of a request whose answer has
+    /// arrived, and a copy that runs too late because the clock that should end it went back.
+    fn note_excuses(&mut self, copy: &Copied, outcome: &Outcome) {
+        let Outcome::Answered(Reply::Acquired { .. } | Reply::Kept) = outcome else {
+            return;
+        };
+        let (owner, shrinks) = match copy.op {
+            Op::Acquire { owner, .. } => (owner, false),
+            Op::Release { owner, .. } => (owner, true),
+            _ => return,
+        };
+        let me = (copy.origin.uuid, owner);
+        if copy.doubled {
+            self.excused.insert(me);
+        }
+        // Its time may be shorter than that of what was acquired since.
+        if self.time > copy.expires || (copy.doubled && shrinks) {
+            self.jumped.insert(me);
         }
     }
 
@@ -436,7 +495,7 @@ impl World {
             |owner| self.place_of(origin.uuid).is_some_and(|place| self.clients[place].engine.wants(owner));
         let late = holds.iter().map(|hold| hold.owner).filter(|owner| !wants(*owner));
         let late: Vec<(Uuid, OwnerId)> = late.map(|owner| (origin.uuid, owner)).collect();
-        self.prolonged.extend(late);
+        self.excused.extend(late);
     }
 
     /// Sends something to a client on its command connection, behind what was sent before.
@@ -492,7 +551,7 @@ impl World {
     }
 
     fn connect(&mut self, place: usize) {
-        let server_ms = self.time / 1000;
+        let server_ms = self.server.now_ms();
         self.trouble(self.time);
         let client = &mut self.clients[place];
         if client.link_up || client.closed {
@@ -519,7 +578,7 @@ impl World {
         // Some of what was on its way arrives all the same.
         let random = &mut self.random;
         self.events.retain(|_, event| match event {
-            Event::Request { origin: of, .. } if *of == origin => random.chance(500),
+            Event::Request(copy) if copy.origin == origin => random.chance(500),
             Event::Reply { origin: of, .. } => *of != origin,
             Event::Input(of, Input::Invalidated(_)) => *of != uuid,
             _ => true,
@@ -652,6 +711,12 @@ impl World {
         self.later(pause, Event::Disturb);
         self.trouble(self.time);
         let place = usize::try_from(self.random.below(self.clients.len() as u64)).unwrap();
+        if self.faults.jumps && self.random.chance(200) {
+            return self.jump();
+        }
+        if self.faults.restarts && self.random.chance(100) {
+            return self.restart_server();
+        }
         match self.random.below(8) {
             0..4 => self.disconnect(place),
             4..6 => self.interrupt_channels(place),
@@ -678,6 +743,39 @@ impl World {
         });
         self.clients[place] = self.new_client();
         self.start(place);
+    }
+
+    /// The server starts again without its data.
+    fn restart_server(&mut self) {
+        self.note(|| "the server starts again, empty".to_owned());
+        self.server.restart();
+        self.events.retain(|_, event| !matches!(event, Event::Request(_)));
+        self.has_forgotten = true;
+        self.forget_tokens();
+        for place in 0..self.clients.len() {
+            self.disconnect(place);
+            self.interrupt_channels(place);
+        }
+        self.spread_effects();
+    }
+
+    /// The server's clock jumps, by less than what may live on for it can be waited for.
+    fn jump(&mut self) {
+        let ms = self.random.between(1, 3000).cast_signed() * self.random.pick(&[-1, 1]);
+        self.note(|| format!("the server's clock jumps by {ms} ms"));
+        self.has_jumped |= ms < 0;
+        self.forget_tokens();
+        self.jumped.extend(self.server.locks.values().filter_map(|lock| lock.owner));
+        self.server.jump(ms);
+        self.trouble(self.time + 3_000_000);
+        self.spread_effects();
+    }
+
+    /// Only a clock that does not go back lets tokens grow over the loss of their counters.
+    fn forget_tokens(&mut self) {
+        if self.has_jumped && self.has_forgotten {
+            self.highest_token.clear();
+        }
     }
 
     /// Another library, or a person, does something to a key.
@@ -740,6 +838,7 @@ impl World {
         self.check_counts();
         self.check_ghosts();
         self.check_waiters();
+        self.check_renewals();
         match self.wrong.take() {
             Some(wrong) => {
                 self.note(|| wrong.clone());
@@ -758,7 +857,7 @@ impl World {
             for cell in client.cells.iter().filter(|cell| cell.is_held(now)) {
                 let me = (client.uuid, cell.owner);
                 let lock = self.server.locks.get(&cell.name);
-                if lock.is_some_and(|lock| lock.owner == Some(me)) {
+                if lock.is_some_and(|lock| lock.owner == Some(me)) || self.jumped.contains(&me) {
                     continue;
                 }
                 match self.bereaved.get(&me) {
@@ -779,7 +878,7 @@ impl World {
     fn check_counts(&mut self) {
         let mut wrong = None;
         for (name, lock) in &self.server.locks {
-            let Some((uuid, owner)) = lock.owner else {
+            let Some((uuid, owner)) = lock.owner.filter(|me| !self.is_excused(*me)) else {
                 continue;
             };
             let client = self.clients.iter().find(|client| client.uuid == uuid);
@@ -788,6 +887,29 @@ impl World {
                     wrong = Some(format!("{name}: {lock:?} has {count} levels"));
                 }
                 _ => {}
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
+    fn is_excused(&self, me: (Uuid, OwnerId)) -> bool {
+        self.excused.contains(&me) || self.jumped.contains(&me)
+    }
+
+    /// While nothing is wrong, the watchdog never lets a lock come near its end.
+    fn check_renewals(&mut self) {
+        let mut wrong = None;
+        for (name, lock) in &self.server.locks {
+            let Some((uuid, owner)) = lock.owner.filter(|me| !self.jumped.contains(me)) else {
+                continue;
+            };
+            let client = self.clients.iter().find(|client| client.uuid == uuid);
+            let Some(lease) = client.and_then(|client| client.engine.renewed_lease(owner)) else {
+                continue;
+            };
+            let calm = self.time.saturating_sub(self.disturbed) > u64::try_from(lease.as_micros()).unwrap();
+            if calm && self.server.ttl(lock) < lease / 2 {
+                wrong = Some(format!("{name}: {lock:?} is not renewed in time"));
             }
         }
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
@@ -804,7 +926,7 @@ impl World {
                 continue;
             };
             let is_ghost = !client.engine.wants(owner);
-            if !is_ghost || self.prolonged.contains(&(uuid, owner)) {
+            if !is_ghost || self.is_excused((uuid, owner)) {
                 continue;
             }
             if !client.engine.cleanups.contains_key(&owner) {
@@ -856,6 +978,12 @@ impl Engine {
     fn settled_count(&self, owner: OwnerId) -> Option<u32> {
         let hold = self.holds.get(&owner)?;
         (hold.tasks().next().is_none() && hold.phase == Phase::Held).then(|| hold.count())
+    }
+
+    /// The lease that the watchdog keeps up for a hold that may last.
+    fn renewed_lease(&self, owner: OwnerId) -> Option<Duration> {
+        let lasting = |hold: &&Hold| hold.phase == Phase::Held && hold.must_end.is_none();
+        self.holds.get(&owner).filter(lasting)?.watched_lease()
     }
 
     /// Whether this owner holds, or tries to.
