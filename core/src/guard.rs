@@ -164,7 +164,7 @@ impl Guard {
     /// # Errors
     /// As [`reenter`](Guard::reenter), and `invalid_argument` for options out of bounds.
     pub fn reenter_with(&self, lock: &LockOptions, acquire: AcquireOptions) -> Operation<Guard> {
-        match acquire.validate().and_then(|()| lock.validate()) {
+        match acquire.validate_for(lock.kind).and_then(|()| lock.validate()) {
             Ok(()) => self.reenter_on(lock.terms(&acquire), acquire.wait),
             Err(error) => Operation::failed(error),
         }
@@ -173,7 +173,11 @@ impl Guard {
     fn reenter_on(&self, terms: Terms, wait: Option<Duration>) -> Operation<Guard> {
         let Some(armed) = &self.0 else { return Operation::failed(spent()) };
         let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.cell.owner));
-        Operation::new(&armed.running.client(), Request::Acquire { name, key, wait, terms }, guard)
+        Operation::new(
+            &armed.running.client(),
+            Request::Acquire { name, key, wait, terms, token: None },
+            guard,
+        )
     }
 
     /// Makes the lock live at least `lease` from now; never shortens it, and does not change

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::error::LostReason;
 use crate::moment::Moment;
 use crate::owner::Key;
-use crate::wire::{Name, OwnerId};
+use crate::wire::{Form, Name, OwnerId};
 
 /// Called once, on the engine's thread, when the hold is lost. Must not block.
 pub(crate) type LostWatcher = Box<dyn FnOnce(LostReason) + Send>;
@@ -24,6 +24,8 @@ pub(crate) struct HoldCell {
     pub(crate) name: Name,
     pub(crate) key: Key,
     pub(crate) owner: OwnerId,
+    /// How it stands in Redis.
+    pub(crate) form: Form,
     /// The fencing token; 0 when none was asked for.
     token: u64,
     deadline: AtomicU64,
@@ -36,11 +38,12 @@ pub(crate) struct HoldCell {
 }
 
 impl HoldCell {
-    pub(crate) fn new(name: Name, key: Key, owner: OwnerId, token: Option<u64>) -> Self {
+    pub(crate) fn new(name: Name, key: Key, owner: OwnerId, form: Form, token: Option<u64>) -> Self {
         HoldCell {
             name,
             key,
             owner,
+            form,
             token: token.unwrap_or(0),
             deadline: AtomicU64::new(0),
             count: AtomicU32::new(0),

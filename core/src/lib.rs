@@ -114,4 +114,4 @@ pub use options::{
 };
 pub use owner::Key;
 pub use queue::{Entry, Outcome, Queue};
-pub use wire::Holder;
+pub use wire::{Holder, Kind};

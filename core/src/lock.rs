@@ -28,10 +28,10 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(client: Arc<ClientInner>, name: Name, options: LockOptions) -> Self {
-        Lock { client, name, options: Arc::new(options) }
+        Lock { client, name: options.kind.key(name), options: Arc::new(options) }
     }
 
-    /// The name, as it stands in Redis.
+    /// The name, as it stands in Redis: some kinds put a word before the name that was given.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -90,7 +90,7 @@ impl Lock {
         options: AcquireOptions,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        if let Err(error) = options.validate() {
+        if let Err(error) = options.validate_for(self.options.kind) {
             return Operation::failed(error.on(&self.name));
         }
         let request = Request::Acquire {
@@ -98,6 +98,7 @@ impl Lock {
             key: options.key,
             wait: options.wait,
             terms: self.options.terms(&options),
+            token: options.token,
         };
         let span = tracing::debug_span!(target: "redlatch", "acquire", lock = &*self.name);
         self.ask(request, finish).in_span(span)
@@ -133,6 +134,10 @@ impl Lock {
         }
     }
 
+    fn inspection(&self) -> Request {
+        Request::Inspect { name: self.name.clone(), kind: self.options.kind }
+    }
+
     fn target(&self, key: Key) -> Target {
         Target::Key { name: self.name.clone(), key }
     }
@@ -150,9 +155,7 @@ impl Lock {
     /// # Errors
     /// `foreign_kind`, `unavailable` and the like.
     pub fn is_locked(&self) -> Operation<bool> {
-        self.ask(Request::Inspect { name: self.name.clone() }, |outcome| {
-            holder(outcome).map(|holder| holder.is_some())
-        })
+        self.ask(self.inspection(), |outcome| holder(outcome).map(|holder| holder.is_some()))
     }
 
     /// Who holds the lock, as Redis sees it now.
@@ -160,7 +163,7 @@ impl Lock {
     /// # Errors
     /// `foreign_kind`, `unavailable` and the like.
     pub fn holder(&self) -> Operation<Option<Holder>> {
-        self.ask(Request::Inspect { name: self.name.clone() }, holder)
+        self.ask(self.inspection(), holder)
     }
 
     /// Deletes the lock whoever holds it, and wakes the waiters. Holders of this client are told at
@@ -173,7 +176,8 @@ impl Lock {
     /// # Cancel safety
     /// A force-release that was sent may or may not happen.
     pub fn force_release(&self) -> Operation<bool> {
-        self.ask(Request::Force { name: self.name.clone() }, |outcome| match outcome {
+        self.ask(Request::Force { name: self.name.clone(), kind: self.options.kind }, |outcome| match outcome
+        {
             Outcome::Forced(deleted) => Ok(deleted),
             Outcome::Failed(error) => Err(error),
             other => Err(unexpected(&other)),
@@ -299,7 +303,7 @@ impl Hold {
     /// The owner as it stands in Redis; empty when there is no hold.
     pub fn owner(&self) -> String {
         match &self.0 {
-            Some((cell, running)) => format!("{}:{}", running.uuid(), cell.owner),
+            Some((cell, running)) => cell.form.owner(running.uuid(), cell.owner),
             None => String::new(),
         }
     }

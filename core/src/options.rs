@@ -6,12 +6,13 @@
 
 mod value;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{Lease, Terms};
 use crate::error::{Error, Result};
 use crate::owner::Key;
-use crate::wire::Fencing;
+use crate::wire::{Fencing, Kind};
 
 pub use value::OptionValue;
 use value::{Stored, likeness};
@@ -67,6 +68,13 @@ pub enum Type {
         /// The most characters.
         most: usize,
     },
+    /// Text, not empty, at most this long.
+    Text {
+        /// The most bytes.
+        most: usize,
+    },
+    /// One of these words.
+    Choice(&'static [&'static str]),
 }
 
 /// One row of the table.
@@ -212,6 +220,10 @@ options! {
 options! {
     /// Options of a lock; a client takes them as defaults for its locks.
     LockOptions in Lock, LOCK {
+        kind(Kind): Kind = Kind::Reentrant, "reentrant", Type::Choice(&Kind::ALL),
+            "The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.";
+        reentrant(bool): Option<bool> = None, "none: true for the kinds reentrant and adaptive", Type::Flag,
+            "Whether a thread, task or key that holds the lock enters once more, instead of waiting for itself.";
         lease(Duration): Option<Duration> = None, "none: the watchdog renews", LEASE,
             "A fixed lease: the lock ends by itself after this time and is never renewed.";
         watchdog_lease(Duration): Duration = secs(30), "30 s", LEASE,
@@ -225,8 +237,8 @@ options! {
     }
 }
 
-/// Options of one acquisition: `wait` and `lease`, in this order.
-const ACQUIRE: &[OptionInfo; 2] = &[
+/// Options of one acquisition: `wait`, `lease` and `token`, in this order.
+const ACQUIRE: &[OptionInfo; 3] = &[
     OptionInfo {
         name: "wait",
         scope: Scope::Acquire,
@@ -241,6 +253,13 @@ const ACQUIRE: &[OptionInfo; 2] = &[
         default: "none: as the lock",
         doc: "A fixed lease for this acquisition, in place of the lock's lease or its watchdog.",
     },
+    OptionInfo {
+        name: "token",
+        scope: Scope::Acquire,
+        r#type: Type::Text { most: 512 },
+        default: "none: a fresh one",
+        doc: "What a simple lock's key gets as its value. Whoever gives the same value is the same owner.",
+    },
 ];
 
 /// Every option there is, in the order of the table.
@@ -254,11 +273,12 @@ pub struct AcquireOptions {
     pub(crate) wait: Option<Duration>,
     pub(crate) lease: Option<Duration>,
     pub(crate) key: Key,
+    pub(crate) token: Option<Arc<str>>,
 }
 
 impl Default for AcquireOptions {
     fn default() -> Self {
-        AcquireOptions { wait: None, lease: None, key: Key::Once }
+        AcquireOptions { wait: None, lease: None, key: Key::Once, token: None }
     }
 }
 
@@ -289,34 +309,60 @@ impl AcquireOptions {
         self
     }
 
-    /// Sets `wait` or `lease` by name.
+    /// Holds a simple lock with this value at its key, in place of one of ours: a request id, say.
+    ///
+    /// For Redis, two acquisitions with the same value are one owner, in whatever process.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<Arc<str>>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Sets `wait`, `lease` or `token` by name.
     ///
     /// # Errors
     /// `invalid_argument`, as [`LockOptions::set`].
     pub fn set(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
-        let [wait, lease] = ACQUIRE;
-        let (info, field) = match name {
-            "wait" => (wait, &mut self.wait),
-            "lease" => (lease, &mut self.lease),
+        fn given<T: Stored>(info: &OptionInfo, value: OptionValue<'_>) -> Result<Option<T>> {
+            if value == OptionValue::Unset { Ok(None) } else { T::read(info, value).map(Some) }
+        }
+        let [wait, lease, token] = ACQUIRE;
+        match name {
+            "wait" => self.wait = given(wait, value)?,
+            "lease" => self.lease = given(lease, value)?,
+            "token" => self.token = given(token, value)?,
             _ => return Err(unknown(name, Scope::Acquire)),
-        };
-        *field = if value == OptionValue::Unset { None } else { Stored::read(info, value)? };
+        }
         Ok(())
     }
 
-    pub(crate) fn validate(&self) -> Result<()> {
-        let [wait, lease] = ACQUIRE;
+    /// Checks what the typed setters took, for a lock of this kind.
+    pub(crate) fn validate_for(&self, kind: Kind) -> Result<()> {
+        let [wait, lease, token] = ACQUIRE;
         self.wait.check(wait)?;
-        self.lease.check(lease)
+        self.lease.check(lease)?;
+        self.token.check(token)?;
+        if self.token.is_some() && kind == Kind::Reentrant {
+            let text = "token is given, but a reentrant lock has none; give the lock the kind simple";
+            return Err(Error::invalid(text));
+        }
+        Ok(())
     }
 }
 
 impl LockOptions {
     /// How an acquisition with these options is held.
     pub(crate) fn terms(&self, acquire: &AcquireOptions) -> Terms {
-        let fixed = acquire.lease.or(self.lease).map(Lease::Fixed);
+        let fixed = acquire.lease.or(self.lease);
+        let lease = self.kind.lease(fixed.unwrap_or(self.watchdog_lease));
         Terms {
-            lease: fixed.unwrap_or(Lease::Watchdog(self.watchdog_lease)),
+            kind: self.kind,
+            reentrant: self.reentrant.unwrap_or(self.kind.reenters()),
+            lease: match fixed {
+                _ if self.kind == Kind::Adaptive => Lease::Adaptive(lease),
+                Some(_) => Lease::Fixed(lease),
+                None => Lease::Watchdog(lease),
+            },
             fencing: match (self.fencing, self.fencing_persist) {
                 (_, true) => Fencing::Persistent,
                 (true, false) => Fencing::Expiring,
@@ -329,7 +375,7 @@ impl LockOptions {
 
 /// Checks a time given for `extend`, by the bounds of a lease.
 pub(crate) fn check_lease(lease: Duration) -> Result<()> {
-    let [_, info] = ACQUIRE;
+    let [_, info, _] = ACQUIRE;
     lease.check(info)
 }
 
@@ -383,7 +429,7 @@ mod tests {
     fn the_defaults_are_acceptable() {
         ClientOptions::new().validate().expect("client");
         LockOptions::new().validate().expect("lock");
-        AcquireOptions::new().validate().expect("acquire");
+        AcquireOptions::new().validate_for(Kind::Reentrant).expect("acquire");
     }
 
     #[test]
@@ -405,7 +451,8 @@ mod tests {
                 Type::Duration { .. } => OptionValue::Text("50s"),
                 Type::Flag => OptionValue::Text("true"),
                 Type::Count { .. } => OptionValue::Text("7"),
-                Type::Word { .. } => OptionValue::Text("shop"),
+                Type::Word { .. } | Type::Text { .. } => OptionValue::Text("shop"),
+                Type::Choice(words) => OptionValue::Text(words[words.len() - 1]),
             };
             for value in [value, OptionValue::Unset] {
                 match info.scope {
@@ -442,8 +489,8 @@ mod tests {
         assert!(LockOptions::new().lease(ms(99)).validate().is_err());
         assert!(LockOptions::new().lease(ms(100)).validate().is_ok());
         assert!(LockOptions::new().max_hold(YEAR + ms(1)).validate().is_err());
-        assert!(AcquireOptions::new().lease(ms(1)).validate().is_err());
-        assert!(AcquireOptions::new().wait(Duration::MAX).validate().is_err());
+        assert!(AcquireOptions::new().lease(ms(1)).validate_for(Kind::Simple).is_err());
+        assert!(AcquireOptions::new().wait(Duration::MAX).validate_for(Kind::Simple).is_err());
         assert!(ClientOptions::new().client_name("two words").validate().is_err());
         assert!(ClientOptions::new().events(1_000_001).validate().is_err());
         assert!(check_lease(ms(99)).is_err());
@@ -461,13 +508,38 @@ mod tests {
             refused("recheck", value),
             "\"recheck\" is no option of a lock; it is an option of a client"
         );
-        assert!(
-            refused("x", value)
-                .ends_with("there are lease, watchdog_lease, fencing, fencing_persist, max_hold")
-        );
+        assert!(refused("x", value).ends_with(
+            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_persist, max_hold"
+        ));
         let client = ClientOptions::new().set("watchdog_leas", value).expect_err("refused");
         assert!(client.message().ends_with("did you mean watchdog_lease?"), "{client}");
         assert!(refused(&"ü".repeat(100_000), value).len() < 400);
+    }
+
+    #[test]
+    fn a_token_is_for_simple_kinds() {
+        let token = |text: &str| AcquireOptions::new().token(text);
+        let error = token("t").validate_for(Kind::Reentrant).expect_err("refused");
+        assert!(error.message().contains("kind simple"), "{error}");
+        token("t").validate_for(Kind::Adaptive).expect("accepted");
+        for bad in ["", &*"x".repeat(513)] {
+            assert!(token(bad).validate_for(Kind::Simple).is_err());
+            assert!(AcquireOptions::new().set("token", OptionValue::Text(bad)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_kind_says_how_it_is_held() {
+        let terms = |kind| LockOptions::new().kind(kind).lease(ms(2500)).terms(&AcquireOptions::new());
+        let held = |kind| (terms(kind).lease, terms(kind).reentrant);
+        assert_eq!(held(Kind::Reentrant), (Lease::Fixed(ms(2500)), true));
+        assert_eq!(held(Kind::Simple), (Lease::Fixed(ms(2500)), false));
+        assert_eq!(held(Kind::Article), (Lease::Fixed(secs(3)), false));
+        assert_eq!(held(Kind::Adaptive), (Lease::Adaptive(secs(3)), true));
+        let plain = LockOptions::new().reentrant(false).terms(&AcquireOptions::new());
+        assert!(!plain.reentrant);
+        let text = refused("kind", OptionValue::Text("fair"));
+        assert!(text.starts_with("kind is \"fair\"; give it reentrant, simple, redis-py,"), "{text}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::error::LostReason;
 use crate::event::Level;
 use crate::moment::Moment;
 use crate::support::Server;
-use crate::wire::{Fencing, Op, Reply, names};
+use crate::wire::{Fencing, Form, Kind, Op, Reply, names};
 
 /// How long anything may take on a busy machine before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,11 +37,18 @@ fn address(url: &str) -> Address {
 }
 
 fn inspect(text: &str) -> Op {
-    Op::Inspect { name: name(text) }
+    Op::Inspect { name: name(text), kind: Kind::Reentrant }
 }
 
 fn acquire(text: &str) -> Op {
-    Op::Acquire { name: name(text), owner: 1, count: 1, lease: LEASE, fencing: Fencing::Off }
+    Op::Acquire {
+        name: name(text),
+        owner: 1,
+        form: Form::default(),
+        count: 1,
+        lease: LEASE,
+        fencing: Fencing::Off,
+    }
 }
 
 fn signal(server: &Server, signal: Signal) {
@@ -632,8 +639,14 @@ impl Whole {
 }
 
 fn request(text: &str) -> Request {
-    let terms = Terms { lease: Lease::Watchdog(LEASE), fencing: Fencing::Off, max_hold: None };
-    Request::Acquire { name: name(text), key: Key::Once, wait: None, terms }
+    let terms = Terms {
+        kind: Kind::Reentrant,
+        reentrant: true,
+        lease: Lease::Watchdog(LEASE),
+        fencing: Fencing::Off,
+        max_hold: None,
+    };
+    Request::Acquire { name: name(text), key: Key::Once, wait: None, terms, token: None }
 }
 
 #[test]
@@ -651,7 +664,10 @@ fn a_lock_is_acquired_waited_for_released_and_closed() {
         matches!(second.ask(2, Request::Close { limit: LIMIT }), Ok(Done::Closed(left)) if left.is_empty())
     );
     assert!(second.has_ended());
-    assert!(matches!(first.ask(4, Request::Force { name: name("n") }), Ok(Done::Forced(false))));
+    assert!(matches!(
+        first.ask(4, Request::Force { name: name("n"), kind: Kind::Reentrant }),
+        Ok(Done::Forced(false))
+    ));
     assert_eq!((first.shared.counters.connects.get(), first.shared.counters.unanswered.get()), (1, 0));
 }
 
@@ -668,10 +684,10 @@ fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
     let server = Server::start();
     let proxy = Proxy::to(server.port());
     let whole = Whole::start(&proxy.url());
-    whole.ask(1, Request::Inspect { name: name("n") }).unwrap();
+    whole.ask(1, Request::Inspect { name: name("n"), kind: Kind::Reentrant }).unwrap();
     signal(&server, Signal::SIGSTOP);
     let before = proxy.passed.load(Ordering::SeqCst);
-    let answer = whole.send(2, Request::Inspect { name: name("n") });
+    let answer = whole.send(2, Request::Inspect { name: name("n"), kind: Kind::Reentrant });
     while proxy.passed.load(Ordering::SeqCst) == before {
         std::thread::yield_now();
     }

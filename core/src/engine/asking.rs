@@ -44,7 +44,7 @@ impl Engine {
         let Some(query) = self.queries.get_mut(&id).filter(|query| !query.in_flight) else {
             return;
         };
-        match query.op.as_ref().map(|op| (op.clone(), name_of(op).cloned())) {
+        match query.op.as_ref().map(|op| (op.clone(), op.name().cloned())) {
             None if self.links.any_up() => self.end_query(id, Ok(Done::Connected)),
             Some((op, Some(name))) if self.links.is_up(&name) => {
                 query.in_flight = true;
@@ -194,15 +194,6 @@ impl Engine {
             self.complete(id, Done::Closed(unreleased.clone()));
         }
         self.out.push(Output::Stop);
-    }
-}
-
-fn name_of(op: &Op) -> Option<&Name> {
-    match op {
-        Op::Acquire { name, .. } | Op::Release { name, .. } | Op::Force { name } | Op::Inspect { name } => {
-            Some(name)
-        }
-        Op::Renew { .. } => None,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::owner::Key;
-use crate::wire::{Fencing, Name, Op, OwnerId, RenewReply, Renewal, Reply};
+use crate::wire::{Fencing, Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
 
 /// Something to be done for a hold.
 #[derive(Debug)]
@@ -205,42 +205,43 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return Err(Error::new(ErrorKind::NotOwner, "this hold has ended"));
         };
-        let name = hold.cell.name.clone();
+        let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
         let released = || Error::new(ErrorKind::NotOwner, "this level was released before").on(&name);
         match wish {
             Wish::Enter { terms, .. } => {
                 let lease = hold.capped(terms.lease.duration(), now);
                 let count = hold.count().saturating_add(1);
-                Ok(Op::Acquire { name, owner, count, lease, fencing: Fencing::Off })
+                Ok(Op::Acquire { name, owner, form, count, lease, fencing: Fencing::Off })
             }
-            Wish::Leave(level) if hold.take_out(*level) => Ok(self.give_back(owner, name)),
+            Wish::Leave(level) if hold.take_out(*level) => Ok(self.give_back(owner, name, form)),
             Wish::Leave(_) => Err(released()),
             Wish::Extend { level, lease } => {
                 hold.position(*level).ok_or_else(released)?;
                 let ttl = hold.capped(*lease, now);
-                Ok(Op::Renew { holds: vec![Renewal { name, owner, ttl }] })
+                Ok(Op::Renew { holds: vec![Renewal { name, owner, form, ttl }] })
             }
             Wish::Settle => {
                 let (remaining, ttl) = (hold.count(), hold.time_needed(now));
-                Ok(Op::Release { name, owner, remaining, ttl })
+                Ok(Op::Release { name, owner, form, remaining, ttl, lesson: None })
             }
         }
     }
 
     /// The release that follows from the levels that remain: of one level, or of the lock.
-    fn give_back(&mut self, owner: OwnerId, name: Name) -> Op {
+    fn give_back(&mut self, owner: OwnerId, name: Name, form: Form) -> Op {
         let now = self.now;
-        let (mut remaining, mut ttl) = (0, Duration::ZERO);
+        let (mut remaining, mut ttl, mut lesson) = (0, Duration::ZERO, None);
         if let Some(hold) = self.holds.get_mut(&owner) {
             ttl = hold.time_needed(now);
             if ttl.is_zero() {
+                lesson = hold.lesson(now);
                 self.begin_release(owner);
             } else {
                 remaining = hold.count();
                 hold.shrink(now);
             }
         }
-        Op::Release { name, owner, remaining, ttl }
+        Op::Release { name, owner, form, remaining, ttl, lesson }
     }
 
     /// From here on the hold is not relied on: the server may free the lock at any moment.
@@ -418,8 +419,8 @@ impl Engine {
         };
         let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
         match (&command.task.wish, reply) {
-            (Wish::Enter { terms, .. }, Reply::Acquired { .. }) => {
-                self.entered(request, owner, terms.lease, sent);
+            (Wish::Enter { terms, .. }, Reply::Acquired { ttl, .. }) => {
+                self.entered(request, owner, terms.lease, sent, ttl);
             }
             (Wish::Leave(_) | Wish::Settle, Reply::Kept) => {
                 hold.renewed_at(sent, ttl);
@@ -457,10 +458,17 @@ impl Engine {
     }
 
     /// A re-entry was granted; one that nobody wants any more is undone.
-    fn entered(&mut self, request: Option<RequestId>, owner: OwnerId, lease: Lease, sent: Moment) {
+    fn entered(
+        &mut self,
+        request: Option<RequestId>,
+        owner: OwnerId,
+        lease: Lease,
+        sent: Moment,
+        ttl: Duration,
+    ) {
         match request {
             Some(id) => {
-                self.add_level(id, owner, lease, sent);
+                self.add_level(id, owner, lease, sent, ttl);
                 self.start_next(owner);
             }
             None => self.settle_count(owner),
@@ -485,7 +493,7 @@ impl Engine {
 
     /// A task that came too late for its hold: a re-entry becomes an acquisition of its own, unless
     /// it was meant for this very hold.
-    pub(super) fn outlive(&mut self, name: &Name, task: Task) {
+    pub(super) fn outlive(&mut self, name: &Name, form: &Form, task: Task) {
         let Some(id) = task.request else {
             return;
         };
@@ -493,7 +501,7 @@ impl Engine {
             Wish::Enter { key, terms, wait } if !matches!(key, Key::Hold(_)) && self.closing.is_none() => {
                 self.callers.remove(&id);
                 let left = task.answer_by.map(|end| self.now.until(end)).or(wait);
-                self.acquire(id, name.clone(), key, left, terms);
+                self.acquire(id, name.clone(), key, left, terms, form.clone());
             }
             _ => self.fail(id, Error::new(ErrorKind::NotOwner, "this hold has ended").on(name)),
         }
@@ -603,7 +611,7 @@ impl Engine {
         if cell.set_lost(LostReason::Closed) {
             self.out.push(Output::Lost(cell.clone(), LostReason::Closed));
         }
-        let op = self.give_back(owner, cell.name.clone());
+        let op = self.give_back(owner, cell.name.clone(), cell.form.clone());
         self.start(owner, Task { request: None, wish: Wish::Leave(None), answer_by: None }, op);
     }
 }

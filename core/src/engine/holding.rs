@@ -14,7 +14,7 @@ use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::owner::Key;
-use crate::wire::{Name, OwnerId};
+use crate::wire::{Layout, Lesson, Name, OwnerId};
 
 /// One owner's possession of a name.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Hold {
     pub(super) deadline: Moment,
     /// The end that `max_hold` sets.
     pub(super) must_end: Option<Moment>,
+    /// When the first acquisition was sent, and the lease that it asked for.
+    pub(super) began: (Moment, Duration),
     /// The longest time that was ever asked for: nothing of this hold is in Redis that long after
     /// the last command.
     pub(super) longest: Duration,
@@ -60,7 +62,7 @@ impl Level {
     /// The lease that the watchdog renews for this level.
     fn watched(&self) -> Option<Duration> {
         match self.lease {
-            Lease::Watchdog(lease) if !self.abandoned => Some(lease),
+            Lease::Watchdog(lease) | Lease::Adaptive(lease) if !self.abandoned => Some(lease),
             _ => None,
         }
     }
@@ -147,10 +149,26 @@ impl Hold {
         self.renewal.due = self.renewal.due.map(|at| due.map_or(at, |before| at.min(before)));
     }
 
-    /// Plans the next renewal a third of the lease after `sent`, if a level is watched.
+    /// The time between two renewals, if a level is watched.
+    pub(super) fn period(&self) -> Option<Duration> {
+        let period = match self.cell.form.kind.layout() {
+            Layout::Learning => timing::late_period,
+            Layout::Hash | Layout::Plain => timing::period,
+        };
+        self.watched_lease().map(period)
+    }
+
+    /// Plans the next renewal after one that was sent at `sent`, if a level is watched.
     fn plan_renewal(&mut self, sent: Moment) {
-        let next = self.watched_lease().map(|lease| sent.after(timing::period(lease)));
+        let next = self.period().map(|period| sent.after(period));
         self.renewal.due = next.filter(|at| self.must_end.is_none_or(|end| *at < end));
+    }
+
+    /// What an adaptive lock learns when it is freed now.
+    pub(super) fn lesson(&self, now: Moment) -> Option<Lesson> {
+        let (began, asked) = self.began;
+        let learns = self.cell.form.kind.layout() == Layout::Learning;
+        learns.then(|| Lesson { asked, took: began.until(now) })
     }
 
     /// Where this level is; without one, the newest.
@@ -180,20 +198,31 @@ impl Engine {
             let same = key == Key::Hold(*owner) || (key != Key::Once && hold.cell.key == key);
             (same && hold.phase != Phase::Releasing).then_some(*owner)
         };
-        self.queues.get(name)?.holds.iter().find_map(mine)
+        // A key that does not re-enter may hold the name anew while it has not unwound what it lost.
+        let holds = &self.queues.get(name)?.holds;
+        let live = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.phase == Phase::Held);
+        holds.iter().filter(|owner| live(owner)).find_map(mine).or_else(|| holds.iter().rev().find_map(mine))
     }
 
-    /// A first acquisition has succeeded.
-    pub(super) fn open_hold(&mut self, id: RequestId, waiter: Waiter, sent: Moment, token: Option<u64>) {
-        let Waiter { name, key, owner, terms, .. } = waiter;
-        let cell = Arc::new(HoldCell::new(name, key, owner, token));
+    /// A first acquisition has succeeded; the lock lives for `ttl`.
+    pub(super) fn open_hold(
+        &mut self,
+        id: RequestId,
+        waiter: Waiter,
+        sent: Moment,
+        ttl: Duration,
+        token: Option<u64>,
+    ) {
+        let Waiter { name, key, owner, terms, form, .. } = waiter;
+        let cell = Arc::new(HoldCell::new(name, key, owner, form, token));
         let hold = Hold {
             cell: cell.clone(),
             phase: Phase::Held,
             levels: Vec::with_capacity(1),
             deadline: Moment::default(),
             must_end: terms.max_hold.map(|most| sent.after(timing::trusted(most))),
-            longest: terms.first_lease(),
+            began: (sent, terms.lease.duration()),
+            longest: terms.first_lease().max(ttl),
             renewal: Renewing::default(),
             command: None,
             todo: VecDeque::new(),
@@ -202,16 +231,26 @@ impl Engine {
         if key != Key::Once {
             self.out.push(Output::Opened(cell));
         }
-        self.add_level(id, owner, terms.lease, sent);
+        self.add_level(id, owner, terms.lease, sent, ttl);
     }
 
-    /// Adds a level that the server has granted and gives it to its caller.
-    pub(super) fn add_level(&mut self, id: RequestId, owner: OwnerId, lease: Lease, sent: Moment) {
+    /// Adds a level that the server has granted, by a request that was sent at `sent` and after which
+    /// the lock lives for `ttl`, and gives it to its caller.
+    pub(super) fn add_level(
+        &mut self,
+        id: RequestId,
+        owner: OwnerId,
+        lease: Lease,
+        sent: Moment,
+        ttl: Duration,
+    ) {
         let level = self.next_id();
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let end = sent.after(timing::trusted(lease.duration()));
+        let (lease, sure) = lease.granted(ttl);
+        let end = sent.after(timing::trusted(sure));
+        hold.longest = hold.longest.max(lease.duration());
         hold.levels.push(Level { id: level, lease, end, abandoned: false, detached: false });
         hold.cell.set_count(hold.count());
         hold.refresh_deadline();
@@ -238,13 +277,14 @@ impl Engine {
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.holds.retain(|other| *other != owner);
         }
+        let form = hold.cell.form.clone();
         let command = hold.command.take().map(|command| command.task);
         let tasks: Vec<Task> = command.into_iter().chain(hold.todo.drain(..)).collect();
         if hold.cell.key != Key::Once {
             self.out.push(Output::Ended(hold.cell));
         }
         for task in tasks {
-            self.outlive(&name, task);
+            self.outlive(&name, &form, task);
         }
         self.advance(&name);
     }
@@ -372,11 +412,12 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let (name, longest) = (hold.cell.name.clone(), hold.longest);
+        let (cell, longest) = (hold.cell.clone(), hold.longest);
+        let name = &cell.name;
         if let Some(command) = hold.command.take() {
-            self.answer(command.task.request, Err(unconfirmed().on(&name)));
+            self.answer(command.task.request, Err(unconfirmed().on(name)));
         }
-        self.clean_up(&name, owner, longest, None);
+        self.clean_up(name, owner, &cell.form, longest, None);
         self.leave_behind(owner);
     }
 

@@ -30,7 +30,7 @@ impl Engine {
         if cell.set_lost(reason) {
             self.out.push(Output::Lost(cell.clone(), reason));
         }
-        self.clean_up(&cell.name, owner, longest, None);
+        self.clean_up(&cell.name, owner, &cell.form, longest, None);
         // A release in flight has taken its level out already.
         if let Some(command) = command {
             self.answer(command.task.request, Err(Error::lost(&cell.name, reason)));
@@ -57,11 +57,11 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return Ok(());
         };
-        let (name, longest) = (hold.cell.name.clone(), hold.longest);
+        let (cell, longest) = (hold.cell.clone(), hold.longest);
         if !hold.take_out(level) {
-            return Err(Error::new(ErrorKind::NotOwner, "this level was released before").on(&name));
+            return Err(Error::new(ErrorKind::NotOwner, "this level was released before").on(&cell.name));
         }
-        self.clean_up(&name, owner, longest, None);
+        self.clean_up(&cell.name, owner, &cell.form, longest, None);
         Ok(())
     }
 

@@ -33,7 +33,7 @@ use crate::event::{Counters, Event, Level as EventLevel};
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::owner::Key;
-use crate::wire::{Fencing, Holder, Name, Op, OwnerId, Reply};
+use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply};
 
 use asking::{Closing, Query};
 use holding::Hold;
@@ -93,16 +93,16 @@ pub(crate) enum Input {
 pub(crate) enum Request {
     /// Be told when the server is reached, or why it cannot be.
     Connect,
-    /// Hold the lock. `wait`: `None` for ever, zero: try once.
-    Acquire { name: Name, key: Key, wait: Option<Duration>, terms: Terms },
+    /// Hold the lock. `wait`: `None` for ever, zero: try once. `token`: what is to stand in Redis as owner; a fresh one otherwise.
+    Acquire { name: Name, key: Key, wait: Option<Duration>, terms: Terms, token: Option<Arc<str>> },
     /// Give back one level.
     Release(Target),
     /// Make the lock live at least `lease` from now.
     Extend { target: Target, lease: Duration },
     /// Delete the lock whoever holds it.
-    Force { name: Name },
+    Force { name: Name, kind: Kind },
     /// Read who holds it.
-    Inspect { name: Name },
+    Inspect { name: Name, kind: Kind },
     /// Release everything within `limit`, then stop.
     Close { limit: Duration },
 }
@@ -119,6 +119,9 @@ pub(crate) enum Target {
 /// How a level is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
+    pub(crate) kind: Kind,
+    /// Whether a key that holds the lock enters once more, instead of waiting for itself.
+    pub(crate) reentrant: bool,
     pub(crate) lease: Lease,
     pub(crate) fencing: Fencing,
     /// The longest time the hold may last from its first acquisition.
@@ -132,6 +135,8 @@ pub(crate) enum Lease {
     Watchdog(Duration),
     /// Never renewed.
     Fixed(Duration),
+    /// This is asked for; what was learnt about the work decides, and that is renewed late.
+    Adaptive(Duration),
 }
 
 /// What became of a script call.
@@ -365,11 +370,14 @@ impl Engine {
         }
         match request {
             Request::Connect => self.ask(id, None),
-            Request::Acquire { name, key, wait, terms } => self.acquire(id, name, key, wait, terms),
+            Request::Acquire { name, key, wait, terms, token } => {
+                let form = Form { kind: terms.kind, token };
+                self.acquire(id, name, key, wait, terms, form);
+            }
             Request::Release(target) => self.release(id, &target),
             Request::Extend { target, lease } => self.extend(id, &target, lease),
-            Request::Force { name } => self.ask(id, Some(Op::Force { name })),
-            Request::Inspect { name } => self.ask(id, Some(Op::Inspect { name })),
+            Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
+            Request::Inspect { name, kind } => self.ask(id, Some(Op::Inspect { name, kind })),
             Request::Close { limit } => self.close(id, limit),
         }
     }

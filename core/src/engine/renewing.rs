@@ -9,7 +9,7 @@ use super::{Engine, Outcome, Purpose, timing};
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
-use crate::wire::{Op, OwnerId, RenewReply, Renewal, Reply};
+use crate::wire::{Layout, Op, OwnerId, RenewReply, Renewal, Reply};
 
 /// The most names in one call, so that a script stays short.
 const BATCH: usize = 100;
@@ -21,12 +21,11 @@ const LOOK: Duration = Duration::from_millis(1);
 impl Engine {
     /// Renews `due` and takes along the holds that are due soon.
     pub(super) fn renew_with_neighbours(&mut self, mut due: Vec<OwnerId>) {
-        let periods =
-            due.iter().filter_map(|owner| self.holds.get(owner)?.watched_lease()).map(timing::period);
+        let periods = due.iter().filter_map(|owner| self.holds.get(owner)?.period());
         let horizon = self.now.after(periods.max().unwrap_or_default() / EARLY);
         let neighbours = self.timers.holds_until(horizon).filter(|owner| {
             self.holds.get(owner).is_some_and(|hold| {
-                let early = hold.watched_lease().map_or(Duration::ZERO, timing::period) / EARLY;
+                let early = hold.period().unwrap_or_default() / EARLY;
                 let soon = hold.renewal.due.is_some_and(|at| at <= self.now.after(early));
                 soon && !hold.renewal.in_flight && hold.phase == Phase::Held
             })
@@ -53,10 +52,12 @@ impl Engine {
     }
 
     fn send_renewals(&mut self, owners: &[OwnerId]) {
-        let mut groups: BTreeMap<u16, Vec<OwnerId>> = BTreeMap::new();
+        // One call is for one server, and has one script: hashes or strings.
+        let mut groups: BTreeMap<(u16, bool), Vec<OwnerId>> = BTreeMap::new();
         for owner in owners {
             if let Some(hold) = self.holds.get(owner) {
-                groups.entry(self.links.routes.group(&hold.cell.name)).or_default().push(*owner);
+                let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
+                groups.entry((self.links.routes.group(&hold.cell.name), is_hash)).or_default().push(*owner);
             }
         }
         for batch in groups.values().flat_map(|group| group.chunks(BATCH)) {
@@ -80,7 +81,8 @@ impl Engine {
             let watched = hold.watched_lease();
             let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
             limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline))));
-            holds.push(Renewal { name: hold.cell.name.clone(), owner: *owner, ttl });
+            let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
+            holds.push(Renewal { name, owner: *owner, form, ttl });
             asked.push((*owner, ttl));
             self.arm_hold(*owner);
         }

@@ -9,12 +9,13 @@ use super::timers::Timer;
 use super::timing;
 use super::{Engine, Outcome, Purpose};
 use crate::moment::Moment;
-use crate::wire::{Name, Op, OwnerId, Reply};
+use crate::wire::{Form, Name, Op, OwnerId, Reply};
 
 /// A release that has no caller.
 #[derive(Debug)]
 pub(super) struct Cleanup {
     pub(super) name: Name,
+    form: Form,
     in_flight: bool,
     /// The not-after of an acquire copy that may still run: release once more after it.
     again_at: Option<Moment>,
@@ -32,6 +33,7 @@ impl Engine {
         &mut self,
         name: &Name,
         owner: OwnerId,
+        form: &Form,
         lease: Duration,
         alive_until: Option<Moment>,
     ) {
@@ -43,7 +45,15 @@ impl Engine {
         }
         self.cleanups.insert(
             owner,
-            Cleanup { name: name.clone(), in_flight: false, again_at, retry: None, until, limit },
+            Cleanup {
+                name: name.clone(),
+                form: form.clone(),
+                in_flight: false,
+                again_at,
+                retry: None,
+                until,
+                limit,
+            },
         );
         self.send_cleanup(owner);
     }
@@ -58,7 +68,14 @@ impl Engine {
             cleanup.in_flight = true;
             cleanup.retry = None;
             cleanup.again_at.take_if(|at| *at <= now);
-            let op = Op::Release { name: cleanup.name.clone(), owner, remaining: 0, ttl: Duration::ZERO };
+            let op = Op::Release {
+                name: cleanup.name.clone(),
+                owner,
+                form: cleanup.form.clone(),
+                remaining: 0,
+                ttl: Duration::ZERO,
+                lesson: None,
+            };
             let limit = cleanup.limit;
             self.send(Purpose::Cleanup(owner), op, limit);
         }

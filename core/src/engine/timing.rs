@@ -12,6 +12,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 pub(super) const HINT_DELAY: Duration = Duration::from_millis(10);
 /// A waiter looks again this long after the holder's time should have run out.
 pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
+/// What remains of an adaptive lock when it is renewed.
+const LATE: Duration = Duration::from_secs(5);
+/// So many tries may invalidations cause in the time of a recheck, where no message follows them.
+pub(super) const HINTS: u32 = 20;
 /// The response limit of calls that have no lease.
 pub(super) const PLAIN_LIMIT: Duration = Duration::from_secs(1);
 
@@ -43,6 +47,12 @@ pub(super) fn copy_expires(sent: Moment, limit: Duration) -> Moment {
 /// The time between two renewals.
 pub(super) fn period(lease: Duration) -> Duration {
     lease / 3
+}
+
+/// The same for an adaptive lock, which lives for as long as the work should take: it is renewed
+/// when 5 s remain, if that is not more often than every second.
+pub(super) fn late_period(lease: Duration) -> Duration {
+    lease.saturating_sub(LATE).max(period(lease).min(Duration::from_secs(1)))
 }
 
 /// How long one copy of a request may stay unanswered.

@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::asking::foreign;
+use super::holding::Hold;
 use super::links::Which;
 use super::timers::Timer;
-use super::timing::{self, EXPIRY_SLACK, HINT_DELAY};
+use super::timing::{self, EXPIRY_SLACK, HINT_DELAY, HINTS};
 use super::{Engine, Lease, Outcome, Output, Purpose, RequestId, Terms};
 use crate::error::{Error, ErrorKind};
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::owner::Key;
-use crate::wire::{Name, Op, OwnerId, Reply};
+use crate::wire::{Form, Kind, Layout, Name, Op, OwnerId, Reply};
 
 /// A name that somebody here holds or waits for.
 #[derive(Debug, Default)]
@@ -49,6 +50,7 @@ pub(super) struct Waiter {
     /// Drawn for this acquisition alone; burned if it fails.
     pub(super) owner: OwnerId,
     pub(super) terms: Terms,
+    pub(super) form: Form,
     wait: Option<Duration>,
     /// When the wait ends.
     deadline: Option<Moment>,
@@ -85,7 +87,19 @@ impl Terms {
 impl Lease {
     pub(super) fn duration(self) -> Duration {
         match self {
-            Lease::Watchdog(lease) | Lease::Fixed(lease) => lease,
+            Lease::Watchdog(lease) | Lease::Fixed(lease) | Lease::Adaptive(lease) => lease,
+        }
+    }
+
+    /// What was granted when the lock lives for `ttl` now, and the time that is sure. The script of an
+    /// adaptive lock decides by itself, in whole seconds.
+    pub(super) fn granted(self, ttl: Duration) -> (Lease, Duration) {
+        match self {
+            Lease::Adaptive(_) => {
+                let seconds = u64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
+                (Lease::Adaptive(Duration::from_secs(seconds)), ttl)
+            }
+            Lease::Watchdog(lease) | Lease::Fixed(lease) => (self, lease),
         }
     }
 }
@@ -98,8 +112,14 @@ impl Engine {
         key: Key,
         wait: Option<Duration>,
         terms: Terms,
+        form: Form,
     ) {
-        if let Some(owner) = self.hold_of(&name, key) {
+        let enters = |hold: &Hold| match key {
+            Key::Hold(_) => true,
+            _ => terms.reentrant && hold.cell.form == form,
+        };
+        let mine = self.hold_of(&name, key);
+        if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(enters)) {
             return self.enter(id, owner, key, wait, terms);
         }
         if let Key::Hold(_) = key {
@@ -112,7 +132,7 @@ impl Engine {
             if let Some(down) = self.links.error(&name) {
                 return self.fail(id, down.on(&name));
             }
-            if self.is_taken_here(&name) {
+            if self.is_taken_here(&name, form.kind) {
                 return self.fail(id, timeout(&name, wait));
             }
         }
@@ -120,6 +140,7 @@ impl Engine {
             owner: self.next_id(),
             key,
             terms,
+            form,
             wait,
             // A try has no time of its own: it ends with the first answer or the response limit.
             deadline: wait.filter(|wait| !wait.is_zero()).map(|wait| self.now.after(wait)),
@@ -137,18 +158,20 @@ impl Engine {
     }
 
     /// Whether somebody of this client holds the name or waits for it: a try never barges past them.
-    fn is_taken_here(&self, name: &Name) -> bool {
+    fn is_taken_here(&self, name: &Name, kind: Kind) -> bool {
         let Some(queue) = self.queues.get(name) else {
             return false;
         };
         // One that has its answer only keeps the place until its call is settled.
         let waits = |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| !waiter.answered);
-        queue.waiters.iter().any(waits) || self.is_blocked(queue, true)
+        queue.waiters.iter().any(waits) || self.is_blocked(queue, kind, true)
     }
 
-    /// Whether a hold of this client keeps the others waiting; its end is known here first.
-    fn is_blocked(&self, queue: &Queue, once: bool) -> bool {
-        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(|hold| hold.blocks(once)))
+    /// Whether a hold of this client keeps the others waiting; its end is known here first. To a lock
+    /// of another layout it is foreign data, of which the server tells.
+    fn is_blocked(&self, queue: &Queue, kind: Kind, once: bool) -> bool {
+        let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.form.kind.excludes(kind);
+        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(blocks))
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
@@ -159,8 +182,9 @@ impl Engine {
         let Some(&head) = queue.waiters.front() else {
             return self.close_queue(name);
         };
-        let once = self.waiters.get(&head).is_some_and(Waiter::once);
-        let free = queue.attempt == Attempt::Idle && !self.is_blocked(queue, once);
+        let blocked =
+            self.waiters.get(&head).is_some_and(|head| self.is_blocked(queue, head.form.kind, head.once()));
+        let free = queue.attempt == Attempt::Idle && !blocked;
         if free && self.links.is_up(name) && self.closing.is_none() {
             self.try_head(name, head);
         }
@@ -187,6 +211,7 @@ impl Engine {
         let op = Op::Acquire {
             name: name.clone(),
             owner: waiter.owner,
+            form: waiter.form.clone(),
             count: 1,
             lease: waiter.lease(),
             fencing: waiter.terms.fencing,
@@ -262,7 +287,7 @@ impl Engine {
             return;
         };
         if clean || waiter.unsettled.is_some() {
-            self.clean_up(&waiter.name, waiter.owner, waiter.lease(), waiter.unsettled);
+            self.clean_up(&waiter.name, waiter.owner, &waiter.form, waiter.lease(), waiter.unsettled);
         }
         self.advance(&waiter.name);
     }
@@ -415,12 +440,12 @@ impl Engine {
         let Some(waiter) = self.take_waiter(id) else {
             return;
         };
-        let (name, key, owner) = (waiter.name.clone(), waiter.key, waiter.owner);
+        let (name, key, owner, form) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.form.clone());
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.holds.push(owner);
         }
-        self.open_hold(id, waiter, sent, token);
-        self.adopt_waiters(&name, key, owner);
+        self.open_hold(id, waiter, sent, ttl, token);
+        self.adopt_waiters(&name, key, owner, &form);
         self.advance(&name);
     }
 
@@ -448,23 +473,24 @@ impl Engine {
             let text = "the answer came after the lease could be trusted; raise the lease";
             return self.end_waiter(id, Error::new(ErrorKind::Unavailable, text), true);
         }
-        let (name, lease) = (waiter.name.clone(), waiter.lease());
+        let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
         let burned = std::mem::replace(&mut waiter.owner, next);
         let unsettled = waiter.unsettled.take();
-        self.clean_up(&name, burned, lease, unsettled);
+        self.clean_up(&name, burned, &form, lease, unsettled);
         self.advance(&name);
     }
 
     /// Waiters with the key of the new hold re-enter it instead of waiting for its end.
-    fn adopt_waiters(&mut self, name: &Name, key: Key, owner: OwnerId) {
+    fn adopt_waiters(&mut self, name: &Name, key: Key, owner: OwnerId, form: &Form) {
         if key == Key::Once {
             return;
         }
         let Some(queue) = self.queues.get(name) else {
             return;
         };
+        let enters = |waiter: &Waiter| waiter.key == key && waiter.terms.reentrant && waiter.form == *form;
         let same =
-            |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| waiter.key == key && !waiter.answered);
+            |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| enters(waiter) && !waiter.answered);
         let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
         for id in adopted {
             let Some(waiter) = self.take_waiter(id) else {
@@ -528,7 +554,11 @@ impl Engine {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        let rest = timing::period(waiter.terms.lease.duration());
+        // Who holds a simple lock may be a program that publishes nothing.
+        let rest = match waiter.form.kind.layout() {
+            Layout::Hash => timing::period(waiter.terms.lease.duration()),
+            Layout::Plain | Layout::Learning => self.config.recheck / HINTS,
+        };
         let rested = queue.hinted.map(|last| last.after(rest));
         let at = rested.unwrap_or_default().max(now.after(HINT_DELAY));
         // A copy without an answer may be alive until the retry that is planned.

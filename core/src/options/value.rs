@@ -1,9 +1,11 @@
 //! Values of options: read from what other languages give, checked, and shown to people.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{OptionInfo, Type};
 use crate::error::{Error, Result};
+use crate::wire::Kind;
 
 /// A value as another language gives it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,21 +54,6 @@ impl Stored for Duration {
     #[cfg(test)]
     fn shown(&self) -> String {
         human(*self)
-    }
-}
-
-impl Stored for Option<Duration> {
-    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        Duration::read(info, value).map(Some)
-    }
-
-    fn check(&self, info: &OptionInfo) -> Result<()> {
-        self.map_or(Ok(()), |time| time.check(info))
-    }
-
-    #[cfg(test)]
-    fn shown(&self) -> String {
-        self.map_or_else(|| "none".to_owned(), human)
     }
 }
 
@@ -133,6 +120,60 @@ impl Stored for String {
     #[cfg(test)]
     fn shown(&self) -> String {
         self.clone()
+    }
+}
+
+impl Stored for Arc<str> {
+    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
+        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let text = Arc::from(text);
+        Stored::check(&text, info).map(|()| text)
+    }
+
+    fn check(&self, info: &OptionInfo) -> Result<()> {
+        match info.r#type {
+            Type::Text { most } if !(1..=most).contains(&self.len()) => {
+                Err(unacceptable(info, OptionValue::Text(self)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Stored for Kind {
+    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
+        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        Kind::named(text).ok_or_else(|| unacceptable(info, value))
+    }
+
+    fn check(&self, _: &OptionInfo) -> Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn shown(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+/// What need not be given.
+impl<T: Stored> Stored for Option<T> {
+    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
+        T::read(info, value).map(Some)
+    }
+
+    fn check(&self, info: &OptionInfo) -> Result<()> {
+        self.as_ref().map_or(Ok(()), |given| given.check(info))
+    }
+
+    #[cfg(test)]
+    fn shown(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_owned(), Stored::shown)
     }
 }
 
@@ -210,6 +251,12 @@ impl std::fmt::Display for Type {
             Type::Flag => f.write_str("true or false"),
             Type::Count { most } => write!(f, "a whole number from 0 to {most}"),
             Type::Word { most } => write!(f, "1 to {most} printable ASCII characters without spaces"),
+            Type::Text { most } => write!(f, "1 to {most} bytes of text"),
+            Type::Choice(words) => match words.split_last() {
+                Some((last, [])) => f.write_str(last),
+                Some((last, others)) => write!(f, "{} or {last}", others.join(", ")),
+                None => Ok(()),
+            },
         }
     }
 }

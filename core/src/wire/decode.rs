@@ -117,13 +117,14 @@ fn shortened(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fencing, Renewal};
+    use super::super::{Fencing, Form, Kind, Renewal};
     use super::*;
 
     fn acquire() -> Op {
         Op::Acquire {
             name: "o".into(),
             owner: 1,
+            form: Form::default(),
             count: 1,
             lease: Duration::from_secs(1),
             fencing: Fencing::Off,
@@ -131,11 +132,18 @@ mod tests {
     }
 
     fn release(remaining: u32) -> Op {
-        Op::Release { name: "o".into(), owner: 1, remaining, ttl: Duration::from_secs(1) }
+        Op::Release {
+            name: "o".into(),
+            owner: 1,
+            form: Form::default(),
+            remaining,
+            ttl: Duration::from_secs(1),
+            lesson: None,
+        }
     }
 
     fn renew(count: usize) -> Op {
-        let hold = Renewal { name: "o".into(), owner: 1, ttl: Duration::from_secs(1) };
+        let hold = Renewal { name: "o".into(), owner: 1, form: Form::default(), ttl: Duration::from_secs(1) };
         Op::Renew { holds: vec![hold; count] }
     }
 
@@ -186,10 +194,10 @@ mod tests {
                     RenewReply::Gone(LostReason::Stolen),
                 ]),
             ),
-            (Op::Force { name: "o".into() }, ints(&[5, 8, 1]), Reply::Forced(true)),
-            (Op::Inspect { name: "o".into() }, ints(&[5, 9]), Reply::Holder(None)),
+            (Op::Force { name: "o".into(), kind: Kind::Reentrant }, ints(&[5, 8, 1]), Reply::Forced(true)),
+            (Op::Inspect { name: "o".into(), kind: Kind::Reentrant }, ints(&[5, 9]), Reply::Holder(None)),
             (
-                Op::Inspect { name: "o".into() },
+                Op::Inspect { name: "o".into(), kind: Kind::Reentrant },
                 Value::Array(vec![Value::Int(5), Value::Int(9), bulk("u:1"), bulk("2"), Value::Int(1000)]),
                 Reply::Holder(Some(Holder { owner: "u:1".into(), count: 2, remaining: Some(second) })),
             ),
@@ -230,8 +238,8 @@ mod tests {
             release(0),
             release(1),
             renew(2),
-            Op::Force { name: "o".into() },
-            Op::Inspect { name: "o".into() },
+            Op::Force { name: "o".into(), kind: Kind::Reentrant },
+            Op::Inspect { name: "o".into(), kind: Kind::Reentrant },
         ];
         for op in &ops {
             for value in &values {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use redis::{Commands, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use super::names::{channel, token_key};
-use super::script::owner_field;
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::support::Server;
@@ -101,7 +100,7 @@ impl Live {
 }
 
 fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op {
-    Op::Acquire { name: "orders".into(), owner: 76, count, lease, fencing }
+    Op::Acquire { name: "orders".into(), owner: 76, form: Form::default(), count, lease, fencing }
 }
 
 fn acquire(count: u32) -> Op {
@@ -109,19 +108,31 @@ fn acquire(count: u32) -> Op {
 }
 
 fn release(remaining: u32) -> Op {
-    Op::Release { name: "orders".into(), owner: 76, remaining, ttl: LEASE }
+    Op::Release {
+        name: "orders".into(),
+        owner: 76,
+        form: Form::default(),
+        remaining,
+        ttl: LEASE,
+        lesson: None,
+    }
 }
 
 fn renew(names: &[&str], ttl: Duration) -> Op {
-    Op::Renew { holds: names.iter().map(|name| Renewal { name: (*name).into(), owner: 76, ttl }).collect() }
+    Op::Renew {
+        holds: names
+            .iter()
+            .map(|name| Renewal { name: (*name).into(), owner: 76, form: Form::default(), ttl })
+            .collect(),
+    }
 }
 
 fn force() -> Op {
-    Op::Force { name: "orders".into() }
+    Op::Force { name: "orders".into(), kind: Kind::Reentrant }
 }
 
 fn inspect() -> Op {
-    Op::Inspect { name: "orders".into() }
+    Op::Inspect { name: "orders".into(), kind: Kind::Reentrant }
 }
 
 fn is_near(ttl: i64, expected: Duration) -> bool {
@@ -142,7 +153,7 @@ fn is_acquired(reply: &Reply) -> bool {
 
 /// A lock of Redisson: what its acquire script leaves.
 fn held_by_redisson(live: &mut Live, ttl: u64) {
-    let owner = owner_field(V, 12);
+    let owner = Form::default().owner(V, 12);
     let _: i64 = live.look.hincr("orders", owner, 1).unwrap();
     live.cmd::<()>("PEXPIRE orders", &[&ttl.to_string()]);
 }
@@ -158,8 +169,14 @@ fn the_data_are_those_that_redisson_leaves() {
     assert!(is_acquired(&live.run(&acquire(2))));
     assert_eq!(live.holds("orders"), "U:76=2");
 
-    let other =
-        Op::Acquire { name: "orders".into(), owner: 12, count: 1, lease: LEASE, fencing: Fencing::Off };
+    let other = Op::Acquire {
+        name: "orders".into(),
+        owner: 12,
+        form: Form::default(),
+        count: 1,
+        lease: LEASE,
+        fencing: Fencing::Off,
+    };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else { panic!("not busy") };
     assert!(is_near(ttl.as_millis() as i64, LEASE));
     assert_eq!(live.run(&renew(&["orders"], LEASE)), Reply::Renewed(vec![RenewReply::Kept]));
@@ -181,7 +198,7 @@ fn a_count_stays_what_hincrby_would_have_written() {
     let mut live = Live::new();
     live.run(&acquire(1));
     live.run(&acquire(2));
-    assert_eq!(live.look.hincr::<_, _, _, i64>("orders", owner_field(U, 76), 1).unwrap(), 3);
+    assert_eq!(live.look.hincr::<_, _, _, i64>("orders", Form::default().owner(U, 76), 1).unwrap(), 3);
 }
 
 #[test]
@@ -190,7 +207,7 @@ fn a_lock_of_redisson_is_busy_and_can_be_inspected_and_forced() {
     held_by_redisson(&mut live, 30_000);
     assert!(matches!(live.run(&acquire(1)), Reply::Busy { ttl: Some(_) }));
     let Reply::Holder(Some(holder)) = live.run(&inspect()) else { panic!("nobody") };
-    assert_eq!((holder.owner, holder.count), (owner_field(V, 12), 1));
+    assert_eq!((holder.owner, holder.count), (Form::default().owner(V, 12), 1));
     assert!(holder.remaining.is_some_and(|ttl| ttl <= LEASE));
     assert_eq!(live.run(&release(0)), Reply::Gone(LostReason::Stolen));
     assert_eq!(live.holds("orders"), "V:12=1");
@@ -316,6 +333,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
     let mut live = Live::new();
     for name in ["a", "c", "d"] {
         let op = Op::Acquire {
+            form: Form::default(),
             name: name.into(),
             owner: 76,
             count: 1,
@@ -375,7 +393,7 @@ fn other_kinds_are_told_and_left_alone() {
 #[test]
 fn a_field_that_is_no_number() {
     let mut live = Live::new();
-    let mine = owner_field(U, 76);
+    let mine = Form::default().owner(U, 76);
     let _: i64 = live.look.hset("orders", &mine, "x").unwrap();
     assert!(is_acquired(&live.run(&acquire(1))));
     assert_eq!(live.holds("orders"), "U:76=1");
@@ -417,10 +435,23 @@ fn odd_names_work_as_well() {
         let mut messages = subscriber.as_pubsub();
         messages.subscribe(channel(name)).unwrap();
         let name: Name = name.into();
-        let take =
-            Op::Acquire { name: name.clone(), owner: 76, count: 1, lease: LEASE, fencing: Fencing::Expiring };
+        let take = Op::Acquire {
+            name: name.clone(),
+            owner: 76,
+            form: Form::default(),
+            count: 1,
+            lease: LEASE,
+            fencing: Fencing::Expiring,
+        };
         assert!(is_acquired(&live.run(&take)));
-        let free = Op::Release { name: name.clone(), owner: 76, remaining: 0, ttl: LEASE };
+        let free = Op::Release {
+            name: name.clone(),
+            owner: 76,
+            form: Form::default(),
+            remaining: 0,
+            ttl: LEASE,
+            lesson: None,
+        };
         assert_eq!(live.run(&free), Reply::Released);
         assert_eq!(messages.get_message().unwrap().get_payload::<String>().unwrap(), "0");
     }
@@ -522,7 +553,7 @@ fn the_documented_commands_are_enough() {
     for _ in 0..2 {
         assert_eq!(messages.get_message().unwrap().get_payload::<String>().unwrap(), "0");
     }
-    let other = Op::Inspect { name: "elsewhere".into() };
+    let other = Op::Inspect { name: "elsewhere".into(), kind: Kind::Reentrant };
     assert_eq!(live.refused(&other), (ErrorKind::Denied, false));
 }
 
@@ -534,7 +565,7 @@ fn an_acquire_whose_expiry_is_refused_is_undone() {
         assert_eq!(live.refused(&acquire(1)), (ErrorKind::Denied, false));
         assert_eq!(live.cmd::<i64>("DBSIZE", &[]), 0, "{missing}");
         // A re-entry gives back the count that it found.
-        let mine = owner_field(U, 76);
+        let mine = Form::default().owner(U, 76);
         let _: i64 = live.look.hset("orders", &mine, "4").unwrap();
         assert_eq!(live.refused(&acquire(5)), (ErrorKind::Denied, false));
         assert_eq!(live.holds("orders"), "U:76=4", "{missing}");
@@ -555,7 +586,7 @@ fn a_release_succeeds_without_the_right_to_publish() {
 #[test]
 fn a_denied_count_is_no_success() {
     let mut live = Live::as_user(&format!("~* &* {COMMANDS} -hset"));
-    let mine = owner_field(U, 76);
+    let mine = Form::default().owner(U, 76);
     let _: i64 = live.look.hset("orders", &mine, "2").unwrap();
     assert_eq!(live.refused(&release(1)), (ErrorKind::Denied, false));
     assert_eq!(live.run(&release(0)), Reply::Released);
@@ -568,8 +599,14 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
     live.run(&acquire(2));
     live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
     live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
-    let other =
-        Op::Acquire { name: "new".into(), owner: 1, count: 1, lease: LEASE, fencing: Fencing::Expiring };
+    let other = Op::Acquire {
+        name: "new".into(),
+        owner: 1,
+        form: Form::default(),
+        count: 1,
+        lease: LEASE,
+        fencing: Fencing::Expiring,
+    };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));
     assert!(error.message().contains("maxmemory"), "{error}");

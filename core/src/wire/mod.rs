@@ -4,6 +4,7 @@
 //! [`Op`] and [`Reply`] are plain data, so that the engine can speak of them without doing I/O.
 
 mod decode;
+mod kind;
 #[cfg(test)]
 mod live_tests;
 #[cfg(test)]
@@ -19,6 +20,8 @@ use std::time::Duration;
 use crate::error::LostReason;
 
 pub(crate) use decode::decode;
+pub use kind::Kind;
+pub(crate) use kind::{Form, Layout, Lesson};
 pub(crate) use refusal::refusal;
 pub(crate) use script::Call;
 
@@ -44,18 +47,49 @@ pub(crate) enum Fencing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Op {
     /// Take the lock (`count` 1) or set our hold count to `count`; remaining time becomes
-    /// max(remaining, `lease`). Carries a not-after.
-    Acquire { name: Name, owner: OwnerId, count: u32, lease: Duration, fencing: Fencing },
+    /// max(remaining, `lease`), where an adaptive lock puts what it learnt in place of `lease`.
+    /// Carries a not-after.
+    Acquire { name: Name, owner: OwnerId, form: Form, count: u32, lease: Duration, fencing: Fencing },
     /// Set our hold count to `remaining` with time `ttl`, or free the lock and publish when it is 0.
     /// Carries a not-after when `remaining` is not 0.
-    Release { name: Name, owner: OwnerId, remaining: u32, ttl: Duration },
-    /// Give every hold max(remaining, ttl); never recreates what is gone.
+    Release {
+        name: Name,
+        owner: OwnerId,
+        form: Form,
+        remaining: u32,
+        ttl: Duration,
+        /// What an adaptive lock learns when it is freed.
+        lesson: Option<Lesson>,
+    },
+    /// Give every hold max(remaining, ttl); never recreates what is gone. All are of one layout.
     Renew { holds: Vec<Renewal> },
     /// Delete the lock whoever holds it, and publish. Carries a not-after: a late copy must not hit
     /// the next holder.
-    Force { name: Name },
+    Force { name: Name, kind: Kind },
     /// Read who holds the lock.
-    Inspect { name: Name },
+    Inspect { name: Name, kind: Kind },
+}
+
+impl Op {
+    /// The lock, if it is one.
+    pub(crate) fn name(&self) -> Option<&Name> {
+        match self {
+            Op::Acquire { name, .. }
+            | Op::Release { name, .. }
+            | Op::Force { name, .. }
+            | Op::Inspect { name, .. } => Some(name),
+            Op::Renew { .. } => None,
+        }
+    }
+
+    /// How the data looks that the call works on.
+    fn layout(&self) -> Layout {
+        match self {
+            Op::Acquire { form, .. } | Op::Release { form, .. } => form.kind.layout(),
+            Op::Renew { holds } => holds.first().map_or(Layout::Hash, |hold| hold.form.kind.layout()),
+            Op::Force { kind, .. } | Op::Inspect { kind, .. } => kind.layout(),
+        }
+    }
 }
 
 /// One hold of an [`Op::Renew`].
@@ -63,6 +97,7 @@ pub(crate) enum Op {
 pub(crate) struct Renewal {
     pub(crate) name: Name,
     pub(crate) owner: OwnerId,
+    pub(crate) form: Form,
     pub(crate) ttl: Duration,
 }
 
@@ -105,9 +140,10 @@ pub(crate) enum RenewReply {
 /// Who holds a lock, as Redis tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The owner as it stands in Redis: `<client uuid>:<number>`.
+    /// The owner as it stands in Redis: of our clients `<client uuid>:<number>`, unless the kind of
+    /// the lock or the caller's token says otherwise.
     pub owner: String,
-    /// Its hold count.
+    /// Its hold count; 1 for a simple lock, whose holder counts for itself.
     pub count: u32,
     /// How long the lock lives without a renewal; `None` if the key has no expiry.
     pub remaining: Option<Duration>,

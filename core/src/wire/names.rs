@@ -41,6 +41,11 @@ pub(crate) fn token_key(name: &str) -> String {
     prefixed("redisson_lock_token", name)
 }
 
+/// The key in which an adaptive lock keeps what it learnt about the work.
+pub(crate) fn learnt_key(name: &str) -> String {
+    format!("{name}_renew")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

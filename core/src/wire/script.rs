@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::names::{channel, token_key};
-use super::{Fencing, Name, Op, OwnerId, Renewal};
+use super::names::{channel, learnt_key, token_key};
+use super::{Fencing, Form, Layout, Lesson, Name, Op, Renewal};
 
 /// A Lua script with the hash by which the server knows it.
 pub(super) struct Script {
@@ -30,21 +30,36 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "common" "prolong" => "acquire";
-    RELEASE = "common" "find" => "release";
-    RENEW = "common" "find" "prolong" => "renew";
-    FORCE = "common" "holder" => "force";
-    INSPECT = "common" "holder" => "inspect";
+    ACQUIRE = "common" "prolong" "reentrant" => "acquire";
+    RELEASE = "common" "prolong" "reentrant" => "release";
+    RENEW = "common" "prolong" "reentrant" => "renew";
+    FORCE = "common" "prolong" "reentrant" => "force";
+    INSPECT = "common" "prolong" "reentrant" => "inspect";
+    ACQUIRE_PLAIN = "common" "prolong" "simple" => "acquire";
+    RELEASE_PLAIN = "common" "prolong" "simple" => "release";
+    RENEW_PLAIN = "common" "prolong" "simple" => "renew";
+    FORCE_PLAIN = "common" "prolong" "simple" => "force";
+    INSPECT_PLAIN = "common" "prolong" "simple" => "inspect";
+    ACQUIRE_LEARNING = "common" "prolong" "simple" "adaptive" => "acquire";
+    RELEASE_LEARNING = "common" "prolong" "simple" "adaptive" => "release";
 }
 
 /// The script that does `op`.
 pub(super) fn script(op: &Op) -> &'static Script {
-    match op {
-        Op::Acquire { .. } => &ACQUIRE,
-        Op::Release { .. } => &RELEASE,
-        Op::Renew { .. } => &RENEW,
-        Op::Force { .. } => &FORCE,
-        Op::Inspect { .. } => &INSPECT,
+    use Layout::{Hash, Learning, Plain};
+    match (op, op.layout()) {
+        (Op::Acquire { .. }, Hash) => &ACQUIRE,
+        (Op::Release { .. }, Hash) => &RELEASE,
+        (Op::Renew { .. }, Hash) => &RENEW,
+        (Op::Force { .. }, Hash) => &FORCE,
+        (Op::Inspect { .. }, Hash) => &INSPECT,
+        (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
+        (Op::Release { .. }, Plain) => &RELEASE_PLAIN,
+        (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
+        (Op::Release { .. }, Learning) => &RELEASE_LEARNING,
+        (Op::Renew { .. }, Plain | Learning) => &RENEW_PLAIN,
+        (Op::Force { .. }, Plain | Learning) => &FORCE_PLAIN,
+        (Op::Inspect { .. }, Plain | Learning) => &INSPECT_PLAIN,
     }
 }
 
@@ -67,38 +82,43 @@ impl Call {
     /// do no harm.
     pub(crate) fn new(op: &Op, uuid: &str, not_after: u64) -> Call {
         let (keys, args) = match op {
-            Op::Acquire { name, owner, count, lease, fencing } => {
+            Op::Acquire { name, owner, form, count, lease, fencing } => {
                 let (counter, expiry) = match fencing {
-                    Fencing::Off => (None, Duration::ZERO),
-                    Fencing::Expiring => (Some(token_key(name)), COUNTER_EXPIRY),
-                    Fencing::Persistent => (Some(token_key(name)), Duration::ZERO),
+                    Fencing::Off => (None, None),
+                    Fencing::Expiring => (Some(token_key(name)), Some(COUNTER_EXPIRY)),
+                    Fencing::Persistent => (Some(token_key(name)), Some(Duration::ZERO)),
                 };
-                let keys = [name.clone()].into_iter().chain(counter.map(Name::from)).collect();
-                let args = vec![
-                    owner_field(uuid, *owner),
+                let mut keys = vec![name.clone()];
+                keys.extend(counter.map(Name::from));
+                keys.extend(learnt(name, form));
+                let mut args = vec![
+                    form.owner(uuid, *owner),
                     count.to_string(),
                     lease_ms(*lease),
                     not_after.to_string(),
-                    expiry.as_millis().to_string(),
                 ];
+                args.extend(expiry.map(|time| time.as_millis().to_string()));
                 (keys, args)
             }
-            Op::Release { name, owner, remaining, ttl } => {
+            Op::Release { name, owner, form, remaining, ttl, lesson } => {
                 let [verb, channel] = publication(name);
-                let (owner, remaining) = (owner_field(uuid, *owner), remaining.to_string());
-                let args = vec![owner, remaining, lease_ms(*ttl), not_after.to_string(), verb, channel];
-                (vec![name.clone()], args)
+                let (owner, remaining) = (form.owner(uuid, *owner), remaining.to_string());
+                let mut args = vec![owner, remaining, lease_ms(*ttl), not_after.to_string(), verb, channel];
+                if let Some(Lesson { asked, took }) = lesson {
+                    args.extend([took, asked].map(|time| time.as_secs().to_string()));
+                }
+                ([name.clone()].into_iter().chain(learnt(name, form)).collect(), args)
             }
             Op::Renew { holds } => {
-                let pair = |hold: &Renewal| [owner_field(uuid, hold.owner), lease_ms(hold.ttl)];
+                let pair = |hold: &Renewal| [hold.form.owner(uuid, hold.owner), lease_ms(hold.ttl)];
                 let keys = holds.iter().map(|hold| hold.name.clone()).collect();
                 (keys, holds.iter().flat_map(pair).collect())
             }
-            Op::Force { name } => {
+            Op::Force { name, .. } => {
                 let [verb, channel] = publication(name);
                 (vec![name.clone()], vec![not_after.to_string(), verb, channel])
             }
-            Op::Inspect { name } => (vec![name.clone()], Vec::new()),
+            Op::Inspect { name, .. } => (vec![name.clone()], Vec::new()),
         };
         Call { script: script(op), keys, args }
     }
@@ -123,9 +143,9 @@ impl Call {
     }
 }
 
-/// The owner as it stands in Redis.
-pub(super) fn owner_field(uuid: &str, owner: OwnerId) -> String {
-    format!("{uuid}:{owner}")
+/// The key in which an adaptive lock keeps what it learnt.
+fn learnt(name: &Name, form: &Form) -> Option<Name> {
+    (form.kind.layout() == Layout::Learning).then(|| learnt_key(name).into())
 }
 
 /// Verb and channel. The channel is an argument and no key: then it may lie in another slot, and
@@ -142,13 +162,14 @@ fn lease_ms(lease: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Kind;
     use super::*;
 
     const UUID: &str = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
 
     fn acquire(fencing: Fencing) -> Op {
         let lease = Duration::from_micros(30_000_001);
-        Op::Acquire { name: "orders".into(), owner: 7, count: 1, lease, fencing }
+        Op::Acquire { name: "orders".into(), owner: 7, form: Form::default(), count: 1, lease, fencing }
     }
 
     fn keys(call: &Call) -> Vec<&str> {
@@ -159,7 +180,7 @@ mod tests {
     fn an_acquire_names_the_counter_only_with_fencing() {
         let call = Call::new(&acquire(Fencing::Off), UUID, 99);
         assert_eq!(keys(&call), ["orders"]);
-        assert_eq!(call.args, [&*format!("{UUID}:7"), "1", "30001", "99", "0"]);
+        assert_eq!(call.args, [&*format!("{UUID}:7"), "1", "30001", "99"]);
         let call = Call::new(&acquire(Fencing::Expiring), UUID, 99);
         assert_eq!(keys(&call), ["orders", "redisson_lock_token:{orders}"]);
         assert_eq!(call.args[4], "90000000");
@@ -168,14 +189,26 @@ mod tests {
 
     #[test]
     fn a_release_has_verb_and_channel_and_never_a_time_of_zero() {
-        let release = Op::Release { name: "{eu}:o".into(), owner: 7, remaining: 0, ttl: Duration::ZERO };
+        let release = Op::Release {
+            name: "{eu}:o".into(),
+            owner: 7,
+            form: Form::default(),
+            remaining: 0,
+            ttl: Duration::ZERO,
+            lesson: None,
+        };
         let call = Call::new(&release, UUID, 5);
         assert_eq!(call.args[1..], ["0", "1", "5", "PUBLISH", "redisson_lock__channel:{eu}:o"]);
     }
 
     #[test]
     fn a_renewal_has_two_arguments_per_lock() {
-        let hold = |name: &str, owner| Renewal { name: name.into(), owner, ttl: Duration::from_secs(3) };
+        let hold = |name: &str, owner| Renewal {
+            name: name.into(),
+            owner,
+            form: Form::default(),
+            ttl: Duration::from_secs(3),
+        };
         let call = Call::new(&Op::Renew { holds: vec![hold("a", 1), hold("b", 2)] }, "u", 0);
         assert_eq!(keys(&call), ["a", "b"]);
         assert_eq!(call.args, ["u:1", "3000", "u:2", "3000"]);
@@ -183,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_call_goes_by_hash_or_by_text() {
-        let call = Call::new(&Op::Inspect { name: "o".into() }, UUID, 0);
+        let call = Call::new(&Op::Inspect { name: "o".into(), kind: Kind::Reentrant }, UUID, 0);
         let packed = |cmd: Cmd| String::from_utf8_lossy(&cmd.get_packed_command()).into_owned();
         assert_eq!(call.script.sha1.len(), 40);
         assert!(packed(call.evalsha()).contains(&*call.script.sha1));

@@ -305,7 +305,7 @@ fn an_extension_is_not_repeated_without_its_caller() {
 #[test]
 fn a_question_ends_when_its_caller_goes() {
     let mut rig = Rig::new();
-    let id = rig.request(Request::Inspect { name: "n".into() });
+    let id = rig.request(Request::Inspect { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.sent();
     rig.cancel(id);
     assert_eq!(rig.failed(id), ErrorKind::Cancelled);

@@ -52,7 +52,7 @@ fn closing_ends_every_wait_and_sends_nothing_for_it() {
     let ids = [rig.acquire("n"), rig.acquire("n"), rig.acquire("n")];
     let sent = rig.sent();
     rig.busy(&sent, LEASE);
-    let question = rig.request(Request::Inspect { name: "n".into() });
+    let question = rig.request(Request::Inspect { name: "n".into(), kind: Kind::Reentrant });
     rig.sent();
     let id = close(&mut rig, secs(5));
     for id in ids.into_iter().chain([question]) {

@@ -27,7 +27,7 @@ fn a_server_that_was_never_reached_fails_everybody_at_once() {
         rig.acquire("a"),
         rig.try_acquire("b"),
         rig.request(Request::Connect),
-        rig.request(Request::Inspect { name: "c".into() }),
+        rig.request(Request::Inspect { name: "c".into(), kind: Kind::Reentrant }),
     ];
     rig.input(down());
     for id in ids {
@@ -95,7 +95,7 @@ fn a_long_outage_ends_every_wait() {
     let mut rig = Rig::new();
     let outer = rig.hold_with("h", KEY, fixed(secs(600)));
     let (waiting, entering) = (rig.acquire("n"), rig.acquire_with("h", KEY, None, WATCHED));
-    let asked = rig.request(Request::Inspect { name: "n".into() });
+    let asked = rig.request(Request::Inspect { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.all_sent();
     rig.input(down());
     sent.iter().for_each(|sent| rig.outcome(sent, Outcome::NotSent));
@@ -163,7 +163,7 @@ fn outcomes_of_the_old_connection_may_come_after_the_new_one_is_up() {
 fn questions_are_asked_again_and_answered() {
     let mut rig = Rig::new();
     let holder = Holder { owner: "u:1".into(), count: 2, remaining: Some(LEASE) };
-    let id = rig.request(Request::Inspect { name: "n".into() });
+    let id = rig.request(Request::Inspect { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.sent();
     rig.outcome(&sent, Outcome::Unanswered);
     let sent = rig.sent();
@@ -172,12 +172,12 @@ fn questions_are_asked_again_and_answered() {
     rig.reply(&sent, Reply::Holder(Some(holder.clone())));
     assert!(matches!(rig.done(id), Done::Inspected(Some(found)) if found == holder));
 
-    let id = rig.request(Request::Inspect { name: "n".into() });
+    let id = rig.request(Request::Inspect { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.sent();
     rig.reply(&sent, Reply::Foreign("a set".into()));
     assert_eq!(rig.error(id).lock_name(), Some("n"));
 
-    let id = rig.request(Request::Inspect { name: "n".into() });
+    let id = rig.request(Request::Inspect { name: "n".into(), kind: Kind::Reentrant });
     for _ in 0..10 {
         let sent = rig.sent();
         rig.pass(secs(1));

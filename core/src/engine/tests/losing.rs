@@ -127,7 +127,7 @@ fn forcing_a_lock_tells_the_holds_of_this_client() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");
     let waiting = rig.acquire("n");
-    let id = rig.request(Request::Force { name: "n".into() });
+    let id = rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.sent();
     rig.reply(&sent, Reply::Forced(true));
     assert!(matches!(rig.done(id), Done::Forced(true)));
@@ -142,7 +142,7 @@ fn forcing_a_lock_tells_the_holds_of_this_client() {
 fn forcing_a_lock_tells_the_holds_even_if_the_caller_has_gone() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");
-    let id = rig.request(Request::Force { name: "n".into() });
+    let id = rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.sent();
     rig.cancel(id);
     assert_eq!(rig.failed(id), ErrorKind::Cancelled);
@@ -154,7 +154,7 @@ fn forcing_a_lock_tells_the_holds_even_if_the_caller_has_gone() {
 fn a_force_without_an_answer_is_not_repeated_but_our_holds_are_looked_at() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");
-    let id = rig.request(Request::Force { name: "n".into() });
+    let id = rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.sent();
     rig.outcome(&sent, Outcome::Unanswered);
     assert_eq!(rig.failed(id), ErrorKind::Unavailable);
@@ -167,7 +167,7 @@ fn a_force_without_an_answer_is_not_repeated_but_our_holds_are_looked_at() {
 fn forcing_a_free_lock_harms_nobody() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");
-    let id = rig.request(Request::Force { name: "n".into() });
+    let id = rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
     let sent = rig.sent();
     rig.reply(&sent, Reply::Forced(false));
     assert!(matches!(rig.done(id), Done::Forced(false)));
@@ -180,7 +180,7 @@ fn a_hold_on_its_way_out_is_not_lost_by_a_force() {
     let grant = rig.hold("n");
     let left = rig.release(&grant);
     let release = rig.sent();
-    rig.request(Request::Force { name: "n".into() });
+    rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
     let force = rig.sent();
     rig.reply(&force, Reply::Forced(true));
     assert!(rig.lost.is_empty());

@@ -19,7 +19,13 @@ use super::*;
 use crate::wire::RenewReply;
 
 const LEASE: Duration = Duration::from_secs(30);
-const WATCHED: Terms = Terms { lease: Lease::Watchdog(LEASE), fencing: Fencing::Off, max_hold: None };
+const WATCHED: Terms = Terms {
+    kind: Kind::Reentrant,
+    reentrant: true,
+    lease: Lease::Watchdog(LEASE),
+    fencing: Fencing::Off,
+    max_hold: None,
+};
 const RECHECK: Duration = Duration::from_secs(5);
 const OUTAGE: Duration = Duration::from_secs(10);
 /// How long a copy of a request with the usual lease may run: its limit of 1 s, and drift.
@@ -173,7 +179,7 @@ impl Rig {
     }
 
     fn acquire_with(&mut self, name: &str, key: Key, wait: Option<Duration>, terms: Terms) -> RequestId {
-        self.request(Request::Acquire { name: name.into(), key, wait, terms })
+        self.request(Request::Acquire { name: name.into(), key, wait, terms, token: None })
     }
 
     /// Waits for ever, as a new owner, for a renewed hold.

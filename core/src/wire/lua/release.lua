@@ -11,14 +11,14 @@ if is_refusal(wrong) then return wrong end
 if not held or (wrong and remaining > 0) then return {now, GONE, wrong} end
 
 if remaining == 0 then
-  -- Removing the last field deletes the key. A full server denies neither command.
-  redis.call('HDEL', lock, owner)
+  -- A full server denies nothing of this.
+  free(lock, owner)
   redis.pcall(ARGV[5], ARGV[6], '0')
   return {now, RELEASED}
 end
 
 -- A full server denies HSET. A count that stays too high does no harm: the next command sets it.
-local set = redis.pcall('HSET', lock, owner, remaining)
+local set = recount(lock, owner, remaining)
 if is_refusal(set) and not is_refusal(set, 'OOM') then return set end
 redis.call('PEXPIRE', lock, ARGV[3])
 redis.call('PTTL', lock) -- for the tracking, as in prolong

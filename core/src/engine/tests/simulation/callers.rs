@@ -7,7 +7,7 @@ use super::Random;
 use crate::engine::{Input, Lease, LevelId, Request, RequestId, Target, Terms};
 use crate::hold::HoldCell;
 use crate::owner::Key;
-use crate::wire::{Fencing, Name, OwnerId};
+use crate::wire::{Fencing, Kind, Name, OwnerId};
 
 /// A thread or task of a program.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl Caller {
             65..73 => self.drop_one(random),
             73..85 => self.cancel(random),
             85..89 => self.extend(random),
-            89..90 => Deed::Ask(Request::Force { name }),
-            90..92 => Deed::Ask(Request::Inspect { name }),
+            89..90 => Deed::Ask(Request::Force { name, kind: Kind::Reentrant }),
+            90..92 => Deed::Ask(Request::Inspect { name, kind: Kind::Reentrant }),
             92..94 => self.abandon(random),
             94..95 => self.end_key(next_key),
             _ => Deed::Nothing,
@@ -71,10 +71,17 @@ impl Caller {
         let lease = if random.chance(300) { Lease::Fixed(lease) } else { Lease::Watchdog(lease) };
         let max_hold = random.chance(100).then(|| Duration::from_millis(random.between(100, 3000)));
         Deed::Ask(Request::Acquire {
+            token: None,
             name,
             key,
             wait,
-            terms: Terms { lease, fencing: Fencing::Persistent, max_hold },
+            terms: Terms {
+                kind: Kind::Reentrant,
+                reentrant: true,
+                lease,
+                fencing: Fencing::Persistent,
+                max_hold,
+            },
         })
     }
 

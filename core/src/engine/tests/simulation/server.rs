@@ -183,24 +183,24 @@ impl Server {
         let reply = match op {
             Op::Acquire { .. } | Op::Force { .. } if late => Reply::Stale,
             Op::Release { remaining: 1.., .. } if late => Reply::Stale,
-            Op::Acquire { name, owner, count, lease, fencing } => {
+            Op::Acquire { name, owner, count, lease, fencing, .. } => {
                 self.acquire(origin, name, *owner, *count, *lease, *fencing)
             }
-            Op::Release { name, owner, remaining, ttl } => {
+            Op::Release { name, owner, remaining, ttl, .. } => {
                 self.release(origin, name, *owner, *remaining, *ttl)
             }
             Op::Renew { holds } => {
                 let results = holds.iter().map(|hold| self.renew(origin, &hold.name, hold.owner, hold.ttl));
                 Reply::Renewed(results.collect())
             }
-            Op::Force { name } => {
+            Op::Force { name, .. } => {
                 let deleted = self.delete(name, Some(origin));
                 if deleted {
                     self.publish(name);
                 }
                 Reply::Forced(deleted)
             }
-            Op::Inspect { name } => Reply::Holder(self.locks.get(name).map(|lock| Holder {
+            Op::Inspect { name, .. } => Reply::Holder(self.locks.get(name).map(|lock| Holder {
                 owner: format!("{:?}", lock.owner),
                 count: lock.count,
                 remaining: Some(self.ttl(lock)),
@@ -298,7 +298,10 @@ impl Server {
 
 fn names(op: &Op) -> Vec<Name> {
     match op {
-        Op::Acquire { name, .. } | Op::Release { name, .. } | Op::Force { name } | Op::Inspect { name } => {
+        Op::Acquire { name, .. }
+        | Op::Release { name, .. }
+        | Op::Force { name, .. }
+        | Op::Inspect { name, .. } => {
             vec![name.clone()]
         }
         Op::Renew { holds } => holds.iter().map(|hold| hold.name.clone()).collect(),
