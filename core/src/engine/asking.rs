@@ -19,7 +19,7 @@ pub(super) struct Query {
 
 impl Query {
     fn name(&self) -> Option<&Name> {
-        self.op.as_ref().and_then(name_of)
+        self.op.as_ref().and_then(Op::name)
     }
 }
 

@@ -12,25 +12,25 @@ use crate::error::{Error, ErrorKind};
 use crate::support::Server;
 
 /// The owner U:76 of the recorded vectors, and another client V.
-const U: &str = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
-const V: &str = "11111111-2222-4333-8444-555555555555";
-const LEASE: Duration = Duration::from_secs(30);
+pub(super) const U: &str = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
+pub(super) const V: &str = "11111111-2222-4333-8444-555555555555";
+pub(super) const LEASE: Duration = Duration::from_secs(30);
 
 /// A server with one connection for the scripts and one for looking.
-struct Live {
+pub(super) struct Live {
     _server: Server,
     scripts: redis::Connection,
-    look: redis::Connection,
+    pub(super) look: redis::Connection,
 }
 
 impl Live {
-    fn new() -> Live {
+    pub(super) fn new() -> Live {
         let server = Server::start();
         Live { scripts: server.connect(), look: server.connect(), _server: server }
     }
 
     /// A connection as a user with these rules.
-    fn as_user(rules: &str) -> Live {
+    pub(super) fn as_user(rules: &str) -> Live {
         let mut live = Live::new();
         let rules: Vec<&str> = rules.split_whitespace().collect();
         live.cmd::<()>("ACL SETUSER app on >secret", &rules);
@@ -40,7 +40,7 @@ impl Live {
     }
 
     /// Runs a command on the looking connection.
-    fn cmd<T: FromRedisValue>(&mut self, words: &str, more: &[&str]) -> T {
+    pub(super) fn cmd<T: FromRedisValue>(&mut self, words: &str, more: &[&str]) -> T {
         let mut words = words.split_whitespace();
         let mut cmd = redis::cmd(words.next().unwrap());
         words.for_each(|word| {
@@ -63,15 +63,15 @@ impl Live {
         Ok(reply)
     }
 
-    fn run(&mut self, op: &Op) -> Reply {
+    pub(super) fn run(&mut self, op: &Op) -> Reply {
         self.try_as(U, op, u64::MAX).unwrap()
     }
 
-    fn run_as(&mut self, uuid: &str, op: &Op) -> Reply {
+    pub(super) fn run_as(&mut self, uuid: &str, op: &Op) -> Reply {
         self.try_as(uuid, op, u64::MAX).unwrap()
     }
 
-    fn refused(&mut self, op: &Op) -> (ErrorKind, bool) {
+    pub(super) fn refused(&mut self, op: &Op) -> (ErrorKind, bool) {
         let (error, passing) = self.try_as(U, op, u64::MAX).unwrap_err();
         (error.kind(), passing)
     }
@@ -89,25 +89,25 @@ impl Live {
         fields.collect::<Vec<_>>().join(" ")
     }
 
-    fn pttl(&mut self, key: &str) -> i64 {
+    pub(super) fn pttl(&mut self, key: &str) -> i64 {
         self.look.pttl(key).unwrap()
     }
 
-    fn server_ms(&mut self) -> u64 {
+    pub(super) fn server_ms(&mut self) -> u64 {
         let (seconds, micros): (u64, u64) = self.cmd("TIME", &[]);
         seconds * 1000 + micros / 1000
     }
 }
 
-fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op {
+pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op {
     Op::Acquire { name: "orders".into(), owner: 76, form: Form::default(), count, lease, fencing }
 }
 
-fn acquire(count: u32) -> Op {
+pub(super) fn acquire(count: u32) -> Op {
     acquire_with(count, LEASE, Fencing::Off)
 }
 
-fn release(remaining: u32) -> Op {
+pub(super) fn release(remaining: u32) -> Op {
     Op::Release {
         name: "orders".into(),
         owner: 76,
@@ -118,7 +118,7 @@ fn release(remaining: u32) -> Op {
     }
 }
 
-fn renew(names: &[&str], ttl: Duration) -> Op {
+pub(super) fn renew(names: &[&str], ttl: Duration) -> Op {
     Op::Renew {
         holds: names
             .iter()
@@ -127,11 +127,22 @@ fn renew(names: &[&str], ttl: Duration) -> Op {
     }
 }
 
-fn force() -> Op {
+/// The same for a lock of another kind.
+pub(super) fn of_kind(op: &Op, kind: Kind) -> Op {
+    let mut op = op.clone();
+    match &mut op {
+        Op::Acquire { form, .. } | Op::Release { form, .. } => form.kind = kind,
+        Op::Renew { holds } => holds.iter_mut().for_each(|hold| hold.form.kind = kind),
+        Op::Force { kind: old, .. } | Op::Inspect { kind: old, .. } => *old = kind,
+    }
+    op
+}
+
+pub(super) fn force() -> Op {
     Op::Force { name: "orders".into(), kind: Kind::Reentrant }
 }
 
-fn inspect() -> Op {
+pub(super) fn inspect() -> Op {
     Op::Inspect { name: "orders".into(), kind: Kind::Reentrant }
 }
 
@@ -147,7 +158,7 @@ fn token_of(reply: Reply) -> u64 {
     }
 }
 
-fn is_acquired(reply: &Reply) -> bool {
+pub(super) fn is_acquired(reply: &Reply) -> bool {
     matches!(reply, Reply::Acquired { .. })
 }
 
@@ -530,7 +541,7 @@ fn a_counter_that_cannot_count_is_refused_before_anything_is_taken() {
 
 // ---- refusals of the server ----
 
-const COMMANDS: &str =
+pub(super) const COMMANDS: &str =
     "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set +publish";
 
 #[test]
@@ -675,7 +686,8 @@ fn the_deletion_of_a_key_is_told_after_every_script() {
         &[acquire(1), acquire(2), release(1)],
         &[acquire_with(1, LEASE, Fencing::Expiring)],
     ];
-    for ops in steps {
+    for (ops, kind) in steps.iter().flat_map(|ops| [(ops, Kind::Reentrant), (ops, Kind::Simple)]) {
+        let ops: Vec<Op> = ops.iter().map(|op| of_kind(op, kind)).collect();
         ops.iter().for_each(|op| {
             tracked.live.run(op);
         });
@@ -689,8 +701,9 @@ fn the_deletion_of_a_key_is_told_after_every_script() {
 #[test]
 fn our_own_writes_are_not_told() {
     let mut tracked = Tracked::new();
-    for op in [acquire(1), acquire(2), renew(&["orders"], LEASE * 2), release(1), release(0)] {
-        tracked.live.run(&op);
+    let ops = [acquire(1), acquire(2), renew(&["orders"], LEASE * 2), release(1), release(0)];
+    for (op, kind) in [Kind::Reentrant, Kind::Simple].iter().flat_map(|kind| ops.iter().zip([*kind; 5])) {
+        tracked.live.run(&of_kind(op, kind));
     }
     let _: String = redis::cmd("PING").query(&mut tracked.live.scripts).unwrap();
     assert_eq!(tracked.pushes.try_iter().filter(|push| push.kind == PushKind::Invalidate).count(), 0);

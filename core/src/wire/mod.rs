@@ -12,6 +12,8 @@ mod model_tests;
 pub(crate) mod names;
 mod refusal;
 mod script;
+#[cfg(test)]
+mod simple_tests;
 pub(crate) mod slots;
 
 use std::sync::Arc;
