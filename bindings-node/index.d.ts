@@ -3,8 +3,26 @@ import { EventEmitter } from 'node:events'
 /** A time: milliseconds, or a text such as `'250ms'`, `'30s'`, `'5m'`, `'1h'`. */
 export type Time = number | `${number}${'ms' | 's' | 'm' | 'h'}`
 
+/** Which wire protocol a lock speaks; docs/options.md tells what each is. */
+export type Kind =
+  | 'reentrant'
+  | 'simple'
+  | 'redis-py'
+  | 'redlock'
+  | 'redsync'
+  | 'redis-semaphore'
+  | 'article'
+  | 'adaptive'
+
 /** Options of a lock; a client takes them as defaults for its locks. `null` means the default. */
 export interface LockDefaults {
+  /** The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one. Default: reentrant. */
+  kind?: Kind | null
+  /**
+   * Whether a task or key that holds the lock enters once more, instead of waiting for itself. Default: true for the
+   * kinds reentrant and adaptive.
+   */
+  reentrant?: boolean | null
   /** A fixed lease: the lock ends by itself after this time and is never renewed. Default: the watchdog renews. */
   lease?: Time | null
   /** The lease that the watchdog renews every third of it, for as long as the lock is held. Default: 30 s. */
@@ -52,6 +70,8 @@ export interface LockOptions extends LockDefaults {
 export interface TryOptions {
   /** A fixed lease for this acquisition, in place of the lock's lease or its watchdog. */
   lease?: Time | null
+  /** What a simple lock's key gets as its value. Whoever gives the same value is the same owner. Default: a fresh one. */
+  token?: string | null
   /** Ends the waiting; the call is rejected with the signal's reason. Has no effect on a lock that is held. */
   signal?: AbortSignal
   /** Acquisitions with the same number are one owner: the later one enters again. */

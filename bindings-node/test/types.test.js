@@ -23,18 +23,24 @@ const union = (name) => named(name).type.types.map((type) => type.literal.text)
 
 test('the options are those of the table, with their types', () => {
   const types = { Duration: 'Time | null', Flag: 'boolean | null', Count: 'number | null', Word: 'string | null' }
+  Object.assign(types, { Text: 'string | null', Choice: 'Kind | null' })
   const table = (scope) =>
     Object.fromEntries(
       native
         .options()
         .filter((option) => option.scope === scope)
-        .map(({ name, type }) => [camel(name), types[type.split(' ')[0]]]),
+        .map(({ name, type }) => [camel(name), types[type.split(/[ (]/)[0]]]),
     )
   const { signal, key, hold, context, ...attempt } = members('TryOptions')
   assert.ok(signal && key && hold && context)
   assert.deepEqual({ ...attempt, ...members('AcquireOptions') }, table('acquire'))
   assert.deepEqual(members('LockDefaults'), table('lock'))
   assert.deepEqual(members('ClientOptions'), table('client'))
+})
+
+test('the kinds of locks are those of the table', () => {
+  const { type } = native.options().find(({ name }) => name === 'kind')
+  assert.deepEqual(union('Kind'), JSON.parse(type.slice('Choice('.length, -1)))
 })
 
 test('the errors are those of the table', () => {

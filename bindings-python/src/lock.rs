@@ -35,18 +35,20 @@ impl Lock {
         self.0.name()
     }
 
-    #[pyo3(signature = (key, wait, lease, to=None))]
+    #[pyo3(signature = (key, wait, lease, token, to=None))]
     fn acquire(
         &self,
         py: Python<'_>,
         key: Option<&Key>,
         wait: &Bound<'_, PyAny>,
         lease: &Bound<'_, PyAny>,
+        token: &Bound<'_, PyAny>,
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
         let mut options = AcquireOptions::new().key(self::key(key));
         option("wait", wait, &mut |name, value| options.set(name, value))?;
         option("lease", lease, &mut |name, value| options.set(name, value))?;
+        option("token", token, &mut |name, value| options.set(name, value))?;
         run(py, self.0.acquire_with(options), to)
     }
 

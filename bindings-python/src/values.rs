@@ -69,8 +69,10 @@ pub(crate) fn option(
     value: &Bound<'_, PyAny>,
     set: &mut impl FnMut(&str, OptionValue<'_>) -> redlatch::Result<()>,
 ) -> PyResult<()> {
-    let wants_word =
-        || all_options().all(|info| info.name != name || matches!(info.r#type, Type::Word { .. }));
+    let wants_word = || {
+        let is_word = |of| matches!(of, Type::Word { .. } | Type::Text { .. } | Type::Choice(_));
+        all_options().all(|info| info.name != name || is_word(info.r#type))
+    };
     let done = if value.is_none() {
         set(name, OptionValue::Unset)
     } else if let Ok(flag) = value.cast::<PyBool>() {
@@ -125,7 +127,8 @@ pub(crate) fn options() -> Vec<(&'static str, &'static str, &'static str, f64, &
         let (kind, most) = match info.r#type {
             Type::Duration { most, .. } => ("float", most.as_secs_f64()),
             Type::Count { most } => ("int", most as f64),
-            Type::Word { most } => ("str", most as f64),
+            Type::Word { most } | Type::Text { most } => ("str", most as f64),
+            Type::Choice(words) => ("Literal", words.len() as f64),
             _ => ("bool", 1.0),
         };
         (info.name, scope, kind, most, info.default, info.doc)

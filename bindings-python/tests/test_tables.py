@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import redlatch
@@ -64,9 +64,23 @@ def test_the_options_are_those_of_the_table() -> None:
     assert written(_options.ClientOptions) == table
 
 
+def test_the_kinds_of_locks_are_those_of_the_table() -> None:
+    kinds = get_args(_options.Kind)
+    with pytest.raises(redlatch.InvalidArgumentError) as caught:
+        redlatch.Client().lock("a", kind="none")  # type: ignore[arg-type]
+    *first, last = kinds
+    assert str(caught.value).endswith(f"give it {', '.join(first)} or {last}")
+    for kind in kinds:
+        redlatch.Client().lock("a", kind=kind)
+
+
 def written(options: type) -> set[tuple[str, str]]:
     hints = get_type_hints(options)
-    return {(name, next(arg.__name__ for arg in hint.__args__)) for name, hint in hints.items()}
+    return {(name, type_name(hint.__args__[0])) for name, hint in hints.items()}
+
+
+def type_name(hint: Any) -> str:
+    return "Literal" if get_origin(hint) is Literal else hint.__name__
 
 
 def test_the_version_is_the_core_s() -> None:

@@ -299,6 +299,13 @@ redlatch_status redlatch_lock_acquire(redlatch_lock *lock,
                                       uint64_t *token);
 
 /**
+ * What a simple lock's key gets as its value when it is acquired through this handle from now on, in place
+ * of a fresh one; NULL: a fresh one. Whoever gives the same value is the same owner, in whatever process.
+ */
+redlatch_status redlatch_lock_set_token(redlatch_lock *lock,
+                                        const char *token);
+
+/**
  * Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is given
  * back all the same. After fork() the child may call it for the parent's hold; it does nothing.
  */

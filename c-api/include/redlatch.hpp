@@ -170,6 +170,9 @@ public:
 
     void lock() { acquire(); }
 
+    /// What the key of a simple lock gets as its value from now on; nullptr: a fresh one.
+    void set_token(const char *token) { require(redlatch_lock_set_token(get(), token)); }
+
     bool try_lock() { return try_ms(0); }
 
     template <class Rep, class Period> bool try_lock_for(const std::chrono::duration<Rep, Period> &wait) {

@@ -9,7 +9,7 @@ use redlatch::{
     read_duration,
 };
 
-use crate::arguments::{Buffer, Out, bytes, counted, handle, shared, taken};
+use crate::arguments::{Buffer, Out, bytes, counted, handle, shared, taken, text};
 use crate::calls::{Caller, Slot};
 use crate::client::redlatch_client;
 use crate::options::{optional, redlatch_options};
@@ -35,6 +35,8 @@ type LostFn = unsafe extern "C" fn(*mut c_void, u64, u64, redlatch_lost_reason);
 pub struct redlatch_lock {
     pub(crate) client: Arc<redlatch_client>,
     core: Lock,
+    /// What the next acquisitions put into Redis.
+    token: Mutex<Option<Arc<str>>>,
     held: Mutex<Vec<Held>>,
     lost: Arc<Lost>,
 }
@@ -78,7 +80,7 @@ impl redlatch_lock {
         let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
         let core = client.core.lock_from_bytes(name, options)?;
         let lost = Arc::new(Lost { slot: Slot::new(), caller: OnceLock::new() });
-        Ok(Arc::new(redlatch_lock { client, core, held: Mutex::default(), lost }))
+        Ok(Arc::new(redlatch_lock { client, core, token: Mutex::default(), held: Mutex::default(), lost }))
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Held>> {
@@ -93,6 +95,9 @@ impl redlatch_lock {
         }
         if lease_ms != REDLATCH_LOCK_LEASE {
             options.set("lease", OptionValue::Millis(lease_ms as f64))?;
+        }
+        if let Some(token) = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            options = options.token(token);
         }
         Ok(self.core.acquire_with(options))
     }
@@ -240,6 +245,28 @@ pub unsafe extern "C" fn redlatch_lock_acquire(
         let key = key(owner);
         let guard = lock.acquire(key, wait_ms, lease_ms)?.wait()?;
         token.put(lock.keep(owner, key, guard).0);
+        Ok(())
+    })
+}
+
+/// What a simple lock's key gets as its value when it is acquired through this handle from now on, in place
+/// of a fresh one; NULL: a fresh one. Whoever gives the same value is the same owner, in whatever process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_set_token(
+    lock: *mut redlatch_lock,
+    token: *const c_char,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and for a string.
+        let (lock, token) = unsafe {
+            let token = if token.is_null() { None } else { Some(text(token, "token")?) };
+            (shared(lock, "lock")?, token)
+        };
+        // Refused here, where the mistake is, and not only when the lock is acquired.
+        if let Some(token) = token {
+            AcquireOptions::new().set("token", OptionValue::Text(token))?;
+        }
+        *lock.token.lock().unwrap_or_else(PoisonError::into_inner) = token.map(Arc::from);
         Ok(())
     })
 }

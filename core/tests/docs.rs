@@ -56,6 +56,20 @@ const OPTIONS_END: &str = "\
 The wait is spelled as the language spells it: `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python
 (with `blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C.
 
+## Which kind?
+
+| kind | what lies in Redis | who else speaks it |
+|---|---|---|
+| `reentrant` | hash `<name>`, field `<client uuid>:<number>`, the hold count | Redisson's `RLock` |
+| `simple`, `redis-py`, `redlock`, `redsync` | string `<name>`, as `SET <name> <value> NX PX <lease>` leaves it | every lock of that form; on one server |
+| `redis-semaphore` | the same at `mutex:<name>` | Node's `redis-semaphore` |
+| `article` | the same at `lock:<name>`; value `<32 hex digits>-<number>`, lease in whole seconds | the `SimpleRedisLock` of the articles |
+| `adaptive` | the same at `<name>`, and what was learnt about the work at `<name>_renew` | the self-tuning lock of the articles |
+
+The simple kinds have all that the reentrant kind has: watchdog, wake-up, loss, fencing. A name speaks one kind: where
+another type of data lies, `foreign_kind` says so. An `adaptive` lock takes `lease` (or `watchdog_lease`) as what is
+asked for; what it learnt decides, and it is renewed when 5 s remain, for as long as it is held.
+
 ## Which lease?
 
 - **The watchdog** (default): the lock lives as long as its holder works, and at most `watchdog_lease` longer if the
@@ -73,7 +87,7 @@ fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
     for info in all_options().filter(|info| info.scope == scope) {
         let OptionInfo { name, default, doc, r#type, .. } = info;
         let default = match r#type {
-            Type::Word { .. } => format!("`{default}`"),
+            Type::Word { .. } | Type::Choice(_) => format!("`{default}`"),
             _ => (*default).to_owned(),
         };
         writeln!(out, "| `{name}` | `{}` | {type} | {default} | {doc} |", camel_case(name)).unwrap();

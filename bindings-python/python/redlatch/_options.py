@@ -6,12 +6,18 @@ in docs/options.md. Times are in seconds; None stands for the default.
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypedDict
+
+Kind = Literal[
+    "reentrant", "simple", "redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive"
+]
 
 
 class LockOptions(TypedDict, total=False):
     """Options of a lock."""
 
+    kind: Kind | None
+    reentrant: bool | None
     lease: float | None
     watchdog_lease: float | None
     fencing: bool | None

@@ -120,15 +120,23 @@ class Lock(BaseLock):
         super().__init__(client, name, dict(options), timeout, on_lost)
         self._entered: Entered[Grant] = Entered()
 
-    def acquire(self, blocking: bool = True, timeout: float = -1, *, lease: float | None = None) -> bool:
+    def acquire(
+        self,
+        blocking: bool = True,
+        timeout: float = -1,
+        *,
+        lease: float | None = None,
+        token: str | None = None,
+    ) -> bool:
         """Acquires as threading.Lock does: True if the lock is held now, False if the time is over.
 
         With `lease` the lock ends after so many seconds and is not renewed. It belongs to the calling thread, also
-        when this object is gone; if the thread ends without release, it is not renewed any more.
+        when this object is gone; if the thread ends without release, it is not renewed any more. `token` is what a
+        simple lock's key gets as its value, in place of a fresh one.
         """
         wait = wait_of(blocking, timeout)
         try:
-            guard = self._acquire(wait, lease)
+            guard = self._acquire(wait, lease, token)
         except LockTimeoutError:
             return False
         self._watch(guard.hold())
@@ -180,9 +188,11 @@ class Lock(BaseLock):
                 raise
             note(error, failure)
 
-    def _acquire(self, wait: float | None, lease: float | None) -> _redlatch.Guard:
+    def _acquire(
+        self, wait: float | None, lease: float | None, token: str | None = None
+    ) -> _redlatch.Guard:
         self._client._start()
-        guard: _redlatch.Guard = self._core.acquire(None, wait, lease)
+        guard: _redlatch.Guard = self._core.acquire(None, wait, lease, token)
         return guard
 
     def _watch(self, hold: _redlatch.Hold) -> None:

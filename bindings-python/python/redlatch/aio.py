@@ -235,20 +235,27 @@ class Lock(BaseLock):
         self._entered: Entered[Grant] = Entered()
 
     def acquire(
-        self, blocking: bool = True, timeout: float = -1, *, lease: float | None = None
+        self,
+        blocking: bool = True,
+        timeout: float = -1,
+        *,
+        lease: float | None = None,
+        token: str | None = None,
     ) -> Coroutine[Any, Any, bool]:
         """Acquires as threading.Lock does: True if the lock is held now, False if the time is over.
 
         With `lease` the lock ends after so many seconds and is not renewed. If the task ends without release, the
-        lock is not renewed any more.
+        lock is not renewed any more. `token` is what a simple lock's key gets as its value, in place of a fresh one.
         """
-        return self._acquire(_current_task(), wait_of(blocking, timeout), lease)
+        return self._acquire(_current_task(), wait_of(blocking, timeout), lease, token)
 
-    async def _acquire(self, task: Task | None, wait: float | None, lease: float | None) -> bool:
+    async def _acquire(
+        self, task: Task | None, wait: float | None, lease: float | None, token: str | None
+    ) -> bool:
         task = task or _task_of_loop()
         keys = Keys.of(task)
         try:
-            guard = await self._guard(keys, wait, lease)
+            guard = await self._guard(keys, wait, lease, token)
         except LockTimeoutError:
             return False
         self._watch(guard.hold())
@@ -322,9 +329,11 @@ class Lock(BaseLock):
             raise failure from error
         note(error, failure)
 
-    async def _guard(self, keys: Keys, wait: float | None, lease: float | None) -> _redlatch.Guard:
+    async def _guard(
+        self, keys: Keys, wait: float | None, lease: float | None, token: str | None = None
+    ) -> _redlatch.Guard:
         guard: _redlatch.Guard = await ask(
-            self._client, lambda to: self._core.acquire(keys.key, wait, lease, to)
+            self._client, lambda to: self._core.acquire(keys.key, wait, lease, token, to)
         )
         return guard
 
