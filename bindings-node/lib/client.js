@@ -1,7 +1,7 @@
 'use strict'
 const diagnostics = require('node:diagnostics_channel')
 const { EventEmitter } = require('node:events')
-const { InvalidArgumentError, internal } = require('./errors.js')
+const { internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Lock } = require('./lock.js')
 const { camel } = require('./names.js')
@@ -18,7 +18,9 @@ class Client extends EventEmitter {
     super()
     if (options === undefined && typeof url === 'object' && url !== null) [url, options] = [undefined, url]
     const { names, values } = split(options, [])
-    this.#native = unwrap(border.client(text('the URL', url ?? urlOfTheEnvironment()), names, values), names)
+    // A worker thread has an environment of its own, which the core cannot see.
+    url ??= process.env.REDLATCH_URL || undefined
+    this.#native = unwrap(border.client(url === undefined ? url : text('the URL', url), names, values), names)
     const { id } = this.#native
     clients.set(id, new WeakRef(this))
     collected.register(this, id)
@@ -62,12 +64,6 @@ class Client extends EventEmitter {
       })
     }
   }
-}
-
-function urlOfTheEnvironment() {
-  const url = process.env.REDLATCH_URL
-  if (url) return url
-  throw new InvalidArgumentError('no URL is given and REDLATCH_URL is not set; give one as redis://host:port')
 }
 
 module.exports = { Client }

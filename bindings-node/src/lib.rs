@@ -32,9 +32,10 @@ impl Border {
 
     /// Makes a client. No I/O.
     #[napi]
-    pub fn client(&self, url: String, names: Names, values: Values) -> Checked<Client> {
+    pub fn client(&self, url: Option<String>, names: Names, values: Values) -> Checked<Client> {
         caught(|| {
-            let mut builder = redlatch::Client::builder(&url);
+            let from_env = redlatch::Client::builder_from_env;
+            let mut builder = url.map_or_else(from_env, |url| redlatch::Client::builder(&url));
             set_all(&names, &values, |name, value| builder.set(name, value))?;
             let client = builder.build()?;
             Ok(Client(Rc::new(Shared {

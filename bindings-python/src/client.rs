@@ -15,10 +15,13 @@ pub(crate) struct Client(redlatch::Client);
 #[pymethods]
 impl Client {
     #[new]
-    fn new(url: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let mut builder = redlatch::Client::builder(text(url, "URL", "give it as a str")?);
+    fn new(url: Option<&Bound<'_, PyAny>>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let mut builder = match url {
+            Some(url) => redlatch::Client::builder(text(url, "URL", "give it as a str")?),
+            None => redlatch::Client::builder_from_env(),
+        };
         each_option(options, |name, value| builder.set(name, value))?;
-        Ok(Client(builder.build().map_err(|error| raise(url.py(), &error))?))
+        Ok(Client(builder.build().map_err(|error| raise(options.py(), &error))?))
     }
 
     fn lock(&self, name: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Lock> {

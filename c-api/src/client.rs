@@ -1,6 +1,5 @@
 //! Clients.
 
-use std::env;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,14 +48,7 @@ pub struct redlatch_client {
 
 impl redlatch_client {
     fn open(url: Option<&str>, options: Option<&redlatch_options>) -> Result<Arc<Self>> {
-        let from_environment = || {
-            env::var("REDLATCH_URL").map_err(|_| {
-                let text = "url is NULL and the environment has no REDLATCH_URL; give one of them";
-                Error::new(ErrorKind::InvalidArgument, text)
-            })
-        };
-        let url = url.map_or_else(from_environment, |url| Ok(url.to_owned()))?;
-        let core = redlatch_options::client(options, &url)?;
+        let core = redlatch_options::client(options, url)?;
         core.ready().wait()?;
         let (events, calls, log) = (Mutex::default(), Mutex::default(), Slot::new());
         Ok(Arc::new(redlatch_client { core, events, calls, log }))

@@ -26,9 +26,9 @@ impl redlatch_options {
         })
     }
 
-    /// The client of this URL with these options.
-    pub(crate) fn client(options: Option<&Self>, url: &str) -> Result<Client> {
-        let mut builder = Client::builder(url);
+    /// The client of this URL, or of the environment's, with these options.
+    pub(crate) fn client(options: Option<&Self>, url: Option<&str>) -> Result<Client> {
+        let mut builder = url.map_or_else(Client::builder_from_env, Client::builder);
         options.map_or(Ok(()), |options| options.each(|name, value| builder.set(name, value)))?;
         builder.build()
     }
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn redlatch_options_set(
             (shared(options, "options")?, text(name, "name")?, value)
         };
         // Refused here, where the mistake is, and not only when the options are used.
-        Client::builder("").set(name, value.map_or(OptionValue::Unset, OptionValue::Text))?;
+        Client::builder_from_env().set(name, value.map_or(OptionValue::Unset, OptionValue::Text))?;
         let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
         set.retain(|(known, _)| known != name);
         set.push((name.to_owned(), value.map(str::to_owned)));

@@ -40,7 +40,7 @@ static void urls(void)
     REFUSED(opened("redis://host:port", NULL), "redis://", "");
     REFUSED(opened("redis://\xff\xfe/", NULL), "url", "UTF-8");
     unsetenv("REDLATCH_URL");
-    REFUSED(opened(NULL, NULL), "url", "REDLATCH_URL");
+    REFUSED(opened(NULL, NULL), "no URL", "REDLATCH_URL");
     setenv("REDLATCH_URL", "nothing", 1);
     REFUSED(opened(NULL, NULL), "nothing", "redis://");
     setenv("REDLATCH_URL", saved, 1);

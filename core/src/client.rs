@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::driver::{Address, Command, DriverConfig, Handle, Registry, Servers, Shared, Sink};
+use crate::driver::{Command, DriverConfig, Handle, Manner, Registry, Servers, Shared, Sink};
 use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
@@ -28,17 +28,18 @@ use crate::wire::{Name, names};
 pub struct Client(Arc<ClientInner>);
 
 /// Makes a [`Client`] with options.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 #[must_use = "a builder does nothing before `build`"]
 pub struct ClientBuilder {
-    url: String,
+    /// None: the environment's.
+    url: Option<String>,
     options: ClientOptions,
     locks: LockOptions,
     error: Option<Error>,
 }
 
 pub(crate) struct ClientInner {
-    address: Address,
+    servers: Servers,
     options: ClientOptions,
     locks: LockOptions,
     /// The process that began to start the engine, or [`UNSTARTED`], or [`CLOSED`]. Read before any
@@ -57,7 +58,7 @@ const CLOSED: u32 = u32::MAX;
 pub(crate) struct Running {
     client: Weak<ClientInner>,
     /// What is needed to speak for the client when the last handle to it is gone.
-    parts: (Address, ClientOptions, LockOptions),
+    parts: (Servers, ClientOptions, LockOptions),
     pid: u32,
     handle: Handle,
     shared: Arc<Shared>,
@@ -78,7 +79,19 @@ impl Client {
     /// # Cancel safety
     /// Dropping the operation ends the client.
     pub fn connect(url: &str) -> Operation<Client> {
-        match Client::builder(url).build() {
+        Client::open(Client::builder(url))
+    }
+
+    /// As [`connect`](Client::connect), with the URL in the environment variable `REDLATCH_URL`.
+    ///
+    /// # Errors
+    /// `invalid_argument` when there is no such variable, and as [`connect`](Client::connect).
+    pub fn from_env() -> Operation<Client> {
+        Client::open(Client::builder_from_env())
+    }
+
+    fn open(builder: ClientBuilder) -> Operation<Client> {
+        match builder.build() {
             Ok(client) => {
                 let inner = client.0.clone();
                 Operation::new(&inner, Request::Connect, |outcome| unit(outcome).map(|()| client))
@@ -90,12 +103,12 @@ impl Client {
     /// Begins a client with options. Without [`ready`](Client::ready), a client that was built
     /// connects when it is first used.
     pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder {
-            url: url.to_owned(),
-            options: ClientOptions::new(),
-            locks: LockOptions::new(),
-            error: None,
-        }
+        ClientBuilder { url: Some(url.to_owned()), ..ClientBuilder::default() }
+    }
+
+    /// Begins a client whose URL is in the environment variable `REDLATCH_URL` when it is built.
+    pub fn builder_from_env() -> ClientBuilder {
+        ClientBuilder::default()
     }
 
     /// Waits until the server is reached; tells why it cannot be.
@@ -279,16 +292,16 @@ impl ClientBuilder {
         }
         self.options.validate()?;
         self.locks.validate()?;
-        let info = url::parse(&self.url)?;
-        let address = Address::new(info, self.options.connect_timeout, self.options.client_name.clone());
-        Ok(Client(Arc::new(ClientInner::new(address, self.options, self.locks))))
+        let place = self.url.as_deref().map_or_else(url::from_env, url::parse)?;
+        let servers = Servers::new(&place, &Manner::new(&self.options))?;
+        Ok(Client(Arc::new(ClientInner::new(servers, self.options, self.locks))))
     }
 }
 
 impl ClientInner {
-    fn new(address: Address, options: ClientOptions, locks: LockOptions) -> Self {
+    fn new(servers: Servers, options: ClientOptions, locks: LockOptions) -> Self {
         ClientInner {
-            address,
+            servers,
             options,
             locks,
             pid: AtomicU32::new(UNSTARTED),
@@ -345,13 +358,13 @@ impl Running {
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {
-            servers: Servers::Single(client.address.clone()),
+            servers: client.servers.clone(),
             engine: Config { recheck: options.recheck, outage: options.outage, seed },
             tracking: options.tracking,
         };
         Ok(Running {
             client: Arc::downgrade(client),
-            parts: (client.address.clone(), options.clone(), client.locks.clone()),
+            parts: (client.servers.clone(), options.clone(), client.locks.clone()),
             pid: std::process::id(),
             handle: Handle::start(config, shared.clone())?,
             shared,
@@ -364,8 +377,8 @@ impl Running {
     /// works, the guard gets a new handle to the same engine.
     pub(crate) fn client(self: &Arc<Self>) -> Arc<ClientInner> {
         self.client.upgrade().unwrap_or_else(|| {
-            let (address, options, locks) = self.parts.clone();
-            let inner = ClientInner::new(address, options, locks);
+            let (servers, options, locks) = self.parts.clone();
+            let inner = ClientInner::new(servers, options, locks);
             inner.pid.store(self.pid, Ordering::Release);
             let _ = inner.running.set(self.clone());
             Arc::new(inner)

@@ -1,34 +1,245 @@
-//! The address of a server, as a URL. No error text shows a user name or password.
+//! The address of a server, or of a set of servers, as a URL. No error text shows a user name or
+//! password.
 
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::{Error, Result};
 
-const FORM: &str = "redis://[user[:password]@]host[:port][/database] or unix:///path/to/socket";
+/// The variable that holds the URL when none is given.
+const VARIABLE: &str = "REDLATCH_URL";
+
+const REDIS: u16 = 6379;
+const SENTINEL: u16 = 26379;
+
+/// Where the servers are, and who we are there.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) topology: Topology,
+    /// A server that keeps locks, with the user, password and database that all of them want. What
+    /// stands here is the one server, or of several hosts the first, which may be a sentinel.
+    pub(crate) server: ConnectionInfo,
+    /// User and password on the sentinels.
+    sentinel: RedisConnectionInfo,
+    /// Every connection is encrypted, or none is.
+    tls: bool,
+}
+
+/// How the servers belong together.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Topology {
+    /// One server.
+    Single,
+    /// Sentinels that know the primary of a service.
+    Sentinel { hosts: Vec<Host>, service: String },
+    /// Some nodes of a cluster.
+    Cluster { hosts: Vec<Host> },
+}
+
+/// A host name or IP address, without brackets, and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) port: u16,
+}
+
+impl Place {
+    /// How to reach a server that keeps locks.
+    pub(crate) fn server(&self, host: &Host) -> ConnectionInfo {
+        self.server.clone().set_addr(addr(host, self.tls))
+    }
+
+    /// How to reach a sentinel.
+    pub(crate) fn sentinel(&self, host: &Host) -> ConnectionInfo {
+        self.server(host).set_redis_settings(self.sentinel.clone())
+    }
+}
+
+fn addr(host: &Host, tls: bool) -> ConnectionAddr {
+    let Host { name: host, port } = host.clone();
+    if tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}
+
+/// Reads the URL that the environment gives.
+///
+/// # Errors
+/// `invalid_argument` when there is none, and as [`parse`].
+pub(crate) fn from_env() -> Result<Place> {
+    let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) else {
+        return Err(Error::invalid(format!(
+            "no URL was given, and the environment variable {VARIABLE} has none; set it, for example to \
+             redis://localhost:6379"
+        )));
+    };
+    parse(&url).map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
+}
 
 /// Reads a URL.
 ///
 /// # Errors
-/// `invalid_argument` for anything but a Redis URL, and for what this version does not speak.
-pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
-    let shown = redacted(url);
-    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
-        "redis" | "redis+unix" | "unix" => {}
-        scheme @ ("rediss" | "redis+sentinel" | "redis+cluster") => {
-            return Err(Error::invalid(format!(
-                "{shown:?}: this version does not speak {scheme}; use redis:// or unix://"
-            )));
+/// `invalid_argument` for anything but a Redis URL.
+pub(crate) fn parse(url: &str) -> Result<Place> {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let form = match scheme {
+        "unix" | "redis+unix" => Form::Unix,
+        "redis" | "rediss" => Form::Single,
+        "redis+sentinel" | "rediss+sentinel" => Form::Sentinel,
+        "redis+cluster" | "rediss+cluster" => Form::Cluster,
+        _ => {
+            let shown = redacted(url);
+            return Err(Error::invalid(format!("{shown:?} is no Redis URL; write {}", Form::Single.text())));
         }
-        _ => return Err(Error::invalid(format!("{shown:?} is no Redis URL; write {FORM}"))),
-    }
-    // The parser's own errors may repeat parts of the URL.
-    let info = url.into_connection_info().ok().filter(|info| info.redis_settings().db() >= 0);
-    info.ok_or_else(|| {
+    };
+    let place = match form {
+        Form::Unix => unix(url),
+        form => read(form, scheme.starts_with("rediss"), rest),
+    };
+    place.ok_or_else(|| {
         Error::invalid(format!(
-            "the URL {shown:?} cannot be read; write {FORM}, with special characters of user name and \
-             password percent-encoded"
+            "the URL {:?} cannot be read; write {}, with special characters of user name and password \
+             percent-encoded",
+            redacted(url),
+            form.text()
         ))
     })
+}
+
+/// What can stand behind a scheme.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Unix,
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+impl Form {
+    /// For people.
+    fn text(self) -> &'static str {
+        match self {
+            Form::Unix | Form::Single => {
+                "redis://[user[:password]@]host[:port][/database] (rediss:// for TLS) or unix:///path/to/socket"
+            }
+            Form::Sentinel => {
+                "redis+sentinel://[user[:password]@]host[:port],.../service[/database] (rediss+sentinel:// \
+                 for TLS), with ?sentinel_user=...&sentinel_password=... where sentinels ask for them"
+            }
+            Form::Cluster => "redis+cluster://[user[:password]@]host[:port],... (rediss+cluster:// for TLS)",
+        }
+    }
+}
+
+fn unix(url: &str) -> Option<Place> {
+    // The parser's own errors may repeat parts of the URL.
+    let server = url.into_connection_info().ok().filter(|info| info.redis_settings().db() >= 0)?;
+    Some(Place { topology: Topology::Single, server, sentinel: RedisConnectionInfo::default(), tls: false })
+}
+
+/// Reads what stands behind `scheme://`.
+fn read(form: Form, tls: bool, rest: &str) -> Option<Place> {
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    // An `@` further on belongs to a password that is not encoded, and so does what would be the
+    // host. A fragment means nothing, `#insecure` least of all.
+    if [path, query].iter().any(|part| part.contains('@')) || rest.contains('#') || query.contains('#') {
+        return None;
+    }
+    let hosts = hosts.split(',').map(|text| host(text, form)).collect::<Option<Vec<Host>>>()?;
+    let (service, database) = match form {
+        Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
+        _ => ("", path),
+    };
+    let server = addr(hosts.first()?, tls).into_connection_info().ok()?;
+    let topology = match form {
+        Form::Sentinel if is_service(service) => Topology::Sentinel { hosts, service: service.to_owned() },
+        Form::Cluster => Topology::Cluster { hosts },
+        Form::Single if hosts.len() == 1 => Topology::Single,
+        _ => return None,
+    };
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let server = server.set_redis_settings(settings(user, password)?.set_db(number(database)?));
+    let sentinel = if form == Form::Sentinel { sentinel_settings(query)? } else { none(query)? };
+    Some(Place { topology, server, sentinel, tls })
+}
+
+/// Only sentinels take something behind a question mark.
+fn none(query: &str) -> Option<RedisConnectionInfo> {
+    query.is_empty().then(RedisConnectionInfo::default)
+}
+
+fn host(text: &str, form: Form) -> Option<Host> {
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            address.parse::<std::net::Ipv6Addr>().ok()?;
+            (address, port)
+        }
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let port = match port.strip_prefix(':') {
+        None if !port.is_empty() => return None,
+        None | Some("") if form == Form::Sentinel => SENTINEL,
+        None | Some("") => REDIS,
+        Some(port) => port.parse().ok().filter(|port| *port > 0)?,
+    };
+    let is_name =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
+    is_name.then(|| Host { name: name.to_owned(), port })
+}
+
+/// The name of a service, made of what Sentinel allows.
+fn is_service(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+}
+
+/// The number of a database; none is the first.
+fn number(text: &str) -> Option<i64> {
+    match text.strip_suffix('/').unwrap_or(text) {
+        "" => Some(0),
+        digits => digits.parse::<u32>().ok().map(i64::from),
+    }
+}
+
+fn settings(user: &str, password: &str) -> Option<RedisConnectionInfo> {
+    let mut settings = RedisConnectionInfo::default();
+    if !user.is_empty() {
+        settings = settings.set_username(decoded(user)?);
+    }
+    if !password.is_empty() {
+        settings = settings.set_password(decoded(password)?);
+    }
+    Some(settings)
+}
+
+fn sentinel_settings(query: &str) -> Option<RedisConnectionInfo> {
+    let (mut user, mut password) = ("", "");
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=')? {
+            ("sentinel_user", value) => user = value,
+            ("sentinel_password", value) => password = value,
+            _ => return None,
+        }
+    }
+    settings(user, password)
+}
+
+/// Takes percent-encoding away.
+fn decoded(text: &str) -> Option<String> {
+    let mut pieces = text.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        let (code, plain) = piece.split_at_checked(2)?;
+        if !code.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend_from_slice(plain.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// What of the URL can be shown: the scheme, and the address when it surely is one.
@@ -42,21 +253,29 @@ fn redacted(url: &str) -> String {
         return format!("{scheme}{hidden}***");
     }
     let place = place.split(['?', '#']).next().unwrap_or_default();
-    match place.split_once(':') {
+    let (hosts, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    let mut end = 0;
+    for host in hosts.split(',') {
         // Without an `@`, what stands where the port should be may be a password.
-        Some((host, port)) if !is_port(port) && !is_ipv6(place) => format!("{scheme}{hidden}{host}:***"),
-        _ => format!("{scheme}{hidden}{place}"),
+        if let Some((name, port)) = host.split_once(':')
+            && !is_digits(port)
+            && !is_ipv6(host)
+        {
+            return format!("{scheme}{hidden}{}{name}:***", &hosts[..end]);
+        }
+        end += host.len() + 1;
     }
+    format!("{scheme}{hidden}{hosts}{path}")
 }
 
-fn is_port(text: &str) -> bool {
-    text.split('/').next().is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn is_ipv6(place: &str) -> bool {
-    let address = place.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-    address.is_some_and(|(address, rest)| {
-        address.parse::<std::net::Ipv6Addr>().is_ok() && is_port(rest.trim_start_matches(':'))
+fn is_ipv6(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    address.is_some_and(|(address, port)| {
+        address.parse::<std::net::Ipv6Addr>().is_ok() && is_digits(port.strip_prefix(':').unwrap_or(port))
     })
 }
 
@@ -71,20 +290,76 @@ mod tests {
         error.message().to_owned()
     }
 
+    fn read(url: &str) -> Place {
+        parse(url).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn host(name: &str, port: u16) -> Host {
+        Host { name: name.to_owned(), port }
+    }
+
+    /// Address, user, password, database.
+    fn told(info: &ConnectionInfo) -> (String, Option<&str>, Option<&str>, i64) {
+        let settings = info.redis_settings();
+        (info.addr().to_string(), settings.username(), settings.password(), settings.db())
+    }
+
+    fn is_encrypted(info: &ConnectionInfo) -> bool {
+        match info.addr() {
+            ConnectionAddr::TcpTls { insecure, .. } => {
+                assert!(!insecure);
+                true
+            }
+            _ => false,
+        }
+    }
+
     #[test]
     fn what_a_url_says() {
-        let info = parse("redis://app:s%40cret@db.example:6380/3").expect("a URL");
-        assert_eq!(info.addr().to_string(), "db.example:6380");
-        let settings = info.redis_settings();
-        assert_eq!(
-            (settings.username(), settings.password(), settings.db()),
-            (Some("app"), Some("s@cret"), 3)
-        );
-        for good in
-            ["redis://localhost", "redis://:pw@[::1]:6379/", "unix:///tmp/s", "redis+unix:///tmp/s?db=2"]
-        {
-            assert!(parse(good).is_ok(), "{good}");
+        for (url, expected) in [
+            ("redis://app:s%40cret@db.example:6380/3", ("db.example:6380", Some("app"), Some("s@cret"), 3)),
+            ("redis://localhost", ("localhost:6379", None, None, 0)),
+            ("redis://:pw:%3A@[::1]/", ("::1:6379", None, Some("pw::"), 0)),
+            ("redis://%C3%BC@h:/0", ("h:6379", Some("ü"), None, 0)),
+            ("unix:///tmp/s", ("/tmp/s", None, None, 0)),
+            ("redis+unix:///tmp/s?db=2&user=u&pass=p", ("/tmp/s", Some("u"), Some("p"), 2)),
+        ] {
+            let place = read(url);
+            assert_eq!(place.topology, Topology::Single, "{url}");
+            let (addr, user, password, db) = told(&place.server);
+            assert_eq!((&*addr, user, password, db), expected, "{url}");
+            assert!(!is_encrypted(&place.server), "{url}");
         }
+        assert!(is_encrypted(&read("rediss://h").server));
+    }
+
+    #[test]
+    fn what_a_url_of_sentinels_says() {
+        let place = read(
+            "redis+sentinel://app:p%2Fw@a,b:1,[::1]/the-main/2?sentinel_user=s&sentinel_password=%26%40+x",
+        );
+        let hosts = vec![host("a", 26379), host("b", 1), host("::1", 26379)];
+        assert_eq!(place.topology, Topology::Sentinel { hosts, service: "the-main".to_owned() });
+        let server = place.server(&host("10.0.0.1", 7));
+        assert_eq!(told(&server), ("10.0.0.1:7".to_owned(), Some("app"), Some("p/w"), 2));
+        let sentinel = place.sentinel(&host("a", 26379));
+        assert_eq!(told(&sentinel), ("a:26379".to_owned(), Some("s"), Some("&@+x"), 0));
+        assert!(!is_encrypted(&server) && !is_encrypted(&sentinel));
+
+        let place = read("rediss+sentinel://:p@a/main");
+        assert!(is_encrypted(&place.server(&host("h", 1))) && is_encrypted(&place.sentinel(&host("h", 1))));
+        // What the servers ask for is not shown to the sentinels.
+        assert_eq!(told(&place.sentinel(&host("h", 1))), ("h:1".to_owned(), None, None, 0));
+    }
+
+    #[test]
+    fn what_a_url_of_a_cluster_says() {
+        let place = read("rediss+cluster://:pw@a,b:7000");
+        assert_eq!(place.topology, Topology::Cluster { hosts: vec![host("a", 6379), host("b", 7000)] });
+        let server = place.server(&host("c", 1));
+        assert!(is_encrypted(&server));
+        assert_eq!(told(&server), ("c:1".to_owned(), None, Some("pw"), 0));
+        assert!(!is_encrypted(&read("redis+cluster://a").server(&host("c", 1))));
     }
 
     #[test]
@@ -96,16 +371,33 @@ mod tests {
             "redis://:geheim@[::1",
             "geheim@h",
             "u:geheim@h:6379",
-            "rediss://:geheim@h",
-            "redis+sentinel://:geheim@h/main",
+            "rediss://:geheim@h#insecure",
             "redis://h/x?password=geheim",
             "redis://h/-1#geheim",
             "redis://u:ge?heim@h:x",
+            "redis://u:ge?heim@h",
+            "redis://u:12/geheim@h",
+            "redis://u:12?geheim@h",
             "redis://u:x#geheim@h:x",
             "redis://:geheim",
             "redis://u:geheim",
             "redis://u:x:geheim",
             "redis://u:a/geheim@h",
+            "redis://u:geheim%@h",
+            "redis://u:geheim%zz@h",
+            "redis://u:geheim%ff@h",
+            "redis://u:geheim@a,b",
+            "redis+sentinel://:geheim@h",
+            "redis+sentinel://:geheim@h/",
+            "redis+sentinel://:geheim@h/main/x",
+            "redis+sentinel://:geheim@/main",
+            "redis+sentinel://:geheim@a,,b/main",
+            "redis+sentinel://u:12/geheim@h/main",
+            "redis+sentinel://a,u:geheim,b/main",
+            "redis+sentinel://h/main?password=geheim",
+            "redis+sentinel://h/main?sentinel_password=geheim@",
+            "redis+cluster://u:geheim,heim",
+            "redis+cluster://:geheim@h/1/2",
             "foo:///tmp/s?pass=x@geheim",
         ] {
             let text = refused(bad);
@@ -117,12 +409,13 @@ mod tests {
     fn a_bad_url_is_shown_as_far_as_it_helps() {
         assert!(refused("").contains("\"\" is no Redis URL"));
         assert!(refused("localhost:6379").contains("\"localhost:6379\" is no Redis URL"));
-        assert!(
-            refused("rediss://me:pw@db:6380/1")
-                .contains("\"rediss://***@db:6380/1\": this version does not speak")
-        );
         assert!(refused("redis://db/one").contains("\"redis://db/one\" cannot be read"));
         assert!(refused("redis://[::1]:6379/x").contains("redis://[::1]:6379/x"));
         assert!(refused("redis://").contains("cannot be read; write redis://[user"));
+        assert!(
+            refused("rediss+sentinel://me:pw@a:1,[::1]:2/")
+                .contains("\"rediss+sentinel://***@a:1,[::1]:2/\" cannot be read; write redis+sentinel://")
+        );
+        assert!(refused("redis+cluster://a:1,b:x,c").contains("\"redis+cluster://a:1,b:***\" cannot"));
     }
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -66,10 +65,6 @@ class BaseClient:
     """A client, whoever waits for it."""
 
     def __init__(self, url: str | None, options: dict[str, Any]) -> None:
-        if url is None:
-            url = os.environ.get("REDLATCH_URL")
-        if url is None:
-            raise InvalidArgumentError("invalid_argument: no URL; give one, or set REDLATCH_URL")
         self._core = _redlatch.Client(url, options)
         self._started = False
 

@@ -15,6 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::server_clock::ServerClock;
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::ClientOptions;
 use crate::wire;
 
 /// The first and the longest pause between two attempts to connect.
@@ -33,9 +34,22 @@ const WRITE: usize = 1 << 16;
 #[derive(Clone)]
 pub(crate) struct Address {
     info: ConnectionInfo,
+    manner: Manner,
+}
+
+/// How to connect, to whichever server.
+#[derive(Clone)]
+pub(crate) struct Manner {
+    /// For one attempt, set-up included.
     timeout: Duration,
     /// Shown by CLIENT LIST.
     client_name: String,
+}
+
+impl Manner {
+    pub(crate) fn new(options: &ClientOptions) -> Self {
+        Manner { timeout: options.connect_timeout, client_name: options.client_name.clone() }
+    }
 }
 
 /// A connection for commands, set up.
@@ -51,19 +65,19 @@ pub(super) struct Connected {
 }
 
 impl Address {
-    pub(crate) fn new(info: ConnectionInfo, timeout: Duration, client_name: String) -> Self {
+    pub(crate) fn new(info: ConnectionInfo, manner: Manner) -> Self {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(TcpKeepalive::new().with_time(KEEP_ALIVE))
             .set_user_timeout(USER_TIMEOUT);
         // `CLIENT SETINFO` would have to be allowed in every ACL; the name says who we are.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        Address { info: info.set_tcp_settings(tcp).set_redis_settings(settings), timeout, client_name }
+        Address { info: info.set_tcp_settings(tcp).set_redis_settings(settings), manner }
     }
 
     /// How long one attempt to connect may take, set-up included.
     pub(super) fn timeout(&self) -> Duration {
-        self.timeout
+        self.manner.timeout
     }
 
     fn client(&self, protocol: ProtocolVersion) -> RedisResult<Client> {
@@ -87,7 +101,7 @@ impl Address {
             }
         };
         // A name that is refused harms nobody; an error of the connection shows in the time as well.
-        let name = ["CLIENT", "SETNAME", &self.client_name];
+        let name = ["CLIENT", "SETNAME", &self.manner.client_name];
         let (_, untracked, time) = join3(ask(&connection, &name), track, ask(&connection, &["TIME"])).await;
         let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
         let (seconds, micros) = time.map_err(|error| self.explain(&error))?;
@@ -187,7 +201,7 @@ impl Address {
         let text = format!(
             "no answer from {} within {:?}; is a Redis server running there, and not overloaded?",
             self.info.addr(),
-            self.timeout
+            self.manner.timeout
         );
         Error::new(ErrorKind::Unavailable, text)
     }

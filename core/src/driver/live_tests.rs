@@ -20,6 +20,7 @@ use crate::engine::{Config, Lease, Outcome, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
 use crate::moment::Moment;
+use crate::options::ClientOptions;
 use crate::support::Server;
 use crate::wire::{Fencing, Form, Kind, Op, Reply, names};
 
@@ -33,7 +34,8 @@ fn name(text: &str) -> Name {
 }
 
 fn address(url: &str) -> Address {
-    Address::new(url.into_connection_info().unwrap(), LIMIT, "redlatch-test".to_owned())
+    let options = ClientOptions::new().connect_timeout(LIMIT).client_name("redlatch-test");
+    Address::new(url.into_connection_info().unwrap(), Manner::new(&options))
 }
 
 fn inspect(text: &str) -> Op {

@@ -23,6 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
+use redis::ConnectionInfo;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::engine::{self, Done, Input, Request, RequestId};
@@ -30,9 +31,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Ring};
 use crate::hold::HoldCell;
 use crate::owner::Key;
+use crate::url::{Place, Topology};
 use crate::wire::Name;
 
-pub(crate) use connect::Address;
+pub(crate) use connect::{Address, Manner};
 use run::Driver;
 
 /// Takes the answer to a request. Called exactly once, on the engine's thread; must not block.
@@ -50,13 +52,37 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub(crate) enum Servers {
     Single(Address),
-    #[expect(dead_code, reason = "no URL of sentinels is read yet")]
     /// `server`: how to log in at whichever server the sentinels name.
     Sentinel {
         sentinels: Vec<Address>,
         service: String,
         server: Address,
     },
+}
+
+impl Servers {
+    /// # Errors
+    /// `invalid_argument` for what this version does not speak.
+    pub(crate) fn new(place: &Place, manner: &Manner) -> Result<Servers> {
+        let address = |info: ConnectionInfo| Address::new(info, manner.clone());
+        let servers = match &place.topology {
+            Topology::Single => Servers::Single(address(place.server.clone())),
+            Topology::Sentinel { hosts, service } => Servers::Sentinel {
+                sentinels: hosts.iter().map(|host| address(place.sentinel(host))).collect(),
+                service: service.clone(),
+                server: address(place.server.clone()),
+            },
+            Topology::Cluster { .. } => {
+                return Err(Error::invalid(
+                    "this version does not speak to clusters; use redis:// or unix://",
+                ));
+            }
+        };
+        if !place.server.addr().is_supported() {
+            return Err(Error::invalid("this version does not speak TLS; use redis:// or unix://"));
+        }
+        Ok(servers)
+    }
 }
 
 /// What a driver needs to start.
