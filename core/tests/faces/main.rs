@@ -6,6 +6,7 @@ mod support;
 
 mod clients;
 mod input;
+mod kinds;
 mod locking;
 mod losing;
 mod ways_to_wait;

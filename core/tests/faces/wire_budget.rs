@@ -7,10 +7,10 @@ use super::{LIMIT, World, eventually, ms, soon};
 use crate::support::Server;
 
 /// Sees every command that clients send; what scripts do inside is not counted.
-struct Monitor(BufReader<TcpStream>);
+pub(super) struct Monitor(BufReader<TcpStream>);
 
 impl Monitor {
-    fn new(server: &Server) -> Monitor {
+    pub(super) fn new(server: &Server) -> Monitor {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
@@ -26,7 +26,7 @@ impl Monitor {
     }
 
     /// The commands up to a mark that the looking connection of `world` sets now.
-    fn until_now(&mut self, world: &mut World) -> Vec<String> {
+    pub(super) fn until_now(&mut self, world: &mut World) -> Vec<String> {
         world.command::<String>(&["ECHO", "mark"]);
         let mut seen = Vec::new();
         loop {

@@ -4,6 +4,7 @@
 mod cancelling;
 mod closing;
 mod holding;
+mod kinds;
 mod linking;
 mod losing;
 mod renewing;
