@@ -14,6 +14,9 @@ export type Kind =
   | 'article'
   | 'adaptive'
 
+/** How releases are published in a cluster, and listened to; docs/options.md tells when to choose which. */
+export type ClusterPubsub = 'auto' | 'sharded' | 'classic' | 'both'
+
 /** Options of a lock; a client takes them as defaults for its locks. `null` means the default. */
 export interface LockDefaults {
   /** The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one. Default: reentrant. */
@@ -49,6 +52,10 @@ export interface ClientOptions extends LockDefaults {
   exitLimit?: Time | null
   /** Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds. Default: true. */
   tracking?: boolean | null
+  /**
+   * Releases in a cluster: told by shard where nodes can (auto), always or never; both for mixed fleets. Default: auto.
+   */
+  clusterPubsub?: ClusterPubsub | null
   /** The name of the connections in CLIENT LIST. Default: `redlatch`. */
   clientName?: string | null
   /** How many events are kept until the event loop takes them; 0 keeps none. Default: 1024. */

@@ -23,13 +23,14 @@ const union = (name) => named(name).type.types.map((type) => type.literal.text)
 
 test('the options are those of the table, with their types', () => {
   const types = { Duration: 'Time | null', Flag: 'boolean | null', Count: 'number | null', Word: 'string | null' }
-  Object.assign(types, { Text: 'string | null', Choice: 'Kind | null' })
+  types.Text = 'string | null'
+  const typeOf = (name, type) => types[type] ?? `${name[0].toUpperCase()}${camel(name).slice(1)} | null`
   const table = (scope) =>
     Object.fromEntries(
       native
         .options()
         .filter((option) => option.scope === scope)
-        .map(({ name, type }) => [camel(name), types[type.split(/[ (]/)[0]]]),
+        .map(({ name, type }) => [camel(name), typeOf(name, type.split(/[ (]/)[0])]),
     )
   const { signal, key, hold, context, ...attempt } = members('TryOptions')
   assert.ok(signal && key && hold && context)
@@ -38,9 +39,11 @@ test('the options are those of the table, with their types', () => {
   assert.deepEqual(members('ClientOptions'), table('client'))
 })
 
-test('the kinds of locks are those of the table', () => {
-  const { type } = native.options().find(({ name }) => name === 'kind')
-  assert.deepEqual(union('Kind'), JSON.parse(type.slice('Choice('.length, -1)))
+test('the words of options are those of the table', () => {
+  for (const [union_, option] of [['Kind', 'kind'], ['ClusterPubsub', 'cluster_pubsub']]) {
+    const { type } = native.options().find(({ name }) => name === option)
+    assert.deepEqual(union(union_), JSON.parse(type.slice('Choice('.length, -1)))
+  }
 })
 
 test('the errors are those of the table', () => {

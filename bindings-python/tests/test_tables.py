@@ -74,6 +74,16 @@ def test_the_kinds_of_locks_are_those_of_the_table() -> None:
         redlatch.Client().lock("a", kind=kind)
 
 
+def test_the_words_for_pubsub_in_a_cluster_are_those_of_the_table() -> None:
+    words = get_args(_options.ClusterPubsub)
+    with pytest.raises(redlatch.InvalidArgumentError) as caught:
+        redlatch.Client(cluster_pubsub="none")  # type: ignore[arg-type]
+    *first, last = words
+    assert str(caught.value).endswith(f"give it {', '.join(first)} or {last}")
+    for word in words:
+        redlatch.Client(cluster_pubsub=word)
+
+
 def written(options: type) -> set[tuple[str, str]]:
     hints = get_type_hints(options)
     return {(name, type_name(hint.__args__[0])) for name, hint in hints.items()}

@@ -361,6 +361,7 @@ impl Running {
             servers: client.servers.clone(),
             engine: Config { recheck: options.recheck, outage: options.outage, seed },
             tracking: options.tracking,
+            pubsub: options.cluster_pubsub,
         };
         Ok(Running {
             client: Arc::downgrade(client),

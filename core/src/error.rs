@@ -151,7 +151,7 @@ impl ErrorKind {
                 "Check the replicas. Kept for servers with replicas; this version never returns it."
             }
             ErrorKind::NameNotClusterable => {
-                "Use a name without `{`, or with one `{tag}`. Kept for clusters; this version never returns it."
+                "Use a name without braces, or with one `{tag}` that is not empty."
             }
             ErrorKind::Internal => "Report it, with the message and what led to it.",
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::engine::{Lease, Terms};
 use crate::error::{Error, Result};
 use crate::owner::Key;
-use crate::wire::{Fencing, Kind};
+use crate::wire::{Fencing, Kind, Publish};
 
 pub use value::OptionValue;
 use value::{Stored, likeness};
@@ -208,6 +208,8 @@ options! {
             "The same, when the program ends without closing (Python); 0 leaves what is held to its lease.";
         tracking(bool): bool = true, "true", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
+        cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", Type::Choice(&ClusterPubsub::ALL),
+            "Releases in a cluster: told by shard where nodes can (auto), always or never; both for mixed fleets.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 },
             "The name of the connections in CLIENT LIST.";
         events(usize): usize = 1024, "1024", Type::Count { most: 1_000_000 },
@@ -234,6 +236,51 @@ options! {
             "Keep the counter of the tokens for ever, instead of 25 hours after its last use. Implies `fencing`.";
         max_hold(Duration): Option<Duration> = None, "none", time(ms(100), YEAR),
             "The longest time a hold may last, renewed or not.";
+    }
+}
+
+/// How releases are published in a cluster, and listened to. Every program that uses a lock has to
+/// listen where the others publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ClusterPubsub {
+    /// By shard at nodes that can (Redis 7 and newer), else to all nodes: as Redisson does.
+    #[default]
+    Auto,
+    /// By shard.
+    Sharded,
+    /// To all nodes.
+    Classic,
+    /// Both ways, for fleets in which some programs listen here and some there.
+    Both,
+}
+
+impl ClusterPubsub {
+    /// The words for it, in the order of the variants.
+    pub(crate) const ALL: [&'static str; 4] = ["auto", "sharded", "classic", "both"];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ClusterPubsub::Auto => "auto",
+            ClusterPubsub::Sharded => "sharded",
+            ClusterPubsub::Classic => "classic",
+            ClusterPubsub::Both => "both",
+        }
+    }
+
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        let all = [ClusterPubsub::Auto, ClusterPubsub::Sharded, ClusterPubsub::Classic, ClusterPubsub::Both];
+        all.into_iter().find(|value| value.name() == text)
+    }
+
+    /// What to do at a node that can publish by shard, or cannot.
+    pub(crate) fn publish(self, sharded: bool) -> Publish {
+        match self {
+            ClusterPubsub::Auto if sharded => Publish::Sharded,
+            ClusterPubsub::Auto | ClusterPubsub::Classic => Publish::Classic,
+            ClusterPubsub::Sharded => Publish::Sharded,
+            ClusterPubsub::Both => Publish::Both,
+        }
     }
 }
 

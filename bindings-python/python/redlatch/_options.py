@@ -12,6 +12,8 @@ Kind = Literal[
     "reentrant", "simple", "redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive"
 ]
 
+ClusterPubsub = Literal["auto", "sharded", "classic", "both"]
+
 
 class LockOptions(TypedDict, total=False):
     """Options of a lock."""
@@ -34,6 +36,7 @@ class ClientOptions(LockOptions, total=False):
     close_limit: float | None
     exit_limit: float | None
     tracking: bool | None
+    cluster_pubsub: ClusterPubsub | None
     client_name: str | None
     events: int | None
     debug_events: bool | None

@@ -13,6 +13,7 @@ use redis::{
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::server_clock::ServerClock;
+use super::slotmap::{self, Range};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::ClientOptions;
@@ -60,6 +61,8 @@ pub(super) struct Connected {
     /// What the server says unasked; a server that speaks RESP2 only says nothing.
     pub(super) pushes: Option<UnboundedReceiver<PushInfo>>,
     pub(super) clock: ServerClock,
+    /// It has the messages of shards.
+    pub(super) sharded: bool,
     /// Why the server does not tell when keys are changed, if it was to and does not.
     pub(super) untracked: Option<String>,
 }
@@ -106,7 +109,7 @@ impl Address {
         let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
         let (seconds, micros) = time.map_err(|error| self.explain(&error))?;
         let clock = ServerClock::new(seconds * 1000 + micros / 1000, clock::now());
-        Ok(Connected { address: self, connection, pushes, clock, untracked })
+        Ok(Connected { address: self, connection, pushes, clock, sharded: false, untracked })
     }
 
     /// The same way to connect to another server.
@@ -124,6 +127,52 @@ impl Address {
 
     pub(super) fn is_same(&self, other: &Address) -> bool {
         self.info.addr() == other.info.addr()
+    }
+
+    /// Connects for commands to a node of a cluster.
+    pub(super) async fn node(self, tracking: bool) -> Result<Connected> {
+        let mut connected = self.commands(tracking).await?;
+        // As Redisson finds out. Only servers before Redis 7 do not know the question.
+        let answer = ask(&connected.connection, &["PUBSUB", "SHARDNUMSUB"]).await;
+        connected.sharded = answer.err().is_none_or(|error| error.code() == Some("NOPERM"));
+        Ok(connected)
+    }
+
+    /// Connects for the messages of a shard, with RESP3, which every server that has them speaks.
+    pub(super) async fn shard(self) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
+        let opened = self.open().await.map_err(|error| self.explain(&error))?;
+        match opened {
+            (connection, Some(pushes)) => Ok((connection, pushes)),
+            (_, None) => Err(self.broken("for pub/sub speaks RESP2 only")),
+        }
+    }
+
+    /// Asks a node of a cluster who has which slots, on a connection of its own.
+    pub(super) async fn ask_for_slots(self) -> Result<Vec<Range>> {
+        let connection = self.plain().await.map_err(|error| self.explain(&error))?;
+        self.ask_for_slots_on(connection).await
+    }
+
+    /// The same on a connection that is there.
+    pub(super) async fn ask_for_slots_on(self, connection: MultiplexedConnection) -> Result<Vec<Range>> {
+        let answer = ask(&connection, &["CLUSTER", "SLOTS"]).await.map_err(|error| self.explain(&error))?;
+        let here = self.host().unwrap_or_default();
+        let mut ranges = slotmap::ranges(answer);
+        for range in &mut ranges {
+            range.host.get_or_insert_with(|| here.clone());
+        }
+        if ranges.is_empty() {
+            let text = format!("{} knows no node of a cluster that has slots", self.info.addr());
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+        Ok(ranges)
+    }
+
+    pub(super) fn host(&self) -> Option<String> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host.clone()),
+            _ => None,
+        }
     }
 
     /// Connects for commands to a server that has to be a primary.

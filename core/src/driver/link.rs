@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::join;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, ServerError, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -15,12 +16,14 @@ use super::connect::{Address, Backoff, Connected};
 use super::replies::Replies;
 use super::sentinel::Sentinels;
 use super::server_clock::ServerClock;
+use super::slotmap::{Elsewhere, elsewhere};
 use crate::clock;
-use crate::engine::{CallId, Input, LinkId, Outcome};
+use crate::engine::{CallId, Input, LinkId, NOWHERE, Outcome};
 use crate::error::{Error, Result};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
-use crate::wire::{self, Name, Op};
+use crate::options::ClusterPubsub;
+use crate::wire::{self, Name, Op, Publish};
 
 /// A connection is not given up before it was silent for this long.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -30,6 +33,8 @@ const SILENCE: Duration = Duration::from_millis(500);
 pub(super) enum Target {
     /// This server.
     Server(Address),
+    /// This node of a cluster, which may say that another one serves a name.
+    Node(Address),
     /// Whoever is the primary.
     Primary(Rc<Sentinels>),
 }
@@ -38,23 +43,53 @@ impl Target {
     async fn connect(self, tracking: bool) -> Result<Connected> {
         match self {
             Target::Server(address) => address.commands(tracking).await,
+            Target::Node(address) => address.node(tracking).await,
             Target::Primary(sentinels) => sentinels.connect(tracking).await,
         }
     }
 
     fn late(&self) -> Error {
         match self {
-            Target::Server(address) => address.late(),
+            Target::Server(address) | Target::Node(address) => address.late(),
             Target::Primary(sentinels) => sentinels.late(),
         }
     }
 
     fn timeout(&self) -> Duration {
         match self {
-            Target::Server(address) => address.timeout(),
+            Target::Server(address) | Target::Node(address) => address.timeout(),
             Target::Primary(sentinels) => sentinels.server().timeout(),
         }
     }
+}
+
+/// What all links of a client have in common.
+#[derive(Clone)]
+pub(super) struct Manner {
+    pub(super) tracking: bool,
+    pub(super) uuid: String,
+    pub(super) pubsub: ClusterPubsub,
+}
+
+/// A call to be sent.
+pub(super) struct Sending {
+    pub(super) call: CallId,
+    pub(super) op: Op,
+    pub(super) limit: Duration,
+    /// How often it was sent elsewhere.
+    pub(super) hops: u8,
+    /// The node is to serve it although the slot is only on its way there.
+    pub(super) asking: bool,
+}
+
+/// A node says that another one serves a name; it has done nothing.
+pub(super) struct Redirect {
+    pub(super) from: LinkId,
+    pub(super) to: Elsewhere,
+    /// Only for this once: the slot is on its way.
+    pub(super) asking: bool,
+    /// The call and when its time is over, if that is not over yet.
+    pub(super) call: Option<(Sending, Moment)>,
 }
 
 /// Keeps one connection to the server and sends calls on it.
@@ -65,8 +100,7 @@ pub(super) struct Link {
     /// What the engine calls it.
     id: LinkId,
     target: Target,
-    tracking: bool,
-    uuid: String,
+    manner: Manner,
     backoff: Backoff,
     state: State,
     /// Why the server does not track, once that was told.
@@ -97,25 +131,39 @@ impl From<String> for Broken {
 
 impl Link {
     /// Begins to connect at the first [`poll`](Link::poll).
-    pub(super) fn new(id: LinkId, target: Target, tracking: bool, uuid: String) -> Self {
+    pub(super) fn new(id: LinkId, target: Target, manner: Manner) -> Self {
         let state = State::Resting { until: Moment::default() };
-        let mut link =
-            Link { id, target, tracking, uuid, backoff: Backoff::default(), state, untracked: None };
+        let mut link = Link { id, target, manner, backoff: Backoff::default(), state, untracked: None };
         link.rest();
         link
     }
 
     /// Sends a call, or says at once that it cannot be sent.
-    pub(super) fn send(&mut self, now: Moment, call: CallId, op: Op, limit: Duration, news: &mut News) {
+    pub(super) fn send(&mut self, now: Moment, sending: Sending, news: &mut News) {
         match &mut self.state {
-            State::Up(live) => live.send(now, &self.uuid, call, op, limit),
-            _ => news.tell(Input::Outcome { call, outcome: Outcome::NotSent }),
+            State::Up(live) => live.send(now, &self.manner.uuid, sending),
+            _ => news.tell(Input::Outcome { call: sending.call, outcome: Outcome::NotSent }),
         }
+    }
+
+    /// How releases are published at this server, while that is known.
+    pub(super) fn publishes(&self) -> Option<Publish> {
+        if let State::Up(live) = &self.state { Some(live.publish) } else { None }
+    }
+
+    /// A way to ask the server something else.
+    pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
+        if let State::Up(live) = &self.state { Some(live.connection.clone()) } else { None }
     }
 
     /// Whether the connection is up and nothing is under way on it.
     pub(super) fn is_idle(&self) -> bool {
         matches!(&self.state, State::Up(live) if live.replies.is_empty())
+    }
+
+    /// Whether something is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(&self.state, State::Up(live) if !live.replies.is_empty())
     }
 
     /// The server that the connection leads to, while it is up.
@@ -175,7 +223,7 @@ impl Link {
     }
 
     fn connect(&mut self, now: Moment) {
-        let attempt = Box::pin(self.target.clone().connect(self.tracking));
+        let attempt = Box::pin(self.target.clone().connect(self.manner.tracking));
         self.state = State::Connecting { attempt, deadline: now.after(self.target.timeout()) };
     }
 
@@ -188,7 +236,7 @@ impl Link {
             news.events.push(Event { kind: "untracked", level: Level::Debug, lock: None, text });
         }
         self.untracked.clone_from(&connected.untracked);
-        self.state = State::Up(Box::new(Live::new(connected)));
+        self.state = State::Up(Box::new(Live::new(self.id, &self.manner, connected)));
         news.connects += 1;
         news.tell(Input::Up(self.id));
     }
@@ -228,7 +276,9 @@ impl Link {
 
 /// A connection that is up.
 struct Live {
+    id: LinkId,
     address: Address,
+    publish: Publish,
     connection: MultiplexedConnection,
     pushes: Option<UnboundedReceiver<PushInfo>>,
     clock: ServerClock,
@@ -242,11 +292,9 @@ struct Live {
 
 /// A call under way.
 struct Waiting {
-    call: CallId,
-    op: Op,
+    sending: Sending,
     script: wire::Call,
     sent: Moment,
-    limit: Duration,
     /// The engine has its outcome. The reply is still waited for: it shows that the server lives.
     told: bool,
     /// It was sent with the text of the script.
@@ -255,16 +303,18 @@ struct Waiting {
 
 impl Waiting {
     fn deadline(&self) -> Moment {
-        self.sent.after(self.limit)
+        self.sent.after(self.sending.limit)
     }
 }
 
 impl Live {
-    fn new(connected: Connected) -> Self {
-        let Connected { address, connection, pushes, clock, .. } = connected;
+    fn new(id: LinkId, manner: &Manner, connected: Connected) -> Self {
+        let Connected { address, connection, pushes, clock, sharded, .. } = connected;
         let now = clock::now();
         Live {
+            id,
             address,
+            publish: manner.pubsub.publish(sharded),
             connection,
             pushes,
             clock,
@@ -275,11 +325,11 @@ impl Live {
         }
     }
 
-    fn send(&mut self, now: Moment, uuid: &str, call: CallId, op: Op, limit: Duration) {
-        let not_after = self.clock.least(now).saturating_add(millis(limit));
-        let script = wire::Call::new(&op, uuid, not_after);
-        let request = request(&self.connection, script.evalsha());
-        let waiting = Waiting { call, op, script, sent: now, limit, told: false, full: false };
+    fn send(&mut self, now: Moment, uuid: &str, sending: Sending) {
+        let not_after = self.clock.least(now).saturating_add(millis(sending.limit));
+        let script = wire::Call::new(&sending.op, uuid, not_after, self.publish);
+        let request = request(&self.connection, script.evalsha(), sending.asking);
+        let waiting = Waiting { sending, script, sent: now, told: false, full: false };
         self.wake_by(waiting.deadline());
         self.replies.push(waiting, request);
     }
@@ -312,9 +362,17 @@ impl Live {
             Value::ServerError(error) if error.code() == "NOSCRIPT" && !waiting.full => {
                 if !waiting.told {
                     waiting.full = true;
-                    let request = request(&self.connection, waiting.script.eval());
+                    let asking = waiting.sending.asking;
+                    let request = request(&self.connection, waiting.script.eval(), asking);
                     self.replies.push(waiting, request);
                 }
+                false
+            }
+            Value::ServerError(error) if self.redirect(&error).is_some() => {
+                news.redirects.extend(self.redirect(&error).map(|(to, asking)| {
+                    let call = (!waiting.told).then(|| (waiting.deadline(), waiting.sending));
+                    Redirect { from: self.id, to, asking, call: call.map(|(end, sending)| (sending, end)) }
+                }));
                 false
             }
             Value::ServerError(error) => {
@@ -324,7 +382,7 @@ impl Live {
                 is_demoted(&error)
             }
             value => {
-                let outcome = match wire::decode(&waiting.op, value) {
+                let outcome = match wire::decode(&waiting.sending.op, value) {
                     Ok((server_ms, reply)) => {
                         self.clock = ServerClock::new(server_ms, self.heard);
                         Outcome::Answered(reply)
@@ -335,6 +393,17 @@ impl Live {
                 false
             }
         }
+    }
+
+    /// Where a node of a cluster sends us.
+    fn redirect(&self, error: &ServerError) -> Option<(Elsewhere, bool)> {
+        let asking = match error.code() {
+            "MOVED" => false,
+            "ASK" => true,
+            _ => return None,
+        };
+        let to = elsewhere(error.details()?).filter(|_| self.id != NOWHERE)?;
+        Some((to, asking))
     }
 
     fn poll_pushes(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), Broken> {
@@ -366,7 +435,8 @@ impl Live {
             }
         }
         let heard = self.heard;
-        let silent = |waiting: &Waiting| heard.max(waiting.sent).after(SILENCE.max(waiting.limit * 2));
+        let silent =
+            |waiting: &Waiting| heard.max(waiting.sent).after(SILENCE.max(waiting.sending.limit * 2));
         let too_long = self.replies.iter().map(silent).min();
         if too_long.is_some_and(|at| at <= now) {
             return Err(Broken::from(format!("has been silent for {:?}", heard.until(now))));
@@ -380,15 +450,23 @@ impl Live {
 fn request(
     connection: &MultiplexedConnection,
     command: Cmd,
+    asking: bool,
 ) -> impl Future<Output = RedisResult<Value>> + 'static {
-    let mut connection = connection.clone();
-    async move { connection.send_packed_command(&command).await }
+    let (mut before, mut connection) = (connection.clone(), connection.clone());
+    async move {
+        if !asking {
+            return connection.send_packed_command(&command).await;
+        }
+        // It counts for the command right behind it: both are handed over in one go.
+        let prefix = redis::cmd("ASKING");
+        join(before.send_packed_command(&prefix), connection.send_packed_command(&command)).await.1
+    }
 }
 
 /// Every call has one outcome.
 fn tell(waiting: &Waiting, outcome: Outcome, news: &mut News) {
     if !waiting.told {
-        news.tell(Input::Outcome { call: waiting.call, outcome });
+        news.tell(Input::Outcome { call: waiting.sending.call, outcome });
     }
 }
 

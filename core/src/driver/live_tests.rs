@@ -12,7 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redis::IntoConnectionInfo;
 
-use super::link::{Link, Target as LinkTarget};
+use super::channels::Reach;
+use super::link::{Link, Manner as LinkManner, Sending, Target as LinkTarget};
 use super::pubsub::Subscriptions;
 use super::*;
 use crate::clock;
@@ -36,6 +37,10 @@ fn name(text: &str) -> Name {
 fn address(url: &str) -> Address {
     let options = ClientOptions::new().connect_timeout(LIMIT).client_name("redlatch-test");
     Address::new(url.into_connection_info().unwrap(), Manner::new(&options))
+}
+
+fn link_manner() -> LinkManner {
+    LinkManner { tracking: true, uuid: "uuid".to_owned(), pubsub: ClusterPubsub::Auto }
 }
 
 fn inspect(text: &str) -> Op {
@@ -140,7 +145,7 @@ impl<P: Part> Rig<P> {
 
 impl Rig<Link> {
     fn link(url: &str) -> Self {
-        Rig::new(Link::new(0, LinkTarget::Server(address(url)), true, "uuid".to_owned()))
+        Rig::new(Link::new(0, LinkTarget::Server(address(url)), link_manner()))
     }
 
     /// A link that is up.
@@ -151,7 +156,8 @@ impl Rig<Link> {
     }
 
     fn send(&mut self, call: u64, op: Op, limit: Duration) {
-        self.part.send(clock::now(), call, op, limit, &mut self.news);
+        let sending = Sending { call, op, limit, hops: 0, asking: false };
+        self.part.send(clock::now(), sending, &mut self.news);
     }
 
     async fn outcome(&mut self, wanted: u64) -> Outcome {
@@ -170,7 +176,7 @@ impl Rig<Link> {
 
 impl Rig<Subscriptions> {
     fn subscriptions(url: &str) -> Self {
-        Rig::new(Subscriptions::new(vec![address(url)]))
+        Rig::new(Subscriptions::new(vec![address(url)], Reach::Classic))
     }
 
     fn subscribe(&mut self, text: &str) {
@@ -600,7 +606,12 @@ impl Whole {
             registry: Registry::default(),
         });
         let engine = Config { recheck, outage: Duration::from_secs(5), seed: 7 };
-        let config = DriverConfig { servers: Servers::Single(address(url)), engine, tracking: true };
+        let config = DriverConfig {
+            servers: Servers::Single(address(url)),
+            engine,
+            tracking: true,
+            pubsub: ClusterPubsub::Auto,
+        };
         Whole { handle: Handle::start(config, shared.clone()).unwrap(), shared }
     }
 

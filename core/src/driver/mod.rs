@@ -3,6 +3,8 @@
 //!
 //! The thread never enters an interpreter and never waits for a caller.
 
+mod channels;
+mod cluster;
 mod connect;
 mod link;
 #[cfg(test)]
@@ -13,6 +15,7 @@ mod replies;
 mod run;
 mod sentinel;
 mod server_clock;
+mod slotmap;
 mod timer;
 
 use std::cell::Cell;
@@ -30,11 +33,13 @@ use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Ring};
 use crate::hold::HoldCell;
+use crate::options::ClusterPubsub;
 use crate::owner::Key;
 use crate::url::{Place, Topology};
 use crate::wire::Name;
 
 pub(crate) use connect::{Address, Manner};
+use link::Redirect;
 use run::Driver;
 
 /// Takes the answer to a request. Called exactly once, on the engine's thread; must not block.
@@ -58,6 +63,8 @@ pub(crate) enum Servers {
         service: String,
         server: Address,
     },
+    /// Some nodes of a cluster.
+    Cluster(Vec<Address>),
 }
 
 impl Servers {
@@ -72,10 +79,8 @@ impl Servers {
                 service: service.clone(),
                 server: address(place.server.clone()),
             },
-            Topology::Cluster { .. } => {
-                return Err(Error::invalid(
-                    "this version does not speak to clusters; use redis:// or unix://",
-                ));
+            Topology::Cluster { hosts } => {
+                Servers::Cluster(hosts.iter().map(|host| address(place.server(host))).collect())
             }
         };
         if !place.server.addr().is_supported() {
@@ -90,6 +95,7 @@ pub(crate) struct DriverConfig {
     pub(crate) servers: Servers,
     pub(crate) engine: engine::Config,
     pub(crate) tracking: bool,
+    pub(crate) pubsub: ClusterPubsub,
 }
 
 /// What the engine's thread shares with everybody else.
@@ -306,6 +312,8 @@ struct News {
     events: Vec<Event>,
     /// Connections made.
     connects: u64,
+    /// What nodes of a cluster do not serve.
+    redirects: Vec<Redirect>,
 }
 
 impl News {

@@ -4,7 +4,10 @@ use std::rc::Rc;
 use std::task::Context;
 use std::time::Duration;
 
-use super::link::{Link, Target};
+use super::channels::Reach;
+use super::cluster::Cluster;
+use super::connect::Address;
+use super::link::{Link, Manner, Sending, Target};
 use super::pubsub::Subscriptions;
 use super::sentinel::{Sentinels, Watch};
 use super::{News, Servers};
@@ -12,50 +15,95 @@ use crate::engine::{CallId, NOWHERE};
 use crate::moment::Moment;
 use crate::wire::{Name, Op};
 
-/// Everything that leads to one server at a time. Driven from outside as a `Link` is.
-pub(super) struct Net {
+/// Driven from outside as a `Link` is.
+pub(super) enum Net {
+    One(Box<One>),
+    Cluster(Box<Cluster>),
+}
+
+/// Everything that leads to one server at a time.
+pub(super) struct One {
     link: Link,
     subscriptions: Subscriptions,
     watch: Option<Watch>,
 }
 
 impl Net {
-    pub(super) fn new(servers: Servers, tracking: bool, uuid: String) -> Self {
-        let (target, addresses) = match servers {
-            Servers::Single(address) => (Target::Server(address.clone()), vec![address]),
-            Servers::Sentinel { sentinels, service, server } => {
-                (Target::Primary(Rc::new(Sentinels::new(sentinels, service, server))), Vec::new())
+    pub(super) fn new(servers: Servers, manner: Manner) -> Self {
+        match servers {
+            Servers::Single(address) => {
+                let addresses = vec![address.clone()];
+                Net::One(Box::new(One::new(Target::Server(address), addresses, None, manner)))
             }
-        };
-        let watch = match &target {
-            Target::Server(_) => None,
-            Target::Primary(sentinels) => Some(Watch::new(sentinels.clone())),
-        };
-        Net {
-            link: Link::new(NOWHERE, target, tracking, uuid),
-            subscriptions: Subscriptions::new(addresses),
-            watch,
+            Servers::Sentinel { sentinels, service, server } => {
+                let sentinels = Rc::new(Sentinels::new(sentinels, service, server));
+                let watch = Watch::new(sentinels.clone());
+                // Messages come from the primary, once it is known.
+                Net::One(Box::new(One::new(Target::Primary(sentinels), Vec::new(), Some(watch), manner)))
+            }
+            Servers::Cluster(seeds) => Net::Cluster(Box::new(Cluster::new(seeds, manner))),
         }
     }
 
     pub(super) fn send(&mut self, now: Moment, call: CallId, op: Op, limit: Duration, news: &mut News) {
-        self.link.send(now, call, op, limit, news);
+        let sending = Sending { call, op, limit, hops: 0, asking: false };
+        match self {
+            Net::One(one) => one.link.send(now, sending, news),
+            Net::Cluster(cluster) => cluster.send(now, sending, news),
+        }
     }
 
     pub(super) fn subscribe(&mut self, now: Moment, name: Name) {
-        self.subscriptions.subscribe(now, name);
+        match self {
+            Net::One(one) => one.subscriptions.subscribe(now, name),
+            Net::Cluster(cluster) => cluster.subscribe(now, name),
+        }
     }
 
     pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name) {
-        self.subscriptions.unsubscribe(now, name);
+        match self {
+            Net::One(one) => one.subscriptions.unsubscribe(now, name),
+            Net::Cluster(cluster) => cluster.unsubscribe(now, name),
+        }
     }
 
     /// Whether everything is connected and nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.link.is_idle()
+        match self {
+            Net::One(one) => one.link.is_idle(),
+            Net::Cluster(cluster) => cluster.is_idle(),
+        }
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
+        match self {
+            Net::One(one) => one.poll(cx, news),
+            Net::Cluster(cluster) => cluster.poll(cx, news),
+        }
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        match self {
+            Net::One(one) => one.next_wake(),
+            Net::Cluster(cluster) => cluster.next_wake(),
+        }
+    }
+
+    pub(super) fn wake(&mut self, now: Moment, news: &mut News) {
+        match self {
+            Net::One(one) => one.wake(now, news),
+            Net::Cluster(cluster) => cluster.wake(now, news),
+        }
+    }
+}
+
+impl One {
+    fn new(target: Target, addresses: Vec<Address>, watch: Option<Watch>, manner: Manner) -> Self {
+        let subscriptions = Subscriptions::new(addresses, Reach::Classic);
+        One { link: Link::new(NOWHERE, target, manner), subscriptions, watch }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
         if self.watch.as_mut().is_some_and(|watch| watch.poll(cx)) {
             self.link.leave("leads to a primary that was replaced", news);
         }
@@ -67,12 +115,12 @@ impl Net {
         self.subscriptions.poll(cx, news);
     }
 
-    pub(super) fn next_wake(&self) -> Option<Moment> {
+    fn next_wake(&self) -> Option<Moment> {
         let watch = self.watch.as_ref().and_then(Watch::next_wake);
         [self.link.next_wake(), self.subscriptions.next_wake(), watch].into_iter().flatten().min()
     }
 
-    pub(super) fn wake(&mut self, now: Moment, news: &mut News) {
+    fn wake(&mut self, now: Moment, news: &mut News) {
         self.link.wake(now, news);
         self.subscriptions.wake(now, news);
         if let Some(watch) = &mut self.watch {

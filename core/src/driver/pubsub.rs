@@ -5,11 +5,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use redis::{RedisResult, Value};
 
 use super::News;
+use super::channels::{Channels, Reach, Said};
 use super::connect::{Address, Backoff};
 use super::replies::Replies;
 use crate::clock;
@@ -31,6 +30,7 @@ const LINGER: Duration = Duration::from_secs(60);
 pub(super) struct Subscriptions {
     /// Servers that tell the same; one of them is listened to. None before any is known.
     addresses: Vec<Address>,
+    reach: Reach,
     /// Whose turn it is.
     turn: usize,
     /// The channels that shall be subscribed, and the locks they belong to.
@@ -43,7 +43,7 @@ pub(super) struct Subscriptions {
     payloads: Option<Vec<String>>,
 }
 
-type Attempt = Pin<Box<dyn Future<Output = Result<PubSub>>>>;
+type Attempt = Pin<Box<dyn Future<Output = Result<Channels>>>>;
 
 enum State {
     /// Nothing has been wanted for a while, or ever.
@@ -60,9 +60,10 @@ enum State {
 }
 
 impl Subscriptions {
-    pub(super) fn new(addresses: Vec<Address>) -> Self {
+    pub(super) fn new(addresses: Vec<Address>, reach: Reach) -> Self {
         Subscriptions {
             addresses,
+            reach,
             turn: 0,
             wanted: HashMap::new(),
             backoff: Backoff::default(),
@@ -137,9 +138,9 @@ impl Subscriptions {
                 State::Closed | State::Resting { .. } => return,
                 State::Connecting { address, attempt, .. } => match attempt.as_mut().poll(cx) {
                     Poll::Pending => return,
-                    Poll::Ready(Ok(connection)) => {
+                    Poll::Ready(Ok(channels)) => {
                         let address = (**address).clone();
-                        self.up(address, connection);
+                        self.up(address, channels);
                     }
                     Poll::Ready(Err(error)) => self.failed(&error, news),
                 },
@@ -192,13 +193,14 @@ impl Subscriptions {
             self.state = State::Closed;
             return;
         };
-        let (attempt, deadline) = (Box::pin(address.clone().pubsub()), now.after(address.timeout()));
+        let (attempt, deadline) =
+            (Box::pin(Channels::connect(address.clone(), self.reach)), now.after(address.timeout()));
         self.state = State::Connecting { address: Box::new(address), attempt, deadline };
     }
 
-    fn up(&mut self, address: Address, connection: PubSub) {
+    fn up(&mut self, address: Address, channels: Channels) {
         let now = clock::now();
-        let mut live = Live::new(now, address, connection);
+        let mut live = Live::new(now, address, channels);
         for channel in self.wanted.keys() {
             live.subscribe(now, channel.clone());
         }
@@ -235,8 +237,7 @@ impl Subscriptions {
 /// A connection that is up.
 struct Live {
     address: Address,
-    sink: PubSubSink,
-    stream: PubSubStream,
+    channels: Channels,
     asked: Replies<Asked>,
     since: Moment,
     /// When something came last, or was last asked for.
@@ -256,28 +257,26 @@ enum What {
 }
 
 impl Live {
-    fn new(now: Moment, address: Address, connection: PubSub) -> Self {
-        let (sink, stream) = connection.split();
-        Live { address, sink, stream, asked: Replies::new(), since: now, heard: now }
+    fn new(now: Moment, address: Address, channels: Channels) -> Self {
+        Live { address, channels, asked: Replies::new(), since: now, heard: now }
     }
 
     // One command for each channel, so that a refusal concerns that channel alone; they still leave
     // in one write. The server confirms in order, so that changes of mind end as they were meant.
 
     fn subscribe(&mut self, now: Moment, channel: String) {
-        let mut sink = self.sink.clone();
-        let name = channel.clone();
-        self.ask(now, What::Subscribe(channel), async move { done(sink.subscribe(name).await) });
+        let request = self.channels.subscribe(channel.clone());
+        self.ask(now, What::Subscribe(channel), request);
     }
 
     fn unsubscribe(&mut self, now: Moment, channel: String) {
-        let mut sink = self.sink.clone();
-        self.ask(now, What::Unsubscribe, async move { done(sink.unsubscribe(channel).await) });
+        let request = self.channels.unsubscribe(channel);
+        self.ask(now, What::Unsubscribe, request);
     }
 
     fn ping(&mut self, now: Moment) {
-        let mut sink = self.sink.clone();
-        self.ask(now, What::Ping, async move { sink.ping().await });
+        let request = self.channels.ping();
+        self.ask(now, What::Ping, request);
     }
 
     fn ask(&mut self, at: Moment, what: What, request: impl Future<Output = RedisResult<Value>> + 'static) {
@@ -306,17 +305,23 @@ impl Live {
         while let Poll::Ready((asked, result)) = self.asked.poll(cx) {
             match result {
                 Err(error) if error.code().is_none() => return Err(address.broken("for pub/sub broke")),
+                Err(error) if error.code() == Some("MOVED") => return Err(self.moved()),
                 result => confirmed(&asked.what, result, address, wanted, news),
             }
             heard = true;
         }
-        while let Poll::Ready(message) = self.stream.poll_next_unpin(cx) {
-            let Some(message) = message else { return Err(address.broken("for pub/sub was closed")) };
-            if let Some(name) = wanted.get(message.get_channel_name()) {
-                news.tell(Input::Message(name.clone()));
-            }
-            if let Some(payloads) = payloads {
-                payloads.extend(message.get_payload::<String>());
+        while let Poll::Ready(said) = self.channels.poll(cx) {
+            match said {
+                None => return Err(address.broken("for pub/sub was closed")),
+                // The server says so unasked, which the count of confirmations does not survive.
+                Some(Said::Unsubscribed(channel)) if wanted.contains_key(&channel) => {
+                    return Err(self.moved());
+                }
+                Some(Said::Message { channel, payload }) => {
+                    news.inputs.extend(wanted.get(&channel).cloned().map(Input::Message));
+                    payloads.iter_mut().for_each(|payloads| payloads.push(payload.clone()));
+                }
+                Some(_) => {}
             }
             heard = true;
         }
@@ -324,6 +329,12 @@ impl Live {
             self.heard = clock::now();
         }
         Ok(heard)
+    }
+}
+
+impl Live {
+    fn moved(&self) -> Error {
+        self.address.broken("for pub/sub belongs to a node that has lost a slot")
     }
 }
 
@@ -341,8 +352,4 @@ fn confirmed(
         Ok(_) => Input::Subscribed(name.clone()),
         Err(error) => Input::Unsubscribable(name.clone(), address.explain(&error)),
     });
-}
-
-fn done(result: RedisResult<()>) -> RedisResult<Value> {
-    result.map(|()| Value::Okay)
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use super::link::Manner;
 use super::net::Net;
 use super::timer::Timer;
 use super::{Completion, DriverConfig, Letter, News, Shared};
@@ -78,9 +79,11 @@ impl Driver {
         inbox: UnboundedReceiver<Letter>,
         timer: Timer,
     ) -> Self {
+        let (tracking, pubsub) = (config.tracking, config.pubsub);
+        let manner = Manner { tracking, uuid: shared.uuid.clone(), pubsub };
         Driver {
             engine: Engine::new(config.engine, shared.counters.clone()),
-            net: Net::new(config.servers, config.tracking, shared.uuid.clone()),
+            net: Net::new(config.servers, manner),
             completions: HashMap::new(),
             letters: Vec::new(),
             news: News::default(),

@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::News;
+use super::channels::Reach;
 use super::connect::{Address, Connected};
 use super::pubsub::Subscriptions;
 use crate::engine::Input;
@@ -140,7 +141,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(sentinels: Rc<Sentinels>) -> Self {
-        let listener = Subscriptions::new(sentinels.hosts.clone()).with_payloads();
+        let listener = Subscriptions::new(sentinels.hosts.clone(), Reach::Classic).with_payloads();
         Watch { sentinels, listener, news: News::default(), listening: false }
     }
 

@@ -22,7 +22,6 @@ pub(crate) struct Routes(Option<Arc<[LinkId]>>);
 
 impl Routes {
     /// One link for each slot.
-    #[expect(dead_code, reason = "no cluster is connected yet")]
     pub(crate) fn by_slot(links: Arc<[LinkId]>) -> Self {
         Routes(Some(links))
     }

@@ -76,7 +76,6 @@ pub(crate) enum Input {
     /// reason. The driver goes on trying.
     Down(LinkId, Error),
     /// Which server answers for which name, where there are many; told before calls go there.
-    #[expect(dead_code, reason = "no cluster is connected yet")]
     Routes(Routes),
     /// The channel of this name is subscribed (first, or again after a gap).
     Subscribed(Name),

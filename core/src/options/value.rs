@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{OptionInfo, Type};
+use super::{ClusterPubsub, OptionInfo, Type};
 use crate::error::{Error, Result};
 use crate::wire::Kind;
 
@@ -142,6 +142,22 @@ impl Stored for Arc<str> {
     #[cfg(test)]
     fn shown(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Stored for ClusterPubsub {
+    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
+        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        ClusterPubsub::named(text).ok_or_else(|| unacceptable(info, value))
+    }
+
+    fn check(&self, _: &OptionInfo) -> Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn shown(&self) -> String {
+        self.name().to_owned()
     }
 }
 

@@ -51,7 +51,7 @@ impl Live {
 
     /// Runs `op` for the client `uuid`, by hash where the server knows it.
     fn try_as(&mut self, uuid: &str, op: &Op, not_after: u64) -> Result<Reply, (Error, bool)> {
-        let call = Call::new(op, uuid, not_after);
+        let call = Call::new(op, uuid, not_after, Publish::Classic);
         let value = match call.evalsha().query::<Value>(&mut self.scripts) {
             Err(error) if error.code() == Some("NOSCRIPT") => call.eval().query(&mut self.scripts),
             answer => answer,

@@ -25,7 +25,7 @@ pub(crate) use decode::decode;
 pub use kind::Kind;
 pub(crate) use kind::{Form, Layout, Lesson};
 pub(crate) use refusal::refusal;
-pub(crate) use script::Call;
+pub(crate) use script::{Call, is_shardable, slot_of};
 
 /// A validated lock name: UTF-8, 1 to 1,024 bytes.
 pub(crate) type Name = Arc<str>;
@@ -43,6 +43,18 @@ pub(crate) enum Fencing {
     Expiring,
     /// A token whose counter key stays for ever.
     Persistent,
+}
+
+/// How a release is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Publish {
+    /// To every node of a cluster.
+    #[default]
+    Classic,
+    /// To whoever listens at the node of the lock.
+    Sharded,
+    /// Both, for listeners of both sorts.
+    Both,
 }
 
 /// One script call. All are idempotent: any copy may arrive any number of times, late or never.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Commands, Connection, Value};
 
 use super::names::{channel, token_key};
-use super::{Call, Fencing, Form, Kind, Layout, Name, Op, Renewal, Reply, decode};
+use super::{Call, Fencing, Form, Kind, Layout, Name, Op, Publish, Renewal, Reply, decode};
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::engine::tests::simulation::{Random, number};
 use crate::support;
@@ -111,7 +111,7 @@ impl Both {
         if self.is_edge() {
             return;
         }
-        let call = Call::new(&op, UUIDS[usize::try_from(uuid).unwrap()], not_after);
+        let call = Call::new(&op, UUIDS[usize::try_from(uuid).unwrap()], not_after, Publish::Classic);
         let answer: Value = call.eval().query(&mut self.scripts).unwrap();
         let (server_ms, real) = decode(&op, answer).unwrap();
         let ends_meanwhile = |lock: &Lock| self.model.ttl(lock).as_millis() <= u128::from(server_ms - before);

@@ -6,7 +6,9 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::names::{channel, learnt_key, token_key};
-use super::{Fencing, Form, Layout, Lesson, Name, Op, Renewal};
+use super::slots::slot;
+use super::{Fencing, Form, Layout, Lesson, Name, Op, Publish, Renewal};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A Lua script with the hash by which the server knows it.
 pub(super) struct Script {
@@ -80,7 +82,7 @@ impl Call {
     /// `not_after`: the last moment, in the server's milliseconds, at which it may still be done.
     /// Only an acquire, a partial release and a force-release regard it: late copies of the others
     /// do no harm.
-    pub(crate) fn new(op: &Op, uuid: &str, not_after: u64) -> Call {
+    pub(crate) fn new(op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
         let (keys, args) = match op {
             Op::Acquire { name, owner, form, count, lease, fencing } => {
                 let (counter, expiry) = match fencing {
@@ -101,7 +103,7 @@ impl Call {
                 (keys, args)
             }
             Op::Release { name, owner, form, remaining, ttl, lesson } => {
-                let [verb, channel] = publication(name);
+                let [verb, channel] = publication(name, publish);
                 let (owner, remaining) = (form.owner(uuid, *owner), remaining.to_string());
                 let mut args = vec![owner, remaining, lease_ms(*ttl), not_after.to_string(), verb, channel];
                 if let Some(Lesson { asked, took }) = lesson {
@@ -115,12 +117,31 @@ impl Call {
                 (keys, holds.iter().flat_map(pair).collect())
             }
             Op::Force { name, .. } => {
-                let [verb, channel] = publication(name);
+                let [verb, channel] = publication(name, publish);
                 (vec![name.clone()], vec![not_after.to_string(), verb, channel])
             }
             Op::Inspect { name, .. } => (vec![name.clone()], Vec::new()),
         };
         Call { script: script(op), keys, args }
+    }
+
+    /// The slot of its keys in a cluster.
+    ///
+    /// # Errors
+    /// `name_not_clusterable` if they have different ones.
+    fn slot(&self) -> Result<u16> {
+        let mut slots = self.keys.iter().map(|key| (key, slot(key)));
+        let (first, at) = slots.next().map_or(("", 0), |(key, at)| (&**key, at));
+        match slots.find(|(_, other)| *other != at) {
+            None => Ok(at),
+            Some((key, other)) => {
+                let text = format!(
+                    "it needs the keys {first:?} in slot {at} and {key:?} in slot {other}; give it a name without \
+                     braces, or with one tag in braces that is not empty"
+                );
+                Err(Error::new(ErrorKind::NameNotClusterable, text))
+            }
+        }
     }
 
     pub(crate) fn evalsha(&self) -> Cmd {
@@ -143,15 +164,34 @@ impl Call {
     }
 }
 
+/// The slot of the keys of `op` in a cluster.
+///
+/// # Errors
+/// `name_not_clusterable` if they have different ones.
+pub(crate) fn slot_of(op: &Op) -> Result<u16> {
+    Call::new(op, "", 0, Publish::Classic).slot()
+}
+
 /// The key in which an adaptive lock keeps what it learnt.
 fn learnt(name: &Name, form: &Form) -> Option<Name> {
     (form.kind.layout() == Layout::Learning).then(|| learnt_key(name).into())
 }
 
-/// Verb and channel. The channel is an argument and no key: then it may lie in another slot, and
-/// an ACL need not allow it as a key.
-fn publication(name: &Name) -> [String; 2] {
-    ["PUBLISH".to_owned(), channel(name)]
+/// Verbs and channel. The channel is an argument and no key: then it may lie in another slot, and
+/// an ACL need not allow it as a key. From there, only classic messages reach everybody.
+fn publication(name: &Name, publish: Publish) -> [String; 2] {
+    let channel = channel(name);
+    let verbs = match publish {
+        Publish::Sharded if is_shardable(name) => "SPUBLISH",
+        Publish::Both if is_shardable(name) => "SPUBLISH PUBLISH",
+        _ => "PUBLISH",
+    };
+    [verbs.to_owned(), channel]
+}
+
+/// Whether the channel lies with the lock.
+pub(crate) fn is_shardable(name: &str) -> bool {
+    slot(&channel(name)) == slot(name)
 }
 
 /// Whole milliseconds, rounded up: the server never holds a lock for less than the time from which
@@ -178,13 +218,13 @@ mod tests {
 
     #[test]
     fn an_acquire_names_the_counter_only_with_fencing() {
-        let call = Call::new(&acquire(Fencing::Off), UUID, 99);
+        let call = Call::new(&acquire(Fencing::Off), UUID, 99, Publish::Classic);
         assert_eq!(keys(&call), ["orders"]);
         assert_eq!(call.args, [&*format!("{UUID}:7"), "1", "30001", "99"]);
-        let call = Call::new(&acquire(Fencing::Expiring), UUID, 99);
+        let call = Call::new(&acquire(Fencing::Expiring), UUID, 99, Publish::Classic);
         assert_eq!(keys(&call), ["orders", "redisson_lock_token:{orders}"]);
         assert_eq!(call.args[4], "90000000");
-        assert_eq!(Call::new(&acquire(Fencing::Persistent), UUID, 99).args[4], "0");
+        assert_eq!(Call::new(&acquire(Fencing::Persistent), UUID, 99, Publish::Classic).args[4], "0");
     }
 
     #[test]
@@ -197,7 +237,7 @@ mod tests {
             ttl: Duration::ZERO,
             lesson: None,
         };
-        let call = Call::new(&release, UUID, 5);
+        let call = Call::new(&release, UUID, 5, Publish::Classic);
         assert_eq!(call.args[1..], ["0", "1", "5", "PUBLISH", "redisson_lock__channel:{eu}:o"]);
     }
 
@@ -209,14 +249,16 @@ mod tests {
             form: Form::default(),
             ttl: Duration::from_secs(3),
         };
-        let call = Call::new(&Op::Renew { holds: vec![hold("a", 1), hold("b", 2)] }, "u", 0);
+        let call =
+            Call::new(&Op::Renew { holds: vec![hold("a", 1), hold("b", 2)] }, "u", 0, Publish::Classic);
         assert_eq!(keys(&call), ["a", "b"]);
         assert_eq!(call.args, ["u:1", "3000", "u:2", "3000"]);
     }
 
     #[test]
     fn a_call_goes_by_hash_or_by_text() {
-        let call = Call::new(&Op::Inspect { name: "o".into(), kind: Kind::Reentrant }, UUID, 0);
+        let call =
+            Call::new(&Op::Inspect { name: "o".into(), kind: Kind::Reentrant }, UUID, 0, Publish::Classic);
         let packed = |cmd: Cmd| String::from_utf8_lossy(&cmd.get_packed_command()).into_owned();
         assert_eq!(call.script.sha1.len(), 40);
         assert!(packed(call.evalsha()).contains(&*call.script.sha1));

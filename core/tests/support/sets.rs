@@ -196,7 +196,7 @@ impl Cluster {
 
     /// The slot of a key, as the server computes it.
     pub fn slot(&self, key: &str) -> u16 {
-        self.nodes[0].ask(&format!("CLUSTER KEYSLOT {key}"))
+        self.nodes[self.primaries - 1].ask(&format!("CLUSTER KEYSLOT {key}"))
     }
 
     /// Begins to move a slot: the new node takes it in, the old one gives it away.
@@ -207,7 +207,15 @@ impl Cluster {
 
     /// Moves the keys that a slot has now.
     pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
-        let keys: Vec<String> = self.nodes[from].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"));
+        self.migrate(
+            &self.nodes[from].ask::<Vec<String>>(&format!("CLUSTER GETKEYSINSLOT {slot} 1000")),
+            from,
+            to,
+        );
+    }
+
+    /// Moves these keys.
+    pub fn migrate(&self, keys: &[String], from: usize, to: usize) {
         for key in keys {
             self.nodes[from]
                 .ask::<redis::Value>(&format!("MIGRATE {} {key} 0 5000", self.nodes[to].address()));
@@ -240,6 +248,9 @@ impl Server {
             "yes",
             "--cluster-node-timeout",
             "2000",
+            // Who has slots serves them, whoever else is gone.
+            "--cluster-require-full-coverage",
+            "no",
             "--repl-diskless-sync-delay",
             "0",
         ])

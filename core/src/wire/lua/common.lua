@@ -12,6 +12,11 @@ local function is_late(not_after)
   return now > tonumber(not_after)
 end
 
+-- Wakes the waiters. A refusal undoes nothing: they look by themselves.
+local function publish(verbs, channel)
+  for verb in string.gmatch(verbs, '%u+') do redis.pcall(verb, channel, '0') end
+end
+
 local function is_refusal(reply, code)
   return type(reply) == 'table' and reply.err and (not code or string.find(reply.err, code, 1, true))
 end

@@ -1,7 +1,7 @@
 -- Sets the owner's count to a lower one with the time of the remaining levels, or frees the lock
 -- and wakes the waiters when nothing remains.
 -- KEYS   lock
--- ARGV   owner, remaining count, ms for the remaining levels, not-after ms, publish verb, channel
+-- ARGV   owner, remaining count, ms for the remaining levels, not-after ms, publish verbs, channel
 -- reply  STALE | RELEASED | KEPT | GONE why
 local lock, owner, remaining = KEYS[1], ARGV[1], tonumber(ARGV[2])
 if remaining > 0 and is_late(ARGV[4]) then return {now, STALE} end
@@ -13,7 +13,7 @@ if not held or (wrong and remaining > 0) then return {now, GONE, wrong} end
 if remaining == 0 then
   -- A full server denies nothing of this.
   free(lock, owner)
-  redis.pcall(ARGV[5], ARGV[6], '0')
+  publish(ARGV[5], ARGV[6])
   return {now, RELEASED}
 end
 

@@ -1,0 +1,120 @@
+//! A connection for pub/sub: for the messages of a server or cluster, or for those of a shard.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_util::StreamExt;
+use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::{Cmd, FromRedisValue, PushInfo, PushKind, RedisResult, Value};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::connect::Address;
+use crate::error::Result;
+
+/// Which messages are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// PUBLISH: everywhere.
+    Classic,
+    /// SPUBLISH: at the node of the slot.
+    Sharded,
+}
+
+pub(super) enum Channels {
+    Classic(PubSubSink, Box<PubSubStream>),
+    Sharded(MultiplexedConnection, UnboundedReceiver<PushInfo>),
+}
+
+/// What the server says unasked.
+pub(super) enum Said {
+    Message {
+        channel: String,
+        payload: String,
+    },
+    /// A channel is not subscribed any more. When nobody asked for that, its slot has moved.
+    Unsubscribed(String),
+    Nothing,
+}
+
+/// The confirmation of a command.
+type Confirmation = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
+
+impl Channels {
+    pub(super) async fn connect(address: Address, reach: Reach) -> Result<Channels> {
+        match reach {
+            Reach::Classic => {
+                let (sink, stream) = address.pubsub().await?.split();
+                Ok(Channels::Classic(sink, Box::new(stream)))
+            }
+            Reach::Sharded => {
+                address.shard().await.map(|(connection, pushes)| Channels::Sharded(connection, pushes))
+            }
+        }
+    }
+
+    pub(super) fn subscribe(&self, channel: String) -> Confirmation {
+        match self {
+            Channels::Classic(sink, _) => {
+                let mut sink = sink.clone();
+                Box::pin(async move { done(sink.subscribe(channel).await) })
+            }
+            Channels::Sharded(connection, _) => ask(connection, &["SSUBSCRIBE", &channel]),
+        }
+    }
+
+    pub(super) fn unsubscribe(&self, channel: String) -> Confirmation {
+        match self {
+            Channels::Classic(sink, _) => {
+                let mut sink = sink.clone();
+                Box::pin(async move { done(sink.unsubscribe(channel).await) })
+            }
+            Channels::Sharded(connection, _) => ask(connection, &["SUNSUBSCRIBE", &channel]),
+        }
+    }
+
+    pub(super) fn ping(&self) -> Confirmation {
+        match self {
+            Channels::Classic(sink, _) => {
+                let mut sink = sink.clone();
+                Box::pin(async move { sink.ping().await })
+            }
+            Channels::Sharded(connection, _) => ask(connection, &["PING"]),
+        }
+    }
+
+    /// What has come; `None` when the connection is closed.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Said>> {
+        match self {
+            Channels::Classic(_, stream) => {
+                let message = ready!(stream.poll_next_unpin(cx));
+                Poll::Ready(message.map(|message| Said::Message {
+                    channel: message.get_channel_name().to_owned(),
+                    payload: message.get_payload().unwrap_or_default(),
+                }))
+            }
+            Channels::Sharded(_, pushes) => Poll::Ready(ready!(pushes.poll_recv(cx)).and_then(said)),
+        }
+    }
+}
+
+fn said(push: PushInfo) -> Option<Said> {
+    let mut words = push.data.into_iter().map(|value| String::from_redis_value(value).unwrap_or_default());
+    let mut word = || words.next().unwrap_or_default();
+    match push.kind {
+        PushKind::Disconnection => None,
+        PushKind::SMessage => Some(Said::Message { channel: word(), payload: word() }),
+        PushKind::SUnsubscribe => Some(Said::Unsubscribed(word())),
+        _ => Some(Said::Nothing),
+    }
+}
+
+fn ask(connection: &MultiplexedConnection, words: &[&str]) -> Confirmation {
+    let mut connection = connection.clone();
+    let mut command = Cmd::new();
+    command.arg(words);
+    Box::pin(async move { connection.send_packed_command(&command).await?.extract_error() })
+}
+
+fn done(result: RedisResult<()>) -> RedisResult<Value> {
+    result.map(|()| Value::Okay)
+}

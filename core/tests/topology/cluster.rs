@@ -1,0 +1,258 @@
+//! A cluster whose nodes fail and whose slots move.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::support::Server;
+use super::support::sets::Cluster;
+use super::*;
+
+const CALLERS: usize = 3;
+
+fn names() -> Vec<String> {
+    (0..9).map(|at| format!("contended:{at}")).collect()
+}
+
+/// A name that lies at this primary, as the slots were spread in the beginning.
+fn name_at(cluster: &Cluster, node: usize) -> String {
+    let names = (0..).map(|at| format!("n{at}"));
+    names.into_iter().find(|name| cluster.slots(node).contains(&cluster.slot(name))).unwrap()
+}
+
+/// Whether any of these nodes has the hold and is the primary of its slot.
+fn is_there(nodes: &[&Server], guard: &Guard) -> bool {
+    let question = format!("HEXISTS {} {}", guard.name(), guard.owner());
+    // Any other node sends us elsewhere.
+    nodes.iter().any(|node| node.try_ask::<u32>(&question).is_ok_and(|found| found == 1))
+}
+
+fn without(cluster: &Cluster, gone: usize) -> Vec<&Server> {
+    cluster.nodes.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, node)| node).collect()
+}
+
+fn keys(nodes: &[&Server]) -> u64 {
+    nodes.iter().filter(|node| node.is_primary()).map(|node| node.ask::<u64>("DBSIZE")).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_all_slots_are_taken_waited_for_and_released() {
+    let cluster = Cluster::start(3, false);
+    // One node tells of the others.
+    let url = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[1].port());
+    let clients = [client(&url).await, client(&url).await];
+    let (round, tasks) = Round::start(&clients, &names(), CALLERS);
+    let holds = take(&clients[0], 100).await;
+    for node in &cluster.nodes {
+        assert!(node.ask::<u64>("DBSIZE") > 0, "every node has some");
+    }
+    round.goes_on(200).await;
+    round.end(tasks).await;
+    assert_eq!((round.overlaps.load(Ordering::SeqCst), round.lost.load(Ordering::SeqCst)), (0, 0));
+    for guard in holds {
+        soon("a release", guard.release()).await.unwrap();
+    }
+    assert_eq!(keys(&without(&cluster, 9)), 0);
+    assert_eq!(clients[0].stats().connects, 3, "one connection for commands to each node");
+}
+
+/// Locks are taken, held and waited for while `change` lets the first primary be replaced.
+async fn survives(change: impl FnOnce(&mut Cluster)) {
+    let mut cluster = Cluster::start(3, true);
+    let clients = [client(&cluster.url()).await, client(&cluster.url()).await];
+    let (round, tasks) = Round::start(&clients, &names(), CALLERS);
+    let holds = take(&clients[0], 100).await;
+    round.goes_on(100).await;
+
+    let start = Instant::now();
+    change(&mut cluster);
+    eventually("another primary", || cluster.nodes[3].is_primary()).await;
+    let promoted = start.elapsed();
+    let there = name_at(&cluster, 0);
+    let lock = clients[1].lock(&there).unwrap();
+    soon("a lock at the new primary", lock.acquire()).await.unwrap().release().await.unwrap();
+    println!("promoted after {promoted:?}, a grant by the new primary after {:?}", start.elapsed());
+    round.goes_on(300).await;
+    let lost = kept_or_told(&holds, |guard| is_there(&without(&cluster, 0), guard)).await;
+    println!("{lost} of {} holds were lost, and told", holds.len());
+    round.end(tasks).await;
+
+    assert_eq!(round.overlaps.load(Ordering::SeqCst), 0);
+    for guard in holds {
+        let known = guard.lost_reason().is_some();
+        let released = soon("a release", guard.release()).await;
+        assert_eq!(released.is_err(), known, "{released:?}");
+    }
+    eventually("nothing is left", || keys(&without(&cluster, 0)) == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_fail_over_is_followed() {
+    survives(|cluster| cluster.nodes[3].ask::<()>("CLUSTER FAILOVER")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_primary_is_survived() {
+    survives(|cluster| cluster.nodes[0].kill()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_move_while_their_locks_are_held_and_waited_for() {
+    let cluster = Cluster::start(2, false);
+    let clients = [client(&cluster.url()).await, client(&cluster.url()).await];
+    // Many locks in one slot, held and contended.
+    let tagged = |kind: &str, count: usize| -> Vec<String> {
+        (0..count).map(|at| format!("{kind}:{at}{{tag}}")).collect()
+    };
+    let slot = cluster.slot("{tag}");
+    let from = usize::from(!cluster.slots(0).contains(&slot));
+    let (round, tasks) = Round::start(&clients, &tagged("contended", 5), 4);
+    let mut holds = Vec::new();
+    for name in tagged("held", 60) {
+        let options = LockOptions::new().watchdog_lease(ms(6000));
+        let lock = clients[0].lock_with(&name, options).unwrap();
+        holds.push(soon("a lock", lock.acquire()).await.unwrap());
+    }
+    round.goes_on(50).await;
+
+    let (mut here, mut there) = (from, 1 - from);
+    for _ in 0..3 {
+        cluster.begin_move(slot, here, there);
+        round.goes_on(30).await;
+        // Some keys are here and some there for more than a renewal.
+        let keys: Vec<String> = cluster.nodes[here].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 25"));
+        cluster.migrate(&keys, here, there);
+        let renewed = clients[0].stats().renewed;
+        eventually("renewals meanwhile", || clients[0].stats().renewed > renewed + 60).await;
+        // What is created meanwhile, too.
+        eventually("all keys are moved", || {
+            cluster.move_keys(slot, here, there);
+            cluster.nodes[here].ask::<u64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == 0
+        })
+        .await;
+        cluster.end_move(slot, here, there);
+        std::mem::swap(&mut here, &mut there);
+        round.goes_on(50).await;
+    }
+    round.end(tasks).await;
+    assert_eq!((round.overlaps.load(Ordering::SeqCst), round.lost.load(Ordering::SeqCst)), (0, 0));
+    for guard in holds {
+        assert!(is_there(&[&cluster.nodes[here]], &guard) && guard.is_held(), "{}", guard.name());
+        soon("a release", guard.release()).await.unwrap();
+    }
+    assert_eq!(keys(&without(&cluster, 9)), 0);
+}
+
+/// A waiter that only a message can wake.
+async fn is_woken(cluster: &Cluster, name: &str, meanwhile: impl AsyncFnOnce()) {
+    let options = ClientOptions::new().recheck(Duration::from_secs(3600)).tracking(false);
+    let (holder, waiter) = (client(&cluster.url()).await, client_with(&cluster.url(), options).await);
+    let guard = soon("the lock", holder.lock(name).unwrap().acquire()).await.unwrap();
+    let waiting = tokio::spawn(waiter.lock(name).unwrap().acquire());
+    eventually("it waits", || listeners(cluster) == 1).await;
+    meanwhile().await;
+    soon("the release", guard.release()).await.unwrap();
+    drop(soon("the waiter", waiting).await.unwrap().unwrap());
+}
+
+/// How many channels of locks are listened to, of whichever sort.
+fn listeners(cluster: &Cluster) -> usize {
+    cluster.nodes.iter().map(listened).sum()
+}
+
+fn listened(node: &Server) -> usize {
+    let of = |question: &str| node.try_ask::<Vec<String>>(question).map_or(0, |channels| channels.len());
+    of("PUBSUB CHANNELS redisson_lock__channel:*") + of("PUBSUB SHARDCHANNELS redisson_lock__channel:*")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_wake_waiters_before_and_after_their_slot_moves() {
+    let cluster = Cluster::start(2, false);
+    is_woken(&cluster, "orders", async || {}).await;
+    eventually("nobody listens", || listeners(&cluster) == 0).await;
+    let slot = cluster.slot("orders");
+    let from = usize::from(!cluster.slots(0).contains(&slot));
+    is_woken(&cluster, "orders", async || {
+        cluster.move_slot(slot, from, 1 - from);
+        eventually("it listens there", || listened(&cluster.nodes[1 - from]) == 1).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_whose_channel_lies_elsewhere_are_woken_all_the_same() {
+    let cluster = Cluster::start(3, false);
+    for name in ["a{b", "{}x", "a}b"] {
+        is_woken(&cluster, name, async || {}).await;
+        eventually("nobody listens", || listeners(&cluster) == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_whose_keys_lie_in_two_slots_is_refused() {
+    let cluster = Cluster::start(2, false);
+    let client = client(&cluster.url()).await;
+    let fenced = LockOptions::new().fencing(true);
+    for name in ["a{b", "{}x", "a}b"] {
+        let lock = client.lock_with(name, fenced.clone()).unwrap();
+        let error = soon("an answer", lock.acquire()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NameNotClusterable, "{error}");
+        assert!(
+            error.message().contains("redisson_lock_token") && error.message().contains("slot"),
+            "{error}"
+        );
+    }
+    for name in ["a", "{tag}b", "a{tag}"] {
+        let guard =
+            soon("the lock", client.lock_with(name, fenced.clone()).unwrap().acquire()).await.unwrap();
+        assert!(guard.fencing_token().is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_delays_no_other() {
+    // Nobody takes its place.
+    let cluster = Cluster::start(3, false);
+    let client = client(&cluster.url()).await;
+    let options = LockOptions::new().watchdog_lease(ms(3000));
+    let mut holds = Vec::new();
+    for node in 0..3 {
+        let lock = client.lock_with(&name_at(&cluster, node), options.clone()).unwrap();
+        holds.push(soon("a lock", lock.acquire()).await.unwrap());
+    }
+    let other = client.lock(&format!("{{{}}}", name_at(&cluster, 1))).unwrap();
+    let pid = Pid::from_raw(cluster.nodes[0].pid().try_into().unwrap());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let reason = soon("the loss at the node that hangs", holds[0].lost()).await;
+    assert_eq!(reason, LostReason::Unreachable);
+    assert!(holds[1].is_held() && holds[2].is_held());
+    let start = Instant::now();
+    let guard = soon("an answer of another node", other.try_acquire()).await.unwrap().expect("it is free");
+    println!("another node served after {:?}", start.elapsed());
+    soon("a release", guard.release()).await.unwrap();
+    kill(pid, Signal::SIGCONT).unwrap();
+}
+
+#[tokio::test]
+async fn a_url_of_one_server_that_leads_to_a_node_is_told() {
+    let cluster = Cluster::start(2, false);
+    let client = client(&cluster.nodes[0].url()).await;
+    let lock = client.lock(&name_at(&cluster, 1)).unwrap();
+    let error = soon("an answer", lock.acquire()).await.unwrap_err();
+    assert!(error.message().contains("redis+cluster://"), "{error}");
+}
+
+#[tokio::test]
+async fn nodes_that_cannot_be_reached_are_told() {
+    let error =
+        soon("an answer", Client::connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("127.0.0.1:"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_in_no_cluster_is_told() {
+    let server = Server::start();
+    let url = server.url().replace("redis://", "redis+cluster://");
+    let error = soon("an answer", Client::connect(&url)).await.unwrap_err();
+    assert!(error.message().contains("cluster"), "{error}");
+}
