@@ -22,7 +22,7 @@ from server import Server
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 TARGET = Path(os.environ["CARGO_TARGET_DIR"])
 LIMIT = 60.0  # seconds for one program
-NOT_PROGRAMS = {"", "sh", "console", "text", "toml", "json", "lua", "diff", "cmake", "make"}
+NOT_PROGRAMS = {"", "sh", "console", "text", "toml", "json", "lua", "sql", "diff", "cmake", "make"}
 
 
 @dataclass
