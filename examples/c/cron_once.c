@@ -23,6 +23,7 @@ static int report(const char *folder)
 
 int main(int argc, char **argv)
 {
+    redlatch_options *options = NULL;
     redlatch_client *client = NULL;
     redlatch_lock *lock = NULL;
     redlatch_status status;
@@ -32,9 +33,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: cron_once FOLDER PERIOD\n");
         return 2;
     }
-    status = redlatch_client_open(NULL, NULL, &client);
+    status = redlatch_options_new(&options);
     if (status == REDLATCH_OK)
-        status = redlatch_lock_new(client, "cron:report", NULL, &lock);
+        status = redlatch_options_set(options, "kind", "simple");
+    if (status == REDLATCH_OK)
+        status = redlatch_client_open(NULL, NULL, &client);
+    if (status == REDLATCH_OK)
+        status = redlatch_lock_new(client, "cron:report", options, &lock);
     if (status == REDLATCH_OK)
         status = redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, lease_ms, NULL);
     if (status == REDLATCH_TIMEOUT) {
@@ -53,5 +58,6 @@ int main(int argc, char **argv)
     }
     redlatch_lock_free(lock);
     redlatch_client_free(client);
+    redlatch_options_free(options);
     return status != REDLATCH_OK;
 }

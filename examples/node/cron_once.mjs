@@ -12,7 +12,7 @@ async function report() {
 }
 
 const client = new Client()
-const lock = client.lock('cron:report', { lease: 0.9 * 1000 * Number(period) })
+const lock = client.lock('cron:report', { kind: 'simple', lease: 0.9 * 1000 * Number(period) })
 const hold = await lock.tryAcquire()
 if (hold) {
   try {

@@ -18,7 +18,7 @@ def report(folder: Path) -> None:
 def main(folder: str, period: str) -> None:
     # With exit_limit=0 the end of the program leaves what is held to its lease, in place of releasing it.
     client = redlatch.Client(exit_limit=0)
-    lock = client.lock("cron:report", lease=0.9 * float(period))
+    lock = client.lock("cron:report", kind="simple", lease=0.9 * float(period))
     if not lock.acquire(blocking=False):
         print("skipped")
         return

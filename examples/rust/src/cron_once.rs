@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use redlatch::{Client, LockOptions};
+use redlatch::{Client, Kind, LockOptions};
 
 fn report(folder: &Path) -> Result<(), Box<dyn Error>> {
     let line = format!("rust {:?}\n", SystemTime::now());
@@ -24,7 +24,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lease = Duration::from_secs_f64(0.9 * period.parse::<f64>()?);
 
     let client = Client::connect(&std::env::var("REDLATCH_URL")?).await?;
-    let lock = client.lock_with("cron:report", LockOptions::new().lease(lease))?;
+    let options = LockOptions::new().kind(Kind::Simple).lease(lease);
+    let lock = client.lock_with("cron:report", options)?;
     let Some(guard) = lock.try_acquire().await? else {
         println!("skipped");
         return Ok(());
