@@ -188,9 +188,7 @@ class Lock(BaseLock):
                 raise
             note(error, failure)
 
-    def _acquire(
-        self, wait: float | None, lease: float | None, token: str | None = None
-    ) -> _redlatch.Guard:
+    def _acquire(self, wait: float | None, lease: float | None, token: str | None = None) -> _redlatch.Guard:
         self._client._start()
         guard: _redlatch.Guard = self._core.acquire(None, wait, lease, token)
         return guard
