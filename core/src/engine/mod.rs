@@ -75,7 +75,8 @@ pub(crate) enum Input {
     /// The command connection to this server is gone, or an attempt to connect failed, for this
     /// reason. The driver goes on trying.
     Down(LinkId, Error),
-    /// Which server answers for which name, where there are many; told before calls go there.
+    /// Which server answers for which name, where there are many. A link that no name leads to is
+    /// forgotten: if one does again, and it is up, that is told again.
     Routes(Routes),
     /// The channel of this name is subscribed (first, or again after a gap).
     Subscribed(Name),

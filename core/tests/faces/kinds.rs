@@ -56,7 +56,8 @@ async fn a_foreign_holder_is_waited_for_and_its_release_is_noticed() {
 #[tokio::test]
 async fn a_foreign_holder_that_died_is_waited_for_until_its_time_is_over() {
     let mut world = World::new().await;
-    let client = Client::builder(&world.server.url()).options(ClientOptions::new().tracking(false)).build().unwrap();
+    let client =
+        Client::builder(&world.server.url()).options(ClientOptions::new().tracking(false)).build().unwrap();
     let lock = lock(&client, Kind::Simple);
     world.command::<String>(&["SET", "n", "theirs", "NX", "PX", "700"]);
     let start = Instant::now();

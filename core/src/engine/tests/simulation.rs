@@ -63,6 +63,11 @@ impl Random {
         self.below(1000) < per_mille
     }
 
+    /// A place in a list of this length.
+    fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).unwrap()
+    }
+
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         let at = usize::try_from(self.below(from.len() as u64)).unwrap();
         from[at]

@@ -296,7 +296,7 @@ impl Server {
     }
 }
 
-fn names(op: &Op) -> Vec<Name> {
+pub(super) fn names(op: &Op) -> Vec<Name> {
     match op {
         Op::Acquire { name, .. }
         | Op::Release { name, .. }

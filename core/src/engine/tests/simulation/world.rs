@@ -7,14 +7,17 @@ use std::time::Duration;
 use super::Random;
 use super::callers::{Caller, Deed};
 use super::network::{Fate, Faults};
-use super::server::{Origin, Server, Uuid};
+use super::server::{Origin, Server, Uuid, names};
 use crate::engine::holding::{Hold, Phase};
 use crate::engine::timing;
-use crate::engine::{CallId, Config, Done, Engine, Input, Outcome, Output, Request, RequestId};
+use crate::engine::{
+    CallId, Config, Done, Engine, Input, LinkId, NOWHERE, Outcome, Output, Request, RequestId, Routes,
+};
 use crate::error::{Error, ErrorKind, LostReason, Result as Answer};
 use crate::event::Counters;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
+use crate::wire::slots::{SLOTS, slot};
 use crate::wire::{Name, Op, OwnerId, Reply};
 
 /// How long callers act; then everything calms down. In microseconds, as all times here.
@@ -44,13 +47,14 @@ struct Client {
     /// Nothing runs in it until then.
     stopped_until: u64,
     tracks: bool,
-    link_up: bool,
-    generation: u64,
-    /// The server's clock as last heard, in ms, and when that was by our clock.
-    server_clock: (u64, Moment),
-    /// The arrival of the last request and the last reply of the connection: they keep their order.
-    last_arrival: (u64, u64),
-    calls: BTreeSet<CallId>,
+    /// To one server; or to two parts of it, as to the nodes of a cluster.
+    connections: Vec<Connection>,
+    /// The number of the last connection that was made.
+    last_generation: u64,
+    /// Which connection is for which name.
+    routes: Vec<usize>,
+    /// Calls under way and their connections.
+    calls: BTreeMap<CallId, usize>,
     /// Channels that are wanted, and the arrival of the last change.
     channels: BTreeSet<Name>,
     last_subscription: u64,
@@ -59,6 +63,31 @@ struct Client {
     last_request: RequestId,
     cells: Vec<Arc<HoldCell>>,
     closed: bool,
+}
+
+/// A connection for commands.
+struct Connection {
+    up: bool,
+    /// Which of all connections of its client it is.
+    generation: u64,
+    /// The server's clock as last heard, in ms, and when that was by our clock.
+    server_clock: (u64, Moment),
+    /// The arrival of the last request and the last reply of the connection: they keep their order.
+    last_arrival: (u64, u64),
+}
+
+impl Connection {
+    fn new() -> Connection {
+        Connection { up: false, generation: 0, server_clock: (0, Moment::default()), last_arrival: (0, 0) }
+    }
+
+    /// The latest moment at which a copy may run that is sent now: a lower bound of the server's
+    /// clock, whatever the difference in speed, and the limit.
+    fn not_after(&self, now: Moment, limit: Duration) -> u64 {
+        let (server_ms, heard) = self.server_clock;
+        let since = heard.until(now) * 99 / 100;
+        server_ms + u64::try_from((since + limit).as_millis()).unwrap()
+    }
 }
 
 impl Client {
@@ -71,16 +100,31 @@ impl Client {
         (moment.0.saturating_sub(self.ahead) * 1_000_000).div_ceil(self.rate)
     }
 
-    fn origin(&self) -> Origin {
-        Origin { uuid: self.uuid, generation: self.generation }
+    fn origin(&self, connection: usize) -> Origin {
+        Origin { uuid: self.uuid, generation: self.connections[connection].generation }
     }
 
-    /// The latest moment at which a copy may run that is sent now: a lower bound of the server's
-    /// clock, whatever the difference in speed, and the limit.
-    fn not_after(&self, now: Moment, limit: Duration) -> u64 {
-        let (server_ms, heard) = self.server_clock;
-        let since = heard.until(now) * 99 / 100;
-        server_ms + u64::try_from((since + limit).as_millis()).unwrap()
+    /// The connection that this came on, if it is there still.
+    fn connection(&self, origin: Origin) -> Option<usize> {
+        (0..self.connections.len()).find(|at| self.origin(*at) == origin)
+    }
+
+    /// What the engine calls a connection.
+    fn link(&self, connection: usize) -> LinkId {
+        if self.is_split() { LinkId::try_from(connection).unwrap() + 1 } else { NOWHERE }
+    }
+
+    fn is_split(&self) -> bool {
+        self.connections.len() > 1
+    }
+
+    /// What the engine has to know of the connections.
+    fn routes(&self, names: &[Name]) -> Routes {
+        let mut table = vec![self.link(0); usize::from(SLOTS)];
+        for (name, connection) in names.iter().zip(&self.routes) {
+            table[usize::from(slot(name))] = self.link(*connection);
+        }
+        Routes::by_slot(table.into())
     }
 }
 
@@ -90,6 +134,8 @@ enum Event {
     Input(Uuid, Input),
     /// A request reaches the server.
     Request(Box<Copied>),
+    /// A client hears on this connection that a key was changed.
+    Invalidate(Origin, Name),
     /// A reply reaches a client.
     Reply {
         origin: Origin,
@@ -99,7 +145,7 @@ enum Event {
     },
     /// The response limit of a call.
     Limit(Uuid, CallId),
-    Connect(usize),
+    Connect(usize, usize),
     /// A subscription, or its end, reaches the server.
     Subscribe(Uuid, Name),
     Unsubscribe(Uuid, Name),
@@ -202,6 +248,7 @@ impl World {
         let random = &mut self.random;
         let config = Config { recheck: RECHECK, outage: OUTAGE, seed: random.next() };
         let callers = (1..=random.between(1, 3)).map(Caller::new).collect();
+        let parts = if random.chance(400) { 2 } else { 1 };
         Client {
             uuid: self.last_uuid,
             engine: Engine::new(config, Arc::new(Counters::default())),
@@ -210,11 +257,10 @@ impl World {
             ahead: random.below(100_000_000),
             stopped_until: 0,
             tracks: random.chance(700),
-            link_up: false,
-            generation: 0,
-            server_clock: (0, Moment::default()),
-            last_arrival: (0, 0),
-            calls: BTreeSet::new(),
+            connections: (0..parts).map(|_| Connection::new()).collect(),
+            last_generation: 0,
+            routes: (0..self.names.len()).map(|_| random.index(parts)).collect(),
+            calls: BTreeMap::new(),
             channels: BTreeSet::new(),
             last_subscription: 0,
             callers,
@@ -227,8 +273,13 @@ impl World {
 
     /// A client begins: it connects, and its callers act.
     fn start(&mut self, place: usize) {
-        let delay = self.random.between(100, 20_000);
-        self.later(delay, Event::Connect(place));
+        if self.clients[place].is_split() {
+            self.tell_routes(place);
+        }
+        for connection in 0..self.clients[place].connections.len() {
+            let delay = self.random.between(100, 20_000);
+            self.later(delay, Event::Connect(place, connection));
+        }
         for caller in 0..self.clients[place].callers.len() {
             self.later(1000, Event::Act(place, caller));
         }
@@ -317,8 +368,8 @@ impl World {
         // What is meant for a process that does not run waits until it does.
         let place = match &event {
             Event::Input(uuid, _) | Event::Limit(uuid, _) => self.place_of(*uuid),
-            Event::Reply { origin, .. } => self.place_of(origin.uuid),
-            Event::Connect(place) | Event::Act(place, _) => Some(*place),
+            Event::Reply { origin, .. } | Event::Invalidate(origin, _) => self.place_of(origin.uuid),
+            Event::Connect(place, _) | Event::Act(place, _) => Some(*place),
             _ => None,
         };
         if let Some(until) = place.map(|place| self.clients[place].stopped_until)
@@ -330,8 +381,9 @@ impl World {
             Event::Input(uuid, input) => self.input(uuid, input),
             Event::Request(copy) => self.request(&copy),
             Event::Reply { origin, call, server_ms, outcome } => self.reply(origin, call, server_ms, outcome),
+            Event::Invalidate(origin, name) => self.input(origin.uuid, Input::Invalidated(Some(vec![name]))),
             Event::Limit(uuid, call) => self.outcome(uuid, call, Outcome::Unanswered),
-            Event::Connect(place) => self.connect(place),
+            Event::Connect(place, connection) => self.connect(place, connection),
             Event::Subscribe(uuid, name) => self.subscribe(uuid, name),
             Event::Unsubscribe(uuid, name) => drop(self.server.subscribers.remove(&(name, uuid))),
             Event::Act(place, caller) => self.act(place, caller),
@@ -391,17 +443,18 @@ impl World {
 
     fn send(&mut self, place: usize, call: CallId, op: Op, limit: Duration) {
         let delay = self.delay();
+        let connection = self.connection_for(place, &op);
         let client = &mut self.clients[place];
-        let (uuid, origin) = (client.uuid, client.origin());
-        if !client.link_up {
+        let (uuid, origin) = (client.uuid, client.origin(connection));
+        if !client.connections[connection].up {
             let input = Input::Outcome { call, outcome: Outcome::NotSent };
             return self.later(delay.min(5000), Event::Input(uuid, input));
         }
-        client.calls.insert(call);
+        client.calls.insert(call, connection);
         let now = client.local(self.time);
-        let not_after = client.not_after(now, limit);
+        let not_after = client.connections[connection].not_after(now, limit);
         let limit_at = client.time_at(now.after(limit));
-        let arrival = (self.time + delay).max(client.last_arrival.0);
+        let arrival = (self.time + delay).max(client.connections[connection].last_arrival.0);
         self.at(limit_at, Event::Limit(uuid, call));
         let fate = self.faults.fate(&mut self.random);
         if fate != Fate::Arrives {
@@ -412,18 +465,18 @@ impl World {
         let answered = Copied { answered: true, ..copy.clone() };
         match fate {
             Fate::Never => {}
-            Fate::Arrives => self.arrives(place, arrival, answered),
-            Fate::Unanswered => self.arrives(place, arrival, copy),
+            Fate::Arrives => self.arrives(place, connection, arrival, answered),
+            Fate::Unanswered => self.arrives(place, connection, arrival, copy),
             Fate::Late => {
                 for _ in 0..self.random.between(1, 2) {
                     self.arrives_late(copy.clone());
                 }
             }
             Fate::Twice => {
-                self.arrives(place, arrival, answered);
+                self.arrives(place, connection, arrival, answered);
                 let double = Copied { doubled: true, ..copy };
                 if self.random.chance(500) {
-                    self.arrives(place, arrival, double);
+                    self.arrives(place, connection, arrival, double);
                 } else {
                     self.arrives_late(double);
                 }
@@ -431,9 +484,19 @@ impl World {
         }
     }
 
+    /// The connection that is for this; one call is for one server.
+    fn connection_for(&self, place: usize, op: &Op) -> usize {
+        let client = &self.clients[place];
+        let of = |name: &Name| self.names.iter().position(|known| known == name).unwrap();
+        let mut places = names(op).into_iter().map(|name| of(&name));
+        let first = places.next().unwrap();
+        assert!(!client.is_split() || places.all(|at| at == first), "{op:?} is for names of two slots");
+        client.routes[first]
+    }
+
     /// The requests of a connection keep their order.
-    fn arrives(&mut self, place: usize, arrival: u64, copy: Copied) {
-        self.clients[place].last_arrival.0 = arrival;
+    fn arrives(&mut self, place: usize, connection: usize, arrival: u64, copy: Copied) {
+        self.clients[place].connections[connection].last_arrival.0 = arrival;
         self.at(arrival, Event::Request(Box::new(copy)));
     }
 
@@ -445,7 +508,7 @@ impl World {
 
     fn request(&mut self, copy: &Copied) {
         let Copied { origin, call, ref op, not_after, .. } = *copy;
-        let tracks = self.clients.iter().any(|client| client.origin() == origin && client.tracks);
+        let tracks = self.clients.iter().any(|client| client.connection(origin).is_some() && client.tracks);
         let outcome = if self.random.chance(self.faults.refusal) {
             self.trouble(self.time);
             let error = Error::new(ErrorKind::Server, "refused");
@@ -505,9 +568,10 @@ impl World {
             return;
         };
         let client = &mut self.clients[place];
-        if client.origin() == origin {
-            let arrival = (self.time + delay).max(client.last_arrival.1);
-            client.last_arrival.1 = arrival;
+        if let Some(connection) = client.connection(origin) {
+            let last = &mut client.connections[connection].last_arrival.1;
+            let arrival = (self.time + delay).max(*last);
+            *last = arrival;
             self.at(arrival, event);
         }
     }
@@ -517,14 +581,15 @@ impl World {
             return;
         };
         let client = &mut self.clients[place];
-        if client.origin() == origin {
-            client.server_clock = (server_ms, client.local(self.time));
+        if let Some(connection) = client.connection(origin) {
+            client.connections[connection].server_clock = (server_ms, client.local(self.time));
             self.outcome(origin.uuid, call, outcome);
         }
     }
 
     fn outcome(&mut self, uuid: Uuid, call: CallId, outcome: Outcome) {
-        let known = self.place_of(uuid).is_some_and(|place| self.clients[place].calls.remove(&call));
+        let known =
+            self.place_of(uuid).is_some_and(|place| self.clients[place].calls.remove(&call).is_some());
         if known {
             self.input(uuid, Input::Outcome { call, outcome });
         }
@@ -536,9 +601,7 @@ impl World {
             self.bereaved.insert((uuid, owner), self.time);
         }
         for (origin, name) in effects.invalidated {
-            let input = Input::Invalidated(Some(vec![name]));
-            let input = Event::Input(origin.uuid, input);
-            self.answer(origin, input);
+            self.answer(origin, Event::Invalidate(origin, name));
         }
         for (uuid, name) in effects.published {
             // Waiters must do without it.
@@ -550,52 +613,81 @@ impl World {
         }
     }
 
-    fn connect(&mut self, place: usize) {
+    fn connect(&mut self, place: usize, connection: usize) {
         let server_ms = self.server.now_ms();
         self.trouble(self.time);
         let client = &mut self.clients[place];
-        if client.link_up || client.closed {
+        let now = client.local(self.time);
+        if client.connections[connection].up || client.closed {
             return;
         }
-        client.link_up = true;
-        client.generation += 1;
-        client.last_arrival = (0, 0);
-        client.server_clock = (server_ms, client.local(self.time));
-        let uuid = client.uuid;
-        self.input(uuid, Input::Up(0));
+        client.last_generation += 1;
+        let (generation, server_clock) = (client.last_generation, (server_ms, now));
+        client.connections[connection] =
+            Connection { up: true, generation, server_clock, last_arrival: (0, 0) };
+        let (uuid, link) = (client.uuid, client.link(connection));
+        self.input(uuid, Input::Up(link));
     }
 
     /// The connection breaks: nobody knows what became of the calls on it.
-    fn disconnect(&mut self, place: usize) {
+    fn disconnect(&mut self, place: usize, connection: usize) {
         let client = &mut self.clients[place];
-        if !client.link_up {
+        if !client.connections[connection].up {
             return;
         }
-        client.link_up = false;
-        let (origin, uuid) = (client.origin(), client.uuid);
-        let calls: Vec<CallId> = client.calls.iter().copied().collect();
+        client.connections[connection].up = false;
+        let (origin, uuid, link) = (client.origin(connection), client.uuid, client.link(connection));
+        let on_it = client.calls.iter().filter(|(_, at)| **at == connection);
+        let calls: Vec<CallId> = on_it.map(|(call, _)| *call).collect();
         self.server.disconnected(origin);
         // Some of what was on its way arrives all the same.
         let random = &mut self.random;
         self.events.retain(|_, event| match event {
             Event::Request(copy) if copy.origin == origin => random.chance(500),
-            Event::Reply { origin: of, .. } => *of != origin,
-            Event::Input(of, Input::Invalidated(_)) => *of != uuid,
+            Event::Reply { origin: of, .. } | Event::Invalidate(of, _) => *of != origin,
             _ => true,
         });
         for call in calls {
             let delay = self.random.between(0, 50_000);
             self.later(delay, Event::Limit(uuid, call));
         }
-        let gone = || Input::Down(0, Error::new(ErrorKind::Unavailable, "the connection broke"));
+        let gone = || Input::Down(link, Error::new(ErrorKind::Unavailable, "the connection broke"));
         self.later(0, Event::Input(uuid, gone()));
         let away = if self.random.chance(100) { 4_000_000 } else { 800_000 };
         let away = self.random.between(1000, away);
         if self.random.chance(300) {
             self.later(away / 2, Event::Input(uuid, gone()));
         }
-        self.later(away, Event::Connect(place));
+        self.later(away, Event::Connect(place, connection));
         self.trouble(self.time + away);
+    }
+
+    /// All connections break.
+    fn disconnect_all(&mut self, place: usize) {
+        for connection in 0..self.clients[place].connections.len() {
+            self.disconnect(place, connection);
+        }
+    }
+
+    fn tell_routes(&mut self, place: usize) {
+        let client = &self.clients[place];
+        let (uuid, routes) = (client.uuid, client.routes(&self.names));
+        self.input(uuid, Input::Routes(routes));
+        // Links that had no name until now are news.
+        let client = &self.clients[place];
+        let up = (0..client.connections.len()).filter(|at| client.connections[*at].up);
+        let up: Vec<LinkId> = up.map(|at| client.link(at)).collect();
+        up.into_iter().for_each(|link| self.input(uuid, Input::Up(link)));
+    }
+
+    /// Another part answers for a name from now on.
+    fn reroute(&mut self, place: usize) {
+        let name = self.random.index(self.names.len());
+        let client = &mut self.clients[place];
+        client.routes[name] = (client.routes[name] + 1) % client.connections.len();
+        if client.is_split() && !client.closed {
+            self.tell_routes(place);
+        }
     }
 
     // ---- the pub/sub connection ----
@@ -717,8 +809,11 @@ impl World {
         if self.faults.restarts && self.random.chance(100) {
             return self.restart_server();
         }
-        match self.random.below(8) {
-            0..4 => self.disconnect(place),
+        match self.random.below(10) {
+            0..4 => {
+                let connection = self.random.index(self.clients[place].connections.len());
+                self.disconnect(place, connection);
+            }
             4..6 => self.interrupt_channels(place),
             6 => {
                 let stop = self.random.between(1000, 2_500_000);
@@ -726,19 +821,22 @@ impl World {
                 self.trouble(self.time + stop);
                 self.note(|| format!("{place} is stopped for {stop} us"));
             }
-            _ => self.restart(place),
+            7 => self.restart(place),
+            _ => self.reroute(place),
         }
     }
 
     /// A process dies and another one takes its place.
     fn restart(&mut self, place: usize) {
-        let origin = self.clients[place].origin();
-        self.note(|| format!("{} dies", origin.uuid));
-        self.server.disconnected(origin);
-        self.server.subscribers.retain(|(_, uuid)| *uuid != origin.uuid);
+        let client = &self.clients[place];
+        let uuid = client.uuid;
+        let origins: Vec<Origin> = (0..client.connections.len()).map(|at| client.origin(at)).collect();
+        self.note(|| format!("{uuid} dies"));
+        origins.into_iter().for_each(|origin| self.server.disconnected(origin));
+        self.server.subscribers.retain(|(_, subscriber)| *subscriber != uuid);
         self.events.retain(|_, event| match event {
-            Event::Act(of, _) | Event::Connect(of) => *of != place,
-            Event::Subscribe(uuid, _) => *uuid != origin.uuid,
+            Event::Act(of, _) | Event::Connect(of, _) => *of != place,
+            Event::Subscribe(of, _) => *of != uuid,
             _ => true,
         });
         self.clients[place] = self.new_client();
@@ -753,7 +851,7 @@ impl World {
         self.has_forgotten = true;
         self.forget_tokens();
         for place in 0..self.clients.len() {
-            self.disconnect(place);
+            self.disconnect_all(place);
             self.interrupt_channels(place);
         }
         self.spread_effects();
