@@ -6,8 +6,8 @@ PHASES ?=
 SERVER ?=
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build demo test conformance bench sim lint fmt docs dist clean \
-	test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist
+.PHONY: help setup servers build demo test conformance bench sim planted faults fuzz soak lint fmt docs dist clean \
+	test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist test-faults
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
@@ -27,7 +27,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist: test-%: setup
+test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist test-faults: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson; writes conformance/REPORT.md
@@ -38,6 +38,18 @@ bench: setup ## the benchmark programs of every language against a server of the
 
 sim: setup ## new seeds of the simulation for MINUTES=1 on THREADS=1, or SEEDS=n of them; SEED=n replays one
 	@scripts/sim
+
+planted: setup ## plants known bugs in a copy, one after the other, and tells which tests find each, and how fast
+	@. scripts/env.sh && python faults/planted.py
+
+faults: build ## the fault matrix: what goes wrong x what the program is doing x language, on real servers
+	@. scripts/env.sh && python faults/matrix.py
+
+fuzz: build ## INPUTS=100000 mutations for each of what comes from outside; the C API with hostile calls
+	@scripts/fuzz
+
+soak: build ## all languages at once with random faults for MINUTES=2; the recorded history is checked
+	@. scripts/env.sh && python faults/soak.py --minutes $(or $(MINUTES),2)
 
 lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
 	@scripts/lint

@@ -88,6 +88,8 @@ mod driver;
 mod engine;
 mod error;
 mod event;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod hold;
 mod lock;

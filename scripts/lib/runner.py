@@ -179,6 +179,12 @@ def phases() -> list[Phase]:
             [(["scripts/test-examples"], plain)],
         ),
         Phase(
+            "faults",
+            ["faults/check.py"],
+            [],
+            [(["python", "-m", "pytest", "-rsx", "faults"], pytest)],
+        ),
+        Phase(
             "dist",
             ["tool node", "tool cmake", "tool pkg-config", *languages],
             [["scripts/dist"]],

@@ -1,0 +1,144 @@
+"""The fault matrix: what goes wrong x what the program is doing x language, on real servers.
+
+matrix.py [--only WORD ...] [--drivers NAME ...] [--jobs N] [--report FILE]
+
+Ends with `faults: rows=N cells=N failed=N`. A row is one thing that goes wrong; a cell is a row, an operation and a
+language, and passes when the operation ends as it has to, counts are exact on both sides, nothing is left behind,
+and the same client works on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from pathlib import Path
+
+from operations import EVERY_BYTE, OPERATIONS, play
+from process_rows import PROCESS_ROWS
+from server_rows import SERVER_ROWS
+from world import LIMIT_MS, Cell, Failed, Kind, World
+
+# Rows that the proxy makes: the action, and its number.
+NETWORK_ROWS: dict[str, tuple[str, int]] = {
+    "request lost with its connection": ("cut-request", 0),
+    "request cut in the middle": ("cut-request", 60),
+    "reply lost with its connection": ("cut-reply", 0),
+    "reply cut in the middle": ("cut-reply", 7),
+    "request and connection black-holed": ("hole", 0),
+    "reply and connection black-holed": ("reply-hole", 0),
+    "request later than its limit": ("delay", LIMIT_MS + 300),
+    "reply later than its limit": ("delay-reply", LIMIT_MS + 300),
+    "request slow": ("delay", LIMIT_MS // 2),
+    "late copy of an answered request": ("twice", 2 * LIMIT_MS),
+    "request stalled and done after its connection broke": ("stall", LIMIT_MS // 2),
+}
+
+
+@dataclass
+class Task:
+    """A cell to be played."""
+
+    row: str
+    operation: str
+    kind: Kind
+    play: Callable[[World, Kind], None]
+    failure: str = ""
+    took: float = 0.0
+
+    @property
+    def title(self) -> str:
+        return f"{self.row} / {self.operation} [{self.kind.name}]"
+
+
+def network_task(world: World, kind: Kind, row: str, operation: str) -> Task:
+    action, number = NETWORK_ROWS[row]
+
+    def perform(world: World, kind: Kind) -> None:
+        cell = Cell(world, f"{row} / {operation}", kind)
+        try:
+            play(cell, operation, action, number)
+        finally:
+            cell.close()
+
+    return Task(row, operation, kind, perform)
+
+
+def tasks(world: World) -> list[Task]:
+    found = []
+    for kind in world.kinds:
+        found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
+        for row, operation, perform in [*EVERY_BYTE, *SERVER_ROWS, *PROCESS_ROWS]:
+            found.append(Task(row, operation, kind, perform))
+    return found
+
+
+def run(world: World, chosen: list[Task], jobs: int) -> None:
+    shown = threading.Lock()
+
+    def one(task: Task) -> None:
+        begun = time.monotonic()
+        try:
+            task.play(world, task.kind)
+        except (Failed, FutureTimeout, OSError, KeyError) as error:
+            task.failure = f"{type(error).__name__}: {error}" if not isinstance(error, Failed) else str(error)
+        task.took = time.monotonic() - begun
+        if task.failure:
+            with shown:
+                print(f"FAILED {task.title}: {task.failure}", flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, chosen))
+
+
+def table(chosen: list[Task], kinds: list[Kind]) -> list[str]:
+    """Cells passed of cells played, by row and language."""
+    by_row: dict[str, list[Task]] = defaultdict(list)
+    for task in chosen:
+        by_row[task.row].append(task)
+    lines = [
+        "| what goes wrong | while | " + " | ".join(kind.name for kind in kinds) + " |",
+        "|---|---|" + "---:|" * len(kinds),
+    ]
+    for row, group in by_row.items():
+        operations = ", ".join(dict.fromkeys(task.operation for task in group))
+        cells = []
+        for kind in kinds:
+            own = [task for task in group if task.kind is kind]
+            cells.append(f"{sum(1 for task in own if not task.failure)}/{len(own)}" if own else "")
+        lines.append(f"| {row} | {operations} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], help="words that a cell's title must contain")
+    parser.add_argument("--drivers", nargs="*", default=[], help="names of languages; all by default")
+    parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--report", type=Path)
+    args = parser.parse_args()
+    world = World()
+    try:
+        world.kinds = [kind for kind in world.kinds if not args.drivers or kind.name in args.drivers]
+        chosen = [task for task in tasks(world) if all(word in task.title for word in args.only)]
+        run(world, chosen, args.jobs)
+    finally:
+        world.close()
+    failed = sum(1 for task in chosen if task.failure)
+    lines = table(chosen, world.kinds)
+    summary = f"faults: rows={len({task.row for task in chosen})} cells={len(chosen)} failed={failed}"
+    print("\n".join(lines))
+    if args.report and not failed:
+        args.report.write_text("\n".join([*lines, "", summary]) + "\n")
+    print(summary)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""What a program is doing when something goes wrong with one of its commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from world import LEASE_MS, SOON, Cell, Failed, Kind, World
+
+# What a try may answer when the server was not heard.
+UNHEARD = {"ok", "timeout", "unavailable"}
+
+
+def acquire(cell: Cell, arm: Callable[[str], None]) -> None:
+    arm("acquire")
+    cell.ok("acquire", wait_ms=30000)
+    cell.held_with(1)
+    cell.ok("release")
+
+
+def try_once(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.open("a")
+    arm("acquire")
+    reply = cell.status(UNHEARD, "try", cell.call("acquire", wait_ms=0))
+    if reply["status"] == "ok":
+        cell.held_with(1)
+        cell.ok("release")
+
+
+def re_enter(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.ok("acquire")
+    arm("acquire")
+    cell.ok("acquire", wait_ms=30000)
+    cell.held_with(2)
+    cell.ok("release")
+    cell.held_with(1)
+    cell.ok("release")
+
+
+def extend(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.ok("acquire")
+    arm("renew")
+    cell.ok("extend", lease_ms=3 * LEASE_MS)
+    left = cell.redis("PTTL", cell.lock)
+    cell.check(left > 2 * LEASE_MS, f"{left} ms remain after an extension to {3 * LEASE_MS}")
+    cell.held_with(1)
+    cell.ok("release")
+
+
+def release(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.ok("acquire")
+    arm("release")
+    cell.ok("release")
+
+
+def release_one_level(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.ok("acquire")
+    cell.ok("acquire")
+    arm("release")
+    cell.ok("release")
+    cell.held_with(1)
+    cell.ok("release")
+
+
+def be_renewed(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.ok("acquire")
+    arm("renew")
+    cell.wait_fired()
+    # The next renewal that gets through brings the time back to nearly the whole lease.
+    cell.eventually(lambda: cell.redis("PTTL", cell.lock) > LEASE_MS * 0.8, "it is not renewed any more")
+    cell.held_with(1)
+    cell.ok("release")
+
+
+def wait(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.ok("acquire", "b")
+    waiter = cell.call("acquire", wait_ms=60000)
+    cell.waiting()
+    arm("acquire")
+    begun = time.monotonic()
+    cell.ok("release", "b")
+    cell.status({"ok"}, "the waiter", waiter)
+    took = time.monotonic() - begun
+    cell.check(took < SOON, f"the waiter waited {took:.1f} s for a free lock")
+    cell.held_with(1)
+    cell.ok("release")
+
+
+OPERATIONS: dict[str, Callable[[Cell, Callable[[str], None]], None]] = {
+    "acquire": acquire,
+    "try": try_once,
+    "re-enter": re_enter,
+    "extend": extend,
+    "release": release,
+    "release one level": release_one_level,
+    "be renewed": be_renewed,
+    "wait": wait,
+}
+
+
+def play(cell: Cell, operation: str, action: str, number: int) -> None:
+    OPERATIONS[operation](cell, lambda script: cell.arm(script, action, number))
+    cell.wait_fired()
+    if action in ("twice", "stall"):
+        cell.wait_delivered()
+    cell.works()
+
+
+# ---- every byte ----
+
+# All of them in Rust, and as many as this elsewhere.
+OFFSETS = 16
+# How many clients share the offsets.
+CLIENTS = 8
+
+
+def cut_everywhere(action: str, operation: str) -> Callable[[World, Kind], None]:
+    def perform(world: World, kind: Kind) -> None:
+        size = frame_size(world, kind, action, operation)
+        step = 1 if kind.name == "rust" else max(1, size // OFFSETS)
+        offsets = [*range(0, size + 1, step)]
+        clients = CLIENTS if kind.name == "rust" else 2
+
+        def share(first: int) -> None:
+            # A short lease, so that a copy without an answer is soon over.
+            cell = Cell(world, f"{action} everywhere / {operation}", kind, lease_ms=4000)
+            try:
+                for offset in offsets[first::clients]:
+                    cut_at(cell, action, operation, offset)
+                cell.works()
+            finally:
+                cell.close()
+
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(share, range(clients)))
+
+    return perform
+
+
+def frame_size(world: World, kind: Kind, action: str, operation: str) -> int:
+    """How long the command is, or its reply."""
+    cell = Cell(world, "size", kind)
+    try:
+        cut_at(cell, "cut-reply", operation, 0)
+        _, request, reply, _ = cell.tell("fired")
+    finally:
+        cell.close()
+    return int(request if action == "cut-request" else reply)
+
+
+def cut_at(cell: Cell, action: str, operation: str, offset: int) -> None:
+    try:
+        OPERATIONS[operation](cell, lambda script: cell.arm(script, action, offset))
+        cell.gone()
+    except Failed as error:
+        raise Failed(f"cut at byte {offset}: {error}") from error
+
+
+EVERY_BYTE = [
+    ("request cut at every byte", "acquire", cut_everywhere("cut-request", "acquire")),
+    ("request cut at every byte", "release", cut_everywhere("cut-request", "release")),
+    ("reply cut at every byte", "acquire", cut_everywhere("cut-reply", "acquire")),
+    ("reply cut at every byte", "release", cut_everywhere("cut-reply", "release")),
+]

@@ -1,0 +1,206 @@
+"""Plants the bugs of planted.toml, one after the other, in a copy of the sources and tells who finds each, and how fast.
+
+planted.py [--only WORD ...] [--seeds N] [--report FILE]
+
+The layers, in their order: unit tests of the engine and of the wire; the simulation; the scripts on a real server
+(their tests, and the model against them); the driver on real servers; the conformance scenarios in Rust. The last
+three are only asked while nobody has found the bug. Ends with `planted: bugs=N caught=N`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+# A bug may hang what it breaks.
+LIMIT = 240.0
+ALWAYS = 2
+
+
+@dataclass
+class Layer:
+    name: str
+    command: list[str]
+
+
+@dataclass
+class Bug:
+    name: str
+    edits: list[tuple[str, str, str]]
+    caught: dict[str, float] = field(default_factory=dict)
+    by: str = ""
+
+
+def layers(cargo_test: list[str]) -> list[Layer]:
+    one = ["--test-threads=2"]
+    unit = [
+        "engine::",
+        "wire::",
+        "driver::",
+        "--skip",
+        "simulation",
+        "--skip",
+        "live_tests",
+        "--skip",
+        "model_tests",
+    ]
+    simulated = ["engine::tests::simulation::promises"]
+    scripts = ["wire::live_tests", "wire::model_tests"]
+    conformance = [sys.executable, "conformance/run.py", "--drivers", "rust", "--jobs", "4"]
+    return [
+        Layer("unit tests", [*cargo_test, *unit, *one]),
+        Layer("simulation", [*cargo_test, *simulated, *one]),
+        Layer("scripts", [*cargo_test, *scripts, *one]),
+        Layer("driver", [*cargo_test, "driver::live_tests", *one]),
+        Layer("conformance", conformance),
+    ]
+
+
+def copy_sources(to: Path) -> None:
+    """What is tracked, with the modification times: an incremental build compiles only what an edit touches."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+
+
+def edited(text: str, old: str, new: str, where: str) -> str:
+    if text.count(old) != 1:
+        raise SystemExit(f"{where}: {old!r} occurs {text.count(old)} times; mend planted.toml")
+    return text.replace(old, new)
+
+
+def run(command: list[str], folder: Path, env: dict[str, str]) -> tuple[bool, float, str]:
+    """Whether it succeeded, how long it took, and what it printed."""
+    begun = time.monotonic()
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            output += "\nhung"
+    return process.returncode == 0, time.monotonic() - begun, output
+
+
+def finder(output: str) -> str:
+    """The first test that failed, or scenario."""
+    for line in output.splitlines():
+        words = line.split()
+        if line.startswith("test ") and line.endswith("FAILED"):
+            return words[1].rsplit("::", 1)[-1]
+        if line.startswith("FAILED "):
+            return line.removeprefix("FAILED ")
+    return output.strip().splitlines()[-1] if output.strip() else "ended"
+
+
+def plant(bug: Bug, scratch: Path, env: dict[str, str], build: list[str], chosen: list[Layer]) -> None:
+    originals = {}
+    try:
+        for file, old, new in bug.edits:
+            path = scratch / file
+            originals.setdefault(path, path.read_text())
+            path.write_text(edited(path.read_text(), old, new, file))
+        built, _, output = run(build, scratch, env)
+        if not built:
+            raise SystemExit(f"{bug.name}: does not compile\n{output[-3000:]}")
+        for number, layer in enumerate(chosen):
+            if bug.caught and number >= ALWAYS:
+                return
+            passed, took, output = run(layer.command, scratch, env)
+            if not passed:
+                bug.caught[layer.name] = took
+                bug.by = bug.by or finder(output)
+    finally:
+        for path, text in originals.items():
+            path.write_text(text)
+
+
+def table(bugs: list[Bug], names: list[str]) -> list[str]:
+    """Seconds from the start of a layer to its end, where it found the bug."""
+    lines = [
+        f"| planted bug | {' | '.join(names)} | found first by |",
+        "|---|" + "---:|" * len(names) + "---|",
+    ]
+    for bug in bugs:
+        cells = [f"{bug.caught[name]:.1f} s" if name in bug.caught else "" for name in names]
+        lines.append(f"| {bug.name} | {' | '.join(cells)} | {bug.by or 'nobody'} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], help="words of a bug's name")
+    parser.add_argument(
+        "--seeds", default="150", help="how many seeds the simulation has for each kind of faults"
+    )
+    parser.add_argument("--report", type=Path)
+    args = parser.parse_args()
+    listed = tomllib.loads((Path(__file__).parent / "planted.toml").read_text())["bug"]
+    bugs = [Bug(entry["name"], [tuple(edit) for edit in entry["edits"]]) for entry in listed]
+    bugs = [bug for bug in bugs if all(word in bug.name for word in args.only)]
+
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    cargo_test = ["cargo", "test", "--package", "redlatch", "--lib"]
+    chosen = layers([*cargo_test, "--"])
+    env = os.environ | {
+        # Of its own: it must not leave a planted bug in what others build on. Dependencies are built once.
+        "CARGO_TARGET_DIR": str(target / "planted"),
+        "CARGO_PROFILE_DEV_DEBUG": "false",
+        "CARGO_INCREMENTAL": "1",
+        "REDLATCH_SEEDS": args.seeds,
+        "RUST_BACKTRACE": "0",
+    }
+    # Always the same folder, so that a second run compiles only what has changed.
+    scratch = target / "planted" / "sources"
+    copy_sources(scratch)
+    build = [*cargo_test, "--no-run"]
+    run(build, scratch, env)
+    # Without a bug nobody may find one.
+    for layer in chosen[: 4 if args.report else ALWAYS]:
+        passed, took, output = run(layer.command, scratch, env)
+        if not passed:
+            print(output[-3000:])
+            raise SystemExit(f"{layer.name}: fails without a planted bug")
+        print(f"no bug: {layer.name} passes in {took:.1f} s", flush=True)
+    for bug in bugs:
+        plant(bug, scratch, env, build, chosen)
+        found = ", ".join(f"{name} in {took:.1f} s" for name, took in bug.caught.items())
+        print(f"{bug.name}: {found or 'NOT CAUGHT'} {bug.by}", flush=True)
+    lines = table(bugs, [layer.name for layer in chosen])
+    caught = sum(1 for bug in bugs if bug.caught)
+    summary = f"planted: bugs={len(bugs)} caught={caught}"
+    print("\n".join(lines))
+    if args.report:
+        args.report.write_text("\n".join([*lines, "", summary]) + "\n")
+    print(summary)
+    return 0 if caught == len(bugs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

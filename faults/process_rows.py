@@ -1,0 +1,75 @@
+"""What goes wrong with the process that holds."""
+
+from __future__ import annotations
+
+import time
+
+from server_rows import Play, on
+from world import SOON, Cell
+
+# Long enough for a busy machine, short enough to be outlived.
+LEASE_MS = 3000
+
+
+def stopped_past_its_lease(cell: Cell) -> None:
+    cell.ok("acquire")
+    waiter = cell.call("acquire", "b", wait_ms=60000)
+    cell.waiting()
+    cell.driver.signal("STOP")
+    stopped = time.monotonic()
+    cell.status({"ok"}, "the waiter", waiter)
+    took = time.monotonic() - stopped
+    cell.check(took < LEASE_MS / 1000 + SOON, f"a dead holder kept the lock for {took:.1f} s")
+    cell.driver.signal("CONT")
+    # Whatever it asks first, it is told the truth.
+    cell.check(not cell.ok("held")["value"], "a holder that slept past its lease believes that it holds")
+    cell.status({"lost"}, "release", cell.call("release"))
+    counts = cell.counts()
+    cell.check(counts == ["1"], f"the late release has left {counts}")
+    cell.ok("release", "b")
+    cell.works()
+
+
+def stopped_within_its_lease(cell: Cell) -> None:
+    cell.ok("acquire")
+    cell.driver.signal("STOP")
+    time.sleep(LEASE_MS / 4000)
+    cell.driver.signal("CONT")
+    cell.held_with(1)
+    cell.ok("release")
+    cell.works()
+
+
+def killed(cell: Cell) -> None:
+    cell.ok("acquire")
+    waiter = cell.call("acquire", "b", wait_ms=60000)
+    cell.waiting()
+    cell.driver.signal("KILL")
+    died = time.monotonic()
+    cell.status({"ok"}, "the waiter", waiter)
+    took = time.monotonic() - died
+    cell.check(took < LEASE_MS / 1000 + SOON, f"a dead holder kept the lock for {took:.1f} s")
+    cell.ok("release", "b")
+    cell.gone()
+
+
+def killed_while_waiting(cell: Cell) -> None:
+    cell.ok("acquire", "b")
+    cell.call("acquire", wait_ms=60000)
+    cell.waiting()
+    cell.driver.signal("KILL")
+    cell.eventually(lambda: cell.subscribers() == 0, "a dead process still listens")
+    cell.ok("release", "b")
+    cell.gone()
+
+
+def alone(perform: object) -> Play:
+    return on(perform, own_driver=True, lease_ms=LEASE_MS)
+
+
+PROCESS_ROWS: list[tuple[str, str, Play]] = [
+    ("SIGSTOP past the lease", "hold", alone(stopped_past_its_lease)),
+    ("SIGSTOP within the lease", "hold", alone(stopped_within_its_lease)),
+    ("SIGKILL", "hold", alone(killed)),
+    ("SIGKILL", "wait", alone(killed_while_waiting)),
+]

@@ -1,0 +1,153 @@
+//! One connection through the proxy, and what is done to it.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Notify;
+use tokio::time::{Duration, sleep};
+
+use crate::frames;
+use crate::rules::{Action, Rules};
+use crate::{Shared, locked};
+
+/// What all connections of one proxy share.
+#[derive(Debug, Default)]
+pub(crate) struct Proxy {
+    pub(crate) target: u16,
+    pub(crate) rules: Shared<Rules>,
+    /// New connections are closed at once.
+    pub(crate) refuses: AtomicBool,
+    /// Nothing passes, on no connection, and new ones are not served.
+    pub(crate) silent: AtomicBool,
+    /// Messages on channels do not pass.
+    pub(crate) mute: AtomicBool,
+    pub(crate) kill: Notify,
+}
+
+/// What is planned for the replies of one connection, by the number of the command.
+type Plans = Shared<HashMap<u64, Action>>;
+
+/// Serves a client until one side is gone, or a rule ends it.
+pub(crate) async fn serve(client: TcpStream, proxy: Arc<Proxy>) -> io::Result<()> {
+    if proxy.refuses.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let server = TcpStream::connect(("127.0.0.1", proxy.target)).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let plans = Plans::default();
+    tokio::select! {
+        ended = requests(from_client, to_server, &proxy, &plans) => ended,
+        ended = replies(from_server, to_client, &proxy, &plans) => ended,
+        () = proxy.kill.notified() => Ok(()),
+    }
+}
+
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    proxy: &Arc<Proxy>,
+    plans: &Plans,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    let mut number = 0;
+    loop {
+        while let Some(size) = frames::length(&buffer) {
+            let command: Vec<u8> = buffer.drain(..size).collect();
+            let action = locked(&proxy.rules).judge(&command);
+            while_silent(proxy).await;
+            match action {
+                Some(Action::CutRequest(bytes)) => {
+                    to.write_all(&command[..bytes.min(size)]).await?;
+                    // It has to arrive before the end of the connection does.
+                    return to.shutdown().await;
+                }
+                Some(Action::Hole) => pending().await,
+                Some(Action::Stall(time)) => {
+                    drop(tokio::spawn(deliver(proxy.clone(), command, time)));
+                    return Ok(());
+                }
+                Some(Action::Delay(time)) => sleep(time).await,
+                Some(Action::Twice(time)) => {
+                    drop(tokio::spawn(deliver(proxy.clone(), command.clone(), time)));
+                }
+                Some(action @ (Action::CutReply(_) | Action::ReplyHole | Action::DelayReply(_))) => {
+                    locked(plans).insert(number, action);
+                }
+                None => {}
+            }
+            to.write_all(&command).await?;
+            number += 1;
+        }
+        if from.read_buf(&mut buffer).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    proxy: &Proxy,
+    plans: &Plans,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    let mut number = 0;
+    loop {
+        while let Some(size) = frames::length(&buffer) {
+            let frame: Vec<u8> = buffer.drain(..size).collect();
+            while_silent(proxy).await;
+            if proxy.mute.load(Ordering::Relaxed) && frames::is_message(&frame) {
+                continue;
+            }
+            if !frames::is_push(&frame) {
+                let plan = locked(plans).remove(&number);
+                number += 1;
+                match plan {
+                    Some(Action::CutReply(bytes)) => {
+                        locked(&proxy.rules).reply_size = size;
+                        to.write_all(&frame[..bytes.min(size)]).await?;
+                        return to.shutdown().await;
+                    }
+                    Some(Action::ReplyHole) => pending().await,
+                    Some(Action::DelayReply(time)) => sleep(time).await,
+                    _ => {}
+                }
+            }
+            to.write_all(&frame).await?;
+        }
+        if from.read_buf(&mut buffer).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// What comes meanwhile is not lost, as with a network that is away for a while.
+async fn while_silent(proxy: &Proxy) {
+    while proxy.silent.load(Ordering::Relaxed) {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Sends a command on a connection of its own, late, and waits until it was done.
+async fn deliver(proxy: Arc<Proxy>, command: Vec<u8>, after: Duration) -> io::Result<()> {
+    sleep(after).await;
+    let mut server = TcpStream::connect(("127.0.0.1", proxy.target)).await?;
+    server.write_all(&command).await?;
+    let mut reply = Vec::new();
+    while frames::length(&reply).is_none() {
+        if server.read_buf(&mut reply).await? == 0 {
+            break;
+        }
+    }
+    locked(&proxy.rules).delivered += 1;
+    Ok(())
+}

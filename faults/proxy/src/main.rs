@@ -1,0 +1,108 @@
+//! A proxy between a client and Redis that does to commands and replies what networks do.
+//!
+//! It is told what to do on its standard input, one line each, and answers each with one line:
+//!
+//! ```text
+//! open TARGET                        listens for the server on this port of 127.0.0.1; `ok PORT`
+//! arm PORT NEEDLE SKIP ACTION NUMBER a rule for the next command that contains the needle
+//! clear PORT                         drops the rules that have not been used
+//! fired PORT                         `ok RULES-USED REQUEST-SIZE REPLY-SIZE DONE-LATE`
+//! scripts PORT                       `ok HASH...`, in the order in which scripts came first
+//! kill PORT                          ends all connections
+//! refuse|silent|mute PORT 0|1        closes new connections; lets nothing pass; drops messages
+//! ```
+
+mod connection;
+mod frames;
+mod rules;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+
+use connection::{Proxy, serve};
+use rules::{Action, Rule};
+
+/// Shared by tasks; never held over an await.
+type Shared<T> = Arc<Mutex<T>>;
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Proxies = HashMap<u16, Arc<Proxy>>;
+
+async fn open(proxies: &mut Proxies, target: &str) -> Result<String, String> {
+    let target = target.parse().map_err(|_| format!("no port: {target}"))?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| error.to_string())?;
+    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+    let proxy = Arc::new(Proxy { target, ..Proxy::default() });
+    proxies.insert(port, proxy.clone());
+    drop(tokio::spawn(async move {
+        // The listener ends with the process; a connection that fails is a connection that ends.
+        while let Ok((client, _)) = listener.accept().await {
+            drop(tokio::spawn(serve(client, proxy.clone())));
+        }
+    }));
+    Ok(port.to_string())
+}
+
+fn arm(proxy: &Proxy, words: &[&str]) -> Result<String, String> {
+    let [needle, skip, action, number] = words else { return Err("arm: four words".to_owned()) };
+    let action = Action::parse(action, number).ok_or_else(|| format!("no action: {action} {number}"))?;
+    let skip = skip.parse().map_err(|_| format!("no number: {skip}"))?;
+    locked(&proxy.rules).arm(Rule { needle: needle.as_bytes().to_vec(), skip, action });
+    Ok(String::new())
+}
+
+fn switch(flag: &AtomicBool, words: &[&str]) -> String {
+    flag.store(words.first() == Some(&"1"), Ordering::Relaxed);
+    String::new()
+}
+
+async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [word, place, rest @ ..] = words.as_slice() else { return Err(format!("not understood: {line}")) };
+    if *word == "open" {
+        return open(proxies, place).await;
+    }
+    let proxy = place.parse().ok().and_then(|port: u16| proxies.get(&port));
+    let proxy = proxy.ok_or_else(|| format!("no proxy: {place}"))?;
+    Ok(match *word {
+        "arm" => arm(proxy, rest)?,
+        "clear" => {
+            locked(&proxy.rules).clear();
+            String::new()
+        }
+        "fired" => {
+            let rules = locked(&proxy.rules);
+            format!("{} {} {} {}", rules.fired, rules.request_size, rules.reply_size, rules.delivered)
+        }
+        "scripts" => locked(&proxy.rules).scripts.join(" "),
+        "kill" => {
+            proxy.kill.notify_waiters();
+            String::new()
+        }
+        "refuse" => switch(&proxy.refuses, rest),
+        "silent" => switch(&proxy.silent, rest),
+        "mute" => switch(&proxy.mute, rest),
+        _ => return Err(format!("not understood: {line}")),
+    })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> io::Result<()> {
+    let mut proxies = Proxies::new();
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        match obey(&mut proxies, &line).await {
+            Ok(answer) => println!("ok {answer}"),
+            Err(problem) => println!("error {problem}"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+"""What a cell of the fault matrix plays in: the proxy, the drivers, servers, and the cell's own client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "conformance"), str(ROOT / "scripts" / "lib")]
+
+from build import BUILT, build  # noqa: E402
+from drivers import Driver, Kind  # noqa: E402
+from server import Redis, Server, find_server  # noqa: E402
+
+# The watchdog's lease: one copy of a request may take a tenth of it.
+LEASE_MS = 8000
+LIMIT_MS = LEASE_MS // 10
+# What nobody wants has to be gone before its lease is over.
+SOON = 6.0
+# How long anything may take that has no limit of its own: only a hang reaches it.
+PATIENCE = 60.0
+LANGUAGES = ["rust", "python", "asyncio", "node", "c"]
+
+
+class Failed(Exception):
+    """A cell did not come out as it has to."""
+
+
+class Proxies:
+    """The fault proxy: one process, a port for each cell."""
+
+    def __init__(self) -> None:
+        command = ["cargo", "build", "--quiet", "--package", "redlatch-faults"]
+        subprocess.run(command, cwd=ROOT, check=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([str(BUILT / "redlatch-faults")], **pipes)
+        self.lock = threading.Lock()
+
+    def __call__(self, *words: object) -> list[str]:
+        with self.lock:
+            self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
+            self.process.stdin.flush()
+            status, *answer = self.process.stdout.readline().split()
+        if status != "ok":
+            raise Failed(f"the proxy answers {status} {answer} to {words}")
+        return answer
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@dataclass
+class World:
+    """What all cells share."""
+
+    kinds: list[Kind] = field(default_factory=lambda: build(LANGUAGES))
+
+    def __post_init__(self) -> None:
+        self.binary = find_server()
+        self.proxies = Proxies()
+        self.server = Server(self.binary)
+        self.drivers = {kind.name: Driver(kind) for kind in self.kinds}
+        self.scripts = self.learn_scripts()
+
+    def learn_scripts(self) -> dict[str, str]:
+        """The hashes of the scripts, by what they are for: they are ours to know by their use only."""
+        cell = Cell(self, "scripts", self.kinds[0])
+        for op, more in (("acquire", {}), ("extend", {"lease_ms": 2 * LEASE_MS}), ("release", {})):
+            cell.ok(op, **more)
+        acquire, renew, release = self.proxies("scripts", cell.port)[:3]
+        cell.close()
+        return {"acquire": acquire, "renew": renew, "release": release}
+
+    def close(self) -> None:
+        for driver in self.drivers.values():
+            driver.close()
+        self.proxies.close()
+        self.server.close()
+
+
+class Cell:
+    """One client behind a proxy of its own, and one lock."""
+
+    count = 0
+    counting = threading.Lock()
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        kind: Kind,
+        *,
+        own_server: bool = False,
+        own_driver: bool = False,
+        lease_ms: int = LEASE_MS,
+        user: str = "",
+    ) -> None:
+        with Cell.counting:
+            Cell.count += 1
+            self.number = Cell.count
+        self.world, self.name, self.kind = world, name, kind
+        self.lock = f"fault{self.number}"
+        self.lease_ms = lease_ms
+        self.fencing = False
+        self.own_server, self.own_driver = own_server, own_driver
+        self.server = Server(world.binary) if own_server else world.server
+        self.driver = Driver(kind) if own_driver else world.drivers[kind.name]
+        self.redis = Redis(self.server.port)
+        self.port = int(world.proxies("open", self.server.port)[0])
+        self.user = user
+        self.opened: list[str] = []
+        self.done = ""
+
+    # ---- programs ----
+
+    def open(self, who: str) -> None:
+        """Opens client a, behind the proxy, or b, beside it."""
+        port = self.port if who == "a" else self.server.port
+        reply = self.call(
+            "open",
+            who,
+            url=f"redis://{self.user}127.0.0.1:{port}",
+            watchdog_ms=self.lease_ms,
+            fencing=self.fencing,
+        ).result(PATIENCE)
+        if reply["status"] != "ok":
+            raise Failed(f"open: {reply}")
+        self.opened.append(who)
+
+    def call(self, op: str, who: str = "a", **more: object) -> Future[dict]:
+        return self.begin(op, who, **more)[1]
+
+    def begin(self, op: str, who: str = "a", **more: object) -> tuple[int, Future[dict]]:
+        if op != "open" and who not in self.opened:
+            self.open(who)
+        driver = self.world.drivers[self.kind.name] if who == "b" else self.driver
+        request = {"client": f"{self.number}{who}", "lock": self.lock, "as": "main", **more}
+        return driver.ask(op=op, **request)
+
+    def ok(self, op: str, who: str = "a", within: float = PATIENCE, **more: object) -> dict:
+        return self.status({"ok"}, op, self.call(op, who, **more), within)
+
+    def status(self, allowed: set[str], what: str, future: Future[dict], within: float = PATIENCE) -> dict:
+        try:
+            reply = future.result(within)
+        except TimeoutError:
+            raise Failed(f"{what}: no answer within {within} s") from None
+        if reply["status"] not in allowed:
+            raise Failed(f"{what}: {reply}, and not {' or '.join(sorted(allowed))}")
+        return reply
+
+    # ---- what goes wrong ----
+
+    def arm(self, script: str, action: str, number: int, skip: int = 0) -> None:
+        self.world.proxies("arm", self.port, self.world.scripts[script], skip, action, number)
+
+    def tell(self, word: str, *more: object) -> list[str]:
+        return self.world.proxies(word, self.port, *more)
+
+    def wait_fired(self, times: int = 1) -> None:
+        self.eventually(lambda: int(self.tell("fired")[0]) >= times, "the fault did not happen")
+
+    def wait_delivered(self, times: int = 1) -> None:
+        self.eventually(lambda: int(self.tell("fired")[3]) >= times, "the late copy was not done")
+
+    # ---- what has to be ----
+
+    def eventually(self, holds: Callable[[], bool], text: str, within: float = PATIENCE) -> None:
+        end = time.monotonic() + within
+        while not holds():
+            if time.monotonic() > end:
+                raise Failed(text)
+            time.sleep(0.02)
+
+    def check(self, holds: bool, text: str) -> None:
+        if not holds:
+            raise Failed(text)
+
+    def counts(self) -> list[str]:
+        return self.redis("HVALS", self.lock)
+
+    def held_with(self, count: int) -> None:
+        """The client and the server agree on the count."""
+        counts = self.counts()
+        self.check(counts == [str(count)], f"the server counts {counts}, and not {count}")
+        told = self.ok("count")["value"]
+        self.check(told == count, f"the client counts {told}, and not {count}")
+        self.check(self.ok("held")["value"], "the client does not hold it")
+
+    def gone(self, within: float = SOON) -> None:
+        self.eventually(lambda: self.redis("EXISTS", self.lock) == 0, "the key is still there", within)
+
+    def subscribers(self) -> int:
+        return self.redis("PUBSUB", "NUMSUB", f"redisson_lock__channel:{{{self.lock}}}")[1]
+
+    def waiting(self) -> None:
+        self.eventually(lambda: self.subscribers() > 0, "nobody subscribed")
+
+    def works(self) -> None:
+        """Nothing is left, and client a goes on as if nothing had happened."""
+        self.gone()
+        self.ok("acquire", wait_ms=20000)
+        self.held_with(1)
+        self.ok("release")
+        self.gone()
+        self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+
+    def close(self) -> None:
+        for who in self.opened:
+            if who == "b" or not self.own_driver:
+                self.call("close", who)
+        if self.own_driver:
+            self.driver.close()
+        self.redis.close()
+        if self.own_server:
+            self.server.close()
+
+
+def environment_number(name: str, default: int) -> int:
+    return int(os.environ.get(name) or default)
