@@ -43,13 +43,13 @@ planted: setup ## plants known bugs in a copy, one after the other, and tells wh
 	@. scripts/env.sh && python faults/planted.py
 
 faults: build ## the fault matrix: what goes wrong x what the program is doing x language, on real servers
-	@. scripts/env.sh && python faults/matrix.py
+	@. scripts/env.sh && python faults/matrix.py 2>$${CARGO_TARGET_DIR}/faults.log
 
 fuzz: build ## INPUTS=100000 mutations for each of what comes from outside; the C API with hostile calls
 	@scripts/fuzz
 
 soak: build ## all languages at once with random faults for MINUTES=2; the recorded history is checked
-	@. scripts/env.sh && python faults/soak.py --minutes $(or $(MINUTES),2)
+	@. scripts/env.sh && python faults/soak.py --minutes $(or $(MINUTES),2) 2>$${CARGO_TARGET_DIR}/soak.log
 
 lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
 	@scripts/lint

@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,8 +85,10 @@ def run(world: World, chosen: list[Task], jobs: int) -> None:
         begun = time.monotonic()
         try:
             task.play(world, task.kind)
-        except (Failed, FutureTimeout, OSError, KeyError) as error:
-            task.failure = f"{type(error).__name__}: {error}" if not isinstance(error, Failed) else str(error)
+        except Failed as error:
+            task.failure = str(error)
+        except Exception as error:
+            task.failure = f"{type(error).__name__}: {error}"
         task.took = time.monotonic() - begun
         if task.failure:
             with shown:

@@ -150,8 +150,10 @@ def frame_size(world: World, kind: Kind, action: str, operation: str) -> int:
 
 
 def cut_at(cell: Cell, action: str, operation: str, offset: int) -> None:
+    before = int(cell.tell("fired")[0])
     try:
         OPERATIONS[operation](cell, lambda script: cell.arm(script, action, offset))
+        cell.wait_fired(before + 1)
         cell.gone()
     except Failed as error:
         raise Failed(f"cut at byte {offset}: {error}") from error

@@ -145,11 +145,9 @@ def paused(cell: Cell) -> None:
 
 
 def asleep(cell: Cell) -> None:
-    """A script of somebody else keeps the server busy for longer than a request may take."""
-    script = "local n = 0 while redis.call('TIME')[1] + 0 < tonumber(ARGV[1]) do n = n + 1 end return n"
-    until = int(cell.redis("TIME")[0]) + 3
+    """The server does nothing else for longer than a request may take."""
     other = Redis(cell.server.port)
-    threading.Thread(target=other, args=("EVAL", script, "0", str(until))).start()
+    threading.Thread(target=other, args=("DEBUG", "SLEEP", "3")).start()
 
 
 def scripts_flushed(cell: Cell) -> None:
@@ -317,9 +315,10 @@ def closed_while_silent(cell: Cell) -> None:
     cell.ok("acquire")
     cell.tell("silent", 1)
     begun = time.monotonic()
-    reply = cell.ok("close")
+    # It says that the lock could not be released: as a list of names, in C as an error that has them.
+    reply = cell.status({"ok", "unavailable"}, "close", cell.call("close"))
     cell.check(time.monotonic() - begun < 30, "closing goes on and on")
-    cell.check(reply.get("value") in ([cell.lock], None), f"closed: {reply}")
+    cell.check(cell.lock in str(reply.get("value") or reply.get("text") or cell.lock), f"closed: {reply}")
     cell.opened.clear()
     cell.gone(LEASE_MS / 1000 + SOON)
     cell.tell("silent", 0)
@@ -336,7 +335,7 @@ SERVER_ROWS: list[tuple[str, str, Play]] = [
     ("server restarted empty", "wait", on(restarted_while_waiting, own_server=True)),
     *each_way("server stopped for 2 s", stopped_for(2.0), own_server=True),
     *each_way("CLIENT PAUSE", paused, own_server=True),
-    *each_way("server busy with a script", asleep, own_server=True),
+    *each_way("DEBUG SLEEP 3", asleep, own_server=True),
     *each_way("SCRIPT FLUSH", scripts_flushed, own_server=True),
     *each_way("all connections killed", connections_killed),
     *each_way("network away for 2 s", silent_for_a_while),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,7 +112,8 @@ class Cell:
         self.lease_ms = lease_ms
         self.fencing = False
         self.own_server, self.own_driver = own_server, own_driver
-        self.server = Server(world.binary) if own_server else world.server
+        # Its configuration is changed, and it is put to sleep: not for others.
+        self.server = Server(world.binary, "--enable-debug-command", "yes") if own_server else world.server
         self.driver = Driver(kind) if own_driver else world.drivers[kind.name]
         self.redis = Redis(self.server.port)
         self.port = int(world.proxies("open", self.server.port)[0])
@@ -151,7 +153,7 @@ class Cell:
     def status(self, allowed: set[str], what: str, future: Future[dict], within: float = PATIENCE) -> dict:
         try:
             reply = future.result(within)
-        except TimeoutError:
+        except FutureTimeout:
             raise Failed(f"{what}: no answer within {within} s") from None
         if reply["status"] not in allowed:
             raise Failed(f"{what}: {reply}, and not {' or '.join(sorted(allowed))}")

@@ -14,7 +14,7 @@ use crate::engine::tests::simulation::{Random, number};
 use crate::error::{ErrorKind, Result};
 use crate::options::{LockOptions, OptionValue, all_options};
 use crate::wire::names::{channel, name_from_bytes, token_key};
-use crate::wire::{Fencing, Op, Renewal, decode, refusal};
+use crate::wire::{Fencing, Form, Kind, Op, Renewal, decode, refusal};
 use crate::{AcquireOptions, Client};
 
 /// How long an error's text may be, whatever it was made of.
@@ -139,21 +139,26 @@ fn shape<T>(result: &Result<T>, allowed: &[ErrorKind]) -> String {
         Err(error) => {
             assert!(allowed.contains(&error.kind()), "{error}");
             assert!(error.message().len() < LONGEST_TEXT, "{} bytes of text", error.message().len());
-            error.message().chars().filter(|char| char.is_ascii_lowercase()).take(60).collect()
+            // What stands between quotes is the input.
+            let ours = error.message().split('"').step_by(2).flat_map(str::chars);
+            ours.filter(char::is_ascii_lowercase).take(60).collect()
         }
     }
 }
 
 fn ops() -> Vec<Op> {
-    let (name, ttl) = (|| "n".into(), Duration::from_secs(30));
-    let hold = Renewal { name: name(), owner: 7, ttl };
+    let (name, ttl, kind) = (|| "n".into(), Duration::from_secs(30), Kind::Reentrant);
+    let form = || Form { kind, token: None };
+    let release =
+        |remaining| Op::Release { name: name(), owner: 7, form: form(), remaining, ttl, lesson: None };
+    let fencing = Fencing::Persistent;
     vec![
-        Op::Acquire { name: name(), owner: 7, count: 1, lease: ttl, fencing: Fencing::Persistent },
-        Op::Release { name: name(), owner: 7, remaining: 0, ttl },
-        Op::Release { name: name(), owner: 7, remaining: 1, ttl },
-        Op::Renew { holds: vec![hold; 2] },
-        Op::Force { name: name() },
-        Op::Inspect { name: name() },
+        Op::Acquire { name: name(), owner: 7, form: form(), count: 1, lease: ttl, fencing },
+        release(0),
+        release(1),
+        Op::Renew { holds: vec![Renewal { name: name(), owner: 7, form: form(), ttl }; 2] },
+        Op::Force { name: name(), kind },
+        Op::Inspect { name: name(), kind },
     ]
 }
 

@@ -5,6 +5,8 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 
 use crate::error::{Error, Result};
 
+/// How many characters of a URL an error repeats.
+const LONGEST_SHOWN: usize = 200;
 /// The variable that holds the URL when none is given.
 const VARIABLE: &str = "REDLATCH_URL";
 
@@ -242,8 +244,17 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What of the URL can be shown: the scheme, and the address when it surely is one.
+/// What of the URL can be shown, and never more than can be read.
 fn redacted(url: &str) -> String {
+    let shown = without_secrets(url);
+    match shown.char_indices().nth(LONGEST_SHOWN) {
+        Some((end, _)) => format!("{}...", &shown[..end]),
+        None => shown,
+    }
+}
+
+/// The scheme, and the address when it surely is one.
+fn without_secrets(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(start);
     let (secret, place) = rest.rsplit_once('@').unwrap_or(("", rest));
@@ -312,6 +323,12 @@ mod tests {
             }
             _ => false,
         }
+    }
+
+    #[test]
+    fn a_refused_url_is_repeated_in_part_only() {
+        let text = refused(&format!("redis://{}:port", "höst.".repeat(1000)));
+        assert!(text.contains("...") && text.len() < 1000, "{text}");
     }
 
     #[test]
