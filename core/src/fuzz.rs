@@ -195,7 +195,7 @@ fn urls_of_any_kind_are_read_or_refused() {
     fuzz("urls", include_str!("../tests/corpus/urls.txt"), |input| {
         let text = String::from_utf8_lossy(input);
         // Building a client connects to nothing.
-        shape(&Client::builder(&*text).build(), &[ErrorKind::InvalidArgument, ErrorKind::Unavailable])
+        shape(&Client::builder(&text).build(), &[ErrorKind::InvalidArgument, ErrorKind::Unavailable])
     });
 }
 
@@ -204,7 +204,7 @@ fn no_refused_url_shows_its_password() {
     fuzz("passwords", include_str!("../tests/corpus/urls.txt"), |input| {
         let text = String::from_utf8_lossy(input).replace(['@', '/', '\\', ':', '?', '#'], "");
         let url = format!("redis://app:QQ{text}ZZ@host:port");
-        let refused = Client::builder(&*url).build();
+        let refused = Client::builder(&url).build();
         if let Err(error) = &refused {
             assert!(!error.to_string().contains("QQ"), "{error}");
         }
