@@ -67,7 +67,7 @@ def layers(cargo_test: list[str]) -> list[Layer]:
 
 
 def copy_sources(to: Path) -> None:
-    """What is tracked, with the modification times: an incremental build compiles only what an edit touches."""
+    """What is tracked. Only what has changed is written: that is what the next build compiles."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -76,9 +76,10 @@ def copy_sources(to: Path) -> None:
         text=True,
     )
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
+        source, copy = ROOT / name, to / name
+        if source.is_file() and not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
 
 
 def edited(text: str, old: str, new: str, where: str) -> str:
