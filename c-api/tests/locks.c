@@ -45,6 +45,40 @@ static void acquire_and_release(void)
     close_client(client);
 }
 
+static void a_simple_lock_is_a_string(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_options *options = NULL;
+    redlatch_lock *lock = NULL, *reentrant = lock_of(client, "c:kind");
+    char owner[64];
+
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, "kind", "fair"));
+    CHECK_OK(redlatch_options_set(options, "kind", "simple"));
+    CHECK_OK(redlatch_lock_new(client, "c:kind", options, &lock));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_set_token(lock, ""));
+    CHECK_OK(redlatch_lock_set_token(lock, "request-7"));
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK(redis_says("request-7", redis("GET", "c:kind", NULL)));
+    /* It does not enter again, and it is no reentrant lock. */
+    CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_FOREIGN_KIND, redlatch_lock_acquire(reentrant, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
+    CHECK(!exists("c:kind"));
+
+    CHECK_OK(redlatch_lock_set_token(lock, NULL));
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_holder(lock, owner, sizeof owner, NULL, NULL));
+    CHECK(redis_says(owner, redis("GET", "c:kind", NULL)) && strlen(owner) > 36);
+    CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_set_token(reentrant, "x"));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_acquire(reentrant, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    redlatch_options_free(options);
+    redlatch_lock_free(reentrant);
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
 static void the_same_owner_enters_again(void)
 {
     redlatch_client *client = open_client();
@@ -370,7 +404,7 @@ static void events_reach_the_log(void)
     CHECK(atomic_load(&told.count) == before);
 }
 
-MAIN(TEST(acquire_and_release), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
+MAIN(TEST(acquire_and_release), TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
      TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself), TEST(a_hold_outlives_its_lease),
      TEST(tokens_grow), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),
      TEST(what_a_freed_lock_held_ends_with_its_lease), TEST(locks_keep_their_client),
