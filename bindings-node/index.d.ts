@@ -167,6 +167,7 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
 /** A lock: a name on a client, with options. Every acquisition is an owner of its own. */
 export class Lock {
   private constructor()
+  /** The name as it stands in Redis: some kinds put a word before the name that was given. */
   readonly name: string
   /** Waits for the lock and holds it. */
   acquire(options?: AcquireOptions): Promise<Hold>

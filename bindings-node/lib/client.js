@@ -40,7 +40,7 @@ class Client extends EventEmitter {
   lock(name, options) {
     const { own, names, values } = split(options, ['context'])
     const nativeLock = unwrap(this.#native.lock(text('the lock name', name), names, values), names)
-    return new Lock(nativeLock, this, name, own.context)
+    return new Lock(nativeLock, this, own.context)
   }
 
   stats() {

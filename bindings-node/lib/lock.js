@@ -17,10 +17,10 @@ class Lock {
   #name
   #context
 
-  constructor(nativeLock, client, name, context = false) {
+  constructor(nativeLock, client, context = false) {
     this.#native = nativeLock
     this.#client = client
-    this.#name = name
+    this.#name = nativeLock.name
     this.#context = flag('context', context)
   }
 

@@ -200,6 +200,12 @@ pub struct Lock {
 
 #[napi]
 impl Lock {
+    /// The name as it stands in Redis.
+    #[napi(getter)]
+    pub fn name(&self) -> String {
+        self.lock.name().to_owned()
+    }
+
     /// Acquires as an owner of its own, or as the owner behind a number or a context.
     #[napi]
     pub fn acquire(
