@@ -20,7 +20,7 @@ fi
 
 built=${CARGO_TARGET_DIR:-$here/../target}/$profile
 if [ ! -f "$built/libredlatch.so" ] || [ ! -f "$built/libredlatch.a" ]; then
-    echo "install.sh: there is no library in $built; run make build PROFILE=$profile first" >&2
+    echo "install.sh: there is no library in $built; run make -C c-api build PROFILE=$profile first" >&2
     exit 1
 fi
 version=$(sed -n 's/^#define REDLATCH_VERSION "\(.*\)"/\1/p' "$here/include/redlatch.h")

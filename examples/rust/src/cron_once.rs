@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [folder, period] = args.as_slice() else { return Err("usage: cron_once FOLDER PERIOD".into()) };
     let lease = Duration::from_secs_f64(0.9 * period.parse::<f64>()?);
 
-    let client = Client::connect(&std::env::var("REDLATCH_URL")?).await?;
+    let client = Client::from_env().await?;
     let options = LockOptions::new().kind(Kind::Simple).lease(lease);
     let lock = client.lock_with("cron:report", options)?;
     let Some(guard) = lock.try_acquire().await? else {

@@ -51,7 +51,7 @@ async fn main() -> Result<(), Failure> {
     let [shop, workers, rest @ ..] = args.as_slice() else {
         return Err("usage: flash_sale SHOP WORKERS [--without-lock]".into());
     };
-    let client = Client::connect(&std::env::var("REDLATCH_URL")?).await?;
+    let client = Client::from_env().await?;
     let lock = if rest.is_empty() { Some(client.lock("flash-sale")?) } else { None };
 
     println!("ready"); // the sale begins for everybody at once

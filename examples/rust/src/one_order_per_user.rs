@@ -25,7 +25,7 @@ async fn order(shop: &Path, user: &str) -> Result<bool, Box<dyn Error>> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let shop = std::env::args().nth(1).ok_or("usage: one_order_per_user SHOP")?;
-    let client = Client::connect(&std::env::var("REDLATCH_URL")?).await?;
+    let client = Client::from_env().await?;
     for line in std::io::stdin().lines() {
         let user = line?;
         // One name per user: others need not wait.

@@ -35,7 +35,7 @@ async fn once(lock: &Lock, folder: &Path, task: &str) -> Result<&'static str, Bo
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).ok_or("usage: task_once FOLDER")?;
-    let client = Client::connect(&std::env::var("REDLATCH_URL")?).await?;
+    let client = Client::from_env().await?;
     for line in std::io::stdin().lines() {
         let task = line?;
         let lock = client.lock(&format!("task:{task}"))?;
