@@ -26,7 +26,7 @@ from server import Server
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 EXAMPLES = ROOT / "examples"
 BUILT = Path(os.environ["CARGO_TARGET_DIR"]) / "debug"
-LIMIT = 60  # seconds for one check
+LIMIT = 180  # seconds for one check, on a busy machine
 ROUNDS = 100  # after so many without a collision something is wrong
 PERIOD = 3600  # seconds between two runs of the cron job; nothing here takes that long
 
