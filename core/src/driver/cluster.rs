@@ -28,6 +28,9 @@ const MOST_HOPS: u8 = 8;
 const SURVEY: Duration = Duration::from_secs(1);
 /// How many nodes are asked for it at a time.
 const ASKED: usize = 3;
+/// After each so many maps that did not help the pauses are longer, up to so many times.
+const MANY: u32 = 60;
+const SLOWER: u32 = 10;
 /// How long a node without slots is kept: one that takes slots in is asked many times before it has any.
 const LINGER: Duration = Duration::from_secs(60);
 
@@ -43,6 +46,8 @@ pub(super) struct Cluster {
     routed: BTreeSet<LinkId>,
     survey: Survey,
     backoff: Backoff,
+    /// How often the map that was told did not help.
+    vain: u32,
     /// The map has to be asked for, since when this was noticed; of this node, if it knows.
     stale: Option<Option<LinkId>>,
     /// Calls that wait for the connection to the node that serves them.
@@ -97,6 +102,7 @@ impl Cluster {
             routed: BTreeSet::new(),
             survey: Survey::Resting { until: Moment::default() },
             backoff: Backoff::default(),
+            vain: 0,
             stale: Some(None),
             held: Vec::new(),
             homes: HashMap::new(),
@@ -255,7 +261,11 @@ impl Cluster {
             Survey::Idle if self.stale.is_none() => {}
             Survey::Idle => match self.backoff.pause() {
                 Duration::ZERO => self.ask_for_map(now),
-                pause => self.survey = Survey::Resting { until: now.after(pause) },
+                // A node that stays away is no reason to ask for ever as often as during a fail-over.
+                pause => {
+                    let pause = pause * (1 + self.vain / MANY).min(SLOWER);
+                    self.survey = Survey::Resting { until: now.after(pause) };
+                }
             },
             Survey::Resting { until } if until <= now => self.ask_for_map(now),
             Survey::Resting { .. } | Survey::Asking { .. } => {}
@@ -292,14 +302,17 @@ impl Cluster {
         match result {
             Ok(ranges) => {
                 self.take_map(ranges, news);
+                self.vain += 1;
                 if self.stale.is_none() {
-                    self.backoff = Backoff::default();
+                    (self.backoff, self.vain) = (Backoff::default(), 0);
                 }
             }
             Err(error) => {
                 self.stale = Some(None);
                 // Names that have a node hear of its own connection.
-                news.tell(Input::Down(NOWHERE, error));
+                if self.table.contains(&NOWHERE) {
+                    news.tell(Input::Down(NOWHERE, error));
+                }
             }
         }
     }

@@ -37,6 +37,18 @@ impl Server {
         format!("127.0.0.1 {}", self.port())
     }
 
+    /// Sends nothing to its replicas any more, while the clients that it has are served.
+    pub fn cut_replicas_off(&self) {
+        let mut connection = self.connect();
+        let mut run = |words: &[&str]| {
+            let mut command = redis::Cmd::new();
+            command.arg(words).query::<redis::Value>(&mut connection).expect("an answer");
+        };
+        // They cannot log in again.
+        run(&["CONFIG", "SET", "requirepass", "nobody knows"]);
+        run(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
     /// Whether it says that it is the primary.
     pub fn is_primary(&self) -> bool {
         self.try_ask::<String>("INFO replication").is_ok_and(|info| info.contains("role:master"))

@@ -41,7 +41,7 @@ async fn locks_of_all_slots_are_taken_waited_for_and_released() {
     let url = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[1].port());
     let clients = [client(&url).await, client(&url).await];
     let (round, tasks) = Round::start(&clients, &names(), CALLERS);
-    let holds = take(&clients[0], 100).await;
+    let holds = take(&clients[0], "held", 100).await;
     for node in &cluster.nodes {
         assert!(node.ask::<u64>("DBSIZE") > 0, "every node has some");
     }
@@ -60,7 +60,7 @@ async fn survives(change: impl FnOnce(&mut Cluster)) {
     let mut cluster = Cluster::start(3, true);
     let clients = [client(&cluster.url()).await, client(&cluster.url()).await];
     let (round, tasks) = Round::start(&clients, &names(), CALLERS);
-    let holds = take(&clients[0], 100).await;
+    let holds = take(&clients[0], "held", 100).await;
     round.goes_on(100).await;
 
     let start = Instant::now();
@@ -93,6 +93,30 @@ async fn a_planned_fail_over_is_followed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_primary_is_survived() {
     survives(|cluster| cluster.nodes[0].kill()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_whose_locks_did_not_survive_are_told() {
+    let mut cluster = Cluster::start(3, true);
+    let client = client(&cluster.url()).await;
+    let kept = take(&client, "kept", 60).await;
+    eventually("the replica has them", || {
+        cluster.nodes[3].ask::<u64>("DBSIZE") == cluster.nodes[0].ask::<u64>("DBSIZE")
+    })
+    .await;
+    cluster.nodes[0].cut_replicas_off();
+    let all = take(&client, "late", 60).await;
+    let lies_there = |guard: &&Guard| cluster.slots(0).contains(&cluster.slot(guard.name()));
+    let (late, others): (Vec<&Guard>, Vec<&Guard>) = all.iter().partition(lies_there);
+    assert!(!late.is_empty() && !others.is_empty());
+    cluster.nodes[0].kill();
+    for guard in late {
+        // Long before the next renewal, which was due after 20 s.
+        let reason = soon("the loss", guard.lost()).await;
+        assert_eq!(reason, LostReason::Deleted, "{}", guard.name());
+    }
+    assert!(cluster.nodes[3].is_primary());
+    assert!(kept.iter().chain(others).all(Guard::is_held));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,13 +166,19 @@ async fn slots_move_while_their_locks_are_held_and_waited_for() {
     assert_eq!(keys(&without(&cluster, 9)), 0);
 }
 
-/// A waiter that only a message can wake.
 async fn is_woken(cluster: &Cluster, name: &str, meanwhile: impl AsyncFnOnce()) {
-    let options = ClientOptions::new().recheck(Duration::from_secs(3600)).tracking(false);
-    let (holder, waiter) = (client(&cluster.url()).await, client_with(&cluster.url(), options).await);
+    is_woken_by(cluster, name, ClusterPubsub::Auto, meanwhile).await;
+}
+
+/// A waiter that only a message can wake.
+async fn is_woken_by(cluster: &Cluster, name: &str, by: ClusterPubsub, meanwhile: impl AsyncFnOnce()) {
+    let options = ClientOptions::new().cluster_pubsub(by);
+    let holder = client_with(&cluster.url(), options.clone()).await;
+    let waiter =
+        client_with(&cluster.url(), options.recheck(Duration::from_secs(3600)).tracking(false)).await;
     let guard = soon("the lock", holder.lock(name).unwrap().acquire()).await.unwrap();
     let waiting = tokio::spawn(waiter.lock(name).unwrap().acquire());
-    eventually("it waits", || listeners(cluster) == 1).await;
+    eventually("it waits", || listeners(cluster) > 0).await;
     meanwhile().await;
     soon("the release", guard.release()).await.unwrap();
     drop(soon("the waiter", waiting).await.unwrap().unwrap());
@@ -160,8 +190,40 @@ fn listeners(cluster: &Cluster) -> usize {
 }
 
 fn listened(node: &Server) -> usize {
+    let (classic, sharded) = channels(node);
+    classic + sharded
+}
+
+/// How many are listened to here for all nodes, and for the node itself.
+fn channels(node: &Server) -> (usize, usize) {
     let of = |question: &str| node.try_ask::<Vec<String>>(question).map_or(0, |channels| channels.len());
-    of("PUBSUB CHANNELS redisson_lock__channel:*") + of("PUBSUB SHARDCHANNELS redisson_lock__channel:*")
+    (of("PUBSUB CHANNELS redisson_lock__channel:*"), of("PUBSUB SHARDCHANNELS redisson_lock__channel:*"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn releases_are_published_as_the_option_says() {
+    let cluster = Cluster::start(2, false);
+    let shards = cluster.nodes[0].try_ask::<redis::Value>("PUBSUB SHARDNUMSUB").is_ok();
+    let modes = [
+        (ClusterPubsub::Auto, if shards { (0, 1) } else { (1, 0) }),
+        (ClusterPubsub::Classic, (1, 0)),
+        (ClusterPubsub::Sharded, (0, 1)),
+        (ClusterPubsub::Both, (1, 1)),
+    ];
+    let known = modes
+        .into_iter()
+        .filter(|(mode, _)| shards || matches!(mode, ClusterPubsub::Auto | ClusterPubsub::Classic));
+    for (mode, expected) in known {
+        is_woken_by(&cluster, "orders", mode, async || {
+            eventually("it listens as it should", || {
+                let all = cluster.nodes.iter().map(channels);
+                all.fold((0, 0), |sum, node| (sum.0 + node.0, sum.1 + node.1)) == expected
+            })
+            .await;
+        })
+        .await;
+        eventually("nobody listens", || listeners(&cluster) == 0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

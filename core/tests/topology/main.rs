@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ClientOptions, ErrorKind, Guard, LockOptions, LostReason};
+use redlatch::{Client, ClientOptions, ClusterPubsub, ErrorKind, Guard, LockOptions, LostReason};
 
 /// How long a busy machine may take for anything here.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -118,11 +118,11 @@ impl Round {
 }
 
 /// Takes so many locks that nobody else wants.
-async fn take(client: &Client, count: usize) -> Vec<Guard> {
+async fn take(client: &Client, what: &str, count: usize) -> Vec<Guard> {
     let mut guards = Vec::new();
     for at in 0..count {
         let lock =
-            client.lock_with(&format!("held:{at}"), LockOptions::new().watchdog_lease(ms(60_000))).unwrap();
+            client.lock_with(&format!("{what}:{at}"), LockOptions::new().watchdog_lease(ms(60_000))).unwrap();
         guards.push(soon("a lock", lock.acquire()).await.unwrap());
     }
     guards

@@ -14,7 +14,7 @@ async fn survives(change: impl FnOnce(&mut SentinelSet)) {
     let mut set = SentinelSet::start();
     let clients = [client(&set.url()).await, client(&set.url()).await];
     let (round, tasks) = Round::start(&clients, &names(), CALLERS);
-    let holds = take(&clients[0], 50).await;
+    let holds = take(&clients[0], "held", 50).await;
     round.goes_on(100).await;
 
     let start = Instant::now();
@@ -45,6 +45,22 @@ async fn a_planned_fail_over_is_followed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_the_primary_is_survived() {
     survives(|set| set.servers[0].kill()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_whose_locks_did_not_survive_are_told() {
+    let mut set = SentinelSet::start();
+    let client = client(&set.url()).await;
+    let kept = take(&client, "kept", 20).await;
+    eventually("the replica has them", || set.servers[1].ask::<u64>("DBSIZE") == 20).await;
+    set.servers[0].cut_replicas_off();
+    let late = take(&client, "late", 20).await;
+    set.servers[0].kill();
+    for guard in &late {
+        // Long before the next renewal, which was due after 20 s.
+        assert_eq!(soon("the loss", guard.lost()).await, LostReason::Deleted, "{}", guard.name());
+    }
+    assert!(kept.iter().all(Guard::is_held));
 }
 
 #[tokio::test(flavor = "multi_thread")]
