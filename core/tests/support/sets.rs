@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use redis::{ConnectionLike, FromRedisValue};
 
 use super::{Server, program, run};
@@ -35,6 +37,12 @@ impl Server {
     /// `127.0.0.1 port`
     pub fn address(&self) -> String {
         format!("127.0.0.1 {}", self.port())
+    }
+
+    /// It does nothing any more, and its connections stay.
+    pub fn hang(&self) {
+        let pid = Pid::from_raw(self.pid().try_into().expect("a process"));
+        kill(pid, Signal::SIGSTOP).expect("it is ours");
     }
 
     /// Sends nothing to its replicas any more, while the clients that it has are served.

@@ -1,8 +1,5 @@
 //! A cluster whose nodes fail and whose slots move.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::support::Server;
 use super::support::sets::Cluster;
 use super::*;
@@ -93,6 +90,11 @@ async fn a_planned_fail_over_is_followed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_primary_is_survived() {
     survives(|cluster| cluster.nodes[0].kill()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_hangs_is_left() {
+    survives(|cluster| cluster.nodes[0].hang()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -282,8 +284,7 @@ async fn a_node_that_hangs_delays_no_other() {
         holds.push(soon("a lock", lock.acquire()).await.unwrap());
     }
     let other = client.lock(&format!("{{{}}}", name_at(&cluster, 1))).unwrap();
-    let pid = Pid::from_raw(cluster.nodes[0].pid().try_into().unwrap());
-    kill(pid, Signal::SIGSTOP).unwrap();
+    cluster.nodes[0].hang();
     let reason = soon("the loss at the node that hangs", holds[0].lost()).await;
     assert_eq!(reason, LostReason::Unreachable);
     assert!(holds[1].is_held() && holds[2].is_held());
@@ -291,7 +292,6 @@ async fn a_node_that_hangs_delays_no_other() {
     let guard = soon("an answer of another node", other.try_acquire()).await.unwrap().expect("it is free");
     println!("another node served after {:?}", start.elapsed());
     soon("a release", guard.release()).await.unwrap();
-    kill(pid, Signal::SIGCONT).unwrap();
 }
 
 #[tokio::test]

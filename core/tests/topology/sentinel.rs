@@ -48,6 +48,11 @@ async fn the_end_of_the_primary_is_survived() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_hangs_is_left() {
+    survives(|set| set.servers[0].hang()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn holders_whose_locks_did_not_survive_are_told() {
     let mut set = SentinelSet::start();
     let client = client(&set.url()).await;
