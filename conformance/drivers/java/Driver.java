@@ -14,7 +14,10 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
+import org.redisson.config.BaseMasterSlaveServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.ReadMode;
+import org.redisson.config.SubscriptionMode;
 
 public final class Driver {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
@@ -128,13 +131,34 @@ public final class Driver {
         config.setLockWatchdogTimeout(Long.parseLong(request.get("watchdog_ms")));
         config.setThreads(4);
         config.setNettyThreads(4);
-        config.useSingleServer()
-            .setAddress(request.get("url"))
-            .setConnectionMinimumIdleSize(1)
-            .setConnectionPoolSize(16)
+        servers(config, request.get("url"));
+        return Redisson.create(config);
+    }
+
+    /** The same URLs as redlatch's. */
+    private static void servers(Config config, String url) {
+        if (url.startsWith("redis://")) {
+            config.useSingleServer()
+                .setAddress(url)
+                .setConnectionMinimumIdleSize(1)
+                .setConnectionPoolSize(16)
+                .setSubscriptionConnectionMinimumIdleSize(1)
+                .setSubscriptionConnectionPoolSize(8);
+            return;
+        }
+        String[] parts = url.substring(url.indexOf("://") + 3).split("/");
+        String[] addresses = ("redis://" + parts[0].replace(",", ",redis://")).split(",");
+        BaseMasterSlaveServersConfig<?> servers = url.startsWith("redis+sentinel://")
+            ? config.useSentinelServers().setMasterName(parts[1]).addSentinelAddress(addresses)
+            : config.useClusterServers().addNodeAddress(addresses);
+        servers.setReadMode(ReadMode.MASTER)
+            .setSubscriptionMode(SubscriptionMode.MASTER)
+            .setMasterConnectionMinimumIdleSize(1)
+            .setMasterConnectionPoolSize(16)
+            .setSlaveConnectionMinimumIdleSize(1)
+            .setSlaveConnectionPoolSize(4)
             .setSubscriptionConnectionMinimumIdleSize(1)
             .setSubscriptionConnectionPoolSize(8);
-        return Redisson.create(config);
     }
 
     private static Map<String, Object> status(String status) {

@@ -1,0 +1,458 @@
+"""What a fail-over does to locks: faults under load, with every hold and every wait written down and checked.
+
+failover.py [--run TOPOLOGY/FAULT ...] [--drivers NAME ...] [--holds N] [--waiters N] [--timeline FILE]
+
+A run keeps `--holds` watchdog locks and lets `--waiters` waiters of all languages compete for twenty others, does the
+fault, and goes on until all is well again. Then it checks, with the monotonic clock of this one machine:
+
+- no two holds of a lock overlap, unless one of the two was told `lost`;
+- each wait ended by a grant or at its own limit, by nothing else and not later;
+- each lock was granted again after the fault.
+
+Ends with `failover: runs=N ... failed=N`; the exit code is 0 only if nothing failed.
+"""
+
+import argparse
+import itertools
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from build import build
+from drivers import Driver, Kind
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
+from server import Cluster, Deployment, Sentinels, Server  # noqa: E402
+
+LEASE_MS = 10_000
+CONTENDED = 20
+INSIDE = 0.1  # seconds that a waiter keeps what it was granted
+WAIT_MS = 20_000
+# What a busy machine may add to a wait's own limit.
+SLACK = 4.0
+PATIENCE = 120.0
+DEAD_AFTER_MS = 1000  # a primary silent for so long is taken for dead
+BEFORE, AFTER = 3.0, 15.0  # seconds of load around the fault
+
+
+@dataclass
+class Held:
+    """One hold as its owner saw it: certainly its own from `since` until `until`, in seconds of this run."""
+
+    lock: str
+    owner: str
+    since: float
+    until: float = float("inf")
+    # When it was told that it is lost, if it was.
+    lost: float | None = None
+    reason: str = ""
+
+
+@dataclass
+class Wait:
+    lock: str
+    owner: str
+    asked: float
+    answered: float = float("inf")
+    status: str = "never answered"
+
+
+@dataclass
+class History:
+    """What happened in a run; times are seconds since it began."""
+
+    start: float = field(default_factory=time.monotonic)
+    held: list[Held] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    events: list[tuple[float, str]] = field(default_factory=list)
+    affected: set[str] = field(default_factory=set)
+    fault: float = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() - self.start
+
+    def note(self, text: str) -> None:
+        self.events.append((self.now(), text))
+
+
+class Party:
+    """A driver with one client: asks, and tells when the answer was read."""
+
+    def __init__(self, kind: Kind, history: History, url: str) -> None:
+        self.kind, self.history = kind, history
+        self.driver = Driver(kind)
+        options = {"watchdog_ms": LEASE_MS, "fencing": False, "role": "a"}
+        reply = self.ask(op="open", url=url, **options).result(PATIENCE)
+        if reply["status"] != "ok":
+            raise SystemExit(f"{kind.name} cannot open {url}: {reply}")
+
+    def ask(self, **request: object) -> Future[dict]:
+        future = self.driver.ask(client="c", **request)[1]
+        answered: Future[dict] = Future()
+        # The thread that reads the answers writes down when.
+        future.add_done_callback(lambda done: answered.set_result(done.result() | {"at": self.history.now()}))
+        return answered
+
+    def close(self) -> None:
+        self.driver.close()
+
+
+class Run:
+    """One fault under load."""
+
+    def __init__(self, deployment: Deployment, kinds: list[Kind], args: argparse.Namespace) -> None:
+        self.deployment, self.args = deployment, args
+        self.history = History()
+        self.parties: list[Party] = []
+        for kind in kinds:
+            self.parties.append(Party(kind, self.history, deployment.url))
+        self.over = threading.Event()
+        self.end = float("inf")
+        self.contended = [f"contended:{number}" for number in range(CONTENDED)]
+
+    def close(self) -> None:
+        for party in self.parties:
+            party.close()
+
+    def play(self, fault: str) -> None:
+        self.history.note(f"{self.args.holds} holds are being taken")
+        holds = self.take_holds()
+        self.history.note(f"{len(holds)} holds, {self.args.waiters} waiters begin")
+        threads = [
+            threading.Thread(target=self.compete, args=(number,)) for number in range(self.args.waiters)
+        ]
+        threads += [threading.Thread(target=self.probe), threading.Thread(target=self.watch)]
+        for thread in threads:
+            thread.start()
+        listening = self.listen(holds)
+        try:
+            time.sleep(BEFORE)
+            FAULTS[fault](self)
+            time.sleep(AFTER)
+        finally:
+            self.history.note("the load ends")
+            self.over.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.give_back(holds, listening)
+
+    # ---- the load ----
+
+    def take_holds(self) -> list[tuple[Party, Held]]:
+        asked = []
+        for number, party in zip(range(self.args.holds), itertools.cycle(self.parties), strict=False):
+            held = Held(f"kept:{number}", f"{party.kind.name}/h{number}", 0)
+            request = {"lock": held.lock, "as": f"h{number}", "wait_ms": WAIT_MS}
+            asked.append((party, held, party.ask(op="acquire", **request)))
+        taken = []
+        for party, held, future in asked:
+            reply = future.result(PATIENCE)
+            if reply["status"] != "ok":
+                raise SystemExit(f"{held.owner} could not take {held.lock}: {reply}")
+            held.since = reply["at"]
+            self.history.held.append(held)
+            taken.append((party, held))
+        return taken
+
+    def listen(self, holds: list[tuple[Party, Held]]) -> list[Future[dict]]:
+        """Everyone who holds waits to be told of a loss, until some time after the load has ended."""
+        within = int((BEFORE + AFTER + 5) * 1000)
+        told = []
+        for party, held in holds:
+            future = party.ask(
+                op="lost", lock=held.lock, within_ms=within, **{"as": held.owner.split("/")[1]}
+            )
+
+            def note(done: Future[dict], held: Held = held) -> None:
+                if done.result()["status"] == "ok":
+                    held.lost, held.reason = done.result()["at"], str(done.result().get("reason"))
+
+            future.add_done_callback(note)
+            told.append(future)
+        return told
+
+    def give_back(self, holds: list[tuple[Party, Held]], listening: list[Future[dict]]) -> None:
+        for future in listening:
+            future.result(PATIENCE)
+        asked = []
+        for party, held in holds:
+            held.until = self.history.now()
+            asked.append(party.ask(op="release", lock=held.lock, **{"as": held.owner.split("/")[1]}))
+        for (_, held), future in zip(holds, asked, strict=True):
+            self.ended(held, future.result(PATIENCE))
+
+    def ended(self, held: Held, reply: dict) -> None:
+        """A release that says `lost` tells it too."""
+        if reply["status"] == "lost":
+            held.lost = held.lost or reply["at"]
+            held.reason = held.reason or str(reply.get("reason"))
+        elif reply["status"] != "ok":
+            self.history.note(f"{held.owner} could not release {held.lock}: {reply}")
+            held.reason = f"release: {reply['status']}"
+
+    def compete(self, number: int) -> None:
+        """Acquires, keeps for a moment, releases, again and again."""
+        party = self.parties[number % len(self.parties)]
+        lock = self.contended[number // len(self.parties) % CONTENDED]
+        while not self.over.is_set():
+            self.once(party, lock, f"w{number}", WAIT_MS, INSIDE)
+
+    def once(self, party: Party, lock: str, seat: str, wait_ms: int, inside: float) -> None:
+        owner = f"{party.kind.name}/{seat}"
+        wait = Wait(lock, owner, self.history.now())
+        self.history.waits.append(wait)
+        reply = party.ask(op="acquire", lock=lock, wait_ms=wait_ms, **{"as": seat}).result(PATIENCE)
+        wait.answered, wait.status = reply["at"], reply["status"]
+        if wait.status != "ok":
+            # What went wrong is known now; not to ask at once again keeps the load what it is.
+            self.over.wait(INSIDE)
+            return
+        held = Held(lock, owner, reply["at"])
+        self.history.held.append(held)
+        time.sleep(inside)
+        held.until = self.history.now()
+        self.ended(held, party.ask(op="release", lock=lock, **{"as": seat}).result(PATIENCE))
+
+    def probe(self) -> None:
+        """Somebody else tries what is held: who is granted one of those proves a loss."""
+        for turn in itertools.count():
+            if self.over.wait(0.02):
+                return
+            number = random.randrange(self.args.holds)
+            rival = self.parties[(number + 1 + turn % max(1, len(self.parties) - 1)) % len(self.parties)]
+            self.once(rival, f"kept:{number}", "rival", 0, 0)
+
+    # ---- the faults ----
+
+    def watch(self) -> None:
+        """Writes down who is primary, whenever that changes."""
+        seen: dict[str, int] = {}
+        # One lock of each primary is enough.
+        samples = {self.deployment.primary_of(lock).port: lock for lock in self.contended}
+        while not self.over.wait(0.1):
+            for lock in samples.values():
+                try:
+                    port = self.deployment.primary_of(lock).port
+                except (OSError, RuntimeError, TypeError, StopIteration):
+                    continue  # no node to be asked just now
+                if seen.setdefault(lock, port) != port:
+                    self.history.note(f"the deployment names a new primary of {lock}")
+                    seen[lock] = port
+
+    def victim(self) -> Server:
+        """The primary of the first contended lock; what lies on it is affected."""
+        primary = self.deployment.primary_of(self.contended[0])
+        locks = {held.lock for held in self.history.held} | set(self.contended)
+        self.history.affected = {
+            lock for lock in locks if self.deployment.primary_of(lock).port == primary.port
+        }
+        return primary
+
+    def begin(self, text: str) -> None:
+        self.history.fault = self.history.now()
+        self.history.note(text)
+
+    def graceful(self) -> None:
+        primary = self.victim()
+        self.begin("FAULT: a fail-over is ordered")
+        if isinstance(self.deployment, Cluster):
+            self.deployment.failover(primary)
+        else:
+            assert isinstance(self.deployment, Sentinels)
+            self.deployment.failover()
+
+    def kill(self) -> None:
+        primary = self.victim()
+        self.begin("FAULT: kill -9 of the primary")
+        primary.kill()
+        # It comes back when everybody has forgotten it, empty, and must do no harm.
+        threading.Timer(AFTER / 2, self.return_of, [primary]).start()
+
+    def return_of(self, server: Server) -> None:
+        self.history.note("the killed server is started again, empty")
+        server.start()
+
+    def migrate(self) -> None:
+        """Every contended lock of one primary moves with its slot to another, one after the other."""
+        assert isinstance(self.deployment, Cluster)
+        source = self.victim()
+        target = next(node for node in self.deployment.primaries if node.port != source.port)
+        from server import slot_of
+
+        slots = sorted({slot_of(lock) for lock in self.history.affected})[:200]
+        self.begin(f"FAULT: {len(slots)} slots with locks move to another primary")
+        for slot in slots:
+            for _ in self.deployment.migrate(slot, target):
+                pass
+        self.history.note("the slots have moved")
+
+
+FAULTS = {"graceful": Run.graceful, "kill": Run.kill, "migrate": Run.migrate}
+
+
+# ---- what is checked ----
+
+
+def overlaps(held: list[Held]) -> tuple[list[str], float]:
+    """Pairs of holds of one lock at one time of which nobody was told; and the longest time that a told one knew nothing."""
+    found, unaware = [], 0.0
+    by_lock: dict[str, list[Held]] = {}
+    for hold in sorted(held, key=lambda hold: hold.since):
+        by_lock.setdefault(hold.lock, []).append(hold)
+    for lock, holds in by_lock.items():
+        for first, second in itertools.combinations(holds, 2):
+            if min(first.until, first.lost or first.until) <= second.since:
+                continue
+            if first.lost is None and second.lost is None:
+                found.append(
+                    f"{lock}: {first.owner} held {first.since:.3f} to {first.until:.3f}, {second.owner} from {second.since:.3f}"
+                )
+            else:
+                unaware = max(unaware, (first.lost or first.until) - second.since)
+    return found, unaware
+
+
+def unserved(waits: list[Wait]) -> list[str]:
+    """Waits that ended by anything but a grant or their own limit, or too late."""
+    found = []
+    for wait in waits:
+        took = wait.answered - wait.asked
+        limit = (0 if "rival" in wait.owner else WAIT_MS / 1000) + SLACK
+        if wait.status not in ("ok", "timeout") or took > limit:
+            found.append(f"{wait.owner} on {wait.lock}: {wait.status} after {took:.1f} s")
+    return found
+
+
+def recovery(history: History, contended: list[str]) -> tuple[float | None, float]:
+    """Seconds from the fault until the last affected lock was granted again; the longest pause of the others."""
+    grants: dict[str, list[float]] = {lock: [] for lock in contended}
+    for hold in history.held:
+        if hold.lock in grants:
+            grants[hold.lock].append(hold.since)
+    again, pause = 0.0, 0.0
+    for lock, times in grants.items():
+        if lock in history.affected:
+            # The first of a wait that was granted only after the fault had struck.
+            later = [at for at in times if at > history.fault + INSIDE]
+            if not later:
+                return None, pause
+            gap = max(b - a for a, b in itertools.pairwise([history.fault, *sorted(later)]))
+            again = max(again, gap if gap > 1 else later[0] - history.fault)
+        else:
+            around = [at for at in times if at > history.fault - 1]
+            pause = max([pause, *(b - a for a, b in itertools.pairwise(sorted(around)))])
+    return again, pause
+
+
+def timeline(history: History, name: str, server: str) -> str:
+    """Second by second, as a table."""
+    lines = [f"### {name}, {server}", ""]
+    lines += ["| second | grants | waits timed out | holds told lost | events |", "|---:|---:|---:|---:|---|"]
+
+    def second(at: float) -> int:
+        return int((at - history.fault) // 1)
+
+    def contended(lock: str) -> bool:
+        return lock.startswith("contended")
+
+    grants = Counter(second(hold.since) for hold in history.held if contended(hold.lock))
+    timeouts = Counter(
+        second(wait.answered) for wait in history.waits if wait.status == "timeout" and contended(wait.lock)
+    )
+    lost = Counter(second(hold.lost) for hold in history.held if hold.lost is not None)
+    events: dict[int, list[str]] = {}
+    for at, text in history.events:
+        events.setdefault(second(at), []).append(f"{at - history.fault:+.2f} s {text}")
+    for at in range(-int(BEFORE), int(AFTER) + 1):
+        lines.append(
+            f"| {at:+d} | {grants[at]} | {timeouts[at]} | {lost[at]} | {'; '.join(events.get(at, []))} |"
+        )
+    return "\n".join(lines)
+
+
+@dataclass
+class Outcome:
+    text: str
+    failures: list[str]
+    table: str
+    holds: int
+    lost: int
+    recovered: float | None
+
+
+def judge(run: Run, name: str, server: str) -> Outcome:
+    history = run.history
+    twice, unaware = overlaps(history.held)
+    late = unserved(history.waits)
+    recovered, pause = recovery(history, run.contended)
+    lost = Counter(hold.reason for hold in history.held if hold.lost is not None)
+    failures = [f"overlap: {text}" for text in twice] + [f"wait: {text}" for text in late]
+    failures += [
+        f"release: {hold.owner} on {hold.lock}: {hold.reason}"
+        for hold in history.held
+        if hold.reason.startswith("release:")
+    ]
+    if recovered is None:
+        failures.append("an affected lock was never granted again")
+    again = "never" if recovered is None else f"{recovered:.2f} s"
+    text = (
+        f"{name} on {server}: recovered in {again}; {len(history.held)} holds, {sum(lost.values())} told lost {dict(lost)}, "
+        f"overlaps of those not told {len(twice)}, a lost holder knew nothing for at most {unaware:.2f} s; "
+        f"{len(history.waits)} waits, {len(late)} ended wrongly; other primaries paused at most {pause:.2f} s"
+    )
+    table = timeline(history, name, server)
+    return Outcome(text, failures, table, len(history.held), sum(lost.values()), recovered)
+
+
+def deploy(topology: str) -> Deployment:
+    if topology == "sentinel":
+        return Sentinels(down_after_ms=DEAD_AFTER_MS)
+    return Cluster(node_timeout_ms=DEAD_AFTER_MS)
+
+
+RUNS = ["sentinel/graceful", "sentinel/kill", "cluster/graceful", "cluster/kill", "cluster/migrate"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", nargs="*", choices=RUNS, default=RUNS)
+    parser.add_argument("--drivers", nargs="*", default=["rust", "python", "asyncio", "node", "c"])
+    parser.add_argument("--holds", type=int, default=1000)
+    parser.add_argument("--waiters", type=int, default=200)
+    parser.add_argument("--timeline", type=Path)
+    args = parser.parse_args()
+    kinds = build(args.drivers)
+    outcomes = []
+    for name in args.run:
+        topology, fault = name.split("/")
+        with deploy(topology) as deployment:
+            run = Run(deployment, kinds, args)
+            try:
+                run.play(fault)
+            finally:
+                run.close()
+            outcome = judge(run, name, deployment.version())
+        outcomes.append(outcome)
+        print(outcome.text, *outcome.failures[:20], sep="\n  ", flush=True)
+        print(outcome.table, flush=True)
+    if args.timeline:
+        args.timeline.write_text("\n\n".join(outcome.table for outcome in outcomes) + "\n")
+    failed = sum(len(outcome.failures) for outcome in outcomes)
+    recovered = max((outcome.recovered or float("inf") for outcome in outcomes), default=0)
+    print(
+        f"failover: runs={len(outcomes)} holds={sum(outcome.holds for outcome in outcomes)} "
+        f"lost={sum(outcome.lost for outcome in outcomes)} recovered_within={recovered:.2f}s failed={failed}"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
