@@ -134,7 +134,9 @@ class Run:
         try:
             time.sleep(BEFORE)
             FAULTS[fault](self)
-            time.sleep(AFTER)
+            time.sleep(AFTER / 2)
+            self.bring_back()
+            time.sleep(AFTER / 2)
         finally:
             self.history.note("the load ends")
             self.over.set()
@@ -271,12 +273,13 @@ class Run:
         primary = self.victim()
         self.begin("FAULT: kill -9 of the primary")
         primary.kill()
-        # It comes back when everybody has forgotten it, empty, and must do no harm.
-        threading.Timer(AFTER / 2, self.return_of, [primary]).start()
 
-    def return_of(self, server: Server) -> None:
-        self.history.note("the killed server is started again, empty")
-        server.start()
+    def bring_back(self) -> None:
+        """A killed server comes back, empty, when everybody goes by the new one; it must do no harm."""
+        for server in self.deployment.nodes:
+            if not server.alive:
+                self.history.note("the killed server is started again, empty")
+                server.start()
 
     def migrate(self) -> None:
         """Every contended lock of one primary moves with its slot to another, one after the other."""
@@ -434,12 +437,13 @@ def main() -> int:
     for name in args.run:
         topology, fault = name.split("/")
         with deploy(topology) as deployment:
+            version = deployment.version()
             run = Run(deployment, kinds, args)
             try:
                 run.play(fault)
             finally:
                 run.close()
-            outcome = judge(run, name, deployment.version())
+            outcome = judge(run, name, version)
         outcomes.append(outcome)
         print(outcome.text, *outcome.failures[:20], sep="\n  ", flush=True)
         print(outcome.table, flush=True)

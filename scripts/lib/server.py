@@ -51,7 +51,7 @@ def find_server() -> str:
 
 
 def _die_with_parent() -> None:
-    """Linux ends the server with us, even when we are killed and cannot do it."""
+    """Linux ends the server with us, even when we are killed and cannot do it: with the thread that started it."""
     if _prctl is not None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
