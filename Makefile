@@ -4,10 +4,11 @@ SHELL := bash
 REPEAT ?= 1
 PHASES ?=
 SERVER ?=
+TOPOLOGY ?= single
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build demo test conformance bench sim planted faults fuzz soak lint fmt docs dist clean \
-	test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist test-faults
+.PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
+	test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
@@ -27,11 +28,14 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-c test-conformance test-docs test-demo test-examples test-dist test-faults: test-%: setup
+test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
-conformance: build ## every scenario in every language and against real Redisson; writes conformance/REPORT.md
-	@. scripts/env.sh && python conformance/run.py --report conformance/REPORT.md
+conformance: build ## every scenario in every language and against real Redisson; TOPOLOGY=sentinel or cluster; writes its report
+	@. scripts/env.sh && python conformance/run.py --topology $(TOPOLOGY) --report conformance/REPORT$(patsubst -single,,-$(TOPOLOGY)).md
+
+failover: build ## fail-overs and moved slots under load, on Sentinel and Cluster; checks and times them
+	@. scripts/env.sh && python conformance/failover.py
 
 bench: setup ## the benchmark programs of every language against a server of their own
 	@. scripts/env.sh && python scripts/bench

@@ -28,6 +28,8 @@ import servers
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+# What continuous integration plays where it does not play everything.
+SHORT = ["--drivers", "rust", "asyncio", "redisson-4.7.0"]
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
@@ -108,6 +110,18 @@ def conformance(line: str, counts: Counts) -> None:
         plain(line, counts)
 
 
+def on_server(parser: Parser) -> Parser:
+    """scripts/on-server says itself what cannot be had, all else its command does."""
+
+    def either(line: str, counts: Counts) -> None:
+        if line.startswith("SKIPPED server "):
+            counts.add(Counts(skipped=1, skips=[line.removeprefix("SKIPPED ")]))
+        else:
+            parser(line, counts)
+
+    return either
+
+
 # --- the phases ---
 
 
@@ -118,6 +132,8 @@ class Phase:
     build: list[list[str]]
     run: list[tuple[list[str], Parser]]
     repeated: bool = True
+    # Whether `make test` runs it unasked; continuous integration runs them all.
+    usual: bool = True
 
 
 def bindings() -> list[str]:
@@ -133,6 +149,8 @@ def phases() -> list[Phase]:
     cargo_test = ["cargo", "test", "--workspace", *bindings(), "--no-fail-fast"]
     languages = ["bindings-python/pyproject.toml", "bindings-node/package.json", "c-api/Makefile"]
     build = "scripts/build"
+    faces = ["cargo", "test", "--package", "redlatch", "--test", "faces"]
+    matrix = ["python", "conformance/run.py"]
     everything = [[build, face] for face in ("rust", "python", "node", "c")]
     return [
         Phase("rust", ["core/Cargo.toml"], [[*cargo_test, "--no-run"]], [(cargo_test, cargo)]),
@@ -159,6 +177,27 @@ def phases() -> list[Phase]:
             ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
             everything,
             [(["python", "conformance/run.py"], conformance)],
+        ),
+        Phase(
+            "topologies",
+            ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
+            everything,
+            [([*matrix, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
+            usual=False,
+        ),
+        Phase(
+            "servers",
+            ["conformance/run.py", *languages],
+            [["scripts/servers"], [build, "rust"], [build, "python"], [*faces, "--no-run"]],
+            [
+                (["scripts/on-server", name, *command], on_server(parser))
+                for name in servers.SERVERS
+                for command, parser in (
+                    (faces, cargo),
+                    ([*matrix, "--drivers", "rust", "python"], conformance),
+                )
+            ],
+            usual=False,
         ),
         Phase(
             "docs",
@@ -303,7 +342,7 @@ def main() -> int:
     ready: list[Phase] = []
     done: list[list[str]] = []  # several phases need the same things built
     for phase in table:
-        if asked.phase and phase.name not in asked.phase:
+        if phase.name not in asked.phase if asked.phase else not (phase.usual or CI):
             continue
         if lacking := missing(phase):
             total.add(Counts(skipped=1, skips=[f"the whole phase {phase.name}: {lacking}"]))
