@@ -127,11 +127,18 @@ class Play:
             "watchdog_ms": self.scenario.get("watchdog_ms", WATCHDOG_MS),
             "fencing": self.scenario.get("fencing", False),
             "role": actor,
+            "cluster_pubsub": "both" if self.mixed else "auto",
         }
         if private:
             request["private"] = True
         reply = driver.ask(op="open", client=self.client(actor), **request)[1].result(PATIENCE)
         self.check(reply["status"] == "ok", f"open: {reply}")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether somebody publishes to all nodes of a cluster, as Redisson did before it knew of shards."""
+        old = [kind for kind in self.row.kinds.values() if kind.redisson and version_of(kind.name) < [3, 22]]
+        return self.ground.topology == "cluster" and bool(old)
 
     def client(self, actor: str) -> str:
         return f"{self.number}{actor}"

@@ -451,17 +451,12 @@ class Cluster(Many):
         return self.owner_of(slot_of(key))
 
     def owner_of(self, slot: int) -> Server:
-        for first, last, primary, *_ in self._slots():
-            if first <= slot <= last:
-                return next(node for node in self.data if node.port == primary[1])
-        raise RuntimeError(f"nobody has slot {slot}")
-
-    def _slots(self) -> list[Any]:
-        for node in self.data:
-            if node.alive:
-                with suppress(OSError):
-                    return list(node("CLUSTER", "SLOTS"))
-        raise RuntimeError("no node of the cluster lives")
+        """The node that most others name: one that has just come back may still believe that it is the primary."""
+        named = [port for node in self.data if node.alive for port in _named(node, slot)]
+        if not named:
+            raise RuntimeError(f"nobody has slot {slot}")
+        most = max(named, key=named.count)
+        return next(node for node in self.data if node.port == most)
 
     def replica_of(self, primary: Server) -> Server:
         myself = str(primary("CLUSTER", "MYID"))
@@ -491,6 +486,15 @@ class Cluster(Many):
         for node in (to, source, *self.primaries):
             node("CLUSTER", "SETSLOT", slot, "NODE", ids[to.port])
         yield "the slot is moved"
+
+
+def _named(node: Server, slot: int) -> list[int]:
+    """The port that this node has for the slot's primary, if it answers and knows one."""
+    with suppress(OSError):
+        return [
+            int(primary[1]) for first, last, primary, *_ in node("CLUSTER", "SLOTS") if first <= slot <= last
+        ]
+    return []
 
 
 TOPOLOGIES: dict[str, Callable[..., Deployment]] = {

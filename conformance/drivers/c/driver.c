@@ -249,6 +249,8 @@ static void open_client(const struct request *request, int64_t id)
     if (status == REDLATCH_OK)
         status = redlatch_options_set(options, "fencing", field(request, "fencing"));
     if (status == REDLATCH_OK)
+        status = redlatch_options_set(options, "cluster_pubsub", field(request, "cluster_pubsub"));
+    if (status == REDLATCH_OK)
         status = redlatch_client_open(field(request, "url"), options, &client);
     redlatch_options_free(options);
     if (status == REDLATCH_OK) {

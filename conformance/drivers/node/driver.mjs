@@ -34,7 +34,8 @@ function hello() {
 async function perform(request, signal) {
   if (request.op === 'hello') return hello()
   if (request.op === 'open') {
-    const options = { watchdogLease: request.watchdog_ms, fencing: request.fencing }
+    const { watchdog_ms: watchdogLease, fencing, cluster_pubsub: clusterPubsub } = request
+    const options = { watchdogLease, fencing, clusterPubsub }
     clients.set(request.client, await Client.connect(request.url, options))
     return {}
   }

@@ -39,7 +39,9 @@ def seconds(request: dict[str, Any], name: str) -> float | None:
 
 
 def client_options(request: dict[str, Any]) -> dict[str, Any]:
-    return {"watchdog_lease": request["watchdog_ms"] / 1000, "fencing": request["fencing"]}
+    lease = request["watchdog_ms"] / 1000
+    pubsub = request.get("cluster_pubsub")
+    return {"watchdog_lease": lease, "fencing": request["fencing"], "cluster_pubsub": pubsub}
 
 
 def lock_options(client: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redlatch::{AcquireOptions, Client, Error, ErrorKind, Guard, Key, LockOptions, LostReason, all_options};
+use redlatch::{
+    AcquireOptions, Client, ClientOptions, ClusterPubsub, Error, ErrorKind, Guard, Key, LockOptions,
+    LostReason, all_options,
+};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{Notify, oneshot};
@@ -86,7 +89,14 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
         "open" => {
             let lease = millis(request, "watchdog_ms").unwrap_or(Duration::from_secs(30));
             let options = LockOptions::new().watchdog_lease(lease).fencing(request["fencing"] == json!(true));
-            let client = Client::builder(text(request, "url")).lock_options(options).build()?;
+            let pubsub = match text(request, "cluster_pubsub") {
+                "both" => ClusterPubsub::Both,
+                _ => ClusterPubsub::Auto,
+            };
+            let client = Client::builder(text(request, "url"))
+                .options(ClientOptions::new().cluster_pubsub(pubsub))
+                .lock_options(options)
+                .build()?;
             client.ready().await?;
             locked(&state.clients).insert(name.to_owned(), client);
             return Ok(ok());
