@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from drivers import Kind
+from drivers import Side
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -19,26 +19,65 @@ DRIVERS = HERE / "drivers"
 REDISSONS = ("3.21.3", "3.23.5", "3.52.0", "4.7.0")
 
 
-def build(wanted: list[str]) -> list[Kind]:
-    """The drivers whose names begin with one of these words; all of them if there are none."""
-    commands: dict[str, Callable[[], list[str]]] = {
-        "rust": rust,
-        "python": lambda: [sys.executable, str(DRIVERS / "python" / "driver.py")],
-        "asyncio": lambda: [sys.executable, str(DRIVERS / "python" / "driver_asyncio.py")],
-        "node": lambda: ["node", str(DRIVERS / "node" / "driver.mjs")],
-        "c": c,
-        **{f"redisson-{version}": partial(redisson, version) for version in REDISSONS},
+def build(wanted: list[str], topology: str = "single") -> list[Side]:
+    """The sides whose names begin with one of these words; all of them if there are none."""
+    sides: dict[str, Callable[[], Side]] = ours() | redissons()
+    if topology == "single":  # the others are told of one server
+        sides |= others()
+    return [make() for name, make in sides.items() if not wanted or any(map(name.startswith, wanted))]
+
+
+def ours() -> dict[str, Callable[[], Side]]:
+    return {
+        "rust": lambda: Side("rust", rust()),
+        "python": lambda: Side("python", python("driver.py")),
+        "asyncio": lambda: Side("asyncio", python("driver_asyncio.py")),
+        "node": lambda: Side("node", node("driver.mjs")),
+        "c": lambda: Side("c", c()),
     }
-    names = [name for name in commands if not wanted or any(map(name.startswith, wanted))]
-    return [Kind(name, commands[name]()) for name in names]
 
 
-def rust() -> list[str]:
+def redissons() -> dict[str, Callable[[], Side]]:
+    return {f"redisson-{version}": partial(redisson, version) for version in REDISSONS}
+
+
+def others() -> dict[str, Callable[[], Side]]:
+    """The real other sides of the simple kinds."""
+
+    def node_lock(name: str, kind: str, renews: bool = False) -> Callable[[], Side]:
+        return lambda: Side(name, node("foreign.mjs"), kind, kind, renews=renews)
+
+    def java_lock(name: str, renews: bool = False) -> Callable[[], Side]:
+        return lambda: Side(name, java_driver("foreign", "Foreign"), name, name, waits=False, renews=renews)
+
+    return {
+        "redis-py": lambda: Side("redis-py", python("foreign.py"), "redis-py", "redis-py"),
+        "redis-py-asyncio": lambda: Side(
+            "redis-py-asyncio", python("foreign_asyncio.py"), "redis-py", "redis-py"
+        ),
+        "redlock": node_lock("redlock", "redlock"),
+        "redlock-5": node_lock("redlock-5", "redlock"),
+        "redsync": lambda: Side("redsync", python("foreign.py"), "redsync", "redsync"),
+        "redis-semaphore": node_lock("redis-semaphore", "redis-semaphore", renews=True),
+        "article": java_lock("article"),
+        "adaptive": java_lock("adaptive", renews=True),
+    }
+
+
+def python(program: str) -> tuple[str, ...]:
+    return (sys.executable, str(DRIVERS / "python" / program))
+
+
+def node(program: str) -> tuple[str, ...]:
+    return ("node", str(DRIVERS / "node" / program))
+
+
+def rust() -> tuple[str, ...]:
     subprocess.run(["cargo", "build", "--quiet", "--package", "redlatch-conformance"], cwd=ROOT, check=True)
-    return [str(BUILT / "redlatch-conformance")]
+    return (str(BUILT / "redlatch-conformance"),)
 
 
-def c() -> list[str]:
+def c() -> tuple[str, ...]:
     program, source = BUILT / "conformance_c", DRIVERS / "c" / "driver.c"
     header = ROOT / "c-api" / "include"
     words = [
@@ -53,22 +92,38 @@ def c() -> list[str]:
         f"-Wl,-rpath,{BUILT}",
     ]
     subprocess.run([*words, "-lredlatch", "-lpthread", "-o", str(program)], check=True)
-    return [str(program)]
+    return (str(program),)
 
 
-def redisson(version: str) -> list[str]:
-    """Redisson of this version with the driver compiled against it."""
-    folder = TARGET / "conformance" / f"redisson-{version}"
-    stamp = folder / "Driver.class"
-    source = DRIVERS / "java" / "Driver.java"
-    if not stamp.exists() or stamp.stat().st_mtime < source.stat().st_mtime:
+def redisson(version: str) -> Side:
+    command = java_driver("redisson", "Driver", version)
+    return Side(f"redisson-{version}", command, "redisson", "reentrant", renews=True, forces=True)
+
+
+def java_driver(name: str, main: str, version: str = "") -> tuple[str, ...]:
+    """The driver of this folder, compiled against what its pom.xml names (in this version)."""
+    source = DRIVERS / "java" / name
+    folder = TARGET / "conformance" / "-".join(filter(None, (name, version)))
+    stamp = folder / f"{main}.class"
+    sources = [DRIVERS / "java" / "Json.java", *sorted(source.glob("*.java"))]
+    depends = [source / "pom.xml", *sources]
+    if not stamp.exists() or stamp.stat().st_mtime < max(path.stat().st_mtime for path in depends):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        words = ["mvn", "-q", "-B", "-f", str(DRIVERS / "java" / "pom.xml"), f"-Dredisson.version={version}"]
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-        subprocess.run(
-            [*words, goal, f"-DoutputDirectory={folder / 'lib'}"], check=True, stdout=subprocess.DEVNULL
-        )
-        subprocess.run(["javac", "-cp", f"{folder / 'lib'}/*", "-d", str(folder), str(source)], check=True)
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    return ["java", *options, "-cp", f"{folder}:{folder / 'lib'}/*", "Driver"]
+        words = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(source / "pom.xml"),
+            goal,
+            f"-DoutputDirectory={folder / 'lib'}",
+        ]
+        if version:
+            words.append(f"-D{name}.version={version}")
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        words = ["javac", "-cp", f"{folder / 'lib'}/*", "-d", str(folder)]
+        subprocess.run([*words, *map(str, sources)], check=True)
+    options = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+    return ("java", *options, "-cp", f"{folder}:{folder / 'lib'}/*", main)

@@ -8,38 +8,38 @@ import signal
 import subprocess
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from pathlib import Path
-
-HERE = Path(__file__).resolve().parent
+from dataclasses import dataclass
 
 
-@dataclass
-class Kind:
-    """A driver program: its name in the report, and the command that starts it."""
+@dataclass(frozen=True)
+class Side:
+    """One that takes locks: a face of redlatch, or somebody else. Several may live in one driver program."""
 
     name: str
-    command: list[str]
-    env: dict[str, str] = field(default_factory=dict)
+    command: tuple[str, ...]
+    # Whose lock it is; and the kind of it, for those that have only one.
+    family: str = "redlatch"
+    kind: str = ""
+    # What not everybody else's lock can do.
+    waits: bool = True
+    renews: bool = False
+    forces: bool = False
 
     @property
-    def redisson(self) -> bool:
-        return self.name.startswith("redisson")
+    def ours(self) -> bool:
+        return self.family == "redlatch"
 
 
 class Driver:
     """A running driver program. Requests go out by line, replies come back in any order."""
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, command: tuple[str, ...]) -> None:
         self.ids = itertools.count(1)
         self.futures: dict[int, Future[dict]] = {}
         self.lock = threading.Lock()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
         # The server comes first: on a busy machine a driver may wait, the server that all share may not.
-        self.process = subprocess.Popen(
-            ["nice", "-n", "5", *kind.command], env=os.environ | kind.env, **pipes
-        )
+        self.process = subprocess.Popen(["nice", "-n", "5", *command], **pipes)
         self.outgoing: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self.listen, daemon=True).start()
         threading.Thread(target=self.talk, daemon=True).start()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from build import build
-from drivers import Driver, Kind
+from drivers import Driver, Side
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
@@ -84,13 +84,13 @@ class History:
 class Party:
     """A driver with one client: asks, and tells when the answer was read."""
 
-    def __init__(self, kind: Kind, history: History, url: str) -> None:
-        self.kind, self.history = kind, history
-        self.driver = Driver(kind)
+    def __init__(self, side: Side, history: History, url: str) -> None:
+        self.side, self.history = side, history
+        self.driver = Driver(side.command)
         options = {"watchdog_ms": LEASE_MS, "fencing": False, "cluster_pubsub": "auto", "role": "a"}
         reply = self.ask(op="open", url=url, **options).result(PATIENCE)
         if reply["status"] != "ok":
-            raise SystemExit(f"{kind.name} cannot open {url}: {reply}")
+            raise SystemExit(f"{side.name} cannot open {url}: {reply}")
 
     def ask(self, **request: object) -> Future[dict]:
         future = self.driver.ask(client="c", **request)[1]
@@ -106,12 +106,12 @@ class Party:
 class Run:
     """One fault under load."""
 
-    def __init__(self, deployment: Deployment, kinds: list[Kind], args: argparse.Namespace) -> None:
+    def __init__(self, deployment: Deployment, sides: list[Side], args: argparse.Namespace) -> None:
         self.deployment, self.args = deployment, args
         self.history = History()
         self.parties: list[Party] = []
-        for kind in kinds:
-            self.parties.append(Party(kind, self.history, deployment.url))
+        for side in sides:
+            self.parties.append(Party(side, self.history, deployment.url))
         self.over = threading.Event()
         self.end = float("inf")
         self.contended = [f"contended:{number}" for number in range(CONTENDED)]
@@ -149,7 +149,7 @@ class Run:
     def take_holds(self) -> list[tuple[Party, Held]]:
         asked = []
         for number, party in zip(range(self.args.holds), itertools.cycle(self.parties), strict=False):
-            held = Held(f"kept:{number}", f"{party.kind.name}/h{number}", 0)
+            held = Held(f"kept:{number}", f"{party.side.name}/h{number}", 0)
             request = {"lock": held.lock, "as": f"h{number}", "wait_ms": WAIT_MS}
             asked.append((party, held, party.ask(op="acquire", **request)))
         taken = []
@@ -206,7 +206,7 @@ class Run:
             self.once(party, lock, f"w{number}", WAIT_MS, INSIDE)
 
     def once(self, party: Party, lock: str, seat: str, wait_ms: int, inside: float) -> None:
-        owner = f"{party.kind.name}/{seat}"
+        owner = f"{party.side.name}/{seat}"
         wait = Wait(lock, owner, self.history.now())
         self.history.waits.append(wait)
         reply = party.ask(op="acquire", lock=lock, wait_ms=wait_ms, **{"as": seat}).result(PATIENCE)
@@ -429,13 +429,13 @@ def main() -> int:
     parser.add_argument("--waiters", type=int, default=200)
     parser.add_argument("--timeline", type=Path)
     args = parser.parse_args()
-    kinds = build(args.drivers)
+    sides = build(args.drivers)
     outcomes = []
     for name in args.run:
         topology, fault = name.split("/")
         with deploy(topology, fault) as deployment:
             version = deployment.version()
-            run = Run(deployment, kinds, args)
+            run = Run(deployment, sides, args)
             try:
                 run.play(fault)
             finally:

@@ -8,6 +8,7 @@ Ends with `conformance: scenarios=N checks=N failed=N`; the exit code is 0 only 
 import argparse
 import itertools
 import platform
+import re
 import sys
 import threading
 import time
@@ -18,15 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomllib
+from adaptive import Lesson
 from build import build
-from drivers import Driver, Kind
+from drivers import Driver, Side
+from kinds import FOREIGN, KINDS, LockKind, expand
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
 from server import TOPOLOGIES  # noqa: E402
 from tap import Ground  # noqa: E402
 
-WATCHDOG_MS = 1000
+# What people have by default. Rows about renewal ask for less, which a busy machine finds harder to keep.
+WATCHDOG_MS = 30_000
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
 # What a busy machine may add to a time that a scenario demands.
@@ -46,7 +50,26 @@ OWN_WORDS = [
     "commands",
     "listen",
     "heard",
+    "levels",
+    "plant",
+    "other",
+    "gone_ms",
+    "remember",
+    "lease_for",
+    "storm",
+    "learnt",
 ]
+
+
+# How data of each type get to a key.
+OTHERS = {
+    "string": ["SET", "{lock}", "somebody's"],
+    "hash": ["HSET", "{lock}", "some", "body's"],
+    "list": ["RPUSH", "{lock}", "somebody's"],
+    "set": ["SADD", "{lock}", "somebody's"],
+    "zset": ["ZADD", "{lock}", "1", "somebody's"],
+    "stream": ["XADD", "{lock}", "*", "some", "body's"],
+}
 
 
 class Failed(Exception):
@@ -58,27 +81,35 @@ class Row:
     """One scenario with the drivers that play its actors."""
 
     scenario: dict
-    kinds: dict[str, Kind]
+    sides: dict[str, Side]
+    kinds: dict[str, LockKind]
     name: str | None = None
     checks: int = 0
     failure: str = ""
     trace: list[str] = field(default_factory=list)
+    told: list[tuple[str, str, str, str]] = field(default_factory=list)
 
     @property
     def title(self) -> str:
-        who = " × ".join(kind.name for kind in self.kinds.values())
+        who = " × ".join(f"{side.name}: {self.kinds[actor].name}" for actor, side in self.sides.items())
         return f"{self.scenario['name']}{f' {self.name!r}' if self.name else ''} [{who}]"
+
+    @property
+    def prefix(self) -> str:
+        """What a kind of this row sets before the name, so that all actors mean the same key."""
+        return max((kind.prefix for kind in self.kinds.values()), key=len)
 
 
 class World:
     """The servers, the running drivers and what they said of themselves."""
 
-    def __init__(self, kinds: list[Kind], topology: str) -> None:
-        self.kinds = kinds
+    def __init__(self, sides: list[Side], topology: str) -> None:
+        self.sides = sides
         self.ground = Ground(topology)
-        self.drivers = {kind.name: Driver(kind) for kind in kinds}
+        self.drivers = {command: Driver(command) for command in {side.command for side in sides}}
         self.hello = {
-            name: driver.ask(op="hello")[1].result(PATIENCE) for name, driver in self.drivers.items()
+            side.name: self.drivers[side.command].ask(op="hello", side=side.name)[1].result(PATIENCE)
+            for side in sides
         }
 
     def close(self) -> None:
@@ -96,16 +127,24 @@ class Play:
         self.own = self.scenario.get("own_server", False)
         self.ground = Ground(world.ground.topology) if self.own else world.ground
         self.tap = self.ground.tap
-        self.lock = f"row{number}:{row.name}" if row.name else f"row{number}"
+        self.key = f"{row.prefix}row{number}" + (f":{row.name}" if row.name else "")
         self.drivers: dict[str, Driver] = {}
         self.background: dict[str, tuple[str, str, int, Future[dict]]] = {}
         self.tokens: list[int] = []
         self.mark = 0
+        self.remembered: object = None
+        # When the last of each word was asked and answered.
+        self.sent: dict[str, float] = {}
+        self.answered: dict[str, float] = {}
+        self.lesson = Lesson()
 
     def run(self) -> None:
         try:
-            for actor, kind in self.row.kinds.items():
-                self.open(actor, kind)
+            for actor, side in self.row.sides.items():
+                try:
+                    self.open(actor, side)
+                except FutureTimeout as error:
+                    raise Failed(f"{side.name} does not answer to open") from error
             for step in self.scenario["steps"]:
                 try:
                     self.step(step)
@@ -114,21 +153,24 @@ class Play:
             self.quiet()
         except Failed as error:
             self.row.failure = str(error)
-            self.row.trace = [line for line in self.tap.about(self.lock) if '"PUBSUB"' not in line][-40:]
+            self.row.trace = [line for line in self.tap.about(self.key) if '"PUBSUB"' not in line][-40:]
         finally:
             self.end()
 
-    def open(self, actor: str, kind: Kind) -> None:
+    def open(self, actor: str, side: Side) -> None:
         private = self.scenario.get(f"private_{actor}") or self.own
-        driver = Driver(kind) if private else self.world.drivers[kind.name]
+        driver = Driver(side.command) if private else self.world.drivers[side.command]
         self.drivers[actor] = driver
         request = {
             "url": self.ground.deployment.url,
+            "side": side.name,
             "watchdog_ms": self.scenario.get("watchdog_ms", WATCHDOG_MS),
             "fencing": self.scenario.get("fencing", False),
             "role": actor,
             "cluster_pubsub": "both" if self.mixed else "auto",
         }
+        request |= self.row.kinds[actor].options
+        request |= {"recheck_ms": self.scenario["recheck_ms"]} if "recheck_ms" in self.scenario else {}
         if private:
             request["private"] = True
         reply = driver.ask(op="open", client=self.client(actor), **request)[1].result(PATIENCE)
@@ -137,7 +179,8 @@ class Play:
     @property
     def mixed(self) -> bool:
         """Whether somebody publishes to all nodes of a cluster, as Redisson did before it knew of shards."""
-        old = [kind for kind in self.row.kinds.values() if kind.redisson and version_of(kind.name) < [3, 22]]
+        redissons = [side for side in self.row.sides.values() if side.family == "redisson"]
+        old = [side for side in redissons if version_of(side.name) < [3, 22]]
         return self.ground.topology == "cluster" and bool(old)
 
     def client(self, actor: str) -> str:
@@ -145,10 +188,11 @@ class Play:
 
     def end(self) -> None:
         for actor, driver in self.drivers.items():
-            if driver is not self.world.drivers.get(driver.kind.name):
+            if driver not in self.world.drivers.values():
                 driver.close()
             else:
                 driver.ask(op="close", client=self.client(actor))
+        self.redis("DEL", f"{self.key}_renew")
         if self.own:
             self.ground.close()
 
@@ -159,7 +203,7 @@ class Play:
 
     def redis(self, *words: str) -> object:
         """A command for the primary of the key it names; one without a key, for the primary of the lock."""
-        named = words[1] if len(words) > 1 and self.lock in words[1] else self.lock
+        named = words[1] if len(words) > 1 and self.key in words[1] else self.key
         return self.ground.ask(named, *words)
 
     # ---- the words ----
@@ -174,39 +218,55 @@ class Play:
 
     def do_call(self, actor: str, step: dict) -> None:
         driver = self.drivers[actor]
-        if driver.kind.redisson and step.get("redisson") == "skip":
+        if self.expected(actor, step) == "skip":
             return
-        request = {
-            "op": step[actor],
-            "client": self.client(actor),
-            "lock": self.lock,
-            "as": step.get("as", "main"),
-        }
+        request = self.request(actor, step[actor], step.get("as", "main"))
         request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step}
         request |= {"lock": "x" * 1025 if step["lock"] == "long" else step["lock"]} if "lock" in step else {}
+        request |= {"token": self.key + step["with_token"]} if "with_token" in step else {}
         if step[actor] == "lost":
             request["within_ms"] = step["within_ms"] + SLACK_MS
         if step[actor] == "cancel":
             request["target"] = self.background[step["target"]][2]
-        begun = time.monotonic()
+        begun = self.sent[step[actor]] = time.monotonic()
         if "background" in step:
+            self.mark = len(self.tap.lines)
             for number in range(step.get("count", 1)):
                 suffix = str(number) if "count" in step else ""
                 asked = driver.ask(**(request | {"as": request["as"] + suffix}))
                 self.background[step["background"] + suffix] = (actor, request["as"] + suffix, *asked)
             return
         if "times" in step:
-            names = [f"{self.lock}:{number}" for number in range(step["times"])]
+            names = [f"{request['lock']}:{number}" for number in range(step["times"])]
             replies = [driver.ask(**(request | {"lock": name}))[1] for name in names]
             for reply in replies:
                 self.judge(actor, step, reply.result(PATIENCE), begun)
             return
-        self.judge(actor, step, driver.ask(**request)[1].result(PATIENCE), begun)
+        reply = driver.ask(**request)[1].result(PATIENCE)
+        self.answered[step[actor]] = time.monotonic()
+        self.judge(actor, step, reply, begun)
+
+    def request(self, actor: str, op: str, thread: str) -> dict:
+        """What is asked of this actor about the row's key, by the name that its kind has for it."""
+        prefix = self.row.kinds[actor].prefix
+        lock = self.key.removeprefix(prefix)
+        return {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
+
+    def expected(self, actor: str, step: dict) -> str:
+        """The status; where others answer otherwise than redlatch, the step says so by their name, or as `theirs`."""
+        side, kind = self.row.sides[actor], self.row.kinds[actor]
+        if "own" in step and self.row.name == ("hash" if kind.hash else "string"):
+            return step["own"]
+        if side.ours:
+            return step.get("expect", "ok")
+        return step.get(side.family, step.get("theirs", step.get("expect", "ok")))
 
     def judge(self, actor: str, step: dict, reply: dict, begun: float) -> None:
         took = (time.monotonic() - begun) * 1000
-        redisson = self.drivers[actor].kind.redisson
-        expected = step.get("redisson") if redisson and "redisson" in step else step.get("expect", "ok")
+        side = self.row.sides[actor]
+        expected = self.expected(actor, step)
+        if "tell" in step:
+            self.row.told.append((side.name, self.lies_there(), step["tell"], in_words(side, reply)))
         if expected != "any":
             self.check(reply["status"] == expected, f"expected {expected}, got {reply}")
         if "value" in step:
@@ -214,10 +274,9 @@ class Play:
             if wanted == "nobody":
                 wanted = None
             elif wanted == "as in Redis":
-                fields = self.redis("HGETALL", self.lock)
-                wanted = {"owner": fields[0], "count": int(fields[1])} if fields else "a holder"
+                wanted = self.holder()
             self.check(reply.get("value") == wanted, f"expected {wanted}, got {reply}")
-        if "reason" in step and not redisson:
+        if "reason" in step and side.ours:
             self.check(reply.get("reason") == step["reason"], f"expected {step['reason']}, got {reply}")
         if "after_ms" in step:
             self.check(took >= step["after_ms"], f"answered after {took:.0f} ms already")
@@ -226,7 +285,7 @@ class Play:
         if "token" in step:
             self.judge_token(step["token"], reply["token"])
         for name in step.get("same", ()):
-            first = next(iter(self.world.hello.values()))
+            first = self.world.hello[next(side.name for side in self.world.sides if side.ours)]
             self.check(reply[name] == first[name], f"{name} differ: {reply[name]} and {first[name]}")
 
     def judge_token(self, wanted: str, token: int) -> None:
@@ -254,24 +313,146 @@ class Play:
             for name in done:
                 actor, thread, _, future = waiting.pop(name)
                 self.check(future.result()["status"] == "ok", f"{name}: {future.result()}")
-                request = {"op": "release", "client": self.client(actor), "lock": self.lock, "as": thread}
-                reply = self.drivers[actor].ask(**request)[1].result(PATIENCE)
+                reply = self.call(actor, "release", thread)
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
             time.sleep(0.01)
 
     def do_redis(self, step: dict) -> None:
         # One pair of braces is the lock's name, two stand for themselves around it.
-        name = self.lock
+        name = self.key
         words = [word.replace("{{lock}}", f"{{{name}}}").replace("{lock}", name) for word in step["redis"]]
         value = self.redis(*words)
         if "equals" in step:
-            self.check(value == step["equals"], f"Redis answers {value!r}")
-        redisson = self.row.kinds["a"].redisson
+            wanted = (
+                step["equals"].replace("{lock}", name) if isinstance(step["equals"], str) else step["equals"]
+            )
+            self.check(value == wanted, f"Redis answers {value!r}")
+        if "value_of" in step:
+            pattern = self.row.kinds[step["value_of"]].value_of(self.row.sides[step["value_of"]].family)
+            self.check(
+                re.fullmatch(pattern, str(value)) is not None, f"Redis answers {value!r}, not {pattern}"
+            )
+        redisson = self.row.sides["a"].family == "redisson"
         most = step.get("redisson_at_most") if redisson else step.get("at_most")
         if "at_least" in step and not (redisson and most is not None):
             self.check(value >= step["at_least"], f"Redis answers {value!r}")
         if most is not None:
             self.check(value <= most, f"Redis answers {value!r}")
+
+    def holder(self) -> object:
+        """Who has the lock, as it lies in Redis."""
+        if self.row.kinds["a"].hash:
+            fields = self.redis("HGETALL", self.key)
+            return {"owner": fields[0], "count": int(fields[1])} if fields else "a holder"
+        value = self.redis("GET", self.key)
+        return {"owner": value, "count": 1} if value else "a holder"
+
+    def do_levels(self, step: dict) -> None:
+        """One owner has the lock so many times, as far as Redis shows it: a string does not."""
+        if self.row.kinds["a"].hash:
+            value = self.redis("HVALS", self.key)
+            self.check(value == [str(step["levels"])], f"Redis answers {value!r}")
+        else:
+            value = self.redis("TYPE", self.key)
+            self.check(value == "string", f"Redis answers {value!r}")
+
+    def do_plant(self, step: dict) -> None:
+        """Somebody unknown takes the lock, for so many ms or (-1) without an expiry."""
+        unknown = "00000000-0000-4000-8000-000000000000:1"
+        self.redis("DEL", self.key)
+        if self.row.kinds["a"].hash:
+            self.redis("HSET", self.key, unknown, "1")
+        else:
+            self.redis("SET", self.key, unknown)
+        if step["plant"] > 0:
+            self.redis("PEXPIRE", self.key, str(step["plant"]))
+        self.check(self.redis("EXISTS", self.key) == 1, "the key was refused")
+
+    def lies_there(self) -> str:
+        return self.row.name or f"held {self.row.kinds['a'].name} lock"
+
+    def do_other(self, step: dict) -> None:
+        """Data of the type that the row is named after lie at the key, and still do."""
+        name = str(self.row.name)
+        if step["other"] == "lie":
+            self.redis(*(word.replace("{lock}", self.key) for word in OTHERS[name]))
+        found = self.redis("TYPE", self.key), self.redis("PTTL", self.key)
+        self.check(found == (name, -1), f"Redis answers {found}")
+        if step["other"] == "same":
+            self.redis("DEL", self.key)
+
+    def do_gone_ms(self, step: dict) -> None:
+        """The key is gone in so long, by itself."""
+        end = time.monotonic() + (step["gone_ms"] + SLACK_MS) / 1000
+        while self.redis("EXISTS", self.key) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.check(self.redis("EXISTS", self.key) == 0, "the key is still there")
+
+    def do_lease_for(self, step: dict) -> None:
+        """The lock has the lease that an adaptive lock gives when so many seconds are asked for."""
+        ttl, since = self.redis("PTTL", self.key), time.monotonic() - self.sent["acquire"]
+        lease = self.lesson.lease(step["lease_for"]) * 1000
+        self.check(lease - since * 1000 - 1 <= ttl <= lease, f"PTTL {ttl}, wanted {lease}")
+
+    def do_learnt(self, step: dict) -> None:
+        """The memory of an adaptive lock is what the last hold must have left when so many seconds were asked for."""
+        value = self.redis("GET", f"{self.key}_renew")
+        shortest = self.sent["release"] - self.answered["acquire"]
+        longest = self.answered["release"] - self.sent["acquire"]
+        before, found = self.lesson.renew, value and float(value)
+        fits = self.lesson.learn(found, shortest, longest, step["learnt"])
+        self.check(fits, f"after {before} and {shortest:.2f} to {longest:.2f} s it remembers {found}")
+        if found is not None:
+            ttl = self.redis("TTL", f"{self.key}_renew")
+            self.check(86_000 < ttl <= 86_400, f"remembered for {ttl} s")
+
+    def do_remember(self, step: dict) -> None:
+        """Keeps what lies at the key, or compares it to what was kept."""
+        value = self.redis("GET", self.key)
+        if step["remember"] == "same":
+            self.check(value == self.remembered, f"{value!r} lies there, no longer {self.remembered!r}")
+        else:
+            self.check(isinstance(value, str), f"{value!r} lies there")
+            self.remembered = value
+
+    def do_storm(self, step: dict) -> None:
+        """So many threads of every actor take turns, each so many `holds`; two are never inside at once."""
+        stays: list[tuple[float, float, str]] = []
+
+        def work(actor: str, thread: str) -> None:
+            for _ in range(step["holds"]):
+                self.enter(actor, thread)
+                begun = time.monotonic()
+                time.sleep(0.005)
+                stays.append((begun, time.monotonic(), f"{actor} {thread}"))
+                reply = self.call(actor, "release", thread)
+                if reply["status"] != "ok":
+                    raise Failed(f"release: {reply}")
+
+        workers = [(actor, f"w{number}") for actor in self.drivers for number in range(step["storm"])]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            for done in [pool.submit(work, *worker) for worker in workers]:
+                done.result()
+        self.check(len(stays) == len(workers) * step["holds"], f"{len(stays)} times inside")
+        stays.sort()
+        crowds = [(one, next_one) for one, next_one in itertools.pairwise(stays) if next_one[0] < one[1]]
+        self.check(not crowds, f"inside at once: {crowds[:3]}")
+
+    def enter(self, actor: str, thread: str) -> None:
+        """Acquires, with a try again and again where the other side knows no waiting."""
+        end = time.monotonic() + PATIENCE
+        waits = self.row.sides[actor].waits
+        while time.monotonic() < end:
+            reply = self.call(actor, "acquire", thread, **({} if waits else {"wait_ms": 0}))
+            if reply["status"] == "ok":
+                return
+            if waits or reply["status"] != "timeout":
+                raise Failed(f"acquire: {reply}")
+            time.sleep(0.02)
+        raise Failed(f"{actor} {thread} never got in")
+
+    def call(self, actor: str, op: str, thread: str, **more: object) -> dict:
+        return self.drivers[actor].ask(**self.request(actor, op, thread), **more)[1].result(PATIENCE)
 
     def do_pause_ms(self, step: dict) -> None:
         time.sleep(step["pause_ms"] / 1000)
@@ -288,8 +469,11 @@ class Play:
         self.check(True, text)
 
     def do_waiting(self, step: dict) -> None:
-        """At least so many connections listen for the release; 0: none."""
+        """At least so many connections listen for the release; 0: none. Others do not listen: they have asked."""
         wanted = step["waiting"]
+        if wanted and any(not self.row.sides[actor].ours for actor, *_ in self.background.values()):
+            asked = lambda: self.tap.about(self.key, self.mark)  # noqa: E731
+            return self.eventually(asked, "nobody asks for the lock")
         enough = (lambda: self.subscribers() >= wanted) if wanted else (lambda: self.subscribers() == 0)
         self.eventually(enough, f"{self.subscribers()} connections wait")
 
@@ -300,16 +484,12 @@ class Play:
     def do_commands(self, step: dict) -> None:
         """Commands that clients have sent about this lock since the mark."""
         self.tap.catch_up()
-        sent = [line for line in self.tap.about(self.lock, self.mark) if " lua]" not in line.split('"')[0]]
+        sent = [line for line in self.tap.about(self.key, self.mark) if " lua]" not in line.split('"')[0]]
         self.check(len(sent) <= step["at_most"], f"{len(sent)} commands: {sent}")
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
 
     def channel(self) -> str:
-        return (
-            f"redisson_lock__channel:{self.lock}"
-            if "{" in self.lock
-            else f"redisson_lock__channel:{{{self.lock}}}"
-        )
+        return f"redisson_lock__channel:{self.key if '{' in self.key else '{' + self.key + '}'}"
 
     def do_listen(self, step: dict) -> None:
         """The runner itself subscribes to the lock's channel."""
@@ -327,21 +507,30 @@ class Play:
 
     def do_server(self, step: dict) -> None:
         if step["server"] == "restart":
-            self.ground.restart(self.lock)
+            self.ground.restart(self.key)
         else:
-            server = self.ground.deployment.primary_of(self.lock)
+            server = self.ground.deployment.primary_of(self.key)
             server.signal({"stop": "STOP", "continue": "CONT"}[step["server"]])
 
     def quiet(self) -> None:
         """Nothing is left: no key, no subscription."""
-        self.eventually(lambda: self.redis("EXISTS", self.lock) == 0, "the key is still there")
+        self.eventually(lambda: self.redis("EXISTS", self.key) == 0, "the key is still there")
         self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+
+
+def in_words(side: Side, reply: dict) -> str:
+    """A reply as the report tells it."""
+    if reply["status"] == "foreign_kind":
+        return "refuses: foreign_kind" if side.ours else "error: WRONGTYPE"
+    return {"timeout": "busy", "not_owner": "not its own", "ok": "says nothing"}.get(
+        reply["status"], reply["status"]
+    )
 
 
 # ---- which rows there are ----
 
 
-def rows(table: list[dict], kinds: list[Kind], topology: str) -> list[Row]:
+def rows(table: list[dict], sides: list[Side], topology: str) -> list[Row]:
     found = []
     for scenario in table:
         if topology in scenario.get("not_on", ()):
@@ -349,7 +538,8 @@ def rows(table: list[dict], kinds: list[Kind], topology: str) -> list[Row]:
         for name in scenario.get("names", [None]):
             if topology in scenario.get("names_not_on", {}).get(name, ()):
                 continue
-            found += [Row(scenario, actors, name) for actors in casts(scenario, kinds)]
+            for kinds, actors in casts(scenario, sides):
+                found.append(Row(scenario, actors, kinds, name))
     return found
 
 
@@ -365,29 +555,61 @@ def left_out(table: list[dict], topology: str) -> list[str]:
     return found
 
 
-def casts(scenario: dict, kinds: list[Kind]) -> list[dict[str, Kind]]:
-    newest = max((kind.name for kind in kinds if kind.redisson), default="", key=version_of)
+def casts(scenario: dict, sides: list[Side]) -> list[tuple[dict[str, LockKind], dict[str, Side]]]:
+    """Who plays this scenario, and with which kinds of locks."""
+    found = []
+    for kind in expand(scenario.get("kinds", ["reentrant"])):
+        if scenario["who"] == "each":
+            # Among ourselves a preset is the simple kind: only a scenario about the preset itself plays it.
+            preset = kind.name in FOREIGN and not scenario.get("presets")
+            alone = [side for side in players(scenario, "a", kind, sides) if not (side.ours and preset)]
+            found += [({"a": kind}, {"a": side}) for side in alone]
+            continue
+        for other in expand(scenario["kinds_b"]) if "kinds_b" in scenario else [kind]:
+            kinds = {"a": kind, "b": other}
+            found += [(kinds, {"a": a, "b": b}) for a, b in pairs(scenario, kinds, sides)]
+    return found
 
-    def plays(actor: str, kind: Kind) -> bool:
-        if "only" in scenario and kind.name not in scenario["only"]:
-            return False
-        if not kind.redisson:
-            return True
-        wanted = scenario.get("redisson", True)
-        wanted = kind.name == newest if wanted == "newest" else wanted
-        return bool(wanted and scenario.get(f"redisson_{actor}", True))
 
-    if scenario["who"] == "each":
-        return [{"a": kind} for kind in kinds if plays("a", kind)]
-    pairs = itertools.product(kinds, kinds)
-    # Two Redissons are not ours to test; where nobody else plays they test the table.
-    theirs = all(kind.redisson for kind in kinds)
-    pairs = [(a, b) for a, b in pairs if plays("a", a) and plays("b", b)]
-    pairs = [(a, b) for a, b in pairs if theirs or not (a.redisson and b.redisson)]
+def pairs(scenario: dict, kinds: dict[str, LockKind], sides: list[Side]) -> list[tuple[Side, Side]]:
+    a_sides, b_sides = (players(scenario, actor, kind, sides) for actor, kind in kinds.items())
+    found = itertools.product(a_sides, b_sides)
+    # Two others are not ours to test; where nobody else plays they test the table.
+    theirs = all(not side.ours for side in sides)
+    found = [(a, b) for a, b in found if a.ours or b.ours or theirs]
+    if any(kind.name in FOREIGN for kind in kinds.values()):
+        return [(a, b) for a, b in found if a.kind in FOREIGN or b.kind in FOREIGN]
     if scenario["who"] == "mixed":
-        partners = {"rust", newest}
-        pairs = [(a, b) for a, b in pairs if a.name in partners or b.name in partners]
-    return [{"a": a, "b": b} for a, b in pairs]
+        partners = {"rust", newest(sides)}
+        return [(a, b) for a, b in found if a.name in partners or b.name in partners]
+    return found
+
+
+def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> list[Side]:
+    """Those who can play this actor with this kind."""
+
+    def plays(side: Side) -> bool:
+        if "only" in scenario and side.name not in scenario["only"]:
+            return False
+        if side.ours:
+            return scenario.get(f"ours_{actor}", True)
+        if side.kind != kind.name or not all(
+            scenario.get(word, True) for word in ("theirs", f"theirs_{actor}")
+        ):
+            return False
+        if any(
+            scenario.get(f"{able}_{actor}") and not getattr(side, able)
+            for able in ("waits", "renews", "forces")
+        ):
+            return False
+        return side.family != "redisson" or scenario.get("redisson") != "newest" or side.name == newest(sides)
+
+    return [side for side in sides if plays(side)]
+
+
+def newest(sides: list[Side]) -> str:
+    """The newest Redisson."""
+    return max((side.name for side in sides if side.family == "redisson"), default="", key=version_of)
 
 
 def version_of(name: str) -> list[int]:
@@ -398,34 +620,67 @@ def version_of(name: str) -> list[int]:
 
 
 def matrix(rows: list[Row]) -> list[str]:
-    """A line per scenario: who took part, checks, failures."""
+    """A line per scenario: with which kinds, how many rows, checks, failures."""
     by_scenario: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_scenario[row.scenario["name"]].append(row)
-    lines = ["| scenario | rows | checks | failed |", "|---|---:|---:|---:|"]
+    lines = ["| scenario | kinds | rows | checks | failed |", "|---|---|---:|---:|---:|"]
     for name, group in by_scenario.items():
         failed = sum(1 for row in group if row.failure)
-        lines.append(f"| {name} | {len(group)} | {sum(row.checks for row in group)} | {failed} |")
+        kinds = ", ".join(dict.fromkeys(kind.name for row in group for kind in row.kinds.values()))
+        lines.append(f"| {name} | {kinds} | {len(group)} | {sum(row.checks for row in group)} | {failed} |")
     return lines
 
 
-def pair_table(rows: list[Row], kinds: list[Kind]) -> list[str]:
+def pair_table(rows: list[Row], holders: list[Side], waiters: list[Side], kinds: list[str]) -> list[str]:
     """Who held against whom waited, over all scenarios: rows passed of rows played."""
     lines = [
-        "| holds \\ waits | " + " | ".join(kind.name for kind in kinds) + " |",
-        "|---|" + "---:|" * len(kinds),
+        "| holds \\ waits | " + " | ".join(side.name for side in waiters) + " |",
+        "|---|" + "---:|" * len(waiters),
     ]
-    for a in kinds:
+    for a in holders:
         cells = []
-        for b in kinds:
-            group = [row for row in rows if row.kinds.get("a") == a and row.kinds.get("b") == b]
+        for b in waiters:
+            group = [row for row in rows if row.sides == {"a": a, "b": b} and row.kinds["a"].name in kinds]
             cells.append(f"{sum(1 for row in group if not row.failure)}/{len(group)}" if group else "")
         lines.append(f"| {a.name} | " + " | ".join(cells) + " |")
     return lines
 
 
+def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
+    ours = [side for side in sides if side.ours]
+    others = [side for side in sides if side.kind in FOREIGN]
+    redissons = [side for side in sides if side.family == "redisson"]
+    everything = list(KINDS)
+    return [
+        "## Pairs: the reentrant kind",
+        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["reentrant"])),
+        "## Pairs: the simple kind",
+        "\n".join(pair_table(rows, ours, ours, ["simple", "simple, reentrant"])),
+        "## Pairs: redlatch holds, the other side waits or tries",
+        "\n".join(pair_table(rows, ours, others, everything)),
+        "## Pairs: the other side holds, redlatch waits or tries",
+        "\n".join(pair_table(rows, others, ours, everything)),
+    ]
+
+
+def told(rows: list[Row]) -> list[str]:
+    """What each side says where another kind of data lies at the key."""
+    answers: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    columns: list[str] = []
+    for row in rows:
+        for side, name, op, status in row.told:
+            answers[side, op][name].append(status)
+            columns += [] if name in columns else [name]
+    lines = ["| side | does | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
+    for (side, op), cells in answers.items():
+        texts = [", ".join(dict.fromkeys(cells[name])) for name in columns]
+        lines.append(f"| {side} | {op} | " + " | ".join(texts) + " |")
+    return lines
+
+
 def differences(table: list[dict]) -> list[str]:
-    """Where Redisson answers otherwise, and why."""
+    """Where others answer otherwise, and why."""
     seen = {}
     for scenario in table:
         for step in scenario["steps"]:
@@ -448,9 +703,10 @@ def report(world: World, table: list[dict], rows: list[Row], summary: str) -> st
             ]
         ),
         "\n".join(matrix(rows)),
-        "## Pairs",
-        "\n".join(pair_table(rows, world.kinds)),
-        "## Where Redisson answers otherwise",
+        *pair_tables(rows, world.sides),
+        "## At a key of another kind",
+        "\n".join(told(rows)),
+        "## Where others answer otherwise",
         "\n".join(differences(table)),
         *(
             ["## Not played on this topology", "\n".join(missing)]
@@ -471,12 +727,12 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 
-    kinds = build(args.drivers)
+    sides = build(args.drivers, args.topology)
     table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
-    world = World(kinds, args.topology)
+    world = World(sides, args.topology)
     try:
         chosen = [
-            row for row in rows(table, kinds, args.topology) if all(word in row.title for word in args.only)
+            row for row in rows(table, sides, args.topology) if all(word in row.title for word in args.only)
         ]
         shown = threading.Lock()
 

@@ -239,17 +239,28 @@ static void *run_loop(void *of)
     return NULL;
 }
 
+/* Of the option and the field of the request that it comes from; absent: as it is. */
+static redlatch_status set_option(redlatch_options *options, const struct request *request, const char *name,
+                                  const char *from)
+{
+    const char *value = field(request, from);
+    return value == NULL ? REDLATCH_OK : redlatch_options_set(options, name, value);
+}
+
 static void open_client(const struct request *request, int64_t id)
 {
+    static const char *const given[][2] = {{"watchdog_lease", "watchdog_ms"},
+                                           {"fencing", "fencing"},
+                                           {"recheck", "recheck_ms"},
+                                           {"cluster_pubsub", "cluster_pubsub"},
+                                           {"kind", "kind"},
+                                           {"reentrant", "reentrant"}};
     redlatch_options *options = NULL;
     redlatch_client *client = NULL;
+    size_t i;
     redlatch_status status = redlatch_options_new(&options);
-    if (status == REDLATCH_OK)
-        status = redlatch_options_set(options, "watchdog_lease", field(request, "watchdog_ms"));
-    if (status == REDLATCH_OK)
-        status = redlatch_options_set(options, "fencing", field(request, "fencing"));
-    if (status == REDLATCH_OK)
-        status = redlatch_options_set(options, "cluster_pubsub", field(request, "cluster_pubsub"));
+    for (i = 0; i < sizeof given / sizeof *given && status == REDLATCH_OK; i++)
+        status = set_option(options, request, given[i][0], given[i][1]);
     if (status == REDLATCH_OK)
         status = redlatch_client_open(field(request, "url"), options, &client);
     redlatch_options_free(options);
@@ -332,7 +343,10 @@ static void acquire(redlatch_lock *lock, uint64_t owner, const struct request *r
 {
     int64_t wait = number(request, "wait_ms", REDLATCH_FOREVER);
     int64_t lease = number(request, "lease_ms", REDLATCH_LOCK_LEASE);
-    redlatch_status status = redlatch_lock_acquire_start(lock, owner, wait, lease, (uint64_t)id);
+    const char *token = field(request, "token");
+    redlatch_status status = token == NULL ? REDLATCH_OK : redlatch_lock_set_token(lock, token);
+    if (status == REDLATCH_OK)
+        status = redlatch_lock_acquire_start(lock, owner, wait, lease, (uint64_t)id);
     if (status != REDLATCH_OK)
         answer_status(id, status);
 }

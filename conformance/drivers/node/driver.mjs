@@ -34,8 +34,9 @@ function hello() {
 async function perform(request, signal) {
   if (request.op === 'hello') return hello()
   if (request.op === 'open') {
-    const { watchdog_ms: watchdogLease, fencing, cluster_pubsub: clusterPubsub } = request
-    const options = { watchdogLease, fencing, clusterPubsub }
+    const { watchdog_ms: watchdogLease, recheck_ms: recheck, cluster_pubsub: clusterPubsub } = request
+    const { fencing, kind, reentrant } = request
+    const options = { watchdogLease, recheck, clusterPubsub, fencing, kind, reentrant }
     clients.set(request.client, await Client.connect(request.url, options))
     return {}
   }
@@ -45,8 +46,8 @@ async function perform(request, signal) {
   const hold = held(request).at(-1)
   switch (request.op) {
     case 'acquire': {
-      const { wait_ms: wait, lease_ms: lease } = request
-      const won = await lock.acquire({ wait, lease, signal, key: key(request) })
+      const { wait_ms: wait, lease_ms: lease, token } = request
+      const won = await lock.acquire({ wait, lease, token, signal, key: key(request) })
       holds.set(seat(request), [...held(request), won])
       return { token: won.fencingToken === undefined ? null : Number(won.fencingToken) }
     }

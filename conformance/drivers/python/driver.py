@@ -85,6 +85,8 @@ class Driver:
             return {"status": "ok", "value": client.close()}
         if op == "acquire":
             lock = client.lock(request["lock"], **lock_options(name, request))
+            if "token" in request:
+                return {"status": "ok" if lock.acquire(token=request["token"]) else "timeout", "token": None}
             grant = lock.__enter__()
             self.grants(request).append((lock, grant))
             return {"status": "ok", "token": grant.fencing_token}

@@ -67,6 +67,9 @@ class Driver:
             return {"status": "ok", "value": await client.close()}
         if op == "acquire":
             lock = client.lock(request["lock"], **lock_options(name, request))
+            if "token" in request:
+                won = await lock.acquire(token=request["token"])
+                return {"status": "ok" if won else "timeout", "token": None}
             grant = await lock.__aenter__()
             self.grants(request).append((lock, grant))
             return {"status": "ok", "token": grant.fencing_token}

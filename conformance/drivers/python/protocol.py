@@ -1,19 +1,12 @@
-"""What both Python drivers share: the lines of the protocol and what redlatch says of itself."""
+"""What both Python drivers of redlatch share: how requests become options, and what redlatch says of itself."""
 
-import json
-import sys
-import threading
 from typing import Any
 
 import redlatch
+from lines import answer, lines, seconds
 from redlatch import _redlatch
 
-_out = threading.Lock()
-
-
-def answer(request: dict[str, Any], reply: dict[str, Any]) -> None:
-    with _out:
-        print(json.dumps(reply | {"id": request["id"]}), flush=True)
+__all__ = ["answer", "client_options", "failure", "hello", "lines", "lock_options"]
 
 
 def failure(error: redlatch.LockError) -> dict[str, Any]:
@@ -34,20 +27,14 @@ def hello(language: str) -> dict[str, Any]:
     }
 
 
-def seconds(request: dict[str, Any], name: str) -> float | None:
-    return None if request.get(name) is None else request[name] / 1000
-
-
 def client_options(request: dict[str, Any]) -> dict[str, Any]:
-    lease = request["watchdog_ms"] / 1000
-    pubsub = request.get("cluster_pubsub")
-    return {"watchdog_lease": lease, "fencing": request["fencing"], "cluster_pubsub": pubsub}
+    options = {"watchdog_lease": request["watchdog_ms"] / 1000}
+    if "recheck_ms" in request:
+        options["recheck"] = request["recheck_ms"] / 1000
+    same = ("fencing", "cluster_pubsub", "kind", "reentrant")
+    return options | {name: request[name] for name in same if name in request}
 
 
 def lock_options(client: str, request: dict[str, Any]) -> dict[str, Any]:
     lease = seconds(request, "lease_ms")
     return {"timeout": seconds(request, "wait_ms")} | ({} if lease is None else {"lease": lease})
-
-
-def lines() -> Any:
-    return (json.loads(line) for line in sys.stdin)

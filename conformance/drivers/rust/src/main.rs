@@ -4,15 +4,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redlatch::{
-    AcquireOptions, Client, ClientOptions, ClusterPubsub, Error, ErrorKind, Guard, Key, LockOptions,
-    LostReason, all_options,
-};
+use redlatch::{AcquireOptions, Client, Error, ErrorKind, Guard, Key, LostReason, OptionValue, all_options};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{Notify, oneshot};
 
 type Reply = Map<String, Value>;
+
+/// The options of a client, and the fields of a request that give them.
+const OPTIONS: [(&str, &str); 6] = [
+    ("watchdog_lease", "watchdog_ms"),
+    ("fencing", "fencing"),
+    ("recheck", "recheck_ms"),
+    ("cluster_pubsub", "cluster_pubsub"),
+    ("kind", "kind"),
+    ("reentrant", "reentrant"),
+];
 
 /// The guards of one actor thread on one lock, newest last, and the key they are acquired with.
 struct Seat {
@@ -82,21 +89,26 @@ fn hello() -> Reply {
     reply
 }
 
+/// An option as a request gives it; absent: its default.
+fn option_value(given: &Value) -> OptionValue<'_> {
+    match given {
+        Value::String(text) => OptionValue::Text(text),
+        Value::Bool(flag) => OptionValue::Flag(*flag),
+        Value::Number(ms) => ms.as_f64().map_or(OptionValue::Unset, OptionValue::Millis),
+        _ => OptionValue::Unset,
+    }
+}
+
 async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
     let name = text(request, "client");
     match text(request, "op") {
         "hello" => return Ok(hello()),
         "open" => {
-            let lease = millis(request, "watchdog_ms").unwrap_or(Duration::from_secs(30));
-            let options = LockOptions::new().watchdog_lease(lease).fencing(request["fencing"] == json!(true));
-            let pubsub = match text(request, "cluster_pubsub") {
-                "both" => ClusterPubsub::Both,
-                _ => ClusterPubsub::Auto,
-            };
-            let client = Client::builder(text(request, "url"))
-                .options(ClientOptions::new().cluster_pubsub(pubsub))
-                .lock_options(options)
-                .build()?;
+            let mut builder = Client::builder(text(request, "url"));
+            for (option, given) in OPTIONS {
+                builder.set(option, option_value(&request[given]))?;
+            }
+            let client = builder.build()?;
             client.ready().await?;
             locked(&state.clients).insert(name.to_owned(), client);
             return Ok(ok());
@@ -119,6 +131,9 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             let mut options = AcquireOptions::new().key(seat.key);
             options = millis(request, "wait_ms").map_or(options.clone(), |wait| options.wait(wait));
             options = millis(request, "lease_ms").map_or(options.clone(), |lease| options.lease(lease));
+            if let Some(token) = request["token"].as_str() {
+                options = options.token(token);
+            }
             let guard = lock.acquire_with(options).await?;
             let reply = with("token", json!(guard.fencing_token()));
             locked(&seat.guards).push(guard);

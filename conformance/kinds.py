@@ -1,0 +1,56 @@
+"""The kinds of locks as they lie in Redis, as far as the runner has to look there itself."""
+
+from dataclasses import dataclass
+
+# The value of a string, by whose lock it is.
+VALUES = {
+    "redlatch": r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+",
+    "redis-py": r"[0-9a-f]{32}",
+    "redlock": r"[0-9a-f]{32}",
+    "redsync": r"[A-Za-z0-9+/]{22}==",
+    "redis-semaphore": r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "article": r"[0-9a-f]{32}-\d+",
+    "adaptive": r".+",
+}
+
+
+@dataclass(frozen=True)
+class LockKind:
+    """How one kind is asked for, and where it lies."""
+
+    name: str
+    options: dict[str, object]
+    prefix: str = ""
+    hash: bool = False
+    # Whether its own redlatch writes what the other side writes.
+    same_value: bool = False
+
+    def value_of(self, family: str) -> str:
+        return VALUES[self.name if self.same_value else family]
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        LockKind("reentrant", {}, hash=True),
+        LockKind("simple", {"kind": "simple"}),
+        LockKind("simple, reentrant", {"kind": "simple", "reentrant": True}),
+        LockKind("redis-py", {"kind": "redis-py"}),
+        LockKind("redlock", {"kind": "redlock"}),
+        LockKind("redsync", {"kind": "redsync"}),
+        LockKind("redis-semaphore", {"kind": "redis-semaphore"}, prefix="mutex:"),
+        LockKind("article", {"kind": "article"}, prefix="lock:", same_value=True),
+        LockKind("adaptive", {"kind": "adaptive"}),
+    )
+}
+
+# Those that have another side besides redlatch; Redisson speaks the reentrant kind.
+FOREIGN = ("redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive")
+
+
+def expand(names: list[str]) -> list[LockKind]:
+    """The kinds of these names; `foreign` stands for all that another side speaks too."""
+    found = []
+    for name in names:
+        found += [KINDS[each] for each in (FOREIGN if name == "foreign" else (name,))]
+    return found
