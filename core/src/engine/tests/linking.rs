@@ -1,6 +1,8 @@
 //! The link: coming up, going down, staying away.
 
 use super::*;
+use crate::engine::{LinkId, Routes};
+use crate::wire::slots::{SLOTS, slot};
 
 #[test]
 fn callers_wait_for_the_first_connection() {
@@ -194,4 +196,107 @@ fn failed_attempts_to_connect_are_one_warning() {
     assert_eq!(rig.events.iter().filter(|kind| **kind == "disconnected").count(), 5);
     rig.input(Input::Up(0));
     assert_eq!(rig.counters.snapshot().holds, 0);
+}
+
+// ---- many servers ----
+
+/// Routes by which each of these names has the link beside it, and all others the first.
+fn routes(links: &[(&str, LinkId)]) -> Input {
+    let mut table = vec![links[0].1; usize::from(SLOTS)];
+    for (name, link) in links {
+        table[usize::from(slot(name))] = *link;
+    }
+    Input::Routes(Routes::by_slot(table.into()))
+}
+
+fn down_at(link: LinkId) -> Input {
+    Input::Down(link, Error::new(ErrorKind::Unavailable, "cannot reach the node"))
+}
+
+/// An engine with two nodes that are up: "a" lies at the first, "b" at the second.
+fn two_nodes() -> Rig {
+    let mut rig = Rig::offline();
+    rig.input(routes(&[("a", 1), ("b", 2)]));
+    rig.input(Input::Up(1));
+    rig.input(Input::Up(2));
+    rig
+}
+
+#[test]
+fn a_node_that_is_away_concerns_only_those_who_need_it() {
+    let mut rig = two_nodes();
+    let (a, b) = (rig.hold("a"), rig.hold("b"));
+    let waiting = [rig.acquire("a"), rig.acquire("b")];
+    rig.all_sent();
+    rig.input(down_at(1));
+    let tries = [rig.try_acquire("a"), rig.try_acquire("{b}2")];
+    assert_eq!(rig.failed(tries[0]), ErrorKind::Unavailable);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(tries[1]);
+    // The one waits for its node for as long as callers wait, the other for its lock.
+    rig.pass(OUTAGE);
+    assert_eq!(rig.failed(waiting[0]), ErrorKind::Unavailable);
+    assert!(rig.pending(waiting[1]) && rig.is_held(&a) && rig.is_held(&b));
+}
+
+#[test]
+fn a_node_that_comes_back_has_its_holds_looked_at_and_no_other() {
+    let mut rig = two_nodes();
+    let (a, _) = (rig.hold("a"), rig.hold("b"));
+    rig.input(down_at(1));
+    rig.input(Input::Up(1));
+    assert_eq!(rig.sent().renewal(), [(a.owner(), WATCHED.lease.duration())]);
+}
+
+#[test]
+fn a_name_that_moves_is_renewed_and_tried_at_its_new_node() {
+    let mut rig = two_nodes();
+    let (a, _) = (rig.hold("a"), rig.hold("b"));
+    let waiting = rig.acquire("{b}2");
+    let sent = rig.sent();
+    rig.busy(&sent, secs(20));
+    rig.nothing_sent();
+    rig.input(routes(&[("a", 2), ("b", 2)]));
+    assert_eq!(rig.sent().renewal()[0].0, a.owner());
+    // A node that is not there yet is waited for, and nobody is told of an error meanwhile.
+    rig.input(routes(&[("a", 2), ("b", 3)]));
+    rig.pass(secs(2));
+    rig.nothing_sent();
+    assert!(rig.pending(waiting));
+    rig.input(Input::Up(3));
+    let mut sent = rig.all_sent();
+    sent.retain(|sent| matches!(sent.op, Op::Acquire { .. }));
+    rig.grant(&sent[0]);
+    rig.granted(waiting);
+}
+
+#[test]
+fn connecting_fails_when_every_node_has_failed() {
+    let mut rig = Rig::offline();
+    let first = rig.request(Request::Connect);
+    rig.input(routes(&[("a", 1), ("b", 2)]));
+    rig.input(down_at(1));
+    assert!(rig.pending(first));
+    rig.input(down_at(2));
+    assert_eq!(rig.failed(first), ErrorKind::Unavailable);
+    let second = rig.request(Request::Connect);
+    rig.input(Input::Up(2));
+    assert!(matches!(rig.done(second), Done::Connected));
+}
+
+#[test]
+fn holds_of_one_slot_are_renewed_together_and_one_by_one_while_it_moves() {
+    let mut rig = two_nodes();
+    let holds = [rig.hold("{a}1"), rig.hold("{a}2"), rig.hold("b")];
+    rig.pass(WATCHED.lease.duration() / 3);
+    let sent = rig.all_sent();
+    let owners = |sent: &Sent| sent.renewal().iter().map(|(owner, _)| *owner).collect::<Vec<OwnerId>>();
+    let mut together: Vec<Vec<OwnerId>> = sent.iter().map(owners).collect();
+    together.sort_unstable();
+    assert_eq!(together, [vec![holds[0].owner(), holds[1].owner()], vec![holds[2].owner()]]);
+    let both = sent.iter().find(|sent| sent.renewal().len() == 2).expect("a call for two");
+    rig.outcome(both, refused(ErrorKind::Server, true));
+    let alone: Vec<Vec<OwnerId>> = rig.all_sent().iter().map(owners).collect();
+    assert_eq!(alone, [vec![holds[0].owner()], vec![holds[1].owner()]]);
 }
