@@ -151,7 +151,7 @@ impl ErrorKind {
                 "Check the replicas. Kept for servers with replicas; this version never returns it."
             }
             ErrorKind::NameNotClusterable => {
-                "Use a name without braces, or with one `{tag}` that is not empty."
+                "Put the name, or a part of it, in braces: `{orders}:42`. That part decides where all keys of the lock lie."
             }
             ErrorKind::Internal => "Report it, with the message and what led to it.",
         }

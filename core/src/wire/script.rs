@@ -83,24 +83,20 @@ impl Call {
     /// Only an acquire, a partial release and a force-release regard it: late copies of the others
     /// do no harm.
     pub(crate) fn new(op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
-        let (keys, args) = match op {
-            Op::Acquire { name, owner, form, count, lease, fencing } => {
-                let (counter, expiry) = match fencing {
-                    Fencing::Off => (None, None),
-                    Fencing::Expiring => (Some(token_key(name)), Some(COUNTER_EXPIRY)),
-                    Fencing::Persistent => (Some(token_key(name)), Some(Duration::ZERO)),
-                };
-                let mut keys = vec![name.clone()];
-                keys.extend(counter.map(Name::from));
-                keys.extend(learnt(name, form));
+        let args = match op {
+            Op::Acquire { owner, form, count, lease, fencing, .. } => {
                 let mut args = vec![
                     form.owner(uuid, *owner),
                     count.to_string(),
                     lease_ms(*lease),
                     not_after.to_string(),
                 ];
-                args.extend(expiry.map(|time| time.as_millis().to_string()));
-                (keys, args)
+                args.extend(match fencing {
+                    Fencing::Off => None,
+                    Fencing::Expiring => Some(COUNTER_EXPIRY.as_millis().to_string()),
+                    Fencing::Persistent => Some("0".to_owned()),
+                });
+                args
             }
             Op::Release { name, owner, form, remaining, ttl, lesson } => {
                 let [verb, channel] = publication(name, publish);
@@ -109,39 +105,19 @@ impl Call {
                 if let Some(Lesson { asked, took }) = lesson {
                     args.extend([took, asked].map(|time| time.as_secs().to_string()));
                 }
-                ([name.clone()].into_iter().chain(learnt(name, form)).collect(), args)
+                args
             }
             Op::Renew { holds } => {
                 let pair = |hold: &Renewal| [hold.form.owner(uuid, hold.owner), lease_ms(hold.ttl)];
-                let keys = holds.iter().map(|hold| hold.name.clone()).collect();
-                (keys, holds.iter().flat_map(pair).collect())
+                holds.iter().flat_map(pair).collect()
             }
             Op::Force { name, .. } => {
                 let [verb, channel] = publication(name, publish);
-                (vec![name.clone()], vec![not_after.to_string(), verb, channel])
+                vec![not_after.to_string(), verb, channel]
             }
-            Op::Inspect { name, .. } => (vec![name.clone()], Vec::new()),
+            Op::Inspect { .. } => Vec::new(),
         };
-        Call { script: script(op), keys, args }
-    }
-
-    /// The slot of its keys in a cluster.
-    ///
-    /// # Errors
-    /// `name_not_clusterable` if they have different ones.
-    fn slot(&self) -> Result<u16> {
-        let mut slots = self.keys.iter().map(|key| (key, slot(key)));
-        let (first, at) = slots.next().map_or(("", 0), |(key, at)| (&**key, at));
-        match slots.find(|(_, other)| *other != at) {
-            None => Ok(at),
-            Some((key, other)) => {
-                let text = format!(
-                    "it needs the keys {first:?} in slot {at} and {key:?} in slot {other}; give it a name without \
-                     braces, or with one tag in braces that is not empty"
-                );
-                Err(Error::new(ErrorKind::NameNotClusterable, text))
-            }
-        }
+        Call { script: script(op), keys: keys(op), args }
     }
 
     pub(crate) fn evalsha(&self) -> Cmd {
@@ -164,12 +140,37 @@ impl Call {
     }
 }
 
+/// The keys that a script uses.
+fn keys(op: &Op) -> Vec<Name> {
+    match op {
+        Op::Acquire { name, form, fencing, .. } => {
+            let counter = (*fencing != Fencing::Off).then(|| token_key(name).into());
+            [Some(name.clone()), counter, learnt(name, form)].into_iter().flatten().collect()
+        }
+        Op::Release { name, form, .. } => [name.clone()].into_iter().chain(learnt(name, form)).collect(),
+        Op::Renew { holds } => holds.iter().map(|hold| hold.name.clone()).collect(),
+        Op::Force { name, .. } | Op::Inspect { name, .. } => vec![name.clone()],
+    }
+}
+
 /// The slot of the keys of `op` in a cluster.
 ///
 /// # Errors
 /// `name_not_clusterable` if they have different ones.
 pub(crate) fn slot_of(op: &Op) -> Result<u16> {
-    Call::new(op, "", 0, Publish::Classic).slot()
+    let keys = keys(op);
+    let mut slots = keys.iter().map(|key| (&**key, slot(key)));
+    let (first, at) = slots.next().unwrap_or_default();
+    match slots.find(|(_, other)| *other != at) {
+        None => Ok(at),
+        Some((key, other)) => {
+            let text = format!(
+                "it needs the keys {first:?} in slot {at} and {key:?} in slot {other}; put the name, or a part of \
+                 it, in braces, as in \"{{orders}}:42\""
+            );
+            Err(Error::new(ErrorKind::NameNotClusterable, text))
+        }
+    }
 }
 
 /// The key in which an adaptive lock keeps what it learnt.
@@ -225,6 +226,41 @@ mod tests {
         assert_eq!(keys(&call), ["orders", "redisson_lock_token:{orders}"]);
         assert_eq!(call.args[4], "90000000");
         assert_eq!(Call::new(&acquire(Fencing::Persistent), UUID, 99, Publish::Classic).args[4], "0");
+    }
+
+    #[test]
+    fn keys_of_two_slots_are_refused_with_both() {
+        assert_eq!(slot_of(&acquire(Fencing::Expiring)).ok(), Some(slot("orders")));
+        let odd = |kind, fencing| {
+            let form = Form { kind, ..Form::default() };
+            Op::Acquire {
+                name: "a}b".into(),
+                owner: 7,
+                form,
+                count: 1,
+                lease: Duration::from_secs(1),
+                fencing,
+            }
+        };
+        assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());
+        for (op, key) in [
+            (odd(Kind::Reentrant, Fencing::Persistent), "redisson_lock_token:{a}b}"),
+            (odd(Kind::Adaptive, Fencing::Off), "a}b_renew"),
+        ] {
+            let error = slot_of(&op).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::NameNotClusterable);
+            assert!(error.message().contains(key) && error.message().contains("a}b"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_release_publishes_where_it_is_heard() {
+        let verbs = |name: &str, publish| publication(&name.into(), publish)[0].clone();
+        assert_eq!(verbs("orders", Publish::Sharded), "SPUBLISH");
+        assert_eq!(verbs("orders", Publish::Both), "SPUBLISH PUBLISH");
+        assert_eq!(verbs("orders", Publish::Classic), "PUBLISH");
+        assert_eq!(verbs("a}b", Publish::Sharded), "PUBLISH");
+        assert_eq!(verbs("a}b", Publish::Both), "PUBLISH");
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Server {
         let words: Vec<&str> = words.split_whitespace().collect();
         let mut command = redis::Cmd::new();
         command.arg(words);
-        T::from_redis_value(connection.req_command(&command)?).map_err(Into::into)
+        T::from_redis_value(connection.req_command(&command)?.extract_error()?).map_err(Into::into)
     }
 
     /// `127.0.0.1 port`
