@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from clock_rows import CLOCK_ROWS
 from operations import EVERY_BYTE, OPERATIONS, play
 from process_rows import PROCESS_ROWS
 from server_rows import SERVER_ROWS
@@ -73,7 +74,7 @@ def tasks(world: World) -> list[Task]:
     found = []
     for kind in world.kinds:
         found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
-        for row, operation, perform in [*EVERY_BYTE, *SERVER_ROWS, *PROCESS_ROWS]:
+        for row, operation, perform in [*EVERY_BYTE, *SERVER_ROWS, *CLOCK_ROWS, *PROCESS_ROWS]:
             found.append(Task(row, operation, kind, perform))
     return found
 

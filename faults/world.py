@@ -103,6 +103,7 @@ class Cell:
         own_driver: bool = False,
         lease_ms: int = LEASE_MS,
         user: str = "",
+        binary: str = "",
     ) -> None:
         with Cell.counting:
             Cell.count += 1
@@ -113,7 +114,9 @@ class Cell:
         self.fencing = False
         self.own_server, self.own_driver = own_server, own_driver
         # Its configuration is changed, and it is put to sleep: not for others.
-        self.server = Server(world.binary, "--enable-debug-command", "yes") if own_server else world.server
+        self.server = (
+            Server(binary or world.binary, "--enable-debug-command", "yes") if own_server else world.server
+        )
         self.driver = Driver(kind) if own_driver else world.drivers[kind.name]
         self.redis = Redis(self.server.port)
         self.port = int(world.proxies("open", self.server.port)[0])
