@@ -69,11 +69,14 @@ class World:
         self.proxies = Proxies()
         self.server = Server(self.binary)
         self.drivers = {kind.name: Driver(kind) for kind in self.kinds}
-        self.scripts = self.learn_scripts()
+        learnt = [self.learn_scripts(kind) for kind in self.kinds]
+        if any(scripts != learnt[0] for scripts in learnt):
+            raise SystemExit("the languages were not built from the same sources: make build")
+        self.scripts = learnt[0]
 
-    def learn_scripts(self) -> dict[str, str]:
+    def learn_scripts(self, kind: Kind) -> dict[str, str]:
         """The hashes of the scripts, by what they are for: they are ours to know by their use only."""
-        cell = Cell(self, "scripts", self.kinds[0])
+        cell = Cell(self, "scripts", kind)
         for op, more in (("acquire", {}), ("extend", {"lease_ms": 2 * LEASE_MS}), ("release", {})):
             cell.ok(op, **more)
         acquire, renew, release = self.proxies("scripts", cell.port)[:3]

@@ -146,8 +146,11 @@ impl Engine {
     /// Tries again soon, until the deadline. `silent`: the server was not heard at all. Returns the
     /// hold if it is to be renewed now, because of what happened meanwhile (a new connection, say).
     fn renewal_failed(&mut self, owner: OwnerId, silent: bool) -> Option<OwnerId> {
-        let retry = self.now.after(self.jitter.retry());
+        let pause = self.jitter.retry();
         let hold = self.holds.get_mut(&owner).filter(|hold| hold.phase == Phase::Held)?;
+        // A short lease has no time for the usual pause.
+        let most = hold.watched_lease().map_or(pause, |lease| timing::period(lease) / 4);
+        let retry = self.now.after(pause.min(most));
         let again = std::mem::take(&mut hold.renewal.again);
         hold.renewal.in_flight = false;
         hold.renewal.due = Some(retry);

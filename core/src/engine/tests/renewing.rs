@@ -107,6 +107,23 @@ fn a_failed_renewal_is_repeated_soon_until_the_deadline() {
 }
 
 #[test]
+fn a_short_lease_survives_a_renewal_without_an_answer() {
+    for lease in [150, 300, 600, 1000] {
+        let mut rig = Rig::new();
+        let grant = rig.hold_with("n", Key::Once, watched(ms(lease)));
+        rig.pass(ms(lease) / 3);
+        let lost = rig.sent();
+        rig.pass(lost.limit);
+        rig.outcome(&lost, Outcome::Unanswered);
+        rig.pass(ms(lease) / 12);
+        let again = rig.sent();
+        rig.keep(&again);
+        rig.pass(ms(lease) / 3);
+        assert!(rig.lost.is_empty() && rig.is_held(&grant), "{lease} ms");
+    }
+}
+
+#[test]
 fn a_renewal_that_was_refused_for_other_reasons_is_repeated() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");
