@@ -36,6 +36,11 @@ export interface LockDefaults {
   fencingPersist?: boolean | null
   /** The longest time a hold may last, renewed or not. Default: none. */
   maxHold?: Time | null
+  /**
+   * Only a release or its lease ends the lock, not the end of the client or the program: once an hour, say.
+   * Default: false.
+   */
+  linger?: boolean | null
 }
 
 /** Options of a client. `null` means the default. */
@@ -77,7 +82,7 @@ export interface LockOptions extends LockDefaults {
 export interface TryOptions {
   /** A fixed lease for this acquisition, in place of the lock's lease or its watchdog. */
   lease?: Time | null
-  /** What a simple lock's key gets as its value. Whoever gives the same value is the same owner. Default: a fresh one. */
+  /** What a simple lock's key gets as its value. Whoever knows it can release and extend the lock. Default: a fresh one. */
   token?: string | null
   /** Ends the waiting; the call is rejected with the signal's reason. Has no effect on a lock that is held. */
   signal?: AbortSignal
@@ -183,6 +188,13 @@ export class Lock {
   isLocked(): Promise<boolean>
   /** Who holds the lock. */
   holder(): Promise<Holder | null>
+  /**
+   * Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only. Rejects with
+   * NotOwnerError if the lock is free or has another value.
+   */
+  releaseToken(token: string): Promise<void>
+  /** Makes the lock live at least so long from now if `token` is its value; as `releaseToken`. */
+  extendToken(token: string, lease: Time): Promise<void>
   /** Deletes the lock whoever holds it; whether there was one. */
   forceRelease(): Promise<boolean>
 }

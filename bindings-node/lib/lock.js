@@ -4,7 +4,7 @@ const { inspect } = require('node:util')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { border, resultOf } = require('./border.js')
 const { Hold, stateOf } = require('./hold.js')
-const { shown, split } = require('./options.js')
+const { plain, shown, split, text } = require('./options.js')
 
 const OWN = ['signal', 'key', 'hold', 'context']
 
@@ -88,6 +88,14 @@ class Lock {
 
   holder() {
     return resultOf(this.#native.holder())
+  }
+
+  async releaseToken(token) {
+    await resultOf(this.#native.releaseToken(text('the token', token)))
+  }
+
+  async extendToken(token, lease) {
+    await resultOf(this.#native.extendToken(text('the token', token), plain('lease', lease)))
   }
 
   forceRelease() {

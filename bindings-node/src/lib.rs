@@ -242,6 +242,21 @@ impl Lock {
         caught(|| self.client.ask(self.lock.holder()))
     }
 
+    /// Frees the lock if this is its value.
+    #[napi]
+    pub fn release_token(&self, token: String) -> Checked<Id> {
+        caught(|| self.client.ask(self.lock.release_token(&token)))
+    }
+
+    /// Makes the lock live at least so long from now if this is its value.
+    #[napi]
+    pub fn extend_token(&self, token: String, lease: Value) -> Checked<Id> {
+        caught(|| {
+            let lease = read_duration("lease", option(&lease))?;
+            self.client.ask(self.lock.extend_token(&token, lease))
+        })
+    }
+
     /// Deletes the lock whoever holds it.
     #[napi]
     pub fn force_release(&self) -> Checked<Id> {

@@ -176,6 +176,24 @@ test('fencing tokens grow', async () => {
   assert.ok(tokens[0] < tokens[1] && tokens[1] < tokens[2])
 })
 
+test('whoever knows the token extends and releases', async () => {
+  const lock = context.client.lock(freshName(), { kind: 'simple', lease: 60_000, linger: true })
+  const hold = await lock.acquire({ token: 'job 7' })
+  assert.equal(await context.redis.send('GET', lock.name), 'job 7')
+  assert.equal(await lock.tryAcquire({ token: 'job 7' }), null)
+  await assert.rejects(lock.releaseToken('job 8'), NotOwnerError)
+  await assert.rejects(lock.extendToken('job 8', 120_000), NotOwnerError)
+  await lock.extendToken('job 7', 120_000)
+  assert.ok((await context.redis.send('PTTL', lock.name)) > 60_000)
+  await lock.releaseToken('job 7')
+  assert.equal(await context.redis.send('EXISTS', lock.name), 0)
+  assert.equal(await hold.release(), false)
+  for (const wrong of [undefined, null, 7, '\ud800']) {
+    await assert.rejects(lock.releaseToken(wrong), InvalidArgumentError)
+    await assert.rejects(lock.extendToken(wrong, 1000), InvalidArgumentError)
+  }
+})
+
 test('using gives what the function gives, throws what it throws, and releases', async () => {
   const lock = context.client.lock(freshName())
   assert.equal(await lock.using(() => 42), 42)

@@ -5,7 +5,7 @@ use redlatch::AcquireOptions;
 
 use crate::guard::Hold;
 use crate::operation::{To, run};
-use crate::values::{duration, option};
+use crate::values::{duration, option, text};
 
 /// The re-entry key of a task.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -23,6 +23,9 @@ impl Key {
 fn key(key: Option<&Key>) -> redlatch::Key {
     key.map_or_else(redlatch::Key::thread, |key| key.0)
 }
+
+const TOKEN: &str = "token of the lock";
+const REMEDY: &str = "give it as a str that can be encoded as UTF-8";
 
 /// A lock of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -67,6 +70,23 @@ impl Lock {
     ) -> PyResult<Py<PyAny>> {
         let lease = duration("lease", lease)?;
         run(py, self.0.extend_by(self::key(key), lease), to)
+    }
+
+    #[pyo3(signature = (token, to=None))]
+    fn release_token(&self, py: Python<'_>, token: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.0.release_token(text(token, TOKEN, REMEDY)?), to)
+    }
+
+    #[pyo3(signature = (token, lease, to=None))]
+    fn extend_token(
+        &self,
+        py: Python<'_>,
+        token: &Bound<'_, PyAny>,
+        lease: &Bound<'_, PyAny>,
+        to: To<'_>,
+    ) -> PyResult<Py<PyAny>> {
+        let lease = duration("lease", lease)?;
+        run(py, self.0.extend_token(text(token, TOKEN, REMEDY)?, lease), to)
     }
 
     #[pyo3(signature = (to=None))]

@@ -300,7 +300,7 @@ redlatch_status redlatch_lock_acquire(redlatch_lock *lock,
 
 /**
  * What a simple lock's key gets as its value when it is acquired through this handle from now on, in place
- * of a fresh one; NULL: a fresh one. Whoever gives the same value is the same owner, in whatever process.
+ * of a fresh one; NULL: a fresh one. Whoever knows it can release and extend the lock, in whatever process.
  */
 redlatch_status redlatch_lock_set_token(redlatch_lock *lock,
                                         const char *token);
@@ -319,6 +319,18 @@ redlatch_status redlatch_lock_release(redlatch_lock *lock,
 redlatch_status redlatch_lock_extend(redlatch_lock *lock,
                                      uint64_t owner,
                                      int64_t lease_ms);
+
+/**
+ * Frees the lock if token is its value, in whatever process it was acquired: for work that is passed on with
+ * its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has another value.
+ */
+redlatch_status redlatch_lock_release_token(redlatch_lock *lock,
+                                            const char *token);
+
+/** Makes the lock live at least lease_ms from now if token is its value; as redlatch_lock_release_token. */
+redlatch_status redlatch_lock_extend_token(redlatch_lock *lock,
+                                           const char *token,
+                                           int64_t lease_ms);
 
 /**
  * Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL: whether there

@@ -193,6 +193,15 @@ public:
         require(redlatch_lock_extend(get(), owner, detail::milliseconds(lease)));
     }
 
+    /// Frees the lock if this is its value, in whatever process it was acquired.
+    void release_token(const char *token) { require(redlatch_lock_release_token(get(), token)); }
+
+    /// Makes the lock live at least this long from now if this is its value.
+    template <class Rep, class Period>
+    void extend_token(const char *token, const std::chrono::duration<Rep, Period> &lease) {
+        require(redlatch_lock_extend_token(get(), token, detail::milliseconds(lease)));
+    }
+
     /// Deletes the lock whoever holds it; whether there was one.
     bool force_release() {
         bool deleted = false;

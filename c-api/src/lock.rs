@@ -250,7 +250,7 @@ pub unsafe extern "C" fn redlatch_lock_acquire(
 }
 
 /// What a simple lock's key gets as its value when it is acquired through this handle from now on, in place
-/// of a fresh one; NULL: a fresh one. Whoever gives the same value is the same owner, in whatever process.
+/// of a fresh one; NULL: a fresh one. Whoever knows it can release and extend the lock, in whatever process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_set_token(
     lock: *mut redlatch_lock,
@@ -296,6 +296,35 @@ pub unsafe extern "C" fn redlatch_lock_extend(
         lock.client.refuse_fork()?;
         let lease = read_duration("lease", OptionValue::Millis(lease_ms as f64))?;
         lock.core.extend_by(key(owner), lease).wait()
+    })
+}
+
+/// Frees the lock if token is its value, in whatever process it was acquired: for work that is passed on with
+/// its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has another value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_release_token(
+    lock: *mut redlatch_lock,
+    token: *const c_char,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and for a string.
+        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
+        lock.core.release_token(token).wait()
+    })
+}
+
+/// Makes the lock live at least lease_ms from now if token is its value; as redlatch_lock_release_token.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_extend_token(
+    lock: *mut redlatch_lock,
+    token: *const c_char,
+    lease_ms: i64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and for a string.
+        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
+        let lease = read_duration("lease", OptionValue::Millis(lease_ms as f64))?;
+        lock.core.extend_token(token, lease).wait()
     })
 }
 

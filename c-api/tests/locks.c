@@ -232,6 +232,29 @@ static void tokens_grow(void)
     close_client(client);
 }
 
+static void whoever_knows_the_token_releases_it(void)
+{
+    redlatch_client *first = open_client(), *second = open_client();
+    redlatch_lock *lock = lock_with(first, "c:passed-on", "kind", "simple");
+    redlatch_lock *there = lock_with(second, "c:passed-on", "kind", "simple");
+
+    CHECK_OK(redlatch_lock_set_token(lock, "job 7"));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 60000, NULL));
+    CHECK_OK(redlatch_lock_set_token(there, "job 7"));
+    CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_lock_acquire(there, 1, 0, 60000, NULL));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release_token(there, "job 8"));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_extend_token(there, "job 8", 120000));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_release_token(there, NULL));
+    CHECK_OK(redlatch_lock_extend_token(there, "job 7", 120000));
+    CHECK_OK(redlatch_lock_release_token(there, "job 7"));
+    CHECK(!exists("c:passed-on"));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+    redlatch_lock_free(there);
+    redlatch_lock_free(lock);
+    close_client(second);
+    close_client(first);
+}
+
 static void forcing_frees_it(void)
 {
     redlatch_client *client = open_client();
@@ -406,7 +429,7 @@ static void events_reach_the_log(void)
 
 MAIN(TEST(acquire_and_release), TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
      TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself), TEST(a_hold_outlives_its_lease),
-     TEST(tokens_grow), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),
+     TEST(tokens_grow), TEST(whoever_knows_the_token_releases_it), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),
      TEST(what_a_freed_lock_held_ends_with_its_lease), TEST(locks_keep_their_client),
      TEST(close_releases_and_refuses), TEST(closing_names_what_could_not_be_released),
      TEST(options_are_layered), TEST(names_may_contain_nul), TEST(events_reach_the_log))

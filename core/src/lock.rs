@@ -13,7 +13,7 @@ use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease};
 use crate::owner::Key;
 use crate::queue::{Entry, Outcome, Queue};
-use crate::wire::{Holder, Name};
+use crate::wire::{Form, Holder, Name};
 
 /// A lock: a name on a client, with options. Cheap to make and to clone; making it does no I/O.
 ///
@@ -136,6 +136,43 @@ impl Lock {
 
     fn inspection(&self) -> Request {
         Request::Inspect { name: self.name.clone(), kind: self.options.kind }
+    }
+
+    /// Frees the lock if `token` is its value, in whatever process it was acquired: for work that is
+    /// passed on with its lock. Simple kinds only.
+    ///
+    /// # Errors
+    /// `not_owner` when the lock is free or has another value, `invalid_argument`, `unavailable`.
+    ///
+    /// # Cancel safety
+    /// A release that was sent may or may not happen.
+    pub fn release_token(&self, token: &str) -> Operation<()> {
+        match self.form(token) {
+            Ok(form) => self.ask(Request::ReleaseToken { name: self.name.clone(), form }, unit),
+            Err(error) => Operation::failed(error.on(&self.name)),
+        }
+    }
+
+    /// Makes the lock live at least `lease` from now if `token` is its value, in whatever process it was
+    /// acquired. Simple kinds only.
+    ///
+    /// # Errors
+    /// `not_owner` when the lock is free or has another value, `invalid_argument`, `unavailable`.
+    ///
+    /// # Cancel safety
+    /// An extension that was sent may or may not happen.
+    pub fn extend_token(&self, token: &str, lease: Duration) -> Operation<()> {
+        let form = check_lease(lease).and_then(|()| self.form(token));
+        match form {
+            Ok(form) => self.ask(Request::ExtendToken { name: self.name.clone(), form, lease }, unit),
+            Err(error) => Operation::failed(error.on(&self.name)),
+        }
+    }
+
+    /// How a hold with this token stands in Redis.
+    fn form(&self, token: &str) -> Result<Form> {
+        AcquireOptions::new().token(token).validate_for(self.options.kind)?;
+        Ok(Form { kind: self.options.kind, token: Some(token.into()) })
     }
 
     fn target(&self, key: Key) -> Target {

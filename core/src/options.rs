@@ -236,6 +236,8 @@ options! {
             "Keep the counter of the tokens for ever, instead of 25 hours after its last use. Implies `fencing`.";
         max_hold(Duration): Option<Duration> = None, "none", time(ms(100), YEAR),
             "The longest time a hold may last, renewed or not.";
+        linger(bool): bool = false, "false", Type::Flag,
+            "Only a release or its lease ends the lock, not the end of the client or the program: once an hour, say.";
     }
 }
 
@@ -305,7 +307,7 @@ const ACQUIRE: &[OptionInfo; 3] = &[
         scope: Scope::Acquire,
         r#type: Type::Text { most: 512 },
         default: "none: a fresh one",
-        doc: "What a simple lock's key gets as its value. Whoever gives the same value is the same owner.",
+        doc: "What a simple lock's key gets as its value. Whoever knows it can release and extend the lock.",
     },
 ];
 
@@ -358,7 +360,9 @@ impl AcquireOptions {
 
     /// Holds a simple lock with this value at its key, in place of one of ours: a request id, say.
     ///
-    /// For Redis, two acquisitions with the same value are one owner, in whatever process.
+    /// Whoever knows the value can [release](crate::Lock::release_token) and
+    /// [extend](crate::Lock::extend_token) the lock, in whatever process. A value that lies there already
+    /// is somebody else's: no two acquisitions succeed with it.
     #[must_use]
     pub fn token(mut self, token: impl Into<Arc<str>>) -> Self {
         self.token = Some(token.into());
@@ -416,6 +420,7 @@ impl LockOptions {
                 (false, false) => Fencing::Off,
             },
             max_hold: self.max_hold,
+            linger: self.linger,
         }
     }
 }
@@ -556,7 +561,7 @@ mod tests {
             "\"recheck\" is no option of a lock; it is an option of a client"
         );
         assert!(refused("x", value).ends_with(
-            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_persist, max_hold"
+            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_persist, max_hold, linger"
         ));
         let client = ClientOptions::new().set("watchdog_leas", value).expect_err("refused");
         assert!(client.message().ends_with("did you mean watchdog_lease?"), "{client}");

@@ -164,6 +164,19 @@ class Lock(BaseLock):
         """Makes the lock of the calling thread live at least so many seconds from now; never shortens it."""
         self._core.extend(None, seconds)
 
+    def release_token(self, token: str) -> None:
+        """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
+
+        Raises NotOwnerError if the lock is free or has another value.
+        """
+        self._client._start()
+        self._core.release_token(token)
+
+    def extend_token(self, token: str, seconds: float) -> None:
+        """Makes the lock live at least so many seconds from now if `token` is its value; as `release_token`."""
+        self._client._start()
+        self._core.extend_token(token, seconds)
+
     def force_release(self) -> bool:
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
         self._client._start()

@@ -291,6 +291,17 @@ class Lock(BaseLock):
         """Who holds the lock, as Redis sees it now."""
         return holder_of(await ask(self._client, self._core.holder))
 
+    async def release_token(self, token: str) -> None:
+        """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
+
+        Raises NotOwnerError if the lock is free or has another value.
+        """
+        await ask(self._client, lambda to: self._core.release_token(token, to))
+
+    async def extend_token(self, token: str, seconds: float) -> None:
+        """Makes the lock live at least so many seconds from now if `token` is its value; as `release_token`."""
+        await ask(self._client, lambda to: self._core.extend_token(token, seconds, to))
+
     async def force_release(self) -> bool:
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
         return bool(await ask(self._client, self._core.force_release))

@@ -658,6 +658,7 @@ fn request(text: &str) -> Request {
         lease: Lease::Watchdog(LEASE),
         fencing: Fencing::Off,
         max_hold: None,
+        linger: false,
     };
     Request::Acquire { name: name(text), key: Key::Once, wait: None, terms, token: None }
 }

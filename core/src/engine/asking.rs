@@ -6,15 +6,17 @@ use super::links::Which;
 use super::timers::Timer;
 use super::timing::PLAIN_LIMIT;
 use super::{Done, Engine, Outcome, Output, Purpose, RequestId};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
-use crate::wire::{Name, Op, Reply};
+use crate::wire::{Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
 
 /// A request that is one call. Without an op: wants the link to be up.
 #[derive(Debug)]
 pub(super) struct Query {
     op: Option<Op>,
     in_flight: bool,
+    /// A copy got no answer: it may have been done.
+    unsettled: bool,
 }
 
 impl Query {
@@ -35,7 +37,7 @@ pub(super) struct Closing {
 
 impl Engine {
     pub(super) fn ask(&mut self, id: RequestId, op: Option<Op>) {
-        self.queries.insert(id, Query { op, in_flight: false });
+        self.queries.insert(id, Query { op, in_flight: false, unsettled: false });
         self.timers.arm(Timer::Query(id), self.now.after(self.config.outage.max(PLAIN_LIMIT)));
         self.send_query(id);
     }
@@ -102,15 +104,24 @@ impl Engine {
 
     /// The outcome of a question, whose caller may have gone.
     pub(super) fn answered(&mut self, id: RequestId, name: &Name, outcome: Outcome) {
-        let mut inspects = false;
+        let (mut repeats, mut unsettled) = (false, false);
         if let Some(query) = self.queries.get_mut(&id) {
             query.in_flight = false;
-            inspects = matches!(query.op, Some(Op::Inspect { .. }));
+            repeats = !matches!(query.op, Some(Op::Force { .. }));
+            unsettled = query.unsettled;
+            query.unsettled |= matches!(outcome, Outcome::Unanswered);
         }
         match outcome {
             Outcome::Answered(Reply::Forced(deleted)) => self.forced(id, name, deleted),
             Outcome::Answered(Reply::Holder(holder)) => self.end_query(id, Ok(Done::Inspected(holder))),
             Outcome::Answered(Reply::Foreign(what)) => self.end_query(id, Err(foreign(&what))),
+            Outcome::Answered(Reply::Released) => self.released_by_token(id, name),
+            // An earlier copy has freed it.
+            Outcome::Answered(Reply::Gone(LostReason::Deleted)) if unsettled => {
+                self.released_by_token(id, name);
+            }
+            Outcome::Answered(Reply::Gone(reason)) => self.end_query(id, Err(not_of_token(reason))),
+            Outcome::Answered(Reply::Renewed(replies)) => self.extended_by_token(id, &replies),
             // Nothing was done: the driver has learnt the server's clock from the reply.
             Outcome::Answered(Reply::Stale) => self.send_query(id),
             Outcome::Answered(other) => {
@@ -121,7 +132,7 @@ impl Engine {
             // Without a link, `link_up` sends it.
             Outcome::NotSent if !self.links.is_up(name) => {}
             Outcome::NotSent => self.query_due(id),
-            Outcome::Unanswered if inspects => self.send_query(id),
+            Outcome::Unanswered if repeats => self.send_query(id),
             // A force-release is not repeated: a second one could hit the next holder. The first
             // may have hit our own hold.
             Outcome::Unanswered => {
@@ -137,6 +148,21 @@ impl Engine {
             self.event("forced", EventLevel::Info, name, "force-released by this client");
             self.lose_forced(name);
         }
+    }
+
+    fn released_by_token(&mut self, id: RequestId, name: &Name) {
+        self.end_query(id, Ok(Done::Released));
+        // If a hold of this client had that token, the server does not tell it.
+        self.renew_now(self.holds_on(name));
+    }
+
+    fn extended_by_token(&mut self, id: RequestId, replies: &[RenewReply]) {
+        let result = match replies {
+            [RenewReply::Kept] => Ok(Done::Extended),
+            [RenewReply::Gone(reason)] => Err(not_of_token(*reason)),
+            other => Err(Error::new(ErrorKind::Internal, format!("unexpected reply: {other:?}"))),
+        };
+        self.end_query(id, result);
     }
 
     // ---- closing ----
@@ -195,6 +221,27 @@ impl Engine {
         }
         self.out.push(Output::Stop);
     }
+}
+
+/// The release of whatever has this token.
+pub(super) fn release_of(name: Name, form: Form) -> Op {
+    Op::Release { name, owner: NOBODY, form, remaining: 0, ttl: Duration::ZERO, lesson: None }
+}
+
+/// The extension of whatever has this token.
+pub(super) fn extension_of(name: Name, form: Form, ttl: Duration) -> Op {
+    Op::Renew { holds: vec![Renewal { name, owner: NOBODY, form, ttl }] }
+}
+
+/// The owner of what goes by its token alone.
+const NOBODY: OwnerId = 0;
+
+fn not_of_token(reason: LostReason) -> Error {
+    let text = match reason {
+        LostReason::Deleted => "nobody holds it",
+        _ => "somebody else holds it",
+    };
+    Error::new(ErrorKind::NotOwner, format!("{text}, not the owner of this token"))
 }
 
 pub(super) fn foreign(what: &str) -> Error {

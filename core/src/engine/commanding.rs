@@ -601,6 +601,8 @@ impl Engine {
             Phase::Held => {}
         }
         let cell = hold.cell.clone();
+        let leaves = |task: &Task| matches!(task.wish, Wish::Leave(_));
+        let stays = hold.lingers && !hold.tasks().any(leaves);
         hold.levels.clear();
         let command = hold.command.take().map(|command| command.task);
         let tasks: Vec<Task> = command.into_iter().chain(hold.todo.drain(..)).collect();
@@ -610,6 +612,9 @@ impl Engine {
         }
         if cell.set_lost(LostReason::Closed) {
             self.out.push(Output::Lost(cell.clone(), LostReason::Closed));
+        }
+        if stays {
+            return self.end_hold(owner);
         }
         let op = self.give_back(owner, cell.name.clone(), cell.form.clone());
         self.start(owner, Task { request: None, wish: Wish::Leave(None), answer_by: None }, op);

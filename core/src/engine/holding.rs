@@ -26,6 +26,8 @@ pub(super) struct Hold {
     pub(super) deadline: Moment,
     /// The end that `max_hold` sets.
     pub(super) must_end: Option<Moment>,
+    /// Only a release or its lease ends it.
+    pub(super) lingers: bool,
     /// When the first acquisition was sent, and the lease that it asked for.
     pub(super) began: (Moment, Duration),
     /// The longest time that was ever asked for: nothing of this hold is in Redis that long after
@@ -171,6 +173,16 @@ impl Hold {
         learns.then(|| Lesson { asked, took: began.until(now) })
     }
 
+    /// The level of an event that is `usual` for others: of what is left to its lease on purpose, few
+    /// want to hear.
+    pub(super) fn told_at(&self, usual: EventLevel) -> EventLevel {
+        if self.lingers && self.levels.iter().all(|level| level.abandoned) {
+            EventLevel::Debug
+        } else {
+            usual
+        }
+    }
+
     /// Where this level is; without one, the newest.
     pub(super) fn position(&self, level: Option<LevelId>) -> Option<usize> {
         match level {
@@ -221,6 +233,7 @@ impl Engine {
             levels: Vec::with_capacity(1),
             deadline: Moment::default(),
             must_end: terms.max_hold.map(|most| sent.after(timing::trusted(most))),
+            lingers: terms.linger,
             began: (sent, terms.lease.duration()),
             longest: terms.first_lease().max(ttl),
             renewal: Renewing::default(),
@@ -313,8 +326,9 @@ impl Engine {
             hold.renewal.due = None;
         }
         let (name, lost) = (hold.cell.name.clone(), matches!(hold.phase, Phase::Lost(_)));
+        let level = hold.told_at(EventLevel::Warn);
         let text = "a hold was left without release; it is not renewed any more and ends with its lease";
-        self.event("abandoned", EventLevel::Warn, &name, text);
+        self.event("abandoned", level, &name, text);
         if lost {
             self.unwind_abandoned(owner);
         } else {

@@ -19,18 +19,22 @@ impl Engine {
         }
         hold.phase = Phase::Lost(reason);
         hold.renewal = Default::default();
-        let (cell, longest) = (hold.cell.clone(), hold.longest);
+        let (cell, longest, lingers) = (hold.cell.clone(), hold.longest, hold.lingers);
+        let level = hold.told_at(EventLevel::Warn);
         let command = hold.command.take();
         let todo: Vec<Task> = hold.todo.drain(..).collect();
         self.timers.disarm(Timer::Hold(owner));
         self.counters.lost.add(1);
         let text = format!("lost by {owner}: {}", reason.meaning());
-        self.event("lost", EventLevel::Warn, &cell.name, text);
+        self.event("lost", level, &cell.name, text);
         // Nobody relies on a hold that is being released: the release itself reports the loss.
         if cell.set_lost(reason) {
             self.out.push(Output::Lost(cell.clone(), reason));
         }
-        self.clean_up(&cell.name, owner, &cell.form, longest, None);
+        // Of a lock that lingers the rest is left to its lease, which others may have extended.
+        if !lingers {
+            self.clean_up(&cell.name, owner, &cell.form, longest, None);
+        }
         // A release in flight has taken its level out already.
         if let Some(command) = command {
             self.answer(command.task.request, Err(Error::lost(&cell.name, reason)));

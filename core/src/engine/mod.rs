@@ -35,7 +35,7 @@ use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply};
 
-use asking::{Closing, Query};
+use asking::{Closing, Query, extension_of, release_of};
 use holding::Hold;
 use links::Links;
 pub(crate) use links::{LinkId, NOWHERE, Routes};
@@ -99,6 +99,10 @@ pub(crate) enum Request {
     Release(Target),
     /// Make the lock live at least `lease` from now.
     Extend { target: Target, lease: Duration },
+    /// Free the lock if it has this form's token, whoever acquired it.
+    ReleaseToken { name: Name, form: Form },
+    /// Make it live at least `lease` from now if it has this form's token, whoever acquired it.
+    ExtendToken { name: Name, form: Form, lease: Duration },
     /// Delete the lock whoever holds it.
     Force { name: Name, kind: Kind },
     /// Read who holds it.
@@ -126,6 +130,8 @@ pub(crate) struct Terms {
     pub(crate) fencing: Fencing,
     /// The longest time the hold may last from its first acquisition.
     pub(crate) max_hold: Option<Duration>,
+    /// Whether only a release or its lease ends the hold.
+    pub(crate) linger: bool,
 }
 
 /// How long Redis keeps a level without news from us.
@@ -376,6 +382,8 @@ impl Engine {
             }
             Request::Release(target) => self.release(id, &target),
             Request::Extend { target, lease } => self.extend(id, &target, lease),
+            Request::ReleaseToken { name, form } => self.ask(id, Some(release_of(name, form))),
+            Request::ExtendToken { name, form, lease } => self.ask(id, Some(extension_of(name, form, lease))),
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
             Request::Inspect { name, kind } => self.ask(id, Some(Op::Inspect { name, kind })),
             Request::Close { limit } => self.close(id, limit),

@@ -74,6 +74,12 @@ impl Waiter {
     fn lease(&self) -> Duration {
         self.terms.first_lease()
     }
+
+    /// The count to ask for. Others may hold with the value that the caller gave: only after a copy
+    /// without an answer is it taken for ours.
+    fn count(&self) -> u32 {
+        u32::from(self.form.token.is_none() || self.unsettled.is_some())
+    }
 }
 
 impl Terms {
@@ -212,7 +218,7 @@ impl Engine {
             name: name.clone(),
             owner: waiter.owner,
             form: waiter.form.clone(),
-            count: 1,
+            count: waiter.count(),
             lease: waiter.lease(),
             fencing: waiter.terms.fencing,
         };

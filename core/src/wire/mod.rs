@@ -60,8 +60,9 @@ pub(crate) enum Publish {
 /// One script call. All are idempotent: any copy may arrive any number of times, late or never.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Take the lock (`count` 1) or set our hold count to `count`; remaining time becomes
-    /// max(remaining, `lease`), where an adaptive lock puts what it learnt in place of `lease`.
+    /// Take the lock (`count` 1, or 0 if no copy can have taken it before: then even our owner there
+    /// is somebody else) or set our hold count to `count`; remaining time becomes max(remaining,
+    /// `lease`), where an adaptive lock puts what it learnt in place of `lease`.
     /// Carries a not-after.
     Acquire { name: Name, owner: OwnerId, form: Form, count: u32, lease: Duration, fencing: Fencing },
     /// Set our hold count to `remaining` with time `ttl`, or free the lock and publish when it is 0.
@@ -92,7 +93,10 @@ impl Op {
             | Op::Release { name, .. }
             | Op::Force { name, .. }
             | Op::Inspect { name, .. } => Some(name),
-            Op::Renew { .. } => None,
+            Op::Renew { holds } => match &holds[..] {
+                [Renewal { name, .. }] => Some(name),
+                _ => None,
+            },
         }
     }
 

@@ -9,6 +9,7 @@ mod input;
 mod kinds;
 mod locking;
 mod losing;
+mod tokens;
 mod ways_to_wait;
 mod wire_budget;
 

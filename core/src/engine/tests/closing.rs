@@ -140,3 +140,20 @@ fn closing_forgets_lost_holds_and_waits_for_their_clean_up() {
     rig.reply(&clean, Reply::Gone(LostReason::Deleted));
     assert!(closed(&mut rig, id).is_empty());
 }
+
+#[test]
+fn what_lingers_is_left_to_its_lease() {
+    let mut rig = Rig::new();
+    let lingering = Terms { linger: true, ..fixed(LEASE) };
+    let kept = rig.hold_with("kept", Key::Once, lingering);
+    let released = rig.hold_with("released", Key::Once, lingering);
+    rig.release(&released);
+    let sent = rig.sent();
+    let id = close(&mut rig, secs(5));
+    assert_eq!(rig.lost, [(kept.owner(), LostReason::Closed)]);
+    // Only what was being released anyway is waited for.
+    assert!(rig.all_sent().is_empty() && rig.pending(id));
+    rig.reply(&sent, Reply::Released);
+    assert!(closed(&mut rig, id).is_empty() && rig.stopped);
+    rig.nothing_left();
+}

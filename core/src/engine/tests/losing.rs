@@ -207,3 +207,16 @@ fn a_watcher_is_told_once_with_the_first_reason() {
     assert_eq!(rig.lost, [(outer.owner(), LostReason::Deleted)]);
     assert_eq!(rig.counters.snapshot().lost, 1);
 }
+
+#[test]
+fn what_lingers_ends_with_its_lease_and_nothing_is_sent() {
+    let mut rig = Rig::new();
+    let grant = rig.hold_with("n", Key::Once, Terms { linger: true, ..fixed(LEASE) });
+    rig.input(grant.abandoned());
+    let waiter = rig.acquire("n");
+    assert!(rig.is_held(&grant) && rig.all_sent().is_empty());
+    rig.pass(LEASE);
+    // The one that waits here asks; there is no clean-up.
+    let (owner, ..) = rig.sent().acquire();
+    assert!(rig.all_sent().is_empty() && owner != grant.owner() && rig.pending(waiter));
+}

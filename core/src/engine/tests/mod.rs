@@ -10,6 +10,7 @@ mod losing;
 mod renewing;
 mod settling;
 pub(crate) mod simulation;
+mod tokens;
 mod waiting;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ const WATCHED: Terms = Terms {
     lease: Lease::Watchdog(LEASE),
     fencing: Fencing::Off,
     max_hold: None,
+    linger: false,
 };
 const RECHECK: Duration = Duration::from_secs(5);
 const OUTAGE: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
--- Takes the lock (count 1), or sets the count of the owner that has it; the remaining time becomes
--- max(remaining, lease).
+-- Takes the lock (count 1; 0 if the owner cannot have it yet, so that whoever has it is another), or
+-- sets the count of the owner that has it; the remaining time becomes max(remaining, lease).
 -- KEYS   lock, and the fencing counter when a token is wanted
 -- ARGV   owner, count, lease ms, not-after ms, ms that the fencing counter lives (0: for ever; none
 --        without fencing)
@@ -12,12 +12,12 @@ local held, hindrance, what = look(lock, owner)
 if is_refusal(hindrance) then return hindrance end
 if hindrance == FOREIGN then return {now, FOREIGN, what} end
 if not held and count > 1 then return {now, GONE, hindrance and STOLEN or DELETED} end
-if hindrance then return {now, BUSY, redis.call('PTTL', lock)} end
+if hindrance or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
 
 -- The token is drawn before the lock is taken, so that a refusal leaves only a gap. A copy of the
 -- first grant reads the token that it drew.
 local token = ''
-if ARGV[5] and count == 1 then
+if ARGV[5] and count < 2 then
   local drawn = redis.call('GET', KEYS[2])
   token = held and drawn
   if not token then

@@ -1,0 +1,70 @@
+"""Locks that outlive whoever acquired them: tokens that are passed on, and holds that linger."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import redlatch
+from conftest import LIMIT, eventually
+from redlatch import aio
+
+
+def test_whoever_knows_the_token_extends_and_releases(look: Any, name: str) -> None:
+    with redlatch.Client(kind="simple") as first, redlatch.Client(kind="simple") as second:
+        lock, there = first.lock(name, lease=60), second.lock(name)
+        assert lock.acquire(token="job 7")
+        for refused in (lambda: there.release_token("job 8"), lambda: there.extend_token("job 8", 120)):
+            with pytest.raises(redlatch.NotOwnerError):
+                refused()
+        there.extend_token("job 7", 120)
+        assert look.pttl(name) > 60_000
+        there.release_token("job 7")
+        assert not look.exists(name)
+        with pytest.raises(redlatch.LockLostError):
+            lock.release()
+
+
+async def test_a_task_passes_it_on(look: Any, name: str) -> None:
+    async with aio.Client(kind="simple") as first, aio.Client(kind="simple") as second:
+        lock, there = first.lock(name, lease=60), second.lock(name)
+        assert await lock.acquire(token="job 7")
+        await there.extend_token("job 7", 120)
+        assert look.pttl(name) > 60_000
+        await there.release_token("job 7")
+        assert not look.exists(name)
+        with pytest.raises(redlatch.NotOwnerError):
+            await there.release_token("job 7")
+
+
+def test_one_token_is_not_granted_twice(name: str) -> None:
+    with redlatch.Client(kind="simple") as first, redlatch.Client(kind="simple") as second:
+        assert first.lock(name).acquire(token="host")
+        assert not second.lock(name).acquire(blocking=False, token="host")
+
+
+@pytest.mark.parametrize("token", [None, 7, b"bytes", "\ud800"])
+def test_a_token_is_text(token: Any, name: str) -> None:
+    with redlatch.Client(kind="simple") as client:
+        with pytest.raises(redlatch.InvalidArgumentError):
+            client.lock(name).release_token(token)
+        with pytest.raises(redlatch.InvalidArgumentError):
+            client.lock(name).extend_token(token, 1)
+
+
+def test_what_lingers_outlives_its_client(look: Any, name: str) -> None:
+    with redlatch.Client(kind="simple", lease=60, linger=True) as client:
+        assert client.lock(name).acquire()
+    assert look.pttl(name) > 50_000
+
+
+def test_what_lingers_outlives_its_grant(look: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with redlatch.Client(kind="simple", lease=1, linger=True) as client:
+        client.lock(name).__enter__()
+        gc.collect()
+        assert not client.lock(name).acquire(blocking=False)
+        assert client.lock(name).acquire(timeout=LIMIT)
+        eventually(lambda: client.stats()["holds"] == 1)
+        client.lock(name).release()
+    assert not [message for message in caplog.messages if name in message]
