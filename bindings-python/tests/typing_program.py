@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import redis
+import redis.asyncio
 import redlatch
 from redlatch import aio
+from redlatch.compat import redispy
+from redlatch.compat.redispy import aio as redispy_aio
 
 
 def threads() -> None:
@@ -57,3 +61,19 @@ async def tasks() -> None:
 
         text: str = await function(1)
         print(text)
+
+
+def with_redispy_s_interface(client: redlatch.Client, other: redis.Redis) -> None:
+    lock = redispy.Lock(client, "a", timeout=2.5, on_lost=told)
+    got: bool = lock.acquire(blocking_timeout=1, token=b"mine")
+    token: bytes | None = lock.local.token
+    with redispy.Redis().lock("b") as made, redispy.Lock(other, b"c"):
+        made.extend(1, replace_ttl=True)
+    redispy.Lock("redis://localhost", "a")  # type: ignore[arg-type]
+    print(got, token, lock.owned())
+
+
+async def with_redispy_s_asyncio_interface(client: aio.Client, other: redis.asyncio.Redis) -> None:
+    async with redispy_aio.Lock(client, "a") as lock, redispy_aio.Lock(other, "b"):
+        got: bool = await lock.acquire(blocking=False)
+        print(got, await lock.reacquire())

@@ -1,0 +1,152 @@
+"""redis-py's `Lock` with redlatch behind it: change the import, and keep the rest.
+
+    from redlatch.compat.redispy import Lock  # in place of redis.lock
+    from redlatch.compat.redispy import Redis  # in place of redis, for those who call its lock()
+
+It excludes and is excluded by redis-py's own locks of the same name. What differs, and why, is in
+docs/redis-py.md. For asyncio see `redlatch.compat.redispy.aio`.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from redlatch import _dispatcher, _redlatch, _sync
+from redlatch.compat.redispy._base import (
+    LEFT_UNLOCKED,
+    NOT_ACQUIRED,
+    BaseLock,
+    Held,
+    is_owner,
+    longer,
+    no_longer_owned,
+    text_of,
+)
+from redlatch.compat.redispy._clients import Clients
+from redlatch.compat.redispy._errors import LockError, LockNotOwnedError, chain, lock_error, redis_errors
+from redlatch.exceptions import LockTimeoutError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from redlatch.compat.redispy._redis import Redis
+
+__all__ = ["Lock", "LockError", "LockNotOwnedError", "Redis"]
+
+logger = logging.getLogger("redlatch")
+
+
+class Lock(BaseLock[_sync.Client]):
+    """A lock with the parameters, attributes, methods and exceptions of `redis.lock.Lock`.
+
+    `redis` is a client of redis-py, whose server, database and log-in are taken over by a redlatch client that all
+    locks of the process share, or a `redlatch.Client`. Times are in seconds. Without `timeout` the lock is renewed
+    while this process lives. `sleep` means nothing: a waiter is woken. `on_lost`, which redis-py has not, is called
+    with the LockLostError, on a thread of its own, when the lock is lost.
+    """
+
+    _clients = Clients(_sync.Client)
+    _own_client = _sync.Client
+
+    def acquire(
+        self,
+        sleep: float | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Waits for the lock; True if it is held now, False if it was not to be had in `blocking_timeout`."""
+        given = None if token is None else self._encoded(token)
+        try:
+            with redis_errors(self.name, NOT_ACQUIRED):
+                guard = self._acquire(self._wait(blocking, blocking_timeout), self._lease(), given)
+        except LockTimeoutError:
+            return False
+        self._take(guard)
+        return True
+
+    def release(self) -> None:
+        """Gives the lock back; LockError if this one has no token, LockNotOwnedError if it is not its any more.
+
+        After a ConnectionError the token is still there, to try again.
+        """
+        token = self._to_release()
+        try:
+            with redis_errors(self.name, no_longer_owned("release")):
+                if guard := self._spend(token):
+                    guard.release()
+                else:
+                    self._core().release_token(text_of(token))
+        except LockNotOwnedError:
+            self.local.token = None
+            raise
+        self.local.token = None
+
+    def locked(self) -> bool:
+        """Whether anybody holds the lock, as Redis sees it now."""
+        with redis_errors(self.name, NOT_ACQUIRED):
+            return self._core().holder() is not None
+
+    def owned(self) -> bool:
+        """Whether the lock has the token of this one, as Redis sees it now."""
+        with redis_errors(self.name, NOT_ACQUIRED):
+            return is_owner(self._core().holder(), self.local.token)
+
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
+        """Makes the lock live so many seconds longer, or with `replace_ttl` so many from now; never shorter."""
+        return self._extend(additional_time, replace_ttl, "extend")
+
+    def reacquire(self) -> Literal[True]:
+        """Makes the lock live for its `timeout` from now."""
+        return self._extend(self.timeout or 0, True, "reacquire")
+
+    def __enter__(self) -> Self:
+        if self.acquire():
+            return self
+        raise lock_error(NOT_ACQUIRED, self.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LockError as failure:
+            if self.raise_on_release_error:
+                chain(failure, error)
+                raise
+            logger.warning(LEFT_UNLOCKED)
+
+    def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
+        token = self._to_extend(what)
+        with redis_errors(self.name, no_longer_owned(what)):
+            wanted = longer(self._core().holder(), token, seconds, replace=replace)
+            guard = self._held(token)
+            if wanted is not None and guard is not None:
+                guard.extend(wanted)
+            elif wanted is not None:
+                self._core().extend_token(text_of(token), wanted)
+        return True
+
+    def _acquire(self, wait: float | None, lease: float | None, token: bytes | None) -> _redlatch.Guard:
+        key = None if self.thread_local else _redlatch.Key()
+        text = None if token is None else text_of(token)
+        return self._core().acquire(key, wait, lease, text)
+
+    def _take(self, guard: _redlatch.Guard) -> None:
+        self._keep(Held(guard, renewed=not self.timeout))
+        if self.thread_local and not self.timeout:
+            # It is renewed no longer than its thread lives, the only one that could release it.
+            guard.tie()
+        if self.on_lost is not None:
+            _dispatcher.dispatcher.watch(guard.hold(), self.on_lost)
+
+
+def __getattr__(name: str) -> Any:
+    """`Redis` is made only for those who have redis-py."""
+    if name == "Redis":
+        from redlatch.compat.redispy._redis import Redis
+
+        return Redis
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,187 @@
+"""What the locks for threads and for asyncio have in common: redis-py's parameters, and the token."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from redlatch import _redlatch
+from redlatch._base import LONGEST_WAIT, BaseClient
+from redlatch.compat.redispy._clients import Clients, HasPool
+from redlatch.compat.redispy._errors import lock_error
+from redlatch.exceptions import InvalidArgumentError, NotOwnerError
+
+if TYPE_CHECKING:
+    from redlatch._dispatcher import OnLost
+
+C = TypeVar("C", bound=BaseClient)
+Row = tuple[str, int, "float | None"]
+
+NOT_ACQUIRED = "Unable to acquire lock within the time specified"
+NOT_RELEASABLE = "Cannot release a lock that's not owned or is already unlocked."
+LEFT_UNLOCKED = "Lock was unlocked or no longer owned when exiting context manager."
+
+
+def no_longer_owned(what: str) -> str:
+    return f"Cannot {what} a lock that's no longer owned"
+
+
+class Held:
+    """A lock that this process acquired, and the token that stands for it."""
+
+    renewed: ClassVar[set[_redlatch.Guard]] = set()
+    """Those that the watchdog renews: they are held when their Lock objects are gone, as redis-py's are."""
+    _sweep_at: ClassVar[int] = 64
+
+    def __init__(self, guard: _redlatch.Guard, *, renewed: bool) -> None:
+        self.guard = guard
+        self.token = guard.hold().owner.encode()
+        guard.keep()
+        if renewed:
+            self._sweep()
+            self.renewed.add(guard)
+
+    @classmethod
+    def _sweep(cls) -> None:
+        # What was lost and never released goes when there are twice as many as before.
+        if len(cls.renewed) >= cls._sweep_at:
+            cls.renewed.difference_update([guard for guard in cls.renewed.copy() if not guard.hold().held])
+            cls._sweep_at = max(64, 2 * len(cls.renewed))
+
+
+class Local(Protocol):
+    """Where a lock keeps its token. Users of redis-py set `token` to that of another process."""
+
+    token: bytes | None
+    held: Held | None
+
+
+class _PerThread(threading.local):
+    token: bytes | None = None
+    held: Held | None = None
+
+
+class _Shared:
+    token: bytes | None = None
+    held: Held | None = None
+
+
+class BaseLock(Generic[C]):
+    """The parameters and attributes of redis-py's locks, and all that needs no waiting."""
+
+    _clients: ClassVar[Clients[Any]]
+    _own_client: ClassVar[type[BaseClient]]
+
+    def __init__(
+        self,
+        redis: HasPool | C,
+        name: str | bytes | memoryview,
+        timeout: float | None = None,
+        sleep: float = 0.1,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+        *,
+        on_lost: OnLost | None = None,
+    ) -> None:
+        self.redis = redis
+        self.name = name
+        self.timeout = timeout
+        self.sleep = sleep
+        self.blocking = blocking
+        self.blocking_timeout = blocking_timeout
+        self.thread_local = bool(thread_local)
+        self.raise_on_release_error = raise_on_release_error
+        self.on_lost = on_lost
+        self.local: Local = _PerThread() if self.thread_local else _Shared()
+        self._client = self._find_client()
+
+    def _find_client(self) -> C:
+        if isinstance(self.redis, BaseClient):
+            if not isinstance(self.redis, self._own_client):
+                raise TypeError(f"{self.redis!r} is not a {self._own_client!r}")
+            return self.redis
+        client: C = self._clients.of(self.redis)
+        return client
+
+    def _core(self) -> _redlatch.Lock:
+        """The lock of the core, on a client of this process."""
+        if self._client._core.forked:
+            self._client = self._find_client()
+        self._client._start()
+        name = self.name if isinstance(self.name, str) else bytes(self.name).decode()
+        # With a time-out, only a release or the time ends the lock: not the end of the program or of this object.
+        return self._client._core.lock(name, {"kind": "redis-py", "linger": bool(self.timeout)})
+
+    def _lease(self) -> float | None:
+        """None for the watchdog."""
+        return float(self.timeout) if self.timeout else None
+
+    def _wait(self, blocking: bool | None, blocking_timeout: float | None) -> float | None:
+        """How long to wait: None for ever, 0 to try once."""
+        if blocking is None:
+            blocking = self.blocking
+        if blocking_timeout is None:
+            blocking_timeout = self.blocking_timeout
+        if not blocking:
+            return 0
+        if blocking_timeout is None or blocking_timeout > LONGEST_WAIT:
+            return None
+        return max(float(blocking_timeout), 0)
+
+    def _encoded(self, token: object) -> bytes:
+        """A token as redis-py sends it."""
+        if isinstance(token, bytes):
+            return token
+        if isinstance(self.redis, BaseClient):
+            return str(token).encode()
+        encoded: bytes = self.redis.connection_pool.get_encoder().encode(token)
+        return bytes(encoded)
+
+    def _keep(self, held: Held) -> None:
+        self.local.held, self.local.token = held, held.token
+
+    def _held(self, token: bytes) -> _redlatch.Guard | None:
+        """What this process acquired with this token; None if the token was set by hand."""
+        held = self.local.held
+        return held.guard if held is not None and held.token == token else None
+
+    def _spend(self, token: bytes) -> _redlatch.Guard | None:
+        """The same, before its release. If that fails, the token is still there and can be tried once more."""
+        guard = self._held(token)
+        if guard is not None:
+            self.local.held = None
+            Held.renewed.discard(guard)
+        return guard
+
+    def _to_release(self) -> bytes:
+        if self.local.token is None:
+            raise lock_error(NOT_RELEASABLE, self.name)
+        return self.local.token
+
+    def _to_extend(self, what: str) -> bytes:
+        if self.local.token is None:
+            raise lock_error(f"Cannot {what} an unlocked lock", self.name)
+        if not self.timeout:
+            raise lock_error(f"Cannot {what} a lock with no timeout", self.name)
+        return self.local.token
+
+
+def text_of(token: bytes) -> str:
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgumentError(f"invalid_argument: the token {token!r} is not UTF-8; encode it") from None
+
+
+def is_owner(row: Row | None, token: bytes | None) -> bool:
+    return row is not None and token is not None and row[0].encode() == token
+
+
+def longer(row: Row | None, token: bytes, seconds: float, *, replace: bool) -> float | None:
+    """How long the lock has to live from now; None if it does so already, as it is never shortened."""
+    if row is None or not is_owner(row, token) or row[2] is None:
+        raise NotOwnerError("not_owner: the key has another token or no time-out")
+    wanted = float(seconds) if replace else row[2] + float(seconds)
+    return wanted if wanted > row[2] else None
