@@ -43,6 +43,9 @@ export interface LockDefaults {
   linger?: boolean | null
 }
 
+/** Which protocol a client speaks with its server. */
+export type Protocol = 'auto' | 'resp2' | 'resp3'
+
 /** Options of a client. `null` means the default. */
 export interface ClientOptions extends LockDefaults {
   /** How long one attempt to connect may take, log-in included. Default: 5 s. */
@@ -63,6 +66,16 @@ export interface ClientOptions extends LockDefaults {
   clusterPubsub?: ClusterPubsub | null
   /** The name of the connections in CLIENT LIST. Default: `redlatch`. */
   clientName?: string | null
+  /** The protocol; RESP2 brings no word of a loss before the next renewal. Default: RESP3 where the server knows it. */
+  protocol?: Protocol | null
+  /** When TCP asks a peer that says nothing whether it is there. Default: 5 s. */
+  keepAlive?: Time | null
+  /** The authorities that may have signed the server's certificate: PEM, or a path. Default: those of the system. */
+  tlsCa?: string | null
+  /** The client's certificate, for servers that ask for one: PEM, or a path. */
+  tlsCert?: string | null
+  /** The private key of `tlsCert`: PEM, or a path. */
+  tlsKey?: string | null
   /** How many events are kept until the event loop takes them; 0 keeps none. Default: 1024. */
   events?: number | null
   /** Tell events about single locks as well: acquired, waiting, released. Default: false. */

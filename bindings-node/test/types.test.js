@@ -23,7 +23,7 @@ const union = (name) => named(name).type.types.map((type) => type.literal.text)
 
 test('the options are those of the table, with their types', () => {
   const types = { Duration: 'Time | null', Flag: 'boolean | null', Count: 'number | null', Word: 'string | null' }
-  types.Text = 'string | null'
+  Object.assign(types, { Text: 'string | null', Pem: 'string | null' })
   const typeOf = (name, type) => types[type] ?? `${name[0].toUpperCase()}${camel(name).slice(1)} | null`
   const table = (scope) =>
     Object.fromEntries(
@@ -40,7 +40,7 @@ test('the options are those of the table, with their types', () => {
 })
 
 test('the words of options are those of the table', () => {
-  for (const [union_, option] of [['Kind', 'kind'], ['ClusterPubsub', 'cluster_pubsub']]) {
+  for (const [union_, option] of [['Kind', 'kind'], ['ClusterPubsub', 'cluster_pubsub'], ['Protocol', 'protocol']]) {
     const { type } = native.options().find(({ name }) => name === option)
     assert.deepEqual(union(union_), JSON.parse(type.slice('Choice('.length, -1)))
   }

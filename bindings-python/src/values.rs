@@ -70,7 +70,7 @@ pub(crate) fn option(
     set: &mut impl FnMut(&str, OptionValue<'_>) -> redlatch::Result<()>,
 ) -> PyResult<()> {
     let wants_word = || {
-        let is_word = |of| matches!(of, Type::Word { .. } | Type::Text { .. } | Type::Choice(_));
+        let is_word = |of| matches!(of, Type::Word { .. } | Type::Text { .. } | Type::Choice(_) | Type::Pem);
         all_options().all(|info| info.name != name || is_word(info.r#type))
     };
     let done = if value.is_none() {
@@ -128,6 +128,7 @@ pub(crate) fn options() -> Vec<(&'static str, &'static str, &'static str, f64, &
             Type::Duration { most, .. } => ("float", most.as_secs_f64()),
             Type::Count { most } => ("int", most as f64),
             Type::Word { most } | Type::Text { most } => ("str", most as f64),
+            Type::Pem => ("str", 0.0),
             Type::Choice(words) => ("Literal", words.len() as f64),
             _ => ("bool", 1.0),
         };

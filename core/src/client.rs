@@ -293,7 +293,7 @@ impl ClientBuilder {
         self.options.validate()?;
         self.locks.validate()?;
         let place = self.url.as_deref().map_or_else(url::from_env, url::parse)?;
-        let servers = Servers::new(&place, &Manner::new(&self.options))?;
+        let servers = Servers::new(&place, &Manner::new(&self.options, place.tls)?);
         Ok(Client(Arc::new(ClientInner::new(servers, self.options, self.locks))))
     }
 }

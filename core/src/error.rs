@@ -73,7 +73,7 @@ table! {
         Closed = 17, "closed", false, "The client is closed.";
         Forked = 18, "forked", false, "The client belongs to the parent process; open a new client in this one.";
         Unavailable = 32, "unavailable", true, "The server did not answer in time or cannot be reached.";
-        Auth = 33, "auth", false, "The server refused the user name or password.";
+        Auth = 33, "auth", false, "User name, password or certificate are refused: the server's or ours.";
         Denied = 34, "denied", false, "The server's access rules (ACL) do not allow a command this lock needs.";
         Server = 35, "server", true, "The server answered with an error.";
         NotReplicated = 36, "not_replicated", true, "Fewer replicas than asked for acknowledged the lock; it was rolled back.";
@@ -141,7 +141,8 @@ impl ErrorKind {
                  the option `outage` is how long callers wait for that."
             }
             ErrorKind::Auth => {
-                "Correct user name and password in the URL, with special characters percent-encoded."
+                "Correct user name and password in the URL, with special characters percent-encoded; with TLS, the \
+                 certificate that the message speaks of (`tls_ca`, `tls_cert`, the server's own)."
             }
             ErrorKind::Denied => "Allow the commands below to this user (`ACL SETUSER`).",
             ErrorKind::Server => {

@@ -111,8 +111,8 @@ pub use guard::Guard;
 pub use lock::{Hold, Lock};
 pub use operation::{Cancelled, Operation, Pending};
 pub use options::{
-    AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionInfo, OptionValue, Scope, Type,
-    all_options, read_duration,
+    AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionInfo, OptionValue, Pem, Protocol, Scope,
+    Type, all_options, read_duration,
 };
 pub use owner::Key;
 pub use queue::{Entry, Outcome, Queue};

@@ -14,8 +14,40 @@ use crate::error::{Error, Result};
 use crate::owner::Key;
 use crate::wire::{Fencing, Kind, Publish};
 
-pub use value::OptionValue;
+pub use value::{OptionValue, Pem};
 use value::{Stored, likeness};
+
+/// Which protocol a client speaks with its server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// RESP3 where the server knows it, else RESP2.
+    #[default]
+    Auto,
+    /// RESP2. There is no client tracking with it.
+    Resp2,
+    /// RESP3, or nothing.
+    Resp3,
+}
+
+impl Protocol {
+    /// The names, as options take them.
+    const NAMES: [&str; 3] = ["auto", "resp2", "resp3"];
+
+    fn named(name: &str) -> Option<Protocol> {
+        [Protocol::Auto, Protocol::Resp2, Protocol::Resp3]
+            .into_iter()
+            .find(|protocol| protocol.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Auto => "auto",
+            Protocol::Resp2 => "resp2",
+            Protocol::Resp3 => "resp3",
+        }
+    }
+}
 
 /// Where an option can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +95,8 @@ pub enum Type {
         /// The largest.
         most: usize,
     },
+    /// PEM: its text, or the path of a file of it.
+    Pem,
     /// Printable ASCII without spaces, at most this long.
     Word {
         /// The most characters.
@@ -212,6 +246,16 @@ options! {
             "Releases in a cluster: told by shard where nodes can (auto), always or never; both for mixed fleets.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 },
             "The name of the connections in CLIENT LIST.";
+        protocol(Protocol): Protocol = Protocol::Auto, "auto", Type::Choice(&Protocol::NAMES),
+            "The protocol; RESP2 brings no word of a loss before the next renewal. `auto` is RESP3 where the server knows it.";
+        keep_alive(Duration): Duration = secs(5), "5 s", time(secs(1), HOUR),
+            "When TCP asks a peer that says nothing whether it is there. Not for Unix sockets.";
+        tls_ca(Pem): Option<Pem> = None, "none: those of the system", Type::Pem,
+            "The certificates of the authorities that may have signed the server's certificate.";
+        tls_cert(Pem): Option<Pem> = None, "none", Type::Pem,
+            "The client's certificate, for servers that ask for one, with those between it and its authority.";
+        tls_key(Pem): Option<Pem> = None, "none", Type::Pem,
+            "The private key of `tls_cert`.";
         events(usize): usize = 1024, "1024", Type::Count { most: 1_000_000 },
             "How many events are kept for a reader; 0 keeps none.";
         debug_events(bool): bool = false, "false", Type::Flag,
@@ -504,6 +548,7 @@ mod tests {
                 Type::Flag => OptionValue::Text("true"),
                 Type::Count { .. } => OptionValue::Text("7"),
                 Type::Word { .. } | Type::Text { .. } => OptionValue::Text("shop"),
+                Type::Pem => OptionValue::Text("/a/file.pem"),
                 Type::Choice(words) => OptionValue::Text(words[words.len() - 1]),
             };
             for value in [value, OptionValue::Unset] {

@@ -23,7 +23,7 @@ pub(crate) struct Place {
     /// User and password on the sentinels.
     sentinel: RedisConnectionInfo,
     /// Every connection is encrypted, or none is.
-    tls: bool,
+    pub(crate) tls: bool,
 }
 
 /// How the servers belong together.

@@ -15,7 +15,7 @@ use support::Server;
 /// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with `orders`.
 const KEYS: &str = "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
-                        +publish +subscribe +unsubscribe +ping +select +client|setname +client|tracking";
+                        +publish +subscribe +unsubscribe +ping +select +info +client|setname +client|tracking";
 
 fn compare(file: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(file);
@@ -111,6 +111,30 @@ fn options_md_is_what_the_table_says() {
 
 // ---- errors ----
 
+const REFUSALS: &str = "\
+Some answers pass by themselves. Who waits for a lock goes on waiting then, within its own time; who tries once, and
+who waits no longer, gets the error. Nothing was done in Redis by a call that was refused so.
+
+| the server said | waits | what helps |
+|---|---|---|
+| `LOADING` | yes | it loads its data, and will be there soon |
+| `BUSY` | yes | somebody's script runs for too long: `SCRIPT KILL` |
+| `READONLY`, `MASTERDOWN` | yes | it is a replica: the client connects again, because the address may lead to the primary by then |
+| `NOREPLICAS` | yes | `min-replicas-to-write` replicas have to be connected |
+| `MISCONF` | yes | it cannot write its snapshot: see its log |
+| `CLUSTERDOWN`, `TRYAGAIN` | yes | the cluster recovers, or moves a slot |
+| `max number of clients` | yes, once it had been connected | raise `maxclients`, or close clients |
+| `OOM` | no | raise `maxmemory`, or remove data; releasing works all the same |
+| `NOSCRIPT` | | never seen: the script is sent again in full |
+| `NOAUTH`, `WRONGPASS` | no | the error is `auth` |
+| `NOPERM` | no | the error is `denied` |
+| `WRONGTYPE` | no | the error is `foreign_kind` |
+
+A server that has a bound to its memory and may take away keys with a time to live (any `maxmemory-policy` but
+`noeviction`) can take away locks. The event `evictable` warns of it once.
+
+";
+
 const ERRORS: &str = "\
 # Errors
 
@@ -150,6 +174,7 @@ fn errors_page() -> String {
         match kind {
             ErrorKind::Lost => page += &lost_reasons(),
             ErrorKind::Denied => page += &acl(),
+            ErrorKind::Server => page += REFUSALS,
             _ => {}
         }
     }
@@ -173,7 +198,7 @@ fn acl() -> String {
          {commands}\n```\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal. `+select` is for a database other \
-         than 0.\n\n"
+         than 0, `+info` for a warning when the server may evict locks.\n\n"
     )
 }
 

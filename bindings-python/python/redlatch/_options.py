@@ -39,5 +39,10 @@ class ClientOptions(LockOptions, total=False):
     tracking: bool | None
     cluster_pubsub: ClusterPubsub | None
     client_name: str | None
+    protocol: Literal["auto", "resp2", "resp3"] | None
+    keep_alive: float | None
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
     events: int | None
     debug_events: bool | None

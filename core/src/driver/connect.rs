@@ -3,28 +3,30 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use futures_util::future::join3;
+use futures_util::future::join4;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
-    RedisError, RedisResult, Value,
+    RedisConnectionInfo, RedisError, RedisResult, Value,
 };
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio_rustls::client::TlsStream;
 
 use super::server_clock::ServerClock;
 use super::slotmap::{self, Range};
+use super::tls::{self, Tls};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::ClientOptions;
+use crate::options::{ClientOptions, Protocol};
 use crate::wire;
 
 /// The first and the longest pause between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 /// A connection that lasted this long was worth making: the next one is made at once.
 const WORTH: Duration = Duration::from_secs(1);
-/// When the kernel asks an idle peer whether it is there, and gives up one that does not answer.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// When the kernel gives up a peer that does not answer.
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Calls waiting to be written. Far more than can wait before a silent connection is replaced.
 const BUFFER: usize = 1 << 16;
@@ -45,11 +47,26 @@ pub(crate) struct Manner {
     timeout: Duration,
     /// Shown by CLIENT LIST.
     client_name: String,
+    protocol: Protocol,
+    keep_alive: Duration,
+    tls: Option<Tls>,
 }
 
 impl Manner {
-    pub(crate) fn new(options: &ClientOptions) -> Self {
-        Manner { timeout: options.connect_timeout, client_name: options.client_name.clone() }
+    /// # Errors
+    /// `invalid_argument` for certificates that cannot be used.
+    pub(crate) fn new(options: &ClientOptions, encrypted: bool) -> Result<Self> {
+        let tls = match encrypted {
+            true => Some(Tls::new(options)?),
+            false => Tls::refuse_unused(options).map(|()| None)?,
+        };
+        Ok(Manner {
+            timeout: options.connect_timeout,
+            client_name: options.client_name.clone(),
+            protocol: options.protocol,
+            keep_alive: options.keep_alive,
+            tls,
+        })
     }
 }
 
@@ -65,17 +82,24 @@ pub(super) struct Connected {
     pub(super) sharded: bool,
     /// Why the server does not tell when keys are changed, if it was to and does not.
     pub(super) untracked: Option<String>,
+    /// The policy by which the server may take keys of locks away, if it may.
+    pub(super) evicts: Option<String>,
 }
 
 impl Address {
     pub(crate) fn new(info: ConnectionInfo, manner: Manner) -> Self {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
-            .set_keepalive(TcpKeepalive::new().with_time(KEEP_ALIVE))
+            .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive))
             .set_user_timeout(USER_TIMEOUT);
         // `CLIENT SETINFO` would have to be allowed in every ACL; the name says who we are.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         Address { info: info.set_tcp_settings(tcp).set_redis_settings(settings), manner }
+    }
+
+    /// For people.
+    pub(super) fn shown(&self) -> String {
+        self.info.addr().to_string()
     }
 
     /// How long one attempt to connect may take, set-up included.
@@ -83,9 +107,37 @@ impl Address {
         self.manner.timeout
     }
 
+    fn settings(&self, protocol: ProtocolVersion) -> RedisConnectionInfo {
+        self.info.redis_settings().clone().set_protocol(protocol)
+    }
+
     fn client(&self, protocol: ProtocolVersion) -> RedisResult<Client> {
-        let settings = self.info.redis_settings().clone().set_protocol(protocol);
-        Client::open(self.info.clone().set_redis_settings(settings))
+        Client::open(self.info.clone().set_redis_settings(self.settings(protocol)))
+    }
+
+    /// An encrypted stream, where the address asks for one. Nothing else is ever tried there.
+    async fn encrypted(&self) -> RedisResult<Option<TlsStream<TcpStream>>> {
+        match (self.info.addr(), &self.manner.tls) {
+            (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => {
+                Ok(Some(tls.connect(host, *port, self.info.tcp_settings()).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn connect(
+        &self,
+        protocol: ProtocolVersion,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let Some(stream) = self.encrypted().await? else {
+            return self.client(protocol)?.get_multiplexed_async_connection_with_config(&config).await;
+        };
+        let settings = self.settings(protocol);
+        let (connection, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+        // It ends with the last handle of the connection.
+        tokio::spawn(driver);
+        Ok(connection)
     }
 
     /// Connects for commands, under our name, and asks for the server's clock.
@@ -105,11 +157,21 @@ impl Address {
         };
         // A name that is refused harms nobody; an error of the connection shows in the time as well.
         let name = ["CLIENT", "SETNAME", &self.manner.client_name];
-        let (_, untracked, time) = join3(ask(&connection, &name), track, ask(&connection, &["TIME"])).await;
+        let memory = ask(&connection, &["INFO", "memory"]);
+        let time = ask(&connection, &["TIME"]);
+        let (_, untracked, memory, time) = join4(ask(&connection, &name), track, memory, time).await;
         let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
         let (seconds, micros) = time.map_err(|error| self.explain(&error))?;
         let clock = ServerClock::new(seconds * 1000 + micros / 1000, clock::now());
-        Ok(Connected { address: self, connection, pushes, clock, sharded: false, untracked })
+        Ok(Connected {
+            address: self,
+            connection,
+            pushes,
+            clock,
+            sharded: false,
+            untracked,
+            evicts: evicts(memory),
+        })
     }
 
     /// The same way to connect to another server.
@@ -140,11 +202,7 @@ impl Address {
 
     /// Connects for the messages of a shard, with RESP3, which every server that has them speaks.
     pub(super) async fn shard(self) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        let opened = self.open().await.map_err(|error| self.explain(&error))?;
-        match opened {
-            (connection, Some(pushes)) => Ok((connection, pushes)),
-            (_, None) => Err(self.broken("for pub/sub speaks RESP2 only")),
-        }
+        self.open_with_pushes().await.map_err(|error| self.explain(&error))
     }
 
     /// Asks a node of a cluster who has which slots, on a connection of its own.
@@ -204,28 +262,25 @@ impl Address {
     /// A connection for a question or two.
     async fn plain(&self) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        self.client(ProtocolVersion::RESP2)?.get_multiplexed_async_connection_with_config(&config).await
+        self.connect(ProtocolVersion::RESP2, config).await
     }
 
-    /// Speaks RESP3 with a server that does, because only that brings pushes; else RESP2.
+    /// Speaks RESP3 with a server that does, because only that brings pushes; else RESP2. Or what the
+    /// options ask for.
     async fn open(&self) -> RedisResult<(MultiplexedConnection, Option<UnboundedReceiver<PushInfo>>)> {
-        let config = || {
-            AsyncConnectionConfig::new()
-                .set_connection_timeout(None)
-                .set_response_timeout(None)
-                .set_pipeline_buffer_size(BUFFER)
-                .set_write_backpressure_boundary(WRITE)
-        };
-        let (sender, pushes) = unbounded_channel();
-        let with_pushes = config().set_push_sender(sender);
-        let client = self.client(ProtocolVersion::RESP3)?;
-        match client.get_multiplexed_async_connection_with_config(&with_pushes).await {
-            Err(error) if self.refuses_hello(&error) => {
-                let client = self.client(ProtocolVersion::RESP2)?;
-                Ok((client.get_multiplexed_async_connection_with_config(&config()).await?, None))
+        if self.manner.protocol != Protocol::Resp2 {
+            match self.open_with_pushes().await {
+                Err(error) if self.manner.protocol == Protocol::Auto && self.refuses_hello(&error) => {}
+                opened => return opened.map(|(connection, pushes)| (connection, Some(pushes))),
             }
-            connected => Ok((connected?, Some(pushes))),
         }
+        Ok((self.connect(ProtocolVersion::RESP2, config()).await?, None))
+    }
+
+    async fn open_with_pushes(&self) -> RedisResult<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
+        let (sender, pushes) = unbounded_channel();
+        let connection = self.connect(ProtocolVersion::RESP3, config().set_push_sender(sender)).await?;
+        Ok((connection, pushes))
     }
 
     /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.
@@ -241,14 +296,22 @@ impl Address {
 
     /// Connects for pub/sub, with RESP2, which every server speaks.
     pub(super) async fn pubsub(self) -> Result<PubSub> {
-        let client = self.client(ProtocolVersion::RESP2).map_err(|error| self.explain(&error))?;
-        client.get_async_pubsub().await.map_err(|error| self.explain(&error))
+        let connected = match self.encrypted().await {
+            Ok(Some(stream)) => PubSub::new(&self.settings(ProtocolVersion::RESP2), stream).await,
+            Ok(None) => match self.client(ProtocolVersion::RESP2) {
+                Ok(client) => client.get_async_pubsub().await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        connected.map_err(|error| self.explain(&error))
     }
 
     /// The attempt took too long.
     pub(super) fn late(&self) -> Error {
+        let what = if self.manner.tls.is_some() { "speaking TLS" } else { "running" };
         let text = format!(
-            "no answer from {} within {:?}; is a Redis server running there, and not overloaded?",
+            "no answer from {} within {:?}; is a Redis server {what} there, and not overloaded?",
             self.info.addr(),
             self.manner.timeout
         );
@@ -272,15 +335,40 @@ impl Address {
             let refusal = wire::refusal(code, &detail(error)).0;
             return Error::new(refusal.kind(), format!("{addr}: {}", refusal.message()));
         }
+        if let Some((kind, text)) = tls::explain(error) {
+            return Error::new(kind, format!("{addr}: {text}"));
+        }
         let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        let text = format!("cannot reach {addr}: {why}; is a Redis server running there?");
+        let question = match error.kind() {
+            redis::ErrorKind::Parse if self.manner.tls.is_none() => "does it want TLS (rediss://)?",
+            _ => "is a Redis server running there?",
+        };
+        let text = format!("cannot reach {addr}: {why}; {question}");
         Error::new(ErrorKind::Unavailable, text)
     }
+}
+
+/// Limits are set by whoever waits.
+fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(BUFFER)
+        .set_write_backpressure_boundary(WRITE)
 }
 
 /// What the server said, or what redis-rs says for it.
 fn detail(error: &RedisError) -> String {
     error.detail().map_or_else(|| error.to_string(), str::to_owned)
+}
+
+/// The policy by which a server with a bound to its memory takes keys away: a lock has a time to live,
+/// so that every policy but one can hit it. A server that does not tell is not asked further.
+fn evicts(memory: RedisResult<Value>) -> Option<String> {
+    let info: String = redis::from_redis_value(memory.ok()?).ok()?;
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let (most, policy) = (field("maxmemory")?, field("maxmemory_policy")?);
+    (most != "0" && policy != "noeviction").then(|| policy.to_owned())
 }
 
 /// One command; an error reply is an error.

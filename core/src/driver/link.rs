@@ -105,6 +105,8 @@ pub(super) struct Link {
     state: State,
     /// Why the server does not track, once that was told.
     untracked: Option<String>,
+    /// The policy of eviction, once it was warned of.
+    evicts: Option<String>,
 }
 
 type Attempt = Pin<Box<dyn Future<Output = Result<Connected>>>>;
@@ -133,7 +135,8 @@ impl Link {
     /// Begins to connect at the first [`poll`](Link::poll).
     pub(super) fn new(id: LinkId, target: Target, manner: Manner) -> Self {
         let state = State::Resting { until: Moment::default() };
-        let mut link = Link { id, target, manner, backoff: Backoff::default(), state, untracked: None };
+        let backoff = Backoff::default();
+        let mut link = Link { id, target, manner, backoff, state, untracked: None, evicts: None };
         link.rest();
         link
     }
@@ -236,6 +239,17 @@ impl Link {
             news.events.push(Event { kind: "untracked", level: Level::Debug, lock: None, text });
         }
         self.untracked.clone_from(&connected.untracked);
+        if let Some(policy) = connected.evicts.clone()
+            && self.evicts.as_ref() != Some(&policy)
+        {
+            let text = format!(
+                "{}: the server may take locks away when its memory is full (maxmemory-policy {policy}); set it \
+                 to noeviction, or keep locks on a server of their own",
+                connected.address.shown()
+            );
+            news.events.push(Event { kind: "evictable", level: Level::Warn, lock: None, text });
+            self.evicts = Some(policy);
+        }
         self.state = State::Up(Box::new(Live::new(self.id, &self.manner, connected)));
         news.connects += 1;
         news.tell(Input::Up(self.id));

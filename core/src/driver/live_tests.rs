@@ -36,7 +36,7 @@ fn name(text: &str) -> Name {
 
 fn address(url: &str) -> Address {
     let options = ClientOptions::new().connect_timeout(LIMIT).client_name("redlatch-test");
-    Address::new(url.into_connection_info().unwrap(), Manner::new(&options))
+    Address::new(url.into_connection_info().unwrap(), Manner::new(&options, false).unwrap())
 }
 
 fn link_manner() -> LinkManner {

@@ -17,6 +17,7 @@ mod sentinel;
 mod server_clock;
 mod slotmap;
 mod timer;
+mod tls;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -68,11 +69,9 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    /// # Errors
-    /// `invalid_argument` for what this version does not speak.
-    pub(crate) fn new(place: &Place, manner: &Manner) -> Result<Servers> {
+    pub(crate) fn new(place: &Place, manner: &Manner) -> Servers {
         let address = |info: ConnectionInfo| Address::new(info, manner.clone());
-        let servers = match &place.topology {
+        match &place.topology {
             Topology::Single => Servers::Single(address(place.server.clone())),
             Topology::Sentinel { hosts, service } => Servers::Sentinel {
                 sentinels: hosts.iter().map(|host| address(place.sentinel(host))).collect(),
@@ -82,11 +81,7 @@ impl Servers {
             Topology::Cluster { hosts } => {
                 Servers::Cluster(hosts.iter().map(|host| address(place.server(host))).collect())
             }
-        };
-        if !place.server.addr().is_supported() {
-            return Err(Error::invalid("this version does not speak TLS; use redis:// or unix://"));
         }
-        Ok(servers)
     }
 }
 

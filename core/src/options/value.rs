@@ -1,9 +1,10 @@
 //! Values of options: read from what other languages give, checked, and shown to people.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ClusterPubsub, OptionInfo, Type};
+use super::{ClusterPubsub, OptionInfo, Protocol, Type};
 use crate::error::{Error, Result};
 use crate::wire::Kind;
 
@@ -193,6 +194,76 @@ impl<T: Stored> Stored for Option<T> {
     }
 }
 
+impl Stored for Protocol {
+    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
+        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        Protocol::named(text).ok_or_else(|| unacceptable(info, value))
+    }
+
+    fn check(&self, _: &OptionInfo) -> Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn shown(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+/// Certificates or a key: PEM text, or the path of a file of it. Its text is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem(String);
+
+impl Pem {
+    /// The path, if it is one.
+    pub(crate) fn path(&self) -> Option<&str> {
+        if self.0.contains("-----BEGIN ") { None } else { Some(&self.0) }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Pem {
+    fn from(text: &str) -> Self {
+        Pem(text.to_owned())
+    }
+}
+
+impl From<String> for Pem {
+    fn from(text: String) -> Self {
+        Pem(text)
+    }
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pem({:?})", self.path().unwrap_or("***"))
+    }
+}
+
+impl Stored for Option<Pem> {
+    fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
+        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let pem = Some(Pem::from(text));
+        pem.check(info).map(|()| pem)
+    }
+
+    fn check(&self, info: &OptionInfo) -> Result<()> {
+        let is_path = |path: &str| !path.is_empty() && path.len() < 4096 && !path.contains(['\0', '\n']);
+        match self.as_ref().and_then(Pem::path) {
+            Some(path) if !is_path(path) => Err(refuse(info, "neither a path nor PEM")),
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    fn shown(&self) -> String {
+        self.as_ref().map_or("none", |_| "given").to_owned()
+    }
+}
+
 /// A unit of time that a caller may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
@@ -266,6 +337,7 @@ impl std::fmt::Display for Type {
             Type::Duration { least, most } => write!(f, "a time from {} to {}", human(*least), human(*most)),
             Type::Flag => f.write_str("true or false"),
             Type::Count { most } => write!(f, "a whole number from 0 to {most}"),
+            Type::Pem => f.write_str("PEM text, or the path of a file of it"),
             Type::Word { most } => write!(f, "1 to {most} printable ASCII characters without spaces"),
             Type::Text { most } => write!(f, "1 to {most} bytes of text"),
             Type::Choice(words) => match words.split_last() {

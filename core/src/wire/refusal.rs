@@ -22,12 +22,21 @@ const CODES: &[(&str, ErrorKind, bool, &str)] = &[
     ("ASK", ErrorKind::Server, true, "this server is a node of a cluster; use redis+cluster:// in the URL"),
     ("NOREPLICAS", ErrorKind::Server, true, "too few replicas are connected (min-replicas-to-write)"),
     ("MISCONF", ErrorKind::Server, true, "the server cannot persist its data; see its log"),
+    (
+        "MAXCLIENTS",
+        ErrorKind::Server,
+        true,
+        "the server has too many clients; raise maxclients, or close some",
+    ),
     ("OOM", ErrorKind::Server, false, "the server's memory is full; raise maxmemory or remove data"),
     ("WRONGTYPE", ErrorKind::ForeignKind, false, "other data lies at this name; use another name"),
 ];
 
 /// How scripts say that a command inside them is denied; such texts carry no code of their own.
 const DENIED: &[&str] = &["can't run this command", "can't access", "No permissions", "no permissions"];
+
+/// How a server turns a client away; it has no code for that.
+const TOO_MANY: &str = "max number of clients";
 
 /// What an error answer with this code and text means, and whether it may pass by itself: loading,
 /// busy, a demoted primary. Nothing was done then.
@@ -42,6 +51,7 @@ fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
     let known = |word: &str| CODES.iter().find(|(code, ..)| *code == word);
     let row = match known(code) {
         Some(row) => Some(row),
+        None if text.contains(TOO_MANY) => known("MAXCLIENTS"),
         None if DENIED.iter().any(|phrase| text.contains(phrase)) => known("NOPERM"),
         // Before Redis 7, an error inside a script is an ERR with the real code in its text.
         None => text.split_whitespace().find_map(|word| known(word.trim_start_matches('-'))),
@@ -106,9 +116,11 @@ mod tests {
                 "Error running script (call to f_8c): @user_script:5: WRONGTYPE Operation",
                 ErrorKind::ForeignKind,
             ),
+            ("max number of clients reached", ErrorKind::Server),
         ] {
             assert_eq!(kind("ERR", text).0, expected, "{text}");
         }
+        assert!(kind("ERR", "max number of clients + cluster connections reached").1);
         assert!(kind("ERR", "Error running script: @user_script: 5: -LOADING Redis is loading").1);
     }
 

@@ -9,6 +9,8 @@ mod input;
 mod kinds;
 mod locking;
 mod losing;
+mod refusals;
+mod tls;
 mod tokens;
 mod ways_to_wait;
 mod wire_budget;
