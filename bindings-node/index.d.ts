@@ -296,7 +296,7 @@ export class ClosedError extends LockError {}
 export class ForkedError extends LockError {}
 /** The server did not answer in time or cannot be reached. */
 export class UnavailableError extends LockError {}
-/** The server refused the user name or password. */
+/** User name, password or certificate are refused: the server's or ours. */
 export class AuthError extends LockError {}
 /** The server's access rules (ACL) do not allow a command this lock needs. */
 export class DeniedError extends LockError {}

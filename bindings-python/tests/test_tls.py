@@ -44,9 +44,8 @@ def test_a_lock_over_tls(encrypted: str, name: str) -> None:
 
 
 async def test_a_lock_over_tls_in_asyncio(encrypted: str, name: str) -> None:
-    async with aio.Client(encrypted, tls_ca=CA) as client:
-        async with client.lock(name) as grant:
-            grant.check()
+    async with aio.Client(encrypted, tls_ca=CA) as client, client.lock(name) as grant:
+        grant.check()
 
 
 def test_an_authority_that_is_not_trusted(encrypted: str, name: str) -> None:
