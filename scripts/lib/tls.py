@@ -38,13 +38,16 @@ class Terminator:
 
     def _serve(self, raw: socket.socket) -> None:
         # A client that refuses our certificate ends the handshake with an error.
-        with suppress(OSError), self._context.wrap_socket(raw, server_side=True) as outer:
-            with socket.create_connection(("127.0.0.1", self._port)) as inner:
-                back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
-                back.start()
-                _pump(outer, inner)
-                inner.shutdown(socket.SHUT_RDWR)
-                back.join()
+        with (
+            suppress(OSError),
+            self._context.wrap_socket(raw, server_side=True) as outer,
+            socket.create_connection(("127.0.0.1", self._port)) as inner,
+        ):
+            back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
+            back.start()
+            _pump(outer, inner)
+            inner.shutdown(socket.SHUT_RDWR)
+            back.join()
 
     def close(self) -> None:
         self._listener.close()
