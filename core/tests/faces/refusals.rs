@@ -147,7 +147,7 @@ async fn a_user_who_may_not_is_told_at_once() {
     // Another key than those of the user.
     let error = soon("an answer", client.lock("m").unwrap().acquire()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    soon("the lock", client.lock("n").unwrap().acquire()).await.unwrap();
+    soon("the lock", client.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
