@@ -126,6 +126,7 @@ static void renew_options(void)
 {
     redlatch_options **place = &options[below(OPTIONS)];
     redlatch_options_free(*place);
+    *place = NULL;
     known(redlatch_options_new(below(8) ? place : NULL));
 }
 
@@ -159,7 +160,8 @@ static void use_client(redlatch_client *client)
     case 0: known(redlatch_client_on_event(client, below(2) ? told_event : NULL, &heard)); break;
     case 1: known(redlatch_client_stats(client, hostile_text(), below(8) ? &count : NULL)); break;
     case 2: known(redlatch_client_event_fd(client, below(8) ? &fd : NULL)); break;
-    case 3: known(redlatch_client_close(client, below(2) ? 10000 : hostile_time() % 100)); break;
+    /* With no time to release, a hold would stay for its lease, of a day perhaps. */
+    case 3: known(redlatch_client_close(client, below(2) ? 10000 : INT64_MIN)); break;
     default:
         for (int i = 0; i < 50; i++) {
             if (known(redlatch_client_next_event(client, &kind, &tag, &result, &token)) != REDLATCH_OK || kind == 0)
