@@ -266,7 +266,8 @@ class Play:
         side = self.row.sides[actor]
         expected = self.expected(actor, step)
         if "tell" in step:
-            self.row.told.append((side.name, self.lies_there(), step["tell"], in_words(side, reply)))
+            who = f"{side.name}, {self.row.kinds[actor].name}" if side.ours else side.name
+            self.row.told.append((who, self.lies_there(), step["tell"], in_words(side, reply)))
         if expected != "any":
             self.check(reply["status"] == expected, f"expected {expected}, got {reply}")
         if "value" in step:

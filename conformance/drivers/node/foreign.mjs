@@ -70,7 +70,7 @@ async function semaphore(redis, name, { wait_ms: wait, lease_ms: lease }, watchd
 
 async function perform(request) {
   const { op, client: name } = request
-  if (op === 'hello') return { version: require(`../../node_modules/${request.side}/package.json`).version }
+  if (op === 'hello') return { version: require(`../../node_modules/${request.side}/package.json`).version.replace(/^v/, '') }
   if (op === 'open') {
     const redis = new Redis(request.url, { maxRetriesPerRequest: null })
     redis.on('error', () => {}) // it says the same in each command
