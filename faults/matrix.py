@@ -23,7 +23,7 @@ from clock_rows import CLOCK_ROWS
 from operations import EVERY_BYTE, OPERATIONS, play
 from process_rows import PROCESS_ROWS
 from server_rows import SERVER_ROWS
-from world import LANGUAGES, LIMIT_MS, Cell, Failed, Kind, World, build
+from world import LANGUAGES, LIMIT_MS, Cell, Failed, Kind, World, sides
 
 # Rows that the proxy makes: the action, and its number.
 NETWORK_ROWS: dict[str, tuple[str, int]] = {
@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=24)
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
-    world = World(build(args.drivers or LANGUAGES))
+    world = World(sides(args.drivers or LANGUAGES))
     try:
         chosen = [task for task in tasks(world) if all(word in task.title for word in args.only)]
         run(world, chosen, args.jobs)

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "conformance"), str(ROOT / "scripts" / "lib")]
 
 from build import BUILT, build  # noqa: E402
-from drivers import Driver, Kind  # noqa: E402
+from drivers import Driver  # noqa: E402
+from drivers import Side as Kind  # noqa: E402
 from server import Redis, Server, find_server  # noqa: E402
 
 # The watchdog's lease: one copy of a request may take a tenth of it.
@@ -28,6 +29,11 @@ SOON = 6.0
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
 LANGUAGES = ["rust", "python", "asyncio", "node", "c"]
+
+
+def sides(names: list[str]) -> list[Kind]:
+    """The faces of these names, built."""
+    return [kind for kind in build(names) if kind.name in names]
 
 
 class Failed(Exception):
@@ -62,13 +68,13 @@ class Proxies:
 class World:
     """What all cells share."""
 
-    kinds: list[Kind] = field(default_factory=lambda: build(LANGUAGES))
+    kinds: list[Kind] = field(default_factory=lambda: sides(LANGUAGES))
 
     def __post_init__(self) -> None:
         self.binary = find_server()
         self.proxies = Proxies()
         self.server = Server(self.binary)
-        self.drivers = {kind.name: Driver(kind) for kind in self.kinds}
+        self.drivers = {kind.name: Driver(kind.command) for kind in self.kinds}
         learnt = [self.learn_scripts(kind) for kind in self.kinds]
         if any(scripts != learnt[0] for scripts in learnt):
             raise SystemExit("the languages were not built from the same sources: make build")
@@ -120,7 +126,7 @@ class Cell:
         self.server = (
             Server(binary or world.binary, "--enable-debug-command", "yes") if own_server else world.server
         )
-        self.driver = Driver(kind) if own_driver else world.drivers[kind.name]
+        self.driver = Driver(kind.command) if own_driver else world.drivers[kind.name]
         self.redis = Redis(self.server.port)
         self.port = int(world.proxies("open", self.server.port)[0])
         self.user = user
