@@ -510,8 +510,7 @@ class Play:
         if step["server"] == "restart":
             self.ground.restart(self.key)
         else:
-            server = self.ground.deployment.primary_of(self.key)
-            server.signal({"stop": "STOP", "continue": "CONT"}[step["server"]])
+            self.ground.signal(self.key, {"stop": "STOP", "continue": "CONT"}[step["server"]])
 
     def quiet(self) -> None:
         """Nothing is left: no key, no subscription."""

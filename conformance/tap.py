@@ -60,9 +60,13 @@ class Ground:
 
     def ask(self, key: str, *words: str) -> object:
         """A command for the primary of the key."""
+        return self.connection(self.port_of(key))(*words)
+
+    def port_of(self, key: str) -> int:
+        """The port of the key's primary, as it was when this was asked first."""
         if key not in self.ports:
             self.ports[key] = self.deployment.primary_of(key).port
-        return self.connection(self.ports[key])(*words)
+        return self.ports[key]
 
     def connection(self, port: int) -> Redis:
         if port not in self.connections:
@@ -85,6 +89,11 @@ class Ground:
         if self.topology == "cluster":
             ear("SSUBSCRIBE", channel)
         return ear
+
+    def signal(self, key: str, name: str) -> None:
+        """To the primary of the key; a stopped one can still be told to go on."""
+        port = self.port_of(key)
+        next(node for node in self.deployment.nodes if node.port == port).signal(name)
 
     def restart(self, key: str) -> None:
         node = self.deployment.primary_of(key)
