@@ -16,6 +16,8 @@ use support::Server;
 const KEYS: &str = "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
                         +publish +subscribe +unsubscribe +ping +select +info +client|setname +client|tracking";
+/// What nodes of a cluster must allow as well.
+const CLUSTER: &str = "+cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
 
 fn compare(file: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(file);
@@ -198,7 +200,9 @@ fn acl() -> String {
          {commands}\n```\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal. `+select` is for a database other \
-         than 0, `+info` for a warning when the server may evict locks.\n\n"
+         than 0, `+info` for a warning when the server may evict locks.\n\n\
+         Behind sentinels also `+role`.\n\n\
+         In a cluster also `{CLUSTER}` (Redis 7 or later), before that `+cluster +asking +pubsub`.\n\n"
     )
 }
 

@@ -296,6 +296,39 @@ async fn a_node_that_hangs_delays_no_other() {
     soon("a release", guard.release()).await.unwrap();
 }
 
+/// What docs/errors.md adds for a cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_the_documented_commands_can_do_everything() {
+    let cluster = Cluster::start(2, false);
+    let documented = include_str!("../../../docs/errors.md");
+    let more = documented.lines().find_map(|line| line.strip_prefix("In a cluster also `")).unwrap();
+    let more = more.split('`').next().unwrap();
+    let one = documented.split("ACL SETUSER app on >password").nth(1).unwrap().split("```").next().unwrap();
+    let shards = cluster.nodes[0].try_ask::<redis::Value>("PUBSUB SHARDNUMSUB").is_ok();
+    for node in cluster.nodes.iter().filter(|_| shards) {
+        node.ask::<()>(&format!("ACL SETUSER app on >password {} {more}", one.replace('\\', " ")));
+    }
+    let url = cluster.url().replace("://", if shards { "://app:password@" } else { "://" });
+    let clients = [client(&url).await, client(&url).await];
+    let names: Vec<String> = (0..4).map(|at| format!("orders:{at}")).collect();
+    let (round, tasks) = Round::start(&clients, &names, 3);
+    round.goes_on(50).await;
+    let slot = cluster.slot("orders:0");
+    let from = usize::from(!cluster.slots(0).contains(&slot));
+    cluster.begin_move(slot, from, 1 - from);
+    round.goes_on(20).await;
+    eventually("all keys are moved", || {
+        cluster.move_keys(slot, from, 1 - from);
+        cluster.nodes[from].ask::<u64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == 0
+    })
+    .await;
+    cluster.end_move(slot, from, 1 - from);
+    round.goes_on(50).await;
+    round.end(tasks).await;
+    let told: Vec<String> = clients.iter().flat_map(Client::events).map(|event| event.text).collect();
+    assert!(!told.iter().any(|text| text.contains("NOPERM")), "{told:?}");
+}
+
 #[tokio::test]
 async fn a_url_of_one_server_that_leads_to_a_node_is_told() {
     let cluster = Cluster::start(2, false);
