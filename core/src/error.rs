@@ -149,7 +149,7 @@ impl ErrorKind {
                 "The message repeats what the server said, with a remedy; look into its log."
             }
             ErrorKind::NotReplicated => {
-                "Check the replicas. Kept for servers with replicas; this version never returns it."
+                "Check that the replicas run and follow the primary (`INFO replication`), or ask for fewer by the option `replicas`."
             }
             ErrorKind::NameNotClusterable => {
                 "Put the name, or a part of it, in braces: `{orders}:42`. That part decides where all keys of the lock lie."

@@ -153,7 +153,8 @@ fn ops() -> Vec<Op> {
         |remaining| Op::Release { name: name(), owner: 7, form: form(), remaining, ttl, lesson: None };
     let fencing = Fencing::Persistent;
     vec![
-        Op::Acquire { name: name(), owner: 7, form: form(), count: 1, lease: ttl, fencing },
+        Op::Acquire { name: name(), owner: 7, form: form(), count: 1, lease: ttl, fencing, replicas: 0 },
+        Op::Acquire { name: name(), owner: 7, form: form(), count: 1, lease: ttl, fencing, replicas: 2 },
         release(0),
         release(1),
         Op::Renew { holds: vec![Renewal { name: name(), owner: 7, form: form(), ttl }; 2] },

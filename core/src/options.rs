@@ -280,6 +280,8 @@ options! {
             "Keep the counter of the tokens for ever, instead of 25 hours after its last use. Implies `fencing`.";
         max_hold(Duration): Option<Duration> = None, "none", time(ms(100), YEAR),
             "The longest time a hold may last, renewed or not.";
+        replicas(usize): usize = 0, "0", Type::Count { most: 100 },
+            "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", Type::Flag,
             "Only a release or its lease ends the lock, not the end of the client or the program: once an hour, say.";
     }
@@ -464,6 +466,7 @@ impl LockOptions {
                 (false, false) => Fencing::Off,
             },
             max_hold: self.max_hold,
+            replicas: u32::try_from(self.replicas).unwrap_or(u32::MAX),
             linger: self.linger,
         }
     }
@@ -606,7 +609,7 @@ mod tests {
             "\"recheck\" is no option of a lock; it is an option of a client"
         );
         assert!(refused("x", value).ends_with(
-            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_persist, max_hold, linger"
+            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_persist, max_hold, replicas, linger"
         ));
         let client = ClientOptions::new().set("watchdog_leas", value).expect_err("refused");
         assert!(client.message().ends_with("did you mean watchdog_lease?"), "{client}");

@@ -12,7 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use super::News;
 use super::channels::Reach;
 use super::connect::{Address, Backoff};
-use super::link::{Link, Manner, Redirect, Sending, Target};
+use super::lanes::Lanes;
+use super::link::{Manner, Redirect, Sending, Target};
 use super::pubsub::Subscriptions;
 use super::slotmap::Range;
 use crate::clock;
@@ -62,7 +63,7 @@ pub(super) struct Cluster {
 
 struct Node {
     address: Address,
-    link: Link,
+    link: Lanes,
     /// The messages of its slots.
     shard: Subscriptions,
     /// When it last had slots, or a call.
@@ -186,7 +187,7 @@ impl Cluster {
         self.last_id += 1;
         let node = Node {
             address: address.clone(),
-            link: Link::new(self.last_id, Target::Node(address.clone()), self.manner.clone()),
+            link: Lanes::new(self.last_id, Target::Node(address.clone()), self.manner.clone()),
             shard: Subscriptions::new(vec![address.clone()], Reach::Sharded),
             used: clock::now(),
         };
@@ -387,7 +388,7 @@ impl Cluster {
         let routed = self.nodes.iter().filter(|(id, _)| self.routed.contains(id));
         !self.routed.is_empty()
             && self.held.is_empty()
-            && routed.map(|(_, node)| &node.link).all(Link::is_idle)
+            && routed.map(|(_, node)| &node.link).all(Lanes::is_idle)
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {

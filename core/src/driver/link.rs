@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::join3;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, ServerError, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -342,7 +342,7 @@ impl Live {
     fn send(&mut self, now: Moment, uuid: &str, sending: Sending) {
         let not_after = self.clock.least(now).saturating_add(millis(sending.limit));
         let script = wire::Call::new(&sending.op, uuid, not_after, self.publish);
-        let request = request(&self.connection, script.evalsha(), sending.asking);
+        let request = request(&self.connection, script.evalsha(), &sending);
         let waiting = Waiting { sending, script, sent: now, told: false, full: false };
         self.wake_by(waiting.deadline());
         self.replies.push(waiting, request);
@@ -376,8 +376,7 @@ impl Live {
             Value::ServerError(error) if error.code() == "NOSCRIPT" && !waiting.full => {
                 if !waiting.told {
                     waiting.full = true;
-                    let asking = waiting.sending.asking;
-                    let request = request(&self.connection, waiting.script.eval(), asking);
+                    let request = request(&self.connection, waiting.script.eval(), &waiting.sending);
                     self.replies.push(waiting, request);
                 }
                 false
@@ -461,19 +460,50 @@ impl Live {
     }
 }
 
+/// The call with what has to stand right before and behind it: all is handed over in one go. Behind it
+/// is the question how many replicas have it; then there are two answers in an array.
 fn request(
     connection: &MultiplexedConnection,
     command: Cmd,
-    asking: bool,
+    sending: &Sending,
 ) -> impl Future<Output = RedisResult<Value>> + 'static {
-    let (mut before, mut connection) = (connection.clone(), connection.clone());
+    let mut lanes = [connection.clone(), connection.clone(), connection.clone()];
+    let before = sending.asking.then(|| redis::cmd("ASKING"));
+    let behind = wait(sending);
     async move {
-        if !asking {
-            return connection.send_packed_command(&command).await;
+        let [first, second, third] = &mut lanes;
+        if before.is_none() && behind.is_none() {
+            return second.send_packed_command(&command).await;
         }
-        // It counts for the command right behind it: both are handed over in one go.
-        let prefix = redis::cmd("ASKING");
-        join(before.send_packed_command(&prefix), connection.send_packed_command(&command)).await.1
+        let (_, answer, acknowledged) = join3(
+            optional(first, before.as_ref()),
+            second.send_packed_command(&command),
+            optional(third, behind.as_ref()),
+        )
+        .await;
+        Ok(match (answer?, acknowledged?) {
+            (refusal @ Value::ServerError(_), _) | (_, Some(refusal @ Value::ServerError(_))) => refusal,
+            (answer, Some(acknowledged)) => Value::Array(vec![answer, acknowledged]),
+            (answer, None) => answer,
+        })
+    }
+}
+
+/// Waits for replicas for half of the time that the call has.
+fn wait(sending: &Sending) -> Option<Cmd> {
+    let replicas = sending.op.replicas();
+    let mut command = redis::cmd("WAIT");
+    command.arg(replicas).arg(millis(sending.limit / 2).max(1));
+    (replicas > 0).then_some(command)
+}
+
+async fn optional(
+    connection: &mut MultiplexedConnection,
+    command: Option<&Cmd>,
+) -> RedisResult<Option<Value>> {
+    match command {
+        Some(command) => connection.send_packed_command(command).await.map(Some),
+        None => Ok(None),
     }
 }
 

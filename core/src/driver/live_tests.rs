@@ -55,6 +55,7 @@ fn acquire(text: &str) -> Op {
         count: 1,
         lease: LEASE,
         fencing: Fencing::Off,
+        replicas: 0,
     }
 }
 
@@ -658,6 +659,7 @@ fn request(text: &str) -> Request {
         lease: Lease::Watchdog(LEASE),
         fencing: Fencing::Off,
         max_hold: None,
+        replicas: 0,
         linger: false,
     };
     Request::Acquire { name: name(text), key: Key::Once, wait: None, terms, token: None }

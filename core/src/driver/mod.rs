@@ -6,6 +6,7 @@
 mod channels;
 mod cluster;
 mod connect;
+mod lanes;
 mod link;
 #[cfg(test)]
 mod live_tests;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::channels::Reach;
 use super::cluster::Cluster;
 use super::connect::Address;
-use super::link::{Link, Manner, Sending, Target};
+use super::lanes::Lanes;
+use super::link::{Manner, Sending, Target};
 use super::pubsub::Subscriptions;
 use super::sentinel::{Sentinels, Watch};
 use super::{News, Servers};
@@ -23,7 +24,7 @@ pub(super) enum Net {
 
 /// Everything that leads to one server at a time.
 pub(super) struct One {
-    link: Link,
+    link: Lanes,
     subscriptions: Subscriptions,
     watch: Option<Watch>,
 }
@@ -100,7 +101,7 @@ impl Net {
 impl One {
     fn new(target: Target, addresses: Vec<Address>, watch: Option<Watch>, manner: Manner) -> Self {
         let subscriptions = Subscriptions::new(addresses, Reach::Classic);
-        One { link: Link::new(NOWHERE, target, manner), subscriptions, watch }
+        One { link: Lanes::new(NOWHERE, target, manner), subscriptions, watch }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::holding::{Hold, Phase, unconfirmed};
 use super::links::Which;
-use super::waiting::timeout;
+use super::waiting::{not_replicated, timeout};
 use super::{
     CallId, Done, Engine, Lease, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms, timing,
 };
@@ -211,7 +211,8 @@ impl Engine {
             Wish::Enter { terms, .. } => {
                 let lease = hold.capped(terms.lease.duration(), now);
                 let count = hold.count().saturating_add(1);
-                Ok(Op::Acquire { name, owner, form, count, lease, fencing: Fencing::Off })
+                let (fencing, replicas) = (Fencing::Off, terms.replicas);
+                Ok(Op::Acquire { name, owner, form, count, lease, fencing, replicas })
             }
             Wish::Leave(level) if hold.take_out(*level) => Ok(self.give_back(owner, name, form)),
             Wish::Leave(_) => Err(released()),
@@ -265,7 +266,7 @@ impl Engine {
         };
         let time = asked(&op).unwrap_or_else(|| self.now.until(hold.deadline));
         hold.longest = hold.longest.max(time);
-        let limit = timing::limit(time);
+        let limit = timing::limit_with(op.replicas(), time);
         hold.command = Some(Command { task, op, limit, call: None, copies: 0, failures: 0, retry: None });
         self.send_command(owner);
     }
@@ -421,6 +422,12 @@ impl Engine {
         match (&command.task.wish, reply) {
             (Wish::Enter { terms, .. }, Reply::Acquired { ttl, .. }) => {
                 self.entered(request, owner, terms.lease, sent, ttl);
+            }
+            (Wish::Enter { terms, .. }, Reply::NotReplicated { got }) => {
+                let name = hold.cell.name.clone();
+                let error = not_replicated(terms.replicas, got).on(&name);
+                self.answer(request, Err(error));
+                self.settle_count(owner);
             }
             (Wish::Leave(_) | Wish::Settle, Reply::Kept) => {
                 hold.renewed_at(sent, ttl);

@@ -130,6 +130,8 @@ pub(crate) struct Terms {
     pub(crate) fencing: Fencing,
     /// The longest time the hold may last from its first acquisition.
     pub(crate) max_hold: Option<Duration>,
+    /// How many replicas have to acknowledge each acquisition.
+    pub(crate) replicas: u32,
     /// Whether only a release or its lease ends the hold.
     pub(crate) linger: bool,
 }

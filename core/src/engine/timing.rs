@@ -60,6 +60,11 @@ pub(super) fn limit(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
 }
 
+/// The same for an acquisition that so many replicas are to acknowledge: they have as long as the server.
+pub(super) fn limit_with(replicas: u32, lease: Duration) -> Duration {
+    if replicas == 0 { limit(lease) } else { limit(lease) * 2 }
+}
+
 /// Pseudo-random numbers from a seed that is handed in (SplitMix64): spreads retries, nothing else.
 #[derive(Debug)]
 pub(super) struct Jitter(u64);

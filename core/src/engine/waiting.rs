@@ -75,6 +75,11 @@ impl Waiter {
         self.terms.first_lease()
     }
 
+    /// How long one copy of its request may stay unanswered.
+    fn limit(&self) -> Duration {
+        timing::limit_with(self.terms.replicas, self.lease())
+    }
+
     /// The count to ask for. Others may hold with the value that the caller gave: only after a copy
     /// without an answer is it taken for ours.
     fn count(&self) -> u32 {
@@ -221,8 +226,9 @@ impl Engine {
             count: waiter.count(),
             lease: waiter.lease(),
             fencing: waiter.terms.fencing,
+            replicas: waiter.terms.replicas,
         };
-        let limit = timing::limit(waiter.lease());
+        let limit = waiter.limit();
         self.set_attempt(name, Attempt::InFlight { again: false });
         self.send(Purpose::Try(id), op, limit);
         self.arm_waiter(id);
@@ -303,7 +309,7 @@ impl Engine {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
-        let (name, answered) = (waiter.name.clone(), waiter.answered);
+        let (name, answered, wanted) = (waiter.name.clone(), waiter.answered, waiter.terms.replicas);
         let again =
             self.queues.get(&name).is_some_and(|queue| queue.attempt == Attempt::InFlight { again: true });
         self.set_attempt(&name, Attempt::Idle);
@@ -317,6 +323,10 @@ impl Engine {
             Outcome::Answered(Reply::Stale) => self.advance(&name),
             Outcome::Refused { error, passing: true } => self.refused_for_now(id, error),
             Outcome::NotSent => self.not_sent(id),
+            Outcome::Answered(Reply::NotReplicated { got }) => {
+                let error = not_replicated(wanted, got);
+                self.end_waiter(id, error, true);
+            }
             outcome => self.end_try(id, outcome),
         }
     }
@@ -358,7 +368,7 @@ impl Engine {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        let expires = timing::copy_expires(sent, timing::limit(waiter.lease()));
+        let expires = timing::copy_expires(sent, waiter.limit());
         waiter.unsettled = Some(expires);
         if waiter.answered {
             return self.remove_waiter(id, false);
@@ -599,6 +609,12 @@ impl Engine {
             self.give_up(id, error.clone().on(&name));
         }
     }
+}
+
+/// Too few replicas have acknowledged an acquisition.
+pub(super) fn not_replicated(wanted: u32, got: u32) -> Error {
+    let text = format!("{wanted} replicas were to acknowledge it and {got} did in time; it was rolled back");
+    Error::new(ErrorKind::NotReplicated, text)
 }
 
 pub(super) fn timeout(name: &Name, wait: Option<Duration>) -> Error {

@@ -25,7 +25,8 @@ const HOLDER: i64 = 9;
 /// # Errors
 /// `server` when our scripts cannot have given such an answer.
 pub(crate) fn decode(op: &Op, value: Value) -> Result<(u64, Reply)> {
-    read(op, &value).ok_or_else(|| {
+    let reply = if op.replicas() == 0 { read(op, &value) } else { read_both(op, &value) };
+    reply.ok_or_else(|| {
         let text = format!(
             "the server's answer to the script {} cannot be understood: {}; is there a proxy that changes answers?",
             script(op).name,
@@ -63,6 +64,16 @@ fn read(op: &Op, value: &Value) -> Option<(u64, Reply)> {
         _ => return None,
     };
     Some((clock, reply))
+}
+
+/// The answer to the script, and how many replicas have acknowledged it.
+fn read_both(op: &Op, value: &Value) -> Option<(u64, Reply)> {
+    let Value::Array(both) = value else { return None };
+    let [answer, acknowledged] = both.as_slice() else { return None };
+    let (clock, reply) = read(op, answer)?;
+    let got = u32::try_from(int(acknowledged)?).ok()?;
+    let too_few = matches!(reply, Reply::Acquired { .. }) && got < op.replicas();
+    Some((clock, if too_few { Reply::NotReplicated { got } } else { reply }))
 }
 
 fn int(value: &Value) -> Option<i64> {
@@ -128,6 +139,7 @@ mod tests {
             count: 1,
             lease: Duration::from_secs(1),
             fencing: Fencing::Off,
+            replicas: 0,
         }
     }
 
@@ -204,6 +216,29 @@ mod tests {
         ];
         for (op, value, expected) in cases {
             assert_eq!(reply(&op, &value), Some(expected), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn replicas_are_counted_for_what_was_acquired() {
+        let mut op = acquire();
+        if let Op::Acquire { replicas, .. } = &mut op {
+            *replicas = 2;
+        }
+        let acquired = Value::Array(vec![Value::Int(5), Value::Int(1), Value::Int(1000), bulk("")]);
+        let both = |answer: &Value, got| Value::Array(vec![answer.clone(), Value::Int(got)]);
+        for got in [2, 3] {
+            let reply = reply(&op, &both(&acquired, got));
+            assert_eq!(reply, Some(Reply::Acquired { ttl: Duration::from_secs(1), token: None }));
+        }
+        for got in [0, 1] {
+            let expected = Reply::NotReplicated { got: u32::try_from(got).expect("small") };
+            assert_eq!(reply(&op, &both(&acquired, got)), Some(expected));
+        }
+        let busy = Reply::Busy { ttl: Some(Duration::from_secs(1)) };
+        assert_eq!(reply(&op, &both(&ints(&[5, 2, 1000]), 0)), Some(busy));
+        for bad in [acquired.clone(), both(&acquired, -1), both(&Value::Nil, 2)] {
+            assert_eq!(reply(&op, &bad), None);
         }
     }
 

@@ -100,7 +100,15 @@ impl Live {
 }
 
 pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op {
-    Op::Acquire { name: "orders".into(), owner: 76, form: Form::default(), count, lease, fencing }
+    Op::Acquire {
+        name: "orders".into(),
+        owner: 76,
+        form: Form::default(),
+        count,
+        lease,
+        fencing,
+        replicas: 0,
+    }
 }
 
 pub(super) fn acquire(count: u32) -> Op {
@@ -187,6 +195,7 @@ fn the_data_are_those_that_redisson_leaves() {
         count: 1,
         lease: LEASE,
         fencing: Fencing::Off,
+        replicas: 0,
     };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else { panic!("not busy") };
     assert!(is_near(ttl.as_millis() as i64, LEASE));
@@ -350,6 +359,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
             count: 1,
             lease: Duration::from_secs(5),
             fencing: Fencing::Off,
+            replicas: 0,
         };
         live.run(&op);
     }
@@ -453,6 +463,7 @@ fn odd_names_work_as_well() {
             count: 1,
             lease: LEASE,
             fencing: Fencing::Expiring,
+            replicas: 0,
         };
         assert!(is_acquired(&live.run(&take)));
         let free = Op::Release {
@@ -617,6 +628,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
         count: 1,
         lease: LEASE,
         fencing: Fencing::Expiring,
+        replicas: 0,
     };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));

@@ -64,7 +64,16 @@ pub(crate) enum Op {
     /// is somebody else) or set our hold count to `count`; remaining time becomes max(remaining,
     /// `lease`), where an adaptive lock puts what it learnt in place of `lease`.
     /// Carries a not-after.
-    Acquire { name: Name, owner: OwnerId, form: Form, count: u32, lease: Duration, fencing: Fencing },
+    Acquire {
+        name: Name,
+        owner: OwnerId,
+        form: Form,
+        count: u32,
+        lease: Duration,
+        fencing: Fencing,
+        /// How many replicas have to acknowledge it.
+        replicas: u32,
+    },
     /// Set our hold count to `remaining` with time `ttl`, or free the lock and publish when it is 0.
     /// Carries a not-after when `remaining` is not 0.
     Release {
@@ -100,6 +109,11 @@ impl Op {
         }
     }
 
+    /// How many replicas have to acknowledge what it writes.
+    pub(crate) fn replicas(&self) -> u32 {
+        if let Op::Acquire { replicas, .. } = self { *replicas } else { 0 }
+    }
+
     /// How the data looks that the call works on.
     fn layout(&self) -> Layout {
         match self {
@@ -124,6 +138,8 @@ pub(crate) struct Renewal {
 pub(crate) enum Reply {
     /// We hold the lock with the asked count. `ttl` is what remains on the server now.
     Acquired { ttl: Duration, token: Option<u64> },
+    /// We hold the lock with the asked count, but only so many replicas acknowledged it in time.
+    NotReplicated { got: u32 },
     /// Another owner holds it, for `ttl` (`None`: the key has no expiry).
     Busy { ttl: Option<Duration> },
     /// Re-entry: our field is gone.

@@ -64,7 +64,7 @@ impl Both {
                 let count = u32::try_from(self.random.between(1, 3)).unwrap();
                 // One lock with tokens, one without.
                 let fencing = if &*name == "a" { Fencing::Persistent } else { Fencing::Off };
-                Op::Acquire { name, owner, form, count, lease, fencing }
+                Op::Acquire { name, owner, form, count, lease, fencing, replicas: 0 }
             }
             4..7 => {
                 let remaining = u32::try_from(self.random.below(3)).unwrap();

@@ -210,7 +210,15 @@ mod tests {
 
     fn acquire(fencing: Fencing) -> Op {
         let lease = Duration::from_micros(30_000_001);
-        Op::Acquire { name: "orders".into(), owner: 7, form: Form::default(), count: 1, lease, fencing }
+        Op::Acquire {
+            name: "orders".into(),
+            owner: 7,
+            form: Form::default(),
+            count: 1,
+            lease,
+            fencing,
+            replicas: 0,
+        }
     }
 
     fn keys(call: &Call) -> Vec<&str> {
@@ -240,6 +248,7 @@ mod tests {
                 count: 1,
                 lease: Duration::from_secs(1),
                 fencing,
+                replicas: 0,
             }
         };
         assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());

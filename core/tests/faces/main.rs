@@ -10,6 +10,7 @@ mod kinds;
 mod locking;
 mod losing;
 mod refusals;
+mod replicas;
 mod tls;
 mod tokens;
 mod ways_to_wait;

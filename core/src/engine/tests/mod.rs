@@ -8,6 +8,7 @@ mod kinds;
 mod linking;
 mod losing;
 mod renewing;
+mod replicas;
 mod settling;
 pub(crate) mod simulation;
 mod tokens;
@@ -27,6 +28,7 @@ const WATCHED: Terms = Terms {
     lease: Lease::Watchdog(LEASE),
     fencing: Fencing::Off,
     max_hold: None,
+    replicas: 0,
     linger: false,
 };
 const RECHECK: Duration = Duration::from_secs(5);

@@ -81,6 +81,7 @@ impl Caller {
                 lease,
                 fencing: Fencing::Persistent,
                 max_hold,
+                replicas: 0,
                 linger: false,
             },
         })
