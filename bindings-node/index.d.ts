@@ -36,6 +36,8 @@ export interface LockDefaults {
   fencingPersist?: boolean | null
   /** The longest time a hold may last, renewed or not. Default: none. */
   maxHold?: Time | null
+  /** How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails. Default: 0. */
+  replicas?: number | null
   /**
    * Only a release or its lease ends the lock, not the end of the client or the program: once an hour, say.
    * Default: false.

@@ -15,7 +15,7 @@ use support::Server;
 /// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with `orders`.
 const KEYS: &str = "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
-                        +publish +subscribe +unsubscribe +ping +select +info +client|setname +client|tracking";
+                        +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking";
 /// What nodes of a cluster must allow as well.
 const CLUSTER: &str = "+cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
 
@@ -200,7 +200,7 @@ fn acl() -> String {
          {commands}\n```\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal. `+select` is for a database other \
-         than 0, `+info` for a warning when the server may evict locks.\n\n\
+         than 0, `+info` for a warning when the server may evict locks, `+wait` for the option `replicas`.\n\n\
          Behind sentinels also `+role`.\n\n\
          In a cluster also `{CLUSTER}` (Redis 7 or later), before that `+cluster +asking +pubsub`.\n\n"
     )

@@ -25,6 +25,7 @@ class LockOptions(TypedDict, total=False):
     fencing: bool | None
     fencing_persist: bool | None
     max_hold: float | None
+    replicas: int | None
     linger: bool | None
 
 

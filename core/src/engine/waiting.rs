@@ -613,7 +613,9 @@ impl Engine {
 
 /// Too few replicas have acknowledged an acquisition.
 pub(super) fn not_replicated(wanted: u32, got: u32) -> Error {
-    let text = format!("{wanted} replicas were to acknowledge it and {got} did in time; it was rolled back");
+    let text = format!(
+        "{got} of the {wanted} replicas that were asked for acknowledged it in time; it was rolled back"
+    );
     Error::new(ErrorKind::NotReplicated, text)
 }
 
