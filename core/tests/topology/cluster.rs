@@ -353,3 +353,21 @@ async fn a_server_that_is_in_no_cluster_is_told() {
     let error = soon("an answer", Client::connect(&url)).await.unwrap_err();
     assert!(error.message().contains("cluster"), "{error}");
 }
+
+/// Each primary has one replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_asked_for_at_the_node_of_the_lock_also_after_a_slot_moved() {
+    let cluster = Cluster::start(2, true);
+    let client = client(&cluster.url()).await;
+    let lock = |name: &str, replicas| client.lock_with(name, LockOptions::new().replicas(replicas)).unwrap();
+    for name in names() {
+        let guard = soon("acknowledged", lock(&name, 1).acquire()).await.expect("granted");
+        guard.release().await.expect("released");
+    }
+    let name = name_at(&cluster, 0);
+    let error = soon("an answer", lock(&name, 2).acquire()).await.expect_err("there is only one");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated);
+    assert!(error.message().contains("1 of the 2 replicas"), "{error}");
+    cluster.move_slot(cluster.slot(&name), 0, 1);
+    soon("acknowledged", lock(&name, 1).acquire()).await.expect("granted").release().await.expect("released");
+}

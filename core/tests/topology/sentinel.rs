@@ -113,3 +113,24 @@ async fn one_sentinel_that_is_left_will_do() {
     let client = client(&url).await;
     drop(soon("the lock", client.lock("n").unwrap().acquire()).await.unwrap());
 }
+
+/// What the replica has acknowledged is there when it is the primary; then nobody is left to ask.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_replica_acknowledged_survives_the_primary() {
+    let mut set = SentinelSet::start();
+    let client = client(&set.url()).await;
+    let options = LockOptions::new().replicas(1).watchdog_lease(ms(60_000));
+    let mut guards = Vec::new();
+    for name in names() {
+        let lock = client.lock_with(&name, options.clone()).unwrap();
+        guards.push(soon("acknowledged", lock.acquire()).await.expect("granted"));
+    }
+    set.servers[0].kill();
+    let after = client.lock_with("after", options).unwrap();
+    let error = soon("an answer of the new primary", after.acquire()).await.expect_err("nobody acknowledges");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated);
+    for guard in guards {
+        guard.check().expect("still held");
+        soon("an answer", guard.release()).await.expect("released");
+    }
+}
