@@ -29,6 +29,11 @@ pub(super) enum Deed {
     Nothing,
 }
 
+/// Every other name is of the simple kind.
+fn kind_of(name: &Name) -> Kind {
+    if name.bytes().last().is_some_and(|last| last % 2 == 0) { Kind::Simple } else { Kind::Reentrant }
+}
+
 impl Caller {
     pub(super) fn new(key: u64) -> Caller {
         Caller { key: Key::Thread(key), levels: Vec::new(), granted: Vec::new(), asked: Vec::new() }
@@ -47,8 +52,8 @@ impl Caller {
             65..73 => self.drop_one(random),
             73..85 => self.cancel(random),
             85..89 => self.extend(random),
-            89..90 => Deed::Ask(Request::Force { name, kind: Kind::Reentrant }),
-            90..92 => Deed::Ask(Request::Inspect { name, kind: Kind::Reentrant }),
+            89..90 => Deed::Ask(Request::Force { kind: kind_of(&name), name }),
+            90..92 => Deed::Ask(Request::Inspect { kind: kind_of(&name), name }),
             92..94 => self.abandon(random),
             94..95 => self.end_key(next_key),
             _ => Deed::Nothing,
@@ -70,18 +75,20 @@ impl Caller {
         let lease = Duration::from_millis(random.pick(&[150, 300, 1000, 2000]));
         let lease = if random.chance(300) { Lease::Fixed(lease) } else { Lease::Watchdog(lease) };
         let max_hold = random.chance(100).then(|| Duration::from_millis(random.between(100, 3000)));
+        let kind = kind_of(&name);
         Deed::Ask(Request::Acquire {
             token: None,
             name,
             key,
             wait,
             terms: Terms {
-                kind: Kind::Reentrant,
-                reentrant: true,
+                kind,
+                // A key that waits for itself: only where its wait is bounded does it get anywhere.
+                reentrant: kind == Kind::Reentrant || wait.is_none() || random.chance(500),
                 lease,
                 fencing: Fencing::Persistent,
                 max_hold,
-                replicas: 0,
+                replicas: u32::from(random.chance(200)),
                 linger: false,
             },
         })

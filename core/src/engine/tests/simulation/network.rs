@@ -26,6 +26,8 @@ pub(crate) struct Faults {
     pub(crate) slow: u64,
     /// The server says that it cannot do it now; for an acquire, or at all.
     pub(crate) refusal: u64,
+    /// No replica has what was done, in time.
+    pub(crate) alone: u64,
     /// A message on a channel is lost.
     pub(crate) lost_message: u64,
     /// The time between two disturbances; 0: none.
@@ -46,6 +48,7 @@ impl Faults {
         doubled_request: 0,
         slow: 0,
         refusal: 0,
+        alone: 0,
         lost_message: 0,
         disturbance: 0,
         restarts: false,
@@ -63,6 +66,7 @@ impl Faults {
         late_request: 50,
         doubled_request: 50,
         slow: 30,
+        alone: 300,
         lost_message: 100,
         ..Faults::NONE
     };
@@ -89,6 +93,7 @@ impl Faults {
         doubled_request: 40,
         slow: 40,
         refusal: 40,
+        alone: 300,
         lost_message: 200,
         disturbance: 700_000,
         restarts: true,

@@ -515,7 +515,14 @@ impl World {
             let passing = !matches!(op, Op::Acquire { .. }) || self.random.chance(700);
             Outcome::Refused { error, passing }
         } else {
-            Outcome::Answered(self.server.execute(origin, tracks, op, not_after))
+            match self.server.execute(origin, tracks, op, not_after) {
+                // It is done, but no replica has it.
+                Reply::Acquired { .. } if op.replicas() > 0 && self.random.chance(self.faults.alone) => {
+                    self.trouble(self.time);
+                    Outcome::Answered(Reply::NotReplicated { got: 0 })
+                }
+                reply => Outcome::Answered(reply),
+            }
         };
         self.note(|| format!("S {} {op:?}: {outcome:?}", origin.uuid));
         self.spread_effects();
