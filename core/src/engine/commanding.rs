@@ -494,6 +494,7 @@ impl Engine {
             let name = hold.cell.name.clone();
             self.event("released", EventLevel::Debug, &name, format!("released by {owner}"));
         }
+        self.keep_release(owner);
         self.left(request);
         self.leave_behind(owner);
     }

@@ -176,6 +176,7 @@ impl Engine {
         self.send_queries();
         self.resume_commands(which);
         self.resume_cleanups(which);
+        self.repeat_releases(which);
         self.renew_all(which);
         self.probe_all(which);
     }

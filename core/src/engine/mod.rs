@@ -24,7 +24,7 @@ mod timers;
 mod timing;
 mod waiting;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ use asking::{Closing, Query, extension_of, release_of};
 use holding::Hold;
 use links::Links;
 pub(crate) use links::{LinkId, NOWHERE, Routes};
-use settling::Cleanup;
+use settling::{Cleanup, Confirmed};
 use timers::{Timer, Timers};
 use timing::Jitter;
 use waiting::{Queue, Waiter};
@@ -256,6 +256,8 @@ pub(crate) struct Engine {
     waiters: BTreeMap<RequestId, Waiter>,
     holds: BTreeMap<OwnerId, Hold>,
     cleanups: BTreeMap<OwnerId, Cleanup>,
+    /// The last releases that a server has confirmed.
+    confirmed: VecDeque<Confirmed>,
     queries: BTreeMap<RequestId, Query>,
     /// Which hold a caller waits on that wants something of a hold.
     callers: HashMap<RequestId, OwnerId>,
@@ -278,6 +280,7 @@ impl Engine {
             waiters: BTreeMap::new(),
             holds: BTreeMap::new(),
             cleanups: BTreeMap::new(),
+            confirmed: VecDeque::new(),
             queries: BTreeMap::new(),
             callers: HashMap::new(),
             timers: Timers::default(),

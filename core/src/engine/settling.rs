@@ -2,6 +2,7 @@
 //!
 //! Owners are never reused, so a compare-release can be sent as often as needed.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::links::Which;
@@ -26,7 +27,51 @@ pub(super) struct Cleanup {
     limit: Duration,
 }
 
+/// How many confirmed releases are kept, and for how long: a fail-over with a slow verdict.
+const KEPT: usize = 1024;
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// A release that a server has confirmed. Its successor may never have heard of it.
+#[derive(Debug)]
+pub(super) struct Confirmed {
+    at: Moment,
+    name: Name,
+    owner: OwnerId,
+    form: Form,
+    lease: Duration,
+}
+
 impl Engine {
+    /// Keeps a confirmed release for a while. What has a token of its caller may have another owner.
+    pub(super) fn keep_release(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get(&owner).filter(|hold| hold.cell.form.token.is_none()) else {
+            return;
+        };
+        let (cell, lease) = (&hold.cell, hold.longest);
+        let (at, name, form) = (self.now, cell.name.clone(), cell.form.clone());
+        self.confirmed.push_back(Confirmed { at, name, owner, form, lease });
+        let is_old = |kept: &VecDeque<Confirmed>| {
+            kept.len() > KEPT || kept.front().is_some_and(|first| first.at.after(KEPT_FOR) <= at)
+        };
+        while is_old(&self.confirmed) {
+            self.confirmed.pop_front();
+        }
+    }
+
+    /// Another server, or the same one with older data, may have locks that were released: tells it
+    /// again, so that nobody has to wait for the end of their leases.
+    pub(super) fn repeat_releases(&mut self, which: Which<'_>) {
+        let (repeated, kept) =
+            std::mem::take(&mut self.confirmed).into_iter().partition(|old| which(&old.name));
+        self.confirmed = kept;
+        let repeated: VecDeque<Confirmed> = repeated;
+        for Confirmed { name, owner, form, lease, at } in repeated {
+            if self.now < at.after(lease.min(KEPT_FOR)) {
+                self.clean_up(&name, owner, &form, lease, None);
+            }
+        }
+    }
+
     /// Releases whatever `owner` may have on `name`, now and, if a copy of its acquire may still
     /// run until `alive_until`, once more after that.
     pub(super) fn clean_up(

@@ -134,3 +134,18 @@ async fn what_the_replica_acknowledged_survives_the_primary() {
         soon("an answer", guard.release()).await.expect("released");
     }
 }
+
+/// A release that only the old primary has heard of does not keep the lock from anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_was_not_replicated_is_repeated() {
+    let mut set = SentinelSet::start();
+    let (client, another) = (client(&set.url()).await, client(&set.url()).await);
+    let options = LockOptions::new().lease(Duration::from_secs(3600));
+    let guard = client.lock_with("n", options.clone()).unwrap().acquire().await.unwrap();
+    eventually("the replica has it", || set.servers[1].ask::<u64>("EXISTS n") == 1).await;
+    set.servers[0].cut_replicas_off();
+    guard.release().await.expect("the primary has confirmed it");
+    set.servers[0].kill();
+    let guard = soon("it is free", another.lock_with("n", options).unwrap().acquire()).await.unwrap();
+    assert!(set.servers[1].is_primary() && guard.is_held());
+}

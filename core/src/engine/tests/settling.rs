@@ -110,3 +110,63 @@ fn a_lost_hold_is_cleaned_up_for_as_long_as_any_command_of_it_may_have_asked() {
     rig.input(Input::Up(0));
     assert_eq!(rig.sent().release().0, grant.owner());
 }
+
+/// The successor of a server may have a lock whose release the server had confirmed.
+#[test]
+fn confirmed_releases_are_repeated_after_a_reconnect() {
+    let mut rig = Rig::new();
+    let first = rig.hold("a");
+    rig.free(&first);
+    rig.pass(secs(29));
+    let second = rig.hold_with("b", Key::Once, fixed(secs(3600)));
+    rig.free(&second);
+    let third = rig.request(Request::Acquire {
+        name: "c".into(),
+        key: Key::Once,
+        wait: None,
+        terms: Terms { kind: Kind::Simple, reentrant: false, ..WATCHED },
+        token: Some("t".into()),
+    });
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let third = rig.granted(third);
+    rig.free(&third);
+    rig.pass(secs(2));
+    rig.input(down());
+    rig.nothing_sent();
+    rig.input(Input::Up(0));
+    // The lease of the first is over, and the token of the third may have another owner by now.
+    let sent = rig.sent();
+    assert_eq!(sent.release(), (second.owner(), 0, Duration::ZERO));
+    rig.reply(&sent, Reply::Gone(LostReason::Deleted));
+    rig.nothing_left();
+    // Once is enough.
+    rig.input(down());
+    rig.input(Input::Up(0));
+    rig.nothing_sent();
+}
+
+#[test]
+fn few_confirmed_releases_are_kept() {
+    let mut rig = Rig::new();
+    let terms = fixed(secs(3600));
+    for at in 0..3000 {
+        let grant = rig.hold_with(&format!("n{at}"), Key::Once, terms);
+        rig.free(&grant);
+    }
+    rig.input(down());
+    rig.input(Input::Up(0));
+    assert_eq!(rig.all_sent().len(), 1024);
+}
+
+#[test]
+fn old_confirmed_releases_are_forgotten() {
+    let mut rig = Rig::new();
+    let terms = fixed(secs(3600));
+    let grant = rig.hold_with("a", Key::Once, terms);
+    rig.free(&grant);
+    rig.pass(secs(60));
+    rig.input(down());
+    rig.input(Input::Up(0));
+    rig.nothing_sent();
+}

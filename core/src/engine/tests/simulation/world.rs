@@ -537,7 +537,8 @@ impl World {
     /// What the engine cannot know of: a copy that the network made of a request whose answer has
     /// arrived, and a copy that runs too late because the clock that should end it went back.
     fn note_excuses(&mut self, copy: &Copied, outcome: &Outcome) {
-        let Outcome::Answered(Reply::Acquired { .. } | Reply::Kept) = outcome else {
+        let Outcome::Answered(Reply::Acquired { .. } | Reply::NotReplicated { .. } | Reply::Kept) = outcome
+        else {
             return;
         };
         let (owner, shrinks) = match copy.op {
