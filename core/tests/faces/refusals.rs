@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 
-use redlatch::{Error, Guard};
+use redlatch::{Error, Guard, LockOptions};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -22,12 +22,13 @@ impl World {
 
     /// Asks until the server refuses with this code.
     async fn refused_with(&self, code: &str) -> Error {
-        let lock = self.lock("n");
+        // A lock that is taken just before the server begins to refuse cannot be released: it ends soon.
+        let lock = self.client.lock_with("asked", LockOptions::new().lease(ms(200))).unwrap();
         let asking = async {
             loop {
                 match lock.try_acquire().await {
                     Err(error) if error.message().contains(code) => return error,
-                    Ok(Some(guard)) => guard.release().await.expect("released"),
+                    Ok(Some(guard)) => drop(guard.release().await),
                     _ => {}
                 }
                 tokio::time::sleep(ms(5)).await;
