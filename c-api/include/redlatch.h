@@ -74,7 +74,7 @@ enum {
     REDLATCH_FORKED = 18,
     /** The server did not answer in time or cannot be reached. */
     REDLATCH_UNAVAILABLE = 32,
-    /** The server refused the user name or password. */
+    /** User name, password or certificate are refused: the server's or ours. */
     REDLATCH_AUTH = 33,
     /** The server's access rules (ACL) do not allow a command this lock needs. */
     REDLATCH_DENIED = 34,
