@@ -124,7 +124,7 @@ test('what means something in JavaScript only', () =>
   }))
 
 test('URLs, without their secrets', async () => {
-  const secret = ['http://u:geheim@h', 'redis://u:geheim@h:port', 'rediss://:geheim@h', 'redis://:geheim\ud800@h']
+  const secret = ['http://u:geheim@h', 'redis://u:geheim@h:port', 'rediss://:geheim@h:port', 'redis://:geheim\ud800@h']
   for (const url of [...secret, '', 'localhost:6379', 5, {}]) {
     const shows = (error) => refusal(InvalidArgumentError)(error) && !error.stack.includes('geheim')
     assert.throws(() => new Client(url, {}), shows)

@@ -102,7 +102,7 @@ def test_none_is_the_default(Client: Any) -> None:
         "localhost",
         "http://localhost",
         "redis://u:geheim@h:port",
-        "rediss://:geheim@h",
+        "rediss://:geheim@h:port",
         "redis://h:99999",
         5,
         b"x",

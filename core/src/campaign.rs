@@ -1,7 +1,7 @@
-//! `make sim`: seed after seed until the budget is spent.
+//! `make sim`: seed after seed until the budget is spent. Among the other tests it is a short one.
 //!
 //! `REDLATCH_FIRST_SEED` (default 0), `REDLATCH_SEEDS` and `REDLATCH_MINUTES` (whatever ends first;
-//! default one minute), `REDLATCH_THREADS` (default 1). `REDLATCH_SEED=n` runs that seed alone.
+//! default a few seeds), `REDLATCH_THREADS` (default 1). `REDLATCH_SEED=n` runs that seed alone.
 #![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use crate::engine::tests::simulation::network::Faults;
 use crate::engine::tests::simulation::{SHOWN, number, run};
 
+/// How many seeds are run when nobody says otherwise, and the minutes that they may take.
+const FEW: u64 = 60;
+const UNLIMITED: f64 = 1e6;
 /// How many failed seeds are shown.
 const FAILURES: u64 = 3;
 
@@ -25,20 +28,19 @@ struct Budget {
 
 impl Budget {
     fn from_environment() -> Budget {
+        let minutes: Option<f64> = std::env::var("REDLATCH_MINUTES").ok().and_then(|text| text.parse().ok());
         let (first, end) = match number("REDLATCH_SEED") {
             Some(seed) => (seed, seed + 1),
             None => {
                 let first = number("REDLATCH_FIRST_SEED").unwrap_or(0);
-                (first, number("REDLATCH_SEEDS").map_or(u64::MAX, |seeds| first + seeds))
+                let seeds = number("REDLATCH_SEEDS").or(minutes.is_none().then_some(FEW));
+                (first, seeds.map_or(u64::MAX, |seeds| first + seeds))
             }
         };
-        let minutes = std::env::var("REDLATCH_MINUTES").ok().and_then(|text| text.parse().ok());
-        // With a number of seeds and no time, they take what they take.
-        let unlimited = if end == u64::MAX { 1.0 } else { 1e6 };
         Budget {
             next: AtomicU64::new(first),
             end,
-            until: Instant::now() + Duration::from_secs_f64(60.0 * minutes.unwrap_or(unlimited)),
+            until: Instant::now() + Duration::from_secs_f64(60.0 * minutes.unwrap_or(UNLIMITED)),
             seeds: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             violations: AtomicU64::new(0),
@@ -81,7 +83,6 @@ fn show(seed: u64, kind: &str, faults: Faults, wrong: &str) {
 }
 
 #[test]
-#[ignore = "runs for as long as it is told to: make sim"]
 fn campaign() {
     let budget = Budget::from_environment();
     let threads = number("REDLATCH_THREADS").unwrap_or(1);
