@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import Any
 
 import redlatch
-from protocol import answer, client_options, failure, hello, lines, lock_options
+from protocol import answer, client_options, failure, hello, lines, lock_options, patience
 
 Job = dict[str, Any]
 
@@ -86,7 +86,8 @@ class Driver:
         if op == "acquire":
             lock = client.lock(request["lock"], **lock_options(name, request))
             if "token" in request:
-                return {"status": "ok" if lock.acquire(token=request["token"]) else "timeout", "token": None}
+                won = lock.acquire(timeout=patience(request), token=request["token"])
+                return {"status": "ok" if won else "timeout", "token": None}
             grant = lock.__enter__()
             self.grants(request).append((lock, grant))
             return {"status": "ok", "token": grant.fencing_token}

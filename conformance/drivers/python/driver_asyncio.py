@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 import redlatch
-from protocol import answer, client_options, failure, hello, lock_options
+from protocol import answer, client_options, failure, hello, lock_options, patience
 from redlatch import aio
 
 Job = dict[str, Any]
@@ -68,7 +68,7 @@ class Driver:
         if op == "acquire":
             lock = client.lock(request["lock"], **lock_options(name, request))
             if "token" in request:
-                won = await lock.acquire(token=request["token"])
+                won = await lock.acquire(timeout=patience(request), token=request["token"])
                 return {"status": "ok" if won else "timeout", "token": None}
             grant = await lock.__aenter__()
             self.grants(request).append((lock, grant))

@@ -38,3 +38,9 @@ def client_options(request: dict[str, Any]) -> dict[str, Any]:
 def lock_options(client: str, request: dict[str, Any]) -> dict[str, Any]:
     lease = seconds(request, "lease_ms")
     return {"timeout": seconds(request, "wait_ms")} | ({} if lease is None else {"lease": lease})
+
+
+def patience(request: dict[str, Any]) -> float:
+    """The wait as Lock.acquire takes it."""
+    wait = seconds(request, "wait_ms")
+    return -1 if wait is None else wait
