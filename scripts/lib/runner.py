@@ -28,6 +28,8 @@ import servers
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+# Of the tests of the core's face, what depends on the server.
+IN_SHORT = ["locking", "losing", "kinds", "refusals", "replicas"]
 # What continuous integration plays where it does not play everything.
 SHORT = ["--drivers", "rust", "asyncio", "redisson-4.7.0"]
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
@@ -188,13 +190,13 @@ def phases() -> list[Phase]:
         Phase(
             "servers",
             ["conformance/run.py", *languages],
-            [["scripts/servers"], [build, "rust"], [build, "python"], [*faces, "--no-run"]],
+            [["scripts/servers"], [build, "rust"], [*faces, "--no-run"]],
             [
                 (["scripts/on-server", name, *command], on_server(parser))
                 for name in servers.SERVERS
                 for command, parser in (
-                    (faces, cargo),
-                    ([*matrix, "--drivers", "rust", "python"], conformance),
+                    ([*faces, "--", *IN_SHORT], cargo),
+                    ([*matrix, "--drivers", "rust"], conformance),
                 )
             ],
             usual=False,
