@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 static struct {
-    const char *workload, *url, *lease_ms, *name, *ts_file;
+    const char *workload, *kind, *url, *lease_ms, *name, *ts_file;
     double seconds, warmup;
     int tasks, locks, inside_us, barrier;
-} args = {"W1", NULL, "30000", "bench", NULL, 3, 0.3, 64, 10000, 1000, 0};
+} args = {"W1", "reentrant", NULL, "30000", "bench", NULL, 3, 0.3, 64, 10000, 1000, 0};
 
 static redlatch_client *client;
 static redlatch_options *lock_options;
@@ -142,8 +142,12 @@ static void finish(void)
     _exit(0);
 }
 
+/* Which shares of all times are at most as long as each of the quantiles. */
+static const double shares[] = {0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1};
+
 static void w1(void)
 {
+    size_t i;
     redlatch_lock *lock = lock_of(NULL, 1);
     struct values times = {0};
     warm(lock);
@@ -154,8 +158,11 @@ static void w1(void)
         push(&times, (double)(now_ns() - from) / 1000);
     }
     qsort(times.items, (size_t)times.count, sizeof *times.items, by_size);
-    printf("{\"pairs\": %ld, \"p50_us\": %f, \"p99_us\": %f, \"max_us\": %f, ", times.count,
+    printf("{\"pairs\": %ld, \"p50_us\": %f, \"p99_us\": %f, \"max_us\": %f, \"quantiles_us\": [", times.count,
            share(times.items, times.count, 0.5), share(times.items, times.count, 0.99), share(times.items, times.count, 1));
+    for (i = 0; i < sizeof shares / sizeof *shares; i++)
+        printf("%s%.2f", i == 0 ? "" : ", ", share(times.items, times.count, shares[i]));
+    printf("], ");
     finish();
 }
 
@@ -308,6 +315,8 @@ static void read_arguments(int count, char **words)
         value = i + 1 < count ? words[++i] : "";
         if (strcmp(flag, "--workload") == 0)
             args.workload = value;
+        else if (strcmp(flag, "--kind") == 0)
+            args.kind = value;
         else if (strcmp(flag, "--url") == 0)
             args.url = value;
         else if (strcmp(flag, "--seconds") == 0)
@@ -339,6 +348,7 @@ int main(int count, char **words)
     read_arguments(count, words);
     if (redlatch_options_new(&lock_options) != REDLATCH_OK ||
         redlatch_options_set(lock_options, "watchdog_lease", args.lease_ms) != REDLATCH_OK ||
+        redlatch_options_set(lock_options, "kind", args.kind) != REDLATCH_OK ||
         redlatch_client_open(args.url, lock_options, &client) != REDLATCH_OK)
         fail("open");
     for (i = 0; i < sizeof workloads / sizeof *workloads; i++)

@@ -8,7 +8,7 @@ import { Client } from 'redlatch'
 const text = value => ({ type: 'string', default: value })
 const { values: args } = parseArgs({
   options: {
-    peer: text(''), workload: text('W1'), url: text('redis://127.0.0.1:6379'), seconds: text('3'), warmup: text('0.3'),
+    kind: text('reentrant'), workload: text('W1'), url: text('redis://127.0.0.1:6379'), seconds: text('3'), warmup: text('0.3'),
     tasks: text('64'), locks: text('10000'), 'lease-ms': text('30000'), 'cs-us': text('1000'), 'poll-ms': text(''),
     id: text(''), 'ts-file': text(''), name: text('bench'), barrier: { type: 'boolean', default: false },
   },
@@ -47,6 +47,9 @@ function share(values, part) {
   return sorted[Math.round((sorted.length - 1) * part)] ?? 0
 }
 
+// Which shares of all times are at most as long as each of the quantiles.
+const shares = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1]
+
 const sum = values => values.reduce((total, value) => total + value, 0)
 
 function jain(shares) {
@@ -54,7 +57,7 @@ function jain(shares) {
   return squares ? sum(shares) ** 2 / (shares.length * squares) : 0
 }
 
-const client = await Client.connect(args.url, { watchdogLease: Number(args['lease-ms']) })
+const client = await Client.connect(args.url, { kind: args.kind, watchdogLease: Number(args['lease-ms']) })
 const lockOf = name => client.lock(`${args.name}:${name}`)
 
 async function pair(lock) {
@@ -78,7 +81,10 @@ const workloads = {
       await pair(lock)
       times.push((performance.now() - begun) * 1000)
     }
-    window.report({ pairs: times.length, p50_us: share(times, 0.5), p99_us: share(times, 0.99), max_us: share(times, 1) })
+    window.report({
+      pairs: times.length, p50_us: share(times, 0.5), p99_us: share(times, 0.99), max_us: share(times, 1),
+      quantiles_us: shares.map(part => share(times, part)),
+    })
   },
 
   async W2() {
@@ -130,9 +136,9 @@ const workloads = {
       }
       return [acquired, handed]
     }))
-    const shares = results.map(([acquired]) => acquired)
+    const acquired = results.map(([count]) => count)
     window.report({
-      acq: sum(shares), handoffs: sum(results.map(([, handed]) => handed)), jain: jain(shares),
+      acq: sum(acquired), handoffs: sum(results.map(([, handed]) => handed)), jain: jain(acquired),
       max_wait_ms: share(waits, 1), p99_wait_ms: share(waits, 0.99),
     })
   },

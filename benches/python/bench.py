@@ -15,10 +15,15 @@ from typing import Any
 import redlatch
 from redlatch import aio
 
+# Which shares of all times are at most as long as each of the quantiles.
+SHARES = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1]
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", default="threads", choices=["threads", "aio"])
+    parser.add_argument("--kind", default="reentrant", choices=["reentrant", "simple"])
+    parser.add_argument("--busy", action="store_true", help="another thread computes all the time")
     parser.add_argument("--workload", required=True, choices=["W1", "W2", "W3", "W4", "W5"])
     parser.add_argument("--url", required=True)
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -59,7 +64,7 @@ class Window:
     def is_open(self) -> bool:
         return time.monotonic() < self.end
 
-    def report(self, **figures: float) -> None:
+    def report(self, **figures: Any) -> None:
         figures |= {"seconds": time.monotonic() - self.begun, "cpu_s": usage()[0] - self.cpu}
         print(json.dumps(figures), flush=True)
 
@@ -73,10 +78,10 @@ def jain(shares: list[int]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
-def latencies(times: list[float]) -> dict[str, float]:
-    micros = [value * 1e6 for value in times]
+def latencies(times: list[float]) -> dict[str, Any]:
+    micros = sorted(value * 1e6 for value in times)
     figures = {"pairs": len(micros), "p50_us": share(micros, 0.5), "p99_us": share(micros, 0.99)}
-    return figures | {"max_us": max(micros, default=0.0)}
+    return {**figures, "max_us": share(micros, 1), "quantiles_us": [share(micros, part) for part in SHARES]}
 
 
 def fairness(results: list[tuple[int, int, list[float]]]) -> dict[str, float]:
@@ -90,7 +95,7 @@ def fairness(results: list[tuple[int, int, list[float]]]) -> dict[str, float]:
 class Threads:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.client = redlatch.Client(args.url, watchdog_lease=args.lease_ms / 1000).connect()
+        self.client = redlatch.Client(args.url, kind=args.kind, watchdog_lease=args.lease_ms / 1000).connect()
 
     def lock(self, name: object) -> redlatch.Lock:
         return self.client.lock(f"{self.args.name}:{name}")
@@ -187,7 +192,7 @@ class Threads:
 class Tasks:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.client = aio.Client(args.url, watchdog_lease=args.lease_ms / 1000)
+        self.client = aio.Client(args.url, kind=args.kind, watchdog_lease=args.lease_ms / 1000)
 
     def lock(self, name: object) -> aio.Lock:
         return self.client.lock(f"{self.args.name}:{name}")
@@ -273,8 +278,17 @@ class Tasks:
         window.report(locks=held, rss_before_kb=before, rss_after_kb=rss, threads=count, acquire_s=taken)
 
 
+def compute() -> None:
+    """What keeps the interpreter busy: pure Python, as a program's own work is."""
+    number = 0
+    while True:
+        number = (number * 31 + 7) % 1_000_003
+
+
 def main() -> None:
     args = arguments()
+    if args.busy:
+        threading.Thread(target=compute, daemon=True).start()
     if args.peer == "aio":
         asyncio.run(getattr(Tasks(args), args.workload.lower())())
     else:

@@ -5,9 +5,15 @@ use std::time::Duration;
 use crate::Failure;
 
 pub(crate) struct Args {
+    /// `async` or `blocking`.
+    pub(crate) peer: String,
+    /// A value of the option `kind`.
+    pub(crate) kind: String,
     pub(crate) workload: String,
     pub(crate) url: String,
     pub(crate) seconds: f64,
+    /// Instead of seconds: how often W1, W2 or W4 acquires, all callers together.
+    pub(crate) pairs: Option<u64>,
     pub(crate) barrier: bool,
     pub(crate) warmup: Duration,
     pub(crate) tasks: usize,
@@ -22,9 +28,12 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, Failure> {
         let mut args = Args {
+            peer: "async".into(),
+            kind: "reentrant".into(),
             workload: "W1".into(),
             url: "redis://127.0.0.1:6379".into(),
             seconds: 3.0,
+            pairs: None,
             barrier: false,
             warmup: Duration::from_millis(300),
             tasks: 64,
@@ -41,9 +50,12 @@ impl Args {
             }
             let value = words.next().ok_or_else(|| format!("{flag} wants a value"))?;
             match flag.as_str() {
+                "--peer" => args.peer = value,
+                "--kind" => args.kind = value,
                 "--workload" => args.workload = value,
                 "--url" => args.url = value,
                 "--seconds" => args.seconds = value.parse()?,
+                "--pairs" => args.pairs = Some(value.parse()?),
                 "--warmup" => args.warmup = Duration::from_secs_f64(value.parse()?),
                 "--tasks" => args.tasks = value.parse()?,
                 "--locks" => args.locks = value.parse()?,
@@ -51,8 +63,8 @@ impl Args {
                 "--cs-us" => args.inside = Duration::from_micros(value.parse()?),
                 "--ts-file" => args.ts_file = Some(value),
                 "--name" => args.name = value,
-                // Which of several peers, which of several processes, which poll interval: one, any, none.
-                "--peer" | "--id" | "--poll-ms" => {}
+                // Which of several processes, which poll interval: any, none.
+                "--id" | "--poll-ms" => {}
                 _ => return Err(format!("there is no argument {flag}").into()),
             }
         }

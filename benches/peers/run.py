@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""Measures every contestant of a workload in one run, interleaved and repeated, and prints a table of medians.
+
+run.py --workload W1 [--only REGEX] [--quick] [--repeat 3] [--seconds 1.5] [--pin same|split|none]
+
+Times of one machine mean nothing on another: read the ratios. W1 has client and server on one core (work and switches,
+least noise), the others give the server a core of its own. The results are added to target/bench/results.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import resource
+import select
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from contestants import CONTESTANTS, OURS, Contestant
+from figures import RANKED, Figures, figures_of, left_out, medians, table
+from machine import Cores, Measured, cores_in_use, first_in_line
+
+RESULTS = OURS / "results.json"
+PROCESSES = 4  # of W3
+SHORT_LEASE_MS = 6000  # of W5, so that renewals fall into the time measured
+
+
+class Broken(Exception):
+    """A contestant that does not do what it should."""
+
+
+class Process:
+    """A program of a contestant, from its start to its line of JSON."""
+
+    def __init__(self, words: list[str], contestant: Contestant, cores: Cores, log: Path) -> None:
+        self.log = log
+        pinned = ["taskset", "-c", ",".join(map(str, sorted(cores.clients)))] if cores.clients else []
+        with open(log, "wb") as errors:
+            self.popen = subprocess.Popen(
+                [*pinned, *contestant.command, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **contestant.environment},
+            )
+
+    def line(self, limit: float) -> str:
+        """What it prints next; empty when it ended or the time is over."""
+        assert self.popen.stdout is not None
+        end, text, pipe = time.monotonic() + limit, b"", self.popen.stdout.fileno()
+        while b"\n" not in text:
+            if not select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
+                return ""
+            more = os.read(pipe, 1 << 16)
+            if not more:
+                break
+            text += more
+        return text.decode(errors="replace")
+
+    def go(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(b"GO\n")
+        self.popen.stdin.flush()
+
+    def end(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+        for pipe in (self.popen.stdin, self.popen.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def why(self) -> str:
+        """The telling line of what it complained about."""
+        text = self.log.read_text(errors="replace")
+        named = re.findall(r"^[\w.]*(?:Error|Exception|panicked)\b.*$", text, re.MULTILINE)
+        return str(named[-1] if named else text[-200:].strip().replace("\n", " / "))[:200]
+
+
+def json_of(text: str) -> Figures | None:
+    for line in text.splitlines():
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                return dict(json.loads(line))
+    return None
+
+
+@contextmanager
+def started(
+    contestant: Contestant, workload: str, args: argparse.Namespace, server: Measured, folder: Path
+) -> Iterator[list[Process]]:
+    lease = SHORT_LEASE_MS if workload == "W5" else 30_000
+    processes: list[Process] = []
+    try:
+        for number in range(PROCESSES if workload == "W3" else 1):
+            words = [
+                "--workload",
+                workload.rstrip("B"),
+                "--url",
+                server.url,
+                "--barrier",
+                "--lease-ms",
+                str(lease),
+            ]
+            words += ["--seconds", str(args.hold if workload == "W5" else args.seconds), "--id", str(number)]
+            words += ["--tasks", str(args.tasks), "--locks", str(args.locks), "--cs-us", str(args.inside_us)]
+            words += ["--ts-file", str(folder / str(number))]
+            processes.append(Process(words, contestant, args.cores, folder / f"log{number}"))
+        yield processes
+    finally:
+        for process in processes:
+            process.end()
+
+
+def lowest_count(server: Measured, end: float) -> int:
+    """The smallest number of keys seen until then: with many locks held, what is missing was lost."""
+    lowest = sys.maxsize
+    while time.monotonic() < end:
+        lowest = min(lowest, server.ask("DBSIZE"))
+        time.sleep(0.25)
+    return lowest
+
+
+def once(server: Measured, contestant: Contestant, workload: str, args: argparse.Namespace) -> Figures:
+    """One run. `na` in the result: the library cannot do this."""
+    server.clean()
+    folder = Path(tempfile.mkdtemp(prefix="redlatch-bench-"))
+    before_connecting, busy = server.counters(), cores_in_use()
+    own = used_by_us()
+    try:
+        with started(contestant, workload, args, server, folder) as processes:
+            for process in processes:
+                text = process.line(args.ready if workload == "W5" else 40)
+                if answer := json_of(text):
+                    return verdict(answer)
+                if "READY" not in text:
+                    raise Broken(f"did not get ready: {process.why()}")
+            begun = server.counters()
+            for process in processes:
+                process.go()
+            more: Figures = {}
+            if workload == "W5":
+                more["lost"] = max(0, args.locks - lowest_count(server, begun.at + args.hold - 0.5))
+                done = server.counters()
+            reports = [json_of(process.line(args.seconds + args.hold + 12)) for process in processes]
+            if workload != "W5":
+                done = server.counters()
+            for process, report in zip(processes, reports, strict=True):
+                if report is None:
+                    raise Broken(f"no result: {process.why()}")
+                if "na" in report or "error" in report:
+                    return verdict(report)
+            all_reports = [report for report in reports if report is not None]
+            figures = figures_of(workload, contestant, all_reports, done.since(begun), folder, SHORT_LEASE_MS)
+        calls, after = done.since(before_connecting), cores_in_use()
+        theirs = used_by_us() - own + calls.cpu
+        others = max(0.0, after[0] - busy[0] - theirs) / (after[1] - busy[1])
+        return figures | more | {"conns": calls.connections, "others": others}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def verdict(answer: Figures) -> Figures:
+    if "error" in answer:
+        raise Broken(str(answer["error"]))
+    return answer
+
+
+def used_by_us() -> float:
+    """CPU seconds of this process and of the children that have ended."""
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def not_there(contestant: Contestant) -> str:
+    """The file of this contestant that nobody has installed or built here; empty if all are there."""
+    program = contestant.command[0]
+    files = [word.split(":")[0] for word in contestant.command[1:]]
+    files = [file for file in files if file.endswith((".jar", ".py", ".js", ".mjs"))]
+    if not shutil.which(program):
+        files.insert(0, program)
+    return next((file for file in files if not Path(file).exists()), "")
+
+
+def chosen(workload: str, args: argparse.Namespace) -> list[Contestant]:
+    return [
+        each
+        for each in CONTESTANTS
+        if workload in each.on
+        and (each.quick or each.role == "limit" or not args.quick)
+        and re.search(args.only, each.name)
+    ]
+
+
+def described(contestant: Contestant) -> Figures:
+    return {name: getattr(contestant, name) for name in ("role", "language", "wire", "note")}
+
+
+def measure(workload: str, args: argparse.Namespace) -> dict[str, Figures]:
+    """All contestants of a workload, one after the other, as often as wanted; the medians of each."""
+    args.cores = Cores.chosen(args.pin or ("same" if workload == "W1" else "split"))
+    results: dict[str, Figures] = {}
+    runs: dict[str, list[Figures]] = {}
+    contestants = []
+    for each in chosen(workload, args):
+        if absent := not_there(each):
+            results[each.name] = described(each) | {"why": f"{Path(absent).name} is not there"}
+        else:
+            contestants.append(each)
+    key = RANKED[workload][0]
+    with Measured(args.cores) as server:
+        for turn in range(args.repeat):
+            for each in contestants:
+                if each.name in results:
+                    continue
+                try:
+                    figures = once(server, each, workload, args)
+                except Broken as broken:
+                    results[each.name] = described(each) | {"why": str(broken), "broken": True}
+                    runs.pop(each.name, None)
+                    print(
+                        f"[{turn + 1}/{args.repeat}] {workload} {each.name}: BROKEN {broken}", file=sys.stderr
+                    )
+                    continue
+                if "na" in figures:
+                    results[each.name] = described(each) | {"why": figures["na"]}
+                    continue
+                runs.setdefault(each.name, []).append(figures)
+                print(f"[{turn + 1}/{args.repeat}] {workload} {each.name:45} {key}={figures[key]:,.4g} others={figures['others']:.2f}",
+                      file=sys.stderr, flush=True)  # fmt: skip
+        version = server.server.version()
+    for each in contestants:
+        if each.name in runs:
+            results[each.name] = described(each) | medians(runs[each.name]) | {"runs": runs[each.name]}
+    keep(workload, args, results, version)
+    return results
+
+
+def keep(workload: str, args: argparse.Namespace, results: dict[str, Figures], version: str) -> None:
+    """Adds the results of a workload to the file of all of them."""
+    noise = [run["others"] for one in results.values() for run in one.get("runs", [])]
+    how = {
+        "repeat": args.repeat,
+        "seconds": args.hold if workload == "W5" else args.seconds,
+        "server": version,
+        "pin": args.cores.how,
+        "cores": os.cpu_count(),
+        "others": statistics.median(noise) if noise else 0.0,
+    }
+    everything: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    everything[workload] = {"how": how, "results": results}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(everything, indent=1))
+
+
+def ours_broken(results: dict[str, Figures]) -> list[str]:
+    return [
+        f"{name}: {one['why']}" for name, one in results.items() if one["role"] == "ours" and "why" in one
+    ]
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each run")
+    parser.add_argument("--hold", type=float, default=13, help="the same for W5")
+    parser.add_argument("--ready", type=float, default=60, help="W5: how long the acquisitions may take")
+    parser.add_argument("--tasks", type=int, default=64)
+    parser.add_argument("--locks", type=int, default=10_000)
+    parser.add_argument("--inside-us", type=int, default=1000, help="W3: the time inside the lock")
+    parser.add_argument("--only", default="", help="a regular expression for the names of contestants")
+    parser.add_argument("--quick", action="store_true", help="only the strongest peers, the bounds and ours")
+    parser.add_argument("--pin", default="", choices=["", "same", "split", "none"])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser
+
+
+def main() -> int:
+    parser = arguments()
+    parser.add_argument("--workload", required=True, choices=list(RANKED))
+    args = parser.parse_args()
+    priority = first_in_line()
+    results = measure(args.workload, args)
+    print(f"\n### {args.workload}\n\n{table(args.workload, results)}\n")
+    for line in left_out(results):
+        print(f"not measured: {line}")
+    print(f"priority {priority}, cores {args.cores.how}")
+    broken = ours_broken(results)
+    for line in broken:
+        print(f"FAILED {line}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+//! The workloads with futures, on a runtime as programs have it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redlatch::Lock;
+use tokio::task::JoinSet;
+
+use crate::args::Args;
+use crate::report::{Turns, Usage, monotonic_ns};
+use crate::window::Window;
+use crate::{Failure, client};
+
+#[tokio::main]
+pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
+    match args.workload.as_str() {
+        "W1" => one_caller(args).await,
+        "W2" => many_names(args).await,
+        "W3" => hand_over_between_processes(args).await,
+        "W4" => hand_over_inside(args).await,
+        "W5" => many_held(args).await,
+        other => Err(format!("there is no workload {other:?}; there are W1 to W5").into()),
+    }
+}
+
+async fn warm(lock: &Lock, args: &Args) -> Result<(), Failure> {
+    let end = Instant::now() + args.warmup;
+    while Instant::now() < end {
+        lock.acquire().await?.release().await?;
+    }
+    Ok(())
+}
+
+/// W1: one caller, one name.
+async fn one_caller(args: &Args) -> Result<(), Failure> {
+    let client = client(args)?;
+    let lock = client.lock(&format!("{}:1", args.name))?;
+    warm(&lock, args).await?;
+    let window = Window::open(args)?;
+    let mut times = Vec::with_capacity(1 << 20);
+    while window.is_open() {
+        let begun = Instant::now();
+        lock.acquire().await?.release().await?;
+        times.push(begun.elapsed().as_nanos() as f64 / 1000.0);
+    }
+    window.report().with_latencies(times).print();
+    Ok(())
+}
+
+/// W2: many callers, each its own name.
+async fn many_names(args: &Args) -> Result<(), Failure> {
+    let client = client(args)?;
+    warm(&client.lock(&format!("{}:warm", args.name))?, args).await?;
+    let window = Arc::new(Window::open(args)?);
+    let mut callers = JoinSet::new();
+    for task in 0..args.tasks {
+        let (lock, window) = (client.lock(&format!("{}:{task}", args.name))?, window.clone());
+        callers.spawn(async move {
+            let mut pairs = 0u64;
+            while window.is_open() {
+                lock.acquire().await?.release().await?;
+                pairs += 1;
+            }
+            Ok::<u64, redlatch::Error>(pairs)
+        });
+    }
+    let mut pairs = 0;
+    while let Some(done) = callers.join_next().await {
+        pairs += done??;
+    }
+    window.report().with("pairs", pairs as f64).with("threads", Usage::now().threads).print();
+    Ok(())
+}
+
+/// W3: one of several processes on one name, with work inside.
+async fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
+    let client = client(args)?;
+    client.ready().await?;
+    let lock = client.lock(&format!("{}:w3", args.name))?;
+    let window = Window::open(args)?;
+    let mut lines = String::new();
+    let mut acquired = 0u64;
+    while window.is_open() {
+        let Ok(guard) = lock.acquire_timeout(window.time()).await else { break };
+        let since = monotonic_ns();
+        std::thread::sleep(args.inside);
+        let called = monotonic_ns();
+        guard.release().await?;
+        lines.push_str(&format!("{since} {called} {}\n", monotonic_ns()));
+        acquired += 1;
+    }
+    if let Some(file) = &args.ts_file {
+        std::fs::write(file, lines)?;
+    }
+    window.report().with("acq", acquired as f64).print();
+    Ok(())
+}
+
+/// W4: many callers of one process, one name.
+async fn hand_over_inside(args: &Args) -> Result<(), Failure> {
+    let client = client(args)?;
+    client.ready().await?;
+    let name = format!("{}:one", args.name);
+    let window = Arc::new(Window::open(args)?);
+    let last = Arc::new(AtomicUsize::new(usize::MAX));
+    let mut callers = JoinSet::new();
+    for task in 0..args.tasks {
+        let (lock, window, last) = (client.lock(&name)?, window.clone(), last.clone());
+        callers.spawn(async move {
+            let mut turns = Turns::default();
+            while window.is_open() {
+                let begun = Instant::now();
+                let guard = lock.acquire_timeout(window.time()).await;
+                turns.waits.push(begun.elapsed().as_secs_f64() * 1000.0);
+                let Ok(guard) = guard else { break };
+                turns.acquired += 1;
+                turns.handed += u64::from(last.swap(task, Ordering::Relaxed) != task);
+                guard.release().await?;
+            }
+            Ok::<Turns, redlatch::Error>(turns)
+        });
+    }
+    let mut turns = Vec::new();
+    while let Some(done) = callers.join_next().await {
+        turns.push(done??);
+    }
+    window.report().with_turns(turns).print();
+    Ok(())
+}
+
+/// W5: many locks held and renewed.
+async fn many_held(args: &Args) -> Result<(), Failure> {
+    let client = client(args)?;
+    client.ready().await?;
+    let before = Usage::now();
+    let begun = Instant::now();
+    let mut guards = Vec::with_capacity(args.locks);
+    let mut acquiring = JoinSet::new();
+    for number in 0..args.locks {
+        let lock = client.lock(&format!("{}:{number}", args.name))?;
+        acquiring.spawn(async move { lock.acquire().await });
+        if acquiring.len() == args.tasks
+            && let Some(guard) = acquiring.join_next().await
+        {
+            guards.push(guard??);
+        }
+    }
+    while let Some(guard) = acquiring.join_next().await {
+        guards.push(guard??);
+    }
+    let acquire_s = begun.elapsed().as_secs_f64();
+    let window = Window::open(args)?;
+    tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
+    let report = window.report();
+    let held = guards.iter().filter(|guard| guard.is_held()).count();
+    report.with_held(held, &before, acquire_s).print();
+    // The driver of the benchmark cleans up; ten thousand releases would only be in its way.
+    std::process::exit(0);
+}

@@ -1,0 +1,35 @@
+//! The workloads W1 to W5 for Rust, with futures or (`--peer blocking`) with threads; see `benches/README.md`.
+//!
+//! Two programs run them: `redlatch-bench`, and `redlatch-bench-counted`, whose allocator counts.
+
+mod args;
+mod asynchronous;
+mod blocking;
+mod report;
+mod window;
+
+use std::error::Error;
+use std::sync::atomic::AtomicU64;
+
+use args::Args;
+use redlatch::{Client, LockOptions, OptionValue};
+
+/// Whatever went wrong.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// How often memory was asked for; 0 where nobody counts.
+pub static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+fn client(args: &Args) -> Result<Client, Failure> {
+    let lease = LockOptions::new().watchdog_lease(args.lease);
+    Ok(Client::builder(&args.url)
+        .lock_options(lease)
+        .option("kind", OptionValue::Text(&args.kind))
+        .build()?)
+}
+
+/// Runs the workload that the arguments name.
+pub fn run(words: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let args = Args::parse(words)?;
+    if args.peer == "blocking" { blocking::run(&args) } else { asynchronous::run(&args) }
+}
