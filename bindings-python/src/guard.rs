@@ -39,11 +39,6 @@ impl Guard {
         self.kept.store(true, Ordering::Release);
     }
 
-    /// The level ends with its key's thread or task, whoever still has the guard.
-    fn tie(&self) {
-        self.with(|guard| guard.iter().for_each(redlatch::Guard::tie_to_key));
-    }
-
     fn hold(&self) -> Hold {
         Hold(self.hold.clone())
     }

@@ -38,7 +38,9 @@ impl Lock {
         self.0.name()
     }
 
-    #[pyo3(signature = (key, wait, lease, token, to=None))]
+    /// `tied`: the level ends with the key's thread or task, whoever has the guard.
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
+    #[pyo3(signature = (key, wait, lease, token, tied, to=None))]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -46,9 +48,13 @@ impl Lock {
         wait: &Bound<'_, PyAny>,
         lease: &Bound<'_, PyAny>,
         token: &Bound<'_, PyAny>,
+        tied: bool,
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
         let mut options = AcquireOptions::new().key(self::key(key));
+        if tied {
+            options = options.tied_to_key();
+        }
         option("wait", wait, &mut |name, value| options.set(name, value))?;
         option("lease", lease, &mut |name, value| options.set(name, value))?;
         option("token", token, &mut |name, value| options.set(name, value))?;

@@ -90,6 +90,9 @@ impl redlatch_lock {
     pub(crate) fn acquire(&self, key: Key, wait_ms: i64, lease_ms: i64) -> Result<Operation<Guard>> {
         self.client.refuse_fork()?;
         let mut options = AcquireOptions::new().key(key);
+        if matches!(key, Key::Thread(_)) {
+            options = options.tied_to_key();
+        }
         if wait_ms != REDLATCH_FOREVER {
             options.set("wait", OptionValue::Millis(wait_ms as f64))?;
         }
@@ -105,9 +108,6 @@ impl redlatch_lock {
     /// Keeps a level until it is released or the handle is freed; returns its token, and the hold if
     /// it is a new one here.
     pub(crate) fn keep(&self, owner: u64, key: Key, guard: Guard) -> (u64, Option<Hold>) {
-        if matches!(key, Key::Thread(_)) {
-            guard.tie_to_key();
-        }
         let (token, hold) = (guard.fencing_token().unwrap_or_default(), guard.hold());
         let mut held = self.held();
         // Of one key only the newest hold can be alive.

@@ -30,6 +30,15 @@ struct Armed {
     terms: Option<Terms>,
 }
 
+impl Armed {
+    /// Ties the level to its key, unless it was acquired so.
+    fn tie(&self) {
+        if !self.terms.is_some_and(|terms| terms.tied) {
+            self.running.tell(Input::Detached { owner: self.cell.owner, level: self.level });
+        }
+    }
+}
+
 impl Guard {
     pub(crate) fn new(
         running: Arc<Running>,
@@ -172,6 +181,8 @@ impl Guard {
 
     fn reenter_on(&self, terms: Terms, wait: Option<Duration>) -> Operation<Guard> {
         let Some(armed) = &self.0 else { return Operation::failed(spent()) };
+        // The new guard answers for its level alone.
+        let terms = Terms { tied: false, ..terms };
         let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.cell.owner));
         Operation::new(
             &armed.running.client(),
@@ -201,19 +212,20 @@ impl Guard {
 
     /// Gives up the guard and keeps the level: from now on only its key releases it
     /// ([`Lock::release_by`](crate::Lock::release_by)), and it ends with its thread or task.
-    pub fn detach(self) -> Hold {
+    pub fn detach(mut self) -> Hold {
         let hold = self.hold();
-        if let Some((running, cell, level)) = self.disarm() {
-            running.tell(Input::Detached { owner: cell.owner, level });
+        if let Some(armed) = self.0.take() {
+            armed.tie();
         }
         hold
     }
 
-    /// Ties the level to its key as well as to this guard: when the key's thread or task has ended,
+    /// Ties the level to its key as well as to this guard, as
+    /// [`AcquireOptions::tied_to_key`] does from the start: when the key's thread or task has ended,
     /// the level is not renewed any more, whoever still has the guard.
     pub fn tie_to_key(&self) {
         if let Some(armed) = &self.0 {
-            armed.running.tell(Input::Detached { owner: armed.cell.owner, level: armed.level });
+            armed.tie();
         }
     }
 

@@ -369,11 +369,12 @@ pub struct AcquireOptions {
     pub(crate) lease: Option<Duration>,
     pub(crate) key: Key,
     pub(crate) token: Option<Arc<str>>,
+    pub(crate) tied: bool,
 }
 
 impl Default for AcquireOptions {
     fn default() -> Self {
-        AcquireOptions { wait: None, lease: None, key: Key::Once, token: None }
+        AcquireOptions { wait: None, lease: None, key: Key::Once, token: None, tied: false }
     }
 }
 
@@ -401,6 +402,14 @@ impl AcquireOptions {
     #[must_use]
     pub fn key(mut self, key: Key) -> Self {
         self.key = key;
+        self
+    }
+
+    /// Ties the level to its key from the start: when the key's thread or task has ended, it is not renewed
+    /// any more, whoever still has the guard.
+    #[must_use]
+    pub fn tied_to_key(mut self) -> Self {
+        self.tied = true;
         self
     }
 
@@ -468,6 +477,7 @@ impl LockOptions {
             max_hold: self.max_hold,
             replicas: u32::try_from(self.replicas).unwrap_or(u32::MAX),
             linger: self.linger,
+            tied: acquire.tied,
         }
     }
 }

@@ -76,11 +76,17 @@ class Lock:
     def name(self) -> str: ...
     @overload
     def acquire(
-        self, key: Key | None, wait: float | None, lease: float | None, token: str | None, to: None = None
+        self,
+        key: Key | None,
+        wait: float | None,
+        lease: float | None,
+        token: str | None,
+        tied: bool,
+        to: None = None,
     ) -> Guard: ...
     @overload
     def acquire(
-        self, key: Key | None, wait: float | None, lease: float | None, token: str | None, to: _To
+        self, key: Key | None, wait: float | None, lease: float | None, token: str | None, tied: bool, to: _To
     ) -> Pending: ...
     @overload
     def release(self, key: Key | None, to: None = None) -> None: ...
@@ -111,7 +117,6 @@ class Lock:
 @final
 class Guard:
     def keep(self) -> None: ...
-    def tie(self) -> None: ...
     def hold(self) -> Hold: ...
     @overload
     def release(self, to: None = None) -> None: ...

@@ -136,7 +136,7 @@ class Lock(BaseLock):
         """
         wait = wait_of(blocking, timeout)
         try:
-            guard = self._acquire(wait, lease, token)
+            guard = self._acquire(wait, lease, token, tied=True)
         except LockTimeoutError:
             return False
         self._watch(guard.hold())
@@ -201,9 +201,11 @@ class Lock(BaseLock):
                 raise
             note(error, failure)
 
-    def _acquire(self, wait: float | None, lease: float | None, token: str | None = None) -> _redlatch.Guard:
+    def _acquire(
+        self, wait: float | None, lease: float | None, token: str | None = None, *, tied: bool = False
+    ) -> _redlatch.Guard:
         self._client._start()
-        guard: _redlatch.Guard = self._core.acquire(None, wait, lease, token)
+        guard: _redlatch.Guard = self._core.acquire(None, wait, lease, token, tied)
         return guard
 
     def _watch(self, hold: _redlatch.Hold) -> None:

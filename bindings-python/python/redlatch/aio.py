@@ -255,7 +255,7 @@ class Lock(BaseLock):
         task = task or _task_of_loop()
         keys = Keys.of(task)
         try:
-            guard = await self._guard(keys, wait, lease, token)
+            guard = await self._guard(keys, wait, lease, token, tied=True)
         except LockTimeoutError:
             return False
         self._watch(guard.hold())
@@ -341,10 +341,10 @@ class Lock(BaseLock):
         note(error, failure)
 
     async def _guard(
-        self, keys: Keys, wait: float | None, lease: float | None, token: str | None = None
+        self, keys: Keys, wait: float | None, lease: float | None, token: str | None = None, *, tied: bool = False
     ) -> _redlatch.Guard:
         guard: _redlatch.Guard = await ask(
-            self._client, lambda to: self._core.acquire(keys.key, wait, lease, token, to)
+            self._client, lambda to: self._core.acquire(keys.key, wait, lease, token, tied, to)
         )
         return guard
 

@@ -661,6 +661,7 @@ fn request(text: &str) -> Request {
         max_hold: None,
         replicas: 0,
         linger: false,
+        tied: false,
     };
     Request::Acquire { name: name(text), key: Key::Once, wait: None, terms, token: None }
 }

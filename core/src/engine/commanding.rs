@@ -6,9 +6,7 @@ use std::time::Duration;
 use super::holding::{Hold, Phase, unconfirmed};
 use super::links::Which;
 use super::waiting::{not_replicated, timeout};
-use super::{
-    CallId, Done, Engine, Lease, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms, timing,
-};
+use super::{CallId, Done, Engine, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
@@ -421,7 +419,7 @@ impl Engine {
         let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
         match (&command.task.wish, reply) {
             (Wish::Enter { terms, .. }, Reply::Acquired { ttl, .. }) => {
-                self.entered(request, owner, terms.lease, sent, ttl);
+                self.entered(request, owner, *terms, sent, ttl);
             }
             (Wish::Enter { terms, .. }, Reply::NotReplicated { got }) => {
                 let name = hold.cell.name.clone();
@@ -469,13 +467,13 @@ impl Engine {
         &mut self,
         request: Option<RequestId>,
         owner: OwnerId,
-        lease: Lease,
+        terms: Terms,
         sent: Moment,
         ttl: Duration,
     ) {
         match request {
             Some(id) => {
-                self.add_level(id, owner, lease, sent, ttl);
+                self.add_level(id, owner, terms, sent, ttl);
                 self.start_next(owner);
             }
             None => self.settle_count(owner),

@@ -8,7 +8,7 @@ use super::commanding::{Command, Task};
 use super::links::Which;
 use super::timers::Timer;
 use super::waiting::Waiter;
-use super::{Done, Engine, Lease, LevelId, Output, RequestId, timing};
+use super::{Done, Engine, Lease, LevelId, Output, RequestId, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
@@ -244,7 +244,7 @@ impl Engine {
         if key != Key::Once {
             self.out.push(Output::Opened(cell));
         }
-        self.add_level(id, owner, terms.lease, sent, ttl);
+        self.add_level(id, owner, terms, sent, ttl);
     }
 
     /// Adds a level that the server has granted, by a request that was sent at `sent` and after which
@@ -253,7 +253,7 @@ impl Engine {
         &mut self,
         id: RequestId,
         owner: OwnerId,
-        lease: Lease,
+        terms: Terms,
         sent: Moment,
         ttl: Duration,
     ) {
@@ -261,10 +261,10 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let (lease, sure) = lease.granted(ttl);
+        let (lease, sure) = terms.lease.granted(ttl);
         let end = sent.after(timing::trusted(sure));
         hold.longest = hold.longest.max(lease.duration());
-        hold.levels.push(Level { id: level, lease, end, abandoned: false, detached: false });
+        hold.levels.push(Level { id: level, lease, end, abandoned: false, detached: terms.tied });
         hold.cell.set_count(hold.count());
         hold.refresh_deadline();
         if hold.renewal.due.is_none() {

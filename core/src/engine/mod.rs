@@ -134,6 +134,8 @@ pub(crate) struct Terms {
     pub(crate) replicas: u32,
     /// Whether only a release or its lease ends the hold.
     pub(crate) linger: bool,
+    /// Whether the level ends with the thread or task behind its key from the start, see [`Input::Detached`].
+    pub(crate) tied: bool,
 }
 
 /// How long Redis keeps a level without news from us.

@@ -634,6 +634,18 @@ fn a_key_that_ends_takes_its_detached_levels_along_and_no_others() {
 }
 
 #[test]
+fn a_level_that_was_acquired_tied_ends_with_its_key() {
+    let mut rig = Rig::new();
+    let free = rig.hold_with("a", KEY, WATCHED);
+    rig.hold_with("b", KEY, Terms { tied: true, ..WATCHED });
+    rig.input(Input::KeyEnded(KEY));
+    rig.pass(secs(10));
+    let renewed: Vec<OwnerId> =
+        rig.all_sent().iter().flat_map(Sent::renewal).map(|(owner, _)| owner).collect();
+    assert_eq!(renewed, [free.owner()]);
+}
+
+#[test]
 fn without_a_client_detached_levels_end_with_their_leases() {
     let mut rig = Rig::new();
     let detached = [rig.hold_with("a", KEY, WATCHED), rig.hold_with("b", Key::Thread(2), WATCHED)];

@@ -30,6 +30,7 @@ const WATCHED: Terms = Terms {
     max_hold: None,
     replicas: 0,
     linger: false,
+    tied: false,
 };
 const RECHECK: Duration = Duration::from_secs(5);
 const OUTAGE: Duration = Duration::from_secs(10);

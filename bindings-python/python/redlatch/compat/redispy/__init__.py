@@ -132,13 +132,12 @@ class Lock(BaseLock[_sync.Client]):
     def _acquire(self, wait: float | None, lease: float | None, token: bytes | None) -> _redlatch.Guard:
         key = None if self.thread_local else _redlatch.Key()
         text = None if token is None else text_of(token)
-        return self._core().acquire(key, wait, lease, text)
+        # It is renewed no longer than its thread lives, the only one that could release it.
+        tied = self.thread_local and not self.timeout
+        return self._core().acquire(key, wait, lease, text, tied)
 
     def _take(self, guard: _redlatch.Guard) -> None:
         self._keep(Held(guard, renewed=not self.timeout))
-        if self.thread_local and not self.timeout:
-            # It is renewed no longer than its thread lives, the only one that could release it.
-            guard.tie()
         if self.on_lost is not None:
             _dispatcher.dispatcher.watch(guard.hold(), self.on_lost)
 

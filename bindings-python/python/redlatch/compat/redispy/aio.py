@@ -141,7 +141,7 @@ class Lock(BaseLock[aio.Client]):
         core, key = self._core(), _redlatch.Key()
         text = None if token is None else text_of(token)
         guard: _redlatch.Guard = await aio.ask(
-            self._client, lambda to: core.acquire(key, wait, lease, text, to)
+            self._client, lambda to: core.acquire(key, wait, lease, text, False, to)
         )
         return guard
 

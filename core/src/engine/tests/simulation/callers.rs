@@ -90,6 +90,7 @@ impl Caller {
                 max_hold,
                 replicas: u32::from(random.chance(200)),
                 linger: false,
+                tied: false,
             },
         })
     }
