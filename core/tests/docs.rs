@@ -16,6 +16,8 @@ use support::Server;
 const KEYS: &str = "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
                         +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking";
+/// What only newer servers know.
+const SINCE_7: &str = "+pexpiretime";
 /// What nodes of a cluster must allow as well.
 const CLUSTER: &str = "+cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
 
@@ -200,7 +202,8 @@ fn acl() -> String {
          {commands}\n```\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal. `+select` is for a database other \
-         than 0, `+info` for a warning when the server may evict locks, `+wait` for the option `replicas`.\n\n\
+         than 0, `+info` for a warning when the server may evict locks, `+wait` for the option `replicas`. On \
+         Redis 7 or later also `{SINCE_7}`: without it an acquisition costs the server one refused command.\n\n\
          Behind sentinels also `+role`.\n\n\
          In a cluster also `{CLUSTER}` (Redis 7 or later), before that `+cluster +asking +pubsub`.\n\n"
     )
@@ -214,8 +217,11 @@ fn errors_md_is_what_the_tables_say() {
 #[test]
 fn the_user_of_errors_md_can_do_everything() {
     let server = Server::start();
-    let rules = format!("{KEYS} {COMMANDS}");
     let mut admin = server.connect();
+    let known: Vec<redis::Value> =
+        redis::cmd("COMMAND").arg(&["INFO", "pexpiretime"]).query(&mut admin).unwrap();
+    let newer = if known == [redis::Value::Nil] { "" } else { SINCE_7 };
+    let rules = format!("{KEYS} {COMMANDS} {newer}");
     let user = ["SETUSER", "app", "on", ">password"].into_iter().chain(rules.split_whitespace());
     let _: () = redis::cmd("ACL").arg(user.collect::<Vec<_>>()).query(&mut admin).unwrap();
 

@@ -397,7 +397,9 @@ impl Live {
             value => {
                 let outcome = match wire::decode(&waiting.sending.op, value) {
                     Ok((server_ms, reply)) => {
-                        self.clock = ServerClock::new(server_ms, self.heard);
+                        if let Some(server_ms) = server_ms {
+                            self.clock = ServerClock::new(server_ms, self.heard);
+                        }
                         Outcome::Answered(reply)
                     }
                     Err(error) => Outcome::Refused { error, passing: false },

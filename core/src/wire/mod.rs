@@ -3,6 +3,7 @@
 //!
 //! [`Op`] and [`Reply`] are plain data, so that the engine can speak of them without doing I/O.
 
+mod codes;
 mod decode;
 mod kind;
 #[cfg(test)]

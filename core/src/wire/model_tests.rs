@@ -114,6 +114,7 @@ impl Both {
         let call = Call::new(&op, UUIDS[usize::try_from(uuid).unwrap()], not_after, Publish::Classic);
         let answer: Value = call.eval().query(&mut self.scripts).unwrap();
         let (server_ms, real) = decode(&op, answer).unwrap();
+        let server_ms = server_ms.unwrap_or_else(|| self.clock());
         let ends_meanwhile = |lock: &Lock| self.model.ttl(lock).as_millis() <= u128::from(server_ms - before);
         let surprised = self.model.locks.values().any(ends_meanwhile);
         self.model.set_clock(server_ms);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use redis::Cmd;
 
+use super::codes::CODES;
 use super::names::{channel, learnt_key, token_key};
 use super::slots::slot;
 use super::{Fencing, Form, Layout, Lesson, Name, Op, Publish, Renewal};
@@ -13,37 +14,78 @@ use crate::error::{Error, ErrorKind, Result};
 /// A Lua script with the hash by which the server knows it.
 pub(super) struct Script {
     pub(super) name: &'static str,
-    text: &'static str,
+    text: LazyLock<String>,
     sha1: LazyLock<String>,
 }
 
-/// A script is put together from the parts that it needs, the last of which names it.
 macro_rules! scripts {
-    ($( $constant:ident = $( $part:literal )+ => $name:literal; )+) => { $(
+    ($( $constant:ident = $name:literal $layout:ident; )+) => { $(
         static $constant: Script = Script {
             name: $name,
-            text: concat!(
-                $( include_str!(concat!("lua/", $part, ".lua")), )+
-                include_str!(concat!("lua/", $name, ".lua"))
-            ),
-            sha1: LazyLock::new(|| redis::Script::new($constant.text).get_hash().to_owned()),
+            text: LazyLock::new(|| assembled(include_str!(concat!("lua/", $name, ".lua")), Layout::$layout)),
+            sha1: LazyLock::new(|| redis::Script::new(&$constant.text).get_hash().to_owned()),
         };
     )+ };
 }
 
 scripts! {
-    ACQUIRE = "common" "prolong" "reentrant" => "acquire";
-    RELEASE = "common" "prolong" "reentrant" => "release";
-    RENEW = "common" "prolong" "reentrant" => "renew";
-    FORCE = "common" "prolong" "reentrant" => "force";
-    INSPECT = "common" "prolong" "reentrant" => "inspect";
-    ACQUIRE_PLAIN = "common" "prolong" "simple" => "acquire";
-    RELEASE_PLAIN = "common" "prolong" "simple" => "release";
-    RENEW_PLAIN = "common" "prolong" "simple" => "renew";
-    FORCE_PLAIN = "common" "prolong" "simple" => "force";
-    INSPECT_PLAIN = "common" "prolong" "simple" => "inspect";
-    ACQUIRE_LEARNING = "common" "prolong" "simple" "adaptive" => "acquire";
-    RELEASE_LEARNING = "common" "prolong" "simple" "adaptive" => "release";
+    ACQUIRE = "acquire" Hash;
+    RELEASE = "release" Hash;
+    LOWER = "lower" Hash;
+    RENEW = "renew" Hash;
+    FORCE = "force" Hash;
+    INSPECT = "inspect" Hash;
+    ACQUIRE_PLAIN = "acquire" Plain;
+    RELEASE_PLAIN = "release" Plain;
+    LOWER_PLAIN = "lower" Plain;
+    RENEW_PLAIN = "renew" Plain;
+    FORCE_PLAIN = "force" Plain;
+    INSPECT_PLAIN = "inspect" Plain;
+    ACQUIRE_LEARNING = "acquire" Learning;
+    RELEASE_LEARNING = "release" Learning;
+}
+
+/// What several scripts have in common.
+const SHARED: [(&str, &str); 3] = [
+    ("clock", include_str!("lua/clock.lua")),
+    ("recall", include_str!("lua/recall.lua")),
+    ("holder", include_str!("lua/holder.lua")),
+];
+
+/// The text of a script for one layout of the data. The server runs all of it from the top for every
+/// call, so it has nothing that this layout does not need, and no function that is called once.
+///
+/// `--# hash plain` begins lines for these layouts, `--# all` lines for every one; `--@ clock` stands for
+/// the lines of that file. The codes that occur are defined in front.
+fn assembled(text: &str, layout: Layout) -> String {
+    let body = lines_for(text, layout);
+    let used = |(name, _): &&(&str, i64)| {
+        body.split(|char: char| !char.is_ascii_alphanumeric()).any(|word| word == *name)
+    };
+    let codes: String =
+        CODES.iter().filter(used).map(|(name, code)| format!("local {name} = {code}\n")).collect();
+    codes + &body
+}
+
+fn lines_for(text: &str, layout: Layout) -> String {
+    let layout_name = match layout {
+        Layout::Hash => "hash",
+        Layout::Plain => "plain",
+        Layout::Learning => "learning",
+    };
+    let (mut all, mut wanted) = (String::new(), true);
+    for line in text.lines() {
+        if let Some(layouts) = line.strip_prefix("--# ") {
+            wanted = layouts.split(' ').any(|name| name == "all" || name == layout_name);
+        } else if let Some(part) = line.strip_prefix("--@ ").filter(|_| wanted) {
+            let shared = SHARED.iter().find(|(name, _)| *name == part).map_or("", |(_, text)| text);
+            all += &lines_for(shared, layout);
+        } else if wanted {
+            all += line;
+            all += "\n";
+        }
+    }
+    all
 }
 
 /// The script that does `op`.
@@ -51,14 +93,16 @@ pub(super) fn script(op: &Op) -> &'static Script {
     use Layout::{Hash, Learning, Plain};
     match (op, op.layout()) {
         (Op::Acquire { .. }, Hash) => &ACQUIRE,
-        (Op::Release { .. }, Hash) => &RELEASE,
+        (Op::Release { remaining: 0, .. }, Hash) => &RELEASE,
+        (Op::Release { .. }, Hash) => &LOWER,
         (Op::Renew { .. }, Hash) => &RENEW,
         (Op::Force { .. }, Hash) => &FORCE,
         (Op::Inspect { .. }, Hash) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
-        (Op::Release { .. }, Plain) => &RELEASE_PLAIN,
+        (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
-        (Op::Release { .. }, Learning) => &RELEASE_LEARNING,
+        (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
+        (Op::Release { .. }, Plain | Learning) => &LOWER_PLAIN,
         (Op::Renew { .. }, Plain | Learning) => &RENEW_PLAIN,
         (Op::Force { .. }, Plain | Learning) => &FORCE_PLAIN,
         (Op::Inspect { .. }, Plain | Learning) => &INSPECT_PLAIN,
@@ -85,35 +129,41 @@ impl Call {
     pub(crate) fn new(op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
         let args = match op {
             Op::Acquire { owner, form, count, lease, fencing, .. } => {
-                let mut args = vec![
-                    form.owner(uuid, *owner),
-                    count.to_string(),
-                    lease_ms(*lease),
-                    not_after.to_string(),
-                ];
-                args.extend(match fencing {
+                let lease = whole_ms(*lease);
+                let latest = not_after.saturating_add(lease);
+                let mut args = vec![form.owner(uuid, *owner), lease.to_string(), latest.to_string()];
+                let counter = match fencing {
                     Fencing::Off => None,
                     Fencing::Expiring => Some(COUNTER_EXPIRY.as_millis().to_string()),
                     Fencing::Persistent => Some("0".to_owned()),
-                });
+                };
+                // What is usual is left out: each argument costs the server as much as a small command.
+                if *count != 1 || counter.is_some() {
+                    args.push(count.to_string());
+                }
+                args.extend(counter);
                 args
             }
-            Op::Release { name, owner, form, remaining, ttl, lesson } => {
-                let [verb, channel] = publication(name, publish);
-                let (owner, remaining) = (form.owner(uuid, *owner), remaining.to_string());
-                let mut args = vec![owner, remaining, lease_ms(*ttl), not_after.to_string(), verb, channel];
+            Op::Release { name, owner, form, remaining: 0, lesson, .. } => {
+                let mut args = vec![form.owner(uuid, *owner), channel(name)];
+                let verbs = verbs(name, publish);
+                if verbs != CLASSIC || lesson.is_some() {
+                    args.push(verbs.to_owned());
+                }
                 if let Some(Lesson { asked, took }) = lesson {
                     args.extend([took, asked].map(|time| time.as_secs().to_string()));
                 }
                 args
+            }
+            Op::Release { owner, form, remaining, ttl, .. } => {
+                vec![form.owner(uuid, *owner), remaining.to_string(), lease_ms(*ttl), not_after.to_string()]
             }
             Op::Renew { holds } => {
                 let pair = |hold: &Renewal| [hold.form.owner(uuid, hold.owner), lease_ms(hold.ttl)];
                 holds.iter().flat_map(pair).collect()
             }
             Op::Force { name, .. } => {
-                let [verb, channel] = publication(name, publish);
-                vec![not_after.to_string(), verb, channel]
+                vec![not_after.to_string(), channel(name), verbs(name, publish).to_owned()]
             }
             Op::Inspect { .. } => Vec::new(),
         };
@@ -126,7 +176,7 @@ impl Call {
 
     /// The same call with the full text, which also makes the server know the script.
     pub(crate) fn eval(&self) -> Cmd {
-        self.with("EVAL", self.script.text)
+        self.with("EVAL", &self.script.text)
     }
 
     fn with(&self, command: &str, script: &str) -> Cmd {
@@ -178,16 +228,17 @@ fn learnt(name: &Name, form: &Form) -> Option<Name> {
     (form.kind.layout() == Layout::Learning).then(|| learnt_key(name).into())
 }
 
-/// Verbs and channel. The channel is an argument and no key: then it may lie in another slot, and
-/// an ACL need not allow it as a key. From there, only classic messages reach everybody.
-fn publication(name: &Name, publish: Publish) -> [String; 2] {
-    let channel = channel(name);
-    let verbs = match publish {
+/// How a release is published outside of clusters.
+const CLASSIC: &str = "PUBLISH";
+
+/// By which commands a release is published. The channel is an argument and no key: then it may lie in
+/// another slot, and an ACL need not allow it as a key. From there, only classic messages reach everybody.
+fn verbs(name: &Name, publish: Publish) -> &'static str {
+    match publish {
         Publish::Sharded if is_shardable(name) => "SPUBLISH",
         Publish::Both if is_shardable(name) => "SPUBLISH PUBLISH",
-        _ => "PUBLISH",
-    };
-    [verbs.to_owned(), channel]
+        _ => CLASSIC,
+    }
 }
 
 /// Whether the channel lies with the lock.
@@ -197,8 +248,12 @@ pub(crate) fn is_shardable(name: &str) -> bool {
 
 /// Whole milliseconds, rounded up: the server never holds a lock for less than the time from which
 /// the engine computes its deadline. At least 1, because an expiry of 0 would delete the key.
+pub(super) fn whole_ms(lease: Duration) -> u64 {
+    u64::try_from(lease.as_micros().div_ceil(1000).max(1)).unwrap_or(u64::MAX)
+}
+
 fn lease_ms(lease: Duration) -> String {
-    lease.as_micros().div_ceil(1000).max(1).to_string()
+    whole_ms(lease).to_string()
 }
 
 #[cfg(test)]
@@ -229,10 +284,10 @@ mod tests {
     fn an_acquire_names_the_counter_only_with_fencing() {
         let call = Call::new(&acquire(Fencing::Off), UUID, 99, Publish::Classic);
         assert_eq!(keys(&call), ["orders"]);
-        assert_eq!(call.args, [&*format!("{UUID}:7"), "1", "30001", "99"]);
+        assert_eq!(call.args, [&*format!("{UUID}:7"), "30001", "30100"]);
         let call = Call::new(&acquire(Fencing::Expiring), UUID, 99, Publish::Classic);
         assert_eq!(keys(&call), ["orders", "redisson_lock_token:{orders}"]);
-        assert_eq!(call.args[4], "90000000");
+        assert_eq!(call.args[3..], ["1", "90000000"]);
         assert_eq!(Call::new(&acquire(Fencing::Persistent), UUID, 99, Publish::Classic).args[4], "0");
     }
 
@@ -264,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_release_publishes_where_it_is_heard() {
-        let verbs = |name: &str, publish| publication(&name.into(), publish)[0].clone();
+        let verbs = |name: &str, publish| verbs(&name.into(), publish);
         assert_eq!(verbs("orders", Publish::Sharded), "SPUBLISH");
         assert_eq!(verbs("orders", Publish::Both), "SPUBLISH PUBLISH");
         assert_eq!(verbs("orders", Publish::Classic), "PUBLISH");
@@ -272,18 +327,44 @@ mod tests {
         assert_eq!(verbs("a}b", Publish::Both), "PUBLISH");
     }
 
-    #[test]
-    fn a_release_has_verb_and_channel_and_never_a_time_of_zero() {
-        let release = Op::Release {
+    fn release(remaining: u32) -> Op {
+        Op::Release {
             name: "{eu}:o".into(),
             owner: 7,
             form: Form::default(),
-            remaining: 0,
+            remaining,
             ttl: Duration::ZERO,
             lesson: None,
-        };
-        let call = Call::new(&release, UUID, 5, Publish::Classic);
-        assert_eq!(call.args[1..], ["0", "1", "5", "PUBLISH", "redisson_lock__channel:{eu}:o"]);
+        }
+    }
+
+    #[test]
+    fn a_release_has_the_channel_and_verbs_only_where_they_are_unusual() {
+        let args = |publish| Call::new(&release(0), UUID, 5, publish).args[1..].to_vec();
+        assert_eq!(args(Publish::Classic), ["redisson_lock__channel:{eu}:o"]);
+        assert_eq!(args(Publish::Sharded), ["redisson_lock__channel:{eu}:o", "SPUBLISH"]);
+    }
+
+    #[test]
+    fn a_lower_count_comes_with_a_time_that_is_never_zero() {
+        let call = Call::new(&release(2), UUID, 5, Publish::Classic);
+        assert_eq!((call.script.name, &call.args[1..]), ("lower", &["2", "1", "5"].map(str::to_owned)[..]));
+    }
+
+    /// A call costs the server every line, every table and every function that its script makes.
+    #[test]
+    fn a_script_has_what_its_layout_needs_and_nothing_else() {
+        for (script, layout) in
+            [(&ACQUIRE, "HMGET"), (&ACQUIRE_PLAIN, "'NX'"), (&ACQUIRE_LEARNING, "learnt + 10")]
+        {
+            assert!(script.text.contains(layout), "{}", *script.text);
+            assert!(script.text.contains("local ACQUIRED = 1\n") && !script.text.contains("RELEASED"));
+            assert!(!script.text.contains("--#") && !script.text.contains("--@"), "{}", *script.text);
+        }
+        assert!(!ACQUIRE.text.contains("'GET', lock") && !ACQUIRE_PLAIN.text.contains("HSET"));
+        for script in [&ACQUIRE, &ACQUIRE_PLAIN, &RELEASE, &RELEASE_PLAIN, &LOWER, &RENEW, &RENEW_PLAIN] {
+            assert!(!script.text.contains("function"), "{}", *script.text);
+        }
     }
 
     #[test]

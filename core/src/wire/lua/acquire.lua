@@ -1,23 +1,73 @@
--- Takes the lock (count 1; 0 if the owner cannot have it yet, so that whoever has it is another), or
--- sets the count of the owner that has it; the remaining time becomes max(remaining, lease).
--- KEYS   lock, and the fencing counter when a token is wanted
--- ARGV   owner, count, lease ms, not-after ms, ms that the fencing counter lives (0: for ever; none
---        without fencing)
--- reply  STALE | ACQUIRED ttl token | BUSY ttl | GONE why | FOREIGN what
+-- Takes the lock, or sets the count of the owner that has it; the remaining time becomes
+-- max(remaining, lease).
+-- KEYS   lock, the fencing counter when a token is wanted, what an adaptive lock learnt
+-- ARGV   owner, lease ms, not-after ms + lease ms,
+--        count (1 if it is missing; 0 if the owner cannot have the lock yet, so that whoever has it is
+--        another), ms that the fencing counter lives (0: for ever; missing without fencing)
+-- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
+--        now STALE | now ACQUIRED ttl token | now BUSY ttl | now GONE why | now FOREIGN what
 --        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
-local lock, owner, count = KEYS[1], ARGV[1], tonumber(ARGV[2])
-if is_late(ARGV[4]) then return {now, STALE} end
+local lock, owner, lease, latest, count, fencing = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '1', ARGV[5]
+--# hash
+local ttl = redis.call('PTTL', lock)
+--# hash plain
 
-local held, hindrance, what = look(lock, owner)
-if is_refusal(hindrance) then return hindrance end
-if hindrance == FOREIGN then return {now, FOREIGN, what} end
-if not held and count > 1 then return {now, GONE, hindrance and STOLEN or DELETED} end
-if hindrance or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
+-- The short way: it is free, and that is all there is to it. The server's clock comes with the end of the
+-- lock, where the server can tell that (Redis 7): one command, the read that client tracking needs after
+-- the last write. What turns out to come too late is undone.
+local taken = count == '1' and not fencing
+--# hash
+if taken then taken = ttl == -2 and redis.call('HSET', lock, owner, count) end
+if taken then taken = redis.pcall('PEXPIRE', lock, lease) end
+--# plain
+if taken then taken = redis.call('SET', lock, owner, 'NX', 'PX', lease) end
+--# hash plain
+if taken then
+  local ends = redis.REDIS_VERSION_NUM and redis.pcall('PEXPIRETIME', lock)
+  if type(ends) ~= 'number' then
+    local time = redis.call('TIME')
+    ends = time[1] * 1000 + math.floor(time[2] / 1000) + lease
+    redis.pcall('PTTL', lock)
+  end
+  local refusal = type(taken) == 'table' and taken.err
+  if not refusal and latest - ends >= 0 then return ends end
+  redis.pcall('DEL', lock) -- and never leave a lock that does not expire
+  return refusal and taken or {ends - lease, STALE}
+end
+--# all
+
+--@ clock
+if now + lease > tonumber(latest) then return {now, STALE} end
+lease, count = tonumber(lease), tonumber(count)
+
+local held, other = false, false
+--# hash
+if ttl ~= -2 then
+  local fields = redis.pcall('HMGET', lock, owner, 'mode')
+  if fields.err then
+    if not string.find(fields.err, 'WRONGTYPE', 1, true) then return fields end
+    return {now, FOREIGN, redis.call('TYPE', lock).ok}
+  end
+  if fields[2] then return {now, FOREIGN, 'rwlock'} end
+  held, other = fields[1], not fields[1]
+  if other and redis.call('HLEN', lock) > 1 then return {now, FOREIGN, 'hash'} end
+end
+--# plain learning
+local value = redis.pcall('GET', lock)
+if type(value) == 'table' then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+  return {now, FOREIGN, redis.call('TYPE', lock).ok}
+end
+held, other = value == owner, value and value ~= owner
+local ttl = value and redis.call('PTTL', lock)
+--# all
+if not held and count > 1 then return {now, GONE, other and STOLEN or DELETED} end
+if other or (held and count == 0) then return {now, BUSY, ttl} end
 
 -- The token is drawn before the lock is taken, so that a refusal leaves only a gap. A copy of the
 -- first grant reads the token that it drew.
 local token = ''
-if ARGV[5] and count < 2 then
+if fencing and count < 2 then
   local drawn = redis.call('GET', KEYS[2])
   token = held and drawn
   if not token then
@@ -26,14 +76,35 @@ if ARGV[5] and count < 2 then
       return {now, FOREIGN, 'counter'}
     end
     token = string.format('%.0f', math.max(previous + 1, time[1] * 1000000 + time[2]))
-    if ARGV[5] == '0' then
+    if fencing == '0' then
       redis.call('SET', KEYS[2], token)
     else
-      redis.call('SET', KEYS[2], token, 'PX', ARGV[5])
+      redis.call('SET', KEYS[2], token, 'PX', fencing)
     end
   end
 end
 
-local ttl = claim(lock, owner, count, held, tonumber(ARGV[3]))
-if is_refusal(ttl) then return ttl end
-return {now, ACQUIRED, ttl, token}
+--# learning
+--@ recall
+-- The lease is what was learnt and 10 s, in whole seconds.
+if learnt then lease = math.floor(learnt + 10) * 1000 end
+--# hash
+redis.call('HSET', lock, owner, count)
+--# plain learning
+if not held then
+  redis.call('SET', lock, owner, 'PX', lease)
+  ttl = lease
+end
+--# all
+if ttl < lease then
+  local set = redis.pcall('PEXPIRE', lock, lease)
+  if type(set) == 'table' then
+    -- Never leave a lock that does not expire.
+--# hash
+    if held then redis.pcall('HSET', lock, owner, held) else redis.pcall('DEL', lock) end
+--# all
+    return set
+  end
+end
+-- A write of ours ends the tracking of the key for us, a read begins it again.
+return {now, ACQUIRED, redis.call('PTTL', lock), token}

@@ -1,9 +1,9 @@
 -- Reads who holds the lock.
 -- KEYS   lock
--- reply  HOLDER (nobody) | HOLDER owner count ttl | FOREIGN what     (ttl -1: no expiry)
+-- reply  now HOLDER (nobody) | now HOLDER owner count ttl | now FOREIGN what     (ttl -1: no expiry)
 local lock = KEYS[1]
-local owner, count = holder(lock)
-if not owner then
-  return count and {now, FOREIGN, count} or {now, HOLDER}
-end
+--@ clock
+
+--@ holder
+if not owner then return what and {now, FOREIGN, what} or {now, HOLDER} end
 return {now, HOLDER, owner, count, redis.call('PTTL', lock)}

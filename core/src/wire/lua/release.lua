@@ -1,25 +1,46 @@
--- Sets the owner's count to a lower one with the time of the remaining levels, or frees the lock
--- and wakes the waiters when nothing remains.
--- KEYS   lock
--- ARGV   owner, remaining count, ms for the remaining levels, not-after ms, publish verbs, channel
--- reply  STALE | RELEASED | KEPT | GONE why
-local lock, owner, remaining = KEYS[1], ARGV[1], tonumber(ARGV[2])
-if remaining > 0 and is_late(ARGV[4]) then return {now, STALE} end
-
-local held, wrong = find(lock, owner)
-if is_refusal(wrong) then return wrong end
-if not held or (wrong and remaining > 0) then return {now, GONE, wrong} end
-
-if remaining == 0 then
-  -- A full server denies nothing of this.
-  free(lock, owner)
-  publish(ARGV[5], ARGV[6])
-  return {now, RELEASED}
+-- Frees the lock and wakes the waiters. A full server denies nothing of this.
+-- KEYS   lock, what an adaptive lock learnt
+-- ARGV   owner, channel, publish verbs (PUBLISH if they are missing),
+--        seconds that an adaptive lock was held, seconds that were asked for
+-- reply  RELEASED | 0 GONE why
+local lock, owner = KEYS[1], ARGV[1]
+--# hash
+-- Removing the last field deletes the key.
+local freed = redis.pcall('HDEL', lock, owner)
+if freed ~= 1 then
+  if freed == 0 then return {0, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end
+  return string.find(freed.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or freed
 end
+--# plain learning
+local value = redis.pcall('GET', lock)
+if value ~= owner then
+  if type(value) ~= 'table' then return {0, GONE, value and STOLEN or DELETED} end
+  return string.find(value.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or value
+end
+--# learning
 
--- A full server denies HSET. A count that stays too high does no harm: the next command sets it.
-local set = recount(lock, owner, remaining)
-if is_refusal(set) and not is_refusal(set, 'OOM') then return set end
-redis.call('PEXPIRE', lock, ARGV[3])
-redis.call('PTTL', lock) -- for the tracking, as in prolong
-return {now, KEPT}
+-- Learns from work that took so many seconds when so many were asked for. What is well within the
+-- asked lease need not be remembered.
+local function learn(took, asked)
+  if took <= 0 then return end
+--@ recall
+  local average = learnt and (learnt * 8 + took * 2) / 10 or took
+  if average > asked - 5 or learnt and average == asked - 5 then
+    redis.call('SET', KEYS[#KEYS], string.format('%.14g', average), 'EX', DAY)
+  elseif learnt then
+    redis.call('DEL', KEYS[#KEYS])
+  end
+end
+-- Of a clean-up nothing is learnt. A server that refuses this (full) must not keep the lock.
+if ARGV[4] then pcall(learn, tonumber(ARGV[4]), tonumber(ARGV[5])) end
+--# plain learning
+redis.call('DEL', lock)
+--# all
+
+-- A refusal undoes nothing: waiters look by themselves.
+if not ARGV[3] then
+  redis.pcall('PUBLISH', ARGV[2], '0')
+else
+  for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '0') end
+end
+return RELEASED
