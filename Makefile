@@ -5,6 +5,7 @@ REPEAT ?= 1
 PHASES ?=
 SERVER ?=
 TOPOLOGY ?= single
+SCALE ?= usual
 server = $(if $(SERVER),--server $(SERVER))
 
 .PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
@@ -46,8 +47,9 @@ sim: setup ## new seeds of the simulation for MINUTES=1 on THREADS=1, or SEEDS=n
 planted: setup ## plants known bugs in a copy, one after the other, and tells which tests find each, and how fast
 	@. scripts/env.sh && python faults/planted.py
 
-faults: build ## the fault matrix: what goes wrong x what the program is doing x language, on real servers
-	@. scripts/env.sh && python faults/matrix.py 2>$${CARGO_TARGET_DIR}/faults.log
+faults: build ## the fault matrix: what goes wrong x what the program is doing x language, on real servers; SCALE=full a million names and the like
+	@$(if $(filter full,$(SCALE)),scripts/build --release &&) . scripts/env.sh && \
+		python faults/matrix.py $(if $(filter full,$(SCALE)),--scale full --release) 2>$${CARGO_TARGET_DIR}/faults.log
 
 fuzz: build ## INPUTS=100000 mutations for each of what comes from outside; the C API with hostile calls
 	@scripts/fuzz

@@ -1,10 +1,11 @@
 """The fault matrix: what goes wrong x what the program is doing x language, on real servers.
 
-matrix.py [--only WORD ...] [--drivers NAME ...] [--jobs N] [--report FILE]
+matrix.py [--only WORD ...] [--drivers NAME ...] [--jobs N] [--scale full] [--release] [--report FILE]
 
 Ends with `faults: rows=N cells=N failed=N`. A row is one thing that goes wrong; a cell is a row, an operation and a
 language, and passes when the operation ends as it has to, counts are exact on both sides, nothing is left behind,
-and the same client works on.
+and the same client works on. `--scale full` is 10,000 waiters, 100,000 holds and a million names, for which there is
+`--release`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import program_rows
+import programs
 from clock_rows import CLOCK_ROWS
 from operations import EVERY_BYTE, OPERATIONS, play
 from process_rows import PROCESS_ROWS
+from program_rows import PROGRAM_ROWS
 from server_rows import SERVER_ROWS
 from world import LANGUAGES, LIMIT_MS, Cell, Failed, Kind, World, sides
 
@@ -76,6 +80,9 @@ def tasks(world: World) -> list[Task]:
         found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
         for row, operation, perform in [*EVERY_BYTE, *SERVER_ROWS, *CLOCK_ROWS, *PROCESS_ROWS]:
             found.append(Task(row, operation, kind, perform))
+        for more in PROGRAM_ROWS:
+            if kind.name in more.languages:
+                found.append(Task(more.name, more.operation, kind, more.play))
     return found
 
 
@@ -123,8 +130,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="words that a cell's title must contain")
     parser.add_argument("--drivers", nargs="*", default=[], help="names of languages; all by default")
     parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--scale", choices=["usual", "full"], default="usual")
+    parser.add_argument(
+        "--release", action="store_true", help="programs of Rust and C as `build --release` made them"
+    )
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
+    program_rows.full_size = args.scale == "full"
+    programs.profile = "release" if args.release else "debug"
     world = World(sides(args.drivers or LANGUAGES))
     try:
         chosen = [task for task in tasks(world) if all(word in task.title for word in args.only)]
@@ -135,6 +148,7 @@ def main() -> int:
     lines = table(chosen, world.kinds)
     summary = f"faults: rows={len({task.row for task in chosen})} cells={len(chosen)} failed={failed}"
     print("\n".join(lines))
+    print("\n".join(world.notes))
     if args.report and not failed:
         args.report.write_text("\n".join([*lines, "", summary]) + "\n")
     print(summary)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from server_rows import Play, on
 from world import SOON, Cell
@@ -64,34 +63,6 @@ def killed_while_waiting(cell: Cell) -> None:
     cell.gone()
 
 
-# How often the names change in `names_used_once`.
-NAMES = 300
-
-
-def names_used_once(cell: Cell) -> None:
-    """Nothing of a name stays when it is not used any more: no key, channel, thread or descriptor."""
-    cell.ok("acquire")
-    cell.ok("release")
-    before = resources(cell)
-    lock = cell.lock
-    for number in range(NAMES):
-        cell.lock = f"{lock}:{number}"
-        cell.ok("acquire")
-        cell.ok("release")
-    cell.lock = lock
-    cell.works()
-    cell.eventually(lambda: resources(cell) < before + NAMES // 10, f"{resources(cell)} after {before}")
-    cell.check(not cell.redis("KEYS", f"{lock}:*"), "keys are left")
-    channels = [name for name in cell.redis("PUBSUB", "CHANNELS") if f"{lock}:" in name]
-    cell.check(not channels, f"{channels} are left")
-
-
-def resources(cell: Cell) -> int:
-    """Threads and descriptors of the process. Some come and go with the language; none with a name."""
-    process = Path(f"/proc/{cell.driver.process.pid}")
-    return len(list((process / "task").iterdir())) + len(list((process / "fd").iterdir()))
-
-
 def alone(perform: object) -> Play:
     return on(perform, own_driver=True, lease_ms=LEASE_MS)
 
@@ -99,7 +70,6 @@ def alone(perform: object) -> Play:
 PROCESS_ROWS: list[tuple[str, str, Play]] = [
     ("SIGSTOP past the lease", "hold", alone(stopped_past_its_lease)),
     ("SIGSTOP within the lease", "hold", alone(stopped_within_its_lease)),
-    ("names used once", "acquire, release", alone(names_used_once)),
     ("SIGKILL", "hold", alone(killed)),
     ("SIGKILL", "wait", alone(killed_while_waiting)),
 ]

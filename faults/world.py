@@ -69,6 +69,8 @@ class World:
     """What all cells share."""
 
     kinds: list[Kind] = field(default_factory=lambda: sides(LANGUAGES))
+    # What cells have measured, for the report.
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.binary = find_server()
@@ -197,6 +199,9 @@ class Cell:
     def check(self, holds: bool, text: str) -> None:
         if not holds:
             raise Failed(text)
+
+    def note(self, text: str) -> None:
+        self.world.notes.append(f"{self.kind.name}: {text}")
 
     def counts(self) -> list[str]:
         return self.redis("HVALS", self.lock)

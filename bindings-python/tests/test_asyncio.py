@@ -367,6 +367,29 @@ def test_a_closed_loop_that_is_kept_gives_up_when_the_next_one_starts(
     run_in_loop(factory(), client.close())
 
 
+@loops
+def test_a_waiter_of_a_closed_loop_that_is_kept_stayed_in_the_queue_of_its_lock(
+    factory: Factory, name: str, look: redis.Redis
+) -> None:
+    client = aio.Client()
+    loop = factory()
+
+    async def begin() -> None:
+        asyncio.get_running_loop().create_task(client.lock(name).acquire())
+        await soon(lambda: client.stats()["waiting"] == 1)
+
+    kept = [aio.Bridge.of(loop)]
+    with redlatch.Client() as holder, holder.lock(name):
+        loop.run_until_complete(begin())
+        task = asyncio.all_tasks(loop).pop()
+        loop.close()
+        run_in_loop(factory(), client.lock(name + "'").locked())
+        eventually(lambda: client.stats()["waiting"] == 0 and not look.pubsub_channels(f"*{name}*"))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        del task, kept
+    run_in_loop(factory(), client.close())
+
+
 # ---- cancelled by a loss ----
 
 

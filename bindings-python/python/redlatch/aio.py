@@ -42,6 +42,9 @@ Task = asyncio.Task[Any]
 To = tuple[_redlatch.Queue, int]
 
 
+NOBODY = (None, None)
+
+
 class Bridge:
     """Brings the answers of the engines into one event loop: a queue, and one reader that drains it.
 
@@ -55,7 +58,7 @@ class Bridge:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.queue = _redlatch.Queue()
         self.watchers = _dispatcher.Watchers()
-        self._futures: dict[int, asyncio.Future[Any]] = {}
+        self._asked: dict[int, tuple[asyncio.Future[Any], _redlatch.Pending]] = {}
         loop.add_reader(self.queue.fd, self._drain)
 
     @classmethod
@@ -74,18 +77,24 @@ class Bridge:
         for reference in cls._bridges.keyrefs():  # a list, since other threads have loops of their own
             loop = reference()
             if loop is not None and loop.is_closed() and (bridge := cls._bridges[loop]()) is not None:
-                bridge.queue.close()
+                bridge._give_up()
+
+    def _give_up(self) -> None:
+        self.queue.close()
+        # A closed loop that somebody keeps keeps its tasks: they would stay in the queues of their locks.
+        for _, pending in self._asked.values():
+            pending.cancel()
 
     async def ask(self, send: Callable[[To], _redlatch.Pending]) -> Any:
         """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
         tag = _dispatcher.next_tag()
         future = asyncio.get_running_loop().create_future()
         pending = send((self.queue, tag))
-        self._futures[tag] = future
+        self._asked[tag] = future, pending
         try:
             return await future
         except BaseException:  # also when the coroutine is closed
-            if self._futures.pop(tag, None) is not None:
+            if self._asked.pop(tag, None) is not None:
                 pending.cancel()
             elif not future.cancelled() and future.exception() is None:
                 _drop(future.result())
@@ -94,7 +103,7 @@ class Bridge:
     def _drain(self) -> None:
         answers = self.queue.drain()
         for tag, value in answers:
-            future = self._futures.pop(tag, None)
+            future, _ = self._asked.pop(tag, NOBODY)
             if future is None or future.done():
                 _drop(value)
             elif isinstance(value, Exception):

@@ -1,0 +1,106 @@
+"""Programs of the matrix that play an act in a process of their own; see programs/README.md."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from world import PATIENCE, ROOT, Failed
+
+HERE = Path(__file__).resolve().parent / "programs"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+building = threading.Lock()
+built: dict[str, list[str]] = {}
+# What is said for a program that says nothing more.
+OVER = "(it is over)"
+# Sizes that take long want what is measured to be what is shipped.
+profile = "debug"
+
+
+def command(language: str) -> list[str]:
+    with building:
+        if language not in built:
+            built[language] = {"rust": rust, "c": c}.get(language, lambda: SCRIPTS[language])()
+        return built[language]
+
+
+SCRIPTS = {
+    "python": [sys.executable, str(HERE / "threads.py")],
+    "asyncio": [sys.executable, str(HERE / "tasks.py")],
+    "node": ["node", "--expose-gc", "--no-warnings", str(HERE / "program.mjs")],
+}
+
+
+def rust() -> list[str]:
+    release = ["--release"] if profile == "release" else []
+    words = ["cargo", "build", "--quiet", "--package", "redlatch-programs", *release]
+    subprocess.run(words, cwd=ROOT, check=True)
+    return [str(TARGET / profile / "redlatch-programs")]
+
+
+def c() -> list[str]:
+    libraries, program = TARGET / profile, TARGET / profile / "program_c"
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]
+    words = ["cc", *strict, f"-I{ROOT / 'c-api' / 'include'}", str(HERE / "program.c"), f"-L{libraries}"]
+    subprocess.run(
+        [*words, f"-Wl,-rpath,{libraries}", "-lredlatch", "-lpthread", "-o", str(program)], check=True
+    )
+    return [str(program)]
+
+
+class Program:
+    """An act that is being played."""
+
+    def __init__(self, language: str, act: str, url: str, lock: str, lease_ms: int, size: int) -> None:
+        words = [*command(language), act, url, lock, str(lease_ms), str(size)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(["nice", "-n", "5", *words], stderr=subprocess.STDOUT, **pipes)
+        self.lines: list[str] = []
+        self.seen = 0
+        self.changed = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip())
+                self.changed.notify_all()
+        with self.changed:
+            self.lines.append(OVER)
+            self.changed.notify_all()
+
+    def said(self, word: str, within: float = PATIENCE) -> str:
+        """The next line that begins with this word."""
+        end = time.monotonic() + within
+        with self.changed:
+            while True:
+                while self.seen < len(self.lines):
+                    line = self.lines[self.seen]
+                    self.seen += 1
+                    if line.startswith(word):
+                        return line
+                    if line.startswith("failed") or line == OVER:
+                        raise Failed(f"instead of {word}: {' / '.join(self.lines[-5:])}")
+                if not self.changed.wait(end - time.monotonic()) and time.monotonic() > end:
+                    raise Failed(f"{word} is not said within {within} s: {' / '.join(self.lines[-5:])}")
+
+    def go_on(self) -> None:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def ended(self, code: int = 0, within: float = PATIENCE) -> None:
+        try:
+            self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"it does not end: {' / '.join(self.lines[-5:])}") from None
+        if self.process.returncode != code:
+            told = " / ".join(self.lines[-5:])
+            raise Failed(f"it ended with {self.process.returncode}, and not {code}: {told}")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()

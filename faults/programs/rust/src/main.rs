@@ -1,0 +1,40 @@
+//! One act of the fault matrix, in Rust; see `faults/programs/README.md` for the acts.
+
+mod act;
+mod cancelling;
+mod ending;
+mod scale;
+
+use std::process::ExitCode;
+
+use act::{Act, Outcome};
+
+fn play(act: &Act) -> Outcome {
+    match act.name.as_str() {
+        "fork" => ending::fork(act),
+        "exit-return" | "exit-exit" | "exit-panic" => ending::exit(act),
+        "owner-ends" => ending::owner_ends(act),
+        "runtime-ends" => ending::runtime_ends(act),
+        "dropped-anywhere" => ending::dropped_anywhere(act),
+        "blocked" => ending::blocked(act),
+        "cancel-steps" => cancelling::steps(act),
+        "cancel-instants" => cancelling::instants(act),
+        "cancel-granted" => cancelling::granted(act),
+        "race" => cancelling::race(act),
+        "waiters" => scale::waiters(act),
+        "holds" => scale::holds(act),
+        "names" => scale::names(act),
+        name => Err(format!("no act {name}").into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let played = Act::from_arguments().and_then(|act| play(&act));
+    match played {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            act::say(&format!("failed {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
