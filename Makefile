@@ -54,8 +54,8 @@ faults: build ## the fault matrix: what goes wrong x what the program is doing x
 fuzz: build ## INPUTS=100000 mutations for each of what comes from outside; the C API with hostile calls
 	@scripts/fuzz
 
-soak: build ## all languages at once with random faults for MINUTES=2; the recorded history is checked
-	@. scripts/env.sh && python faults/soak.py --minutes $(or $(MINUTES),2) 2>$${CARGO_TARGET_DIR}/soak.log
+soak: setup ## all languages at once with random faults for MINUTES=2, built with optimisations; the recorded history is checked
+	@. scripts/env.sh && scripts/build --release python node && python faults/soak.py --minutes $(or $(MINUTES),2) 2>$${CARGO_TARGET_DIR}/soak.log
 
 lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
 	@scripts/lint

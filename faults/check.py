@@ -1,81 +1,134 @@
-"""Checks a recorded history of one lock against what a lock may do.
+"""Checks a recorded history of locks against what a lock may do.
+
+    check.py LEASE FILE...      the lease as the files count the time: nanoseconds
 
 Times come from one clock, of the machine that recorded. What a caller knows is less than what happened, so two
 intervals belong to a hold:
 
-- it was certainly held from the answer of its acquire to the call of its release, if that release succeeded;
+- it was certainly held from the answer of its acquire to the call of its release, if that release succeeded, else to
+  the last moment at which its client called it held; in both cases at most until somebody deleted the key;
 - it was possibly held, or waited for, from the call of its acquire to the answer of its release, and for as long as
-  its lease after that if an answer was an error.
+  its lease after that if an answer was an error, or its process died.
 
 The rules: certain intervals of one name never overlap; a try is refused only while somebody possibly holds; fencing
-tokens grow from each hold to all that began after it was granted; the counts that a caller is told are those it made.
+tokens grow from each hold to all that began after it was granted; the counts that a caller is told are those it made;
+a hold that is lost before it is released is told so once, others never; what was told lost is not called held any more; a hold whose key
+was deleted is not called held for longer than a lease.
+
+The lines of a file are those that `workers/README.md` describes. Names have nothing to do with each other, so they
+are read one after the other.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+DIED = "died"
+# What is given up by these is not possessed any longer than its clean-up takes.
+ENDED = ("timeout", "cancelled", "foreign_kind")
 
-@dataclass
+
+@dataclass(slots=True)
 class Hold:
-    """An acquire, the hold that it brought if it succeeded, and the end of that. Times in seconds."""
+    """An acquire, the hold that it brought if it succeeded, and the end of that. Times in any unit."""
 
     name: str
     who: str
     called: float
     answered: float
-    status: str  # of the acquire
+    status: str  # of the acquire; or that its process died
     tried: bool = False  # it did not wait
     token: int | None = None
     counted: int = 0  # levels made and told
     told: int = 0
+    sure: float = 0  # when the client last called it held, and whether it did before the release
+    kept: bool = True
     freed: float | None = None  # when the last release was called, and answered, and how
     done: float | None = None
     release: str = ""
+    lost: list[float] = field(default_factory=list)  # when it was told so
+    watched: bool = True  # what it was told of a loss is known
 
     @property
     def granted(self) -> bool:
         return self.status == "ok"
 
-    def certain(self) -> tuple[float, float] | None:
-        if self.granted and self.release == "ok" and self.freed is not None:
-            return self.answered, self.freed
-        return None
-
     def possible(self, lease: float) -> tuple[float, float]:
         if self.granted and self.release == "ok" and self.done is not None:
             return self.called, self.done
-        if self.granted or self.status not in ("timeout", "cancelled", "foreign_kind"):
-            return self.called, max(self.answered, self.done or 0.0) + 2 * lease
-        # What its clean-up releases: one more copy, and the way there.
-        return self.called, self.answered + lease
+        if self.status in ENDED:
+            # What its clean-up releases: one more copy, and the way there.
+            return self.called, self.answered + lease
+        return self.called, max(self.answered, self.done or 0.0) + 2 * lease
+
+
+@dataclass(slots=True)
+class Deletion:
+    """Somebody deletes a key: the call and its answer."""
+
+    called: float
+    answered: float
+
+
+@dataclass
+class Past:
+    """All that happened to one name."""
+
+    holds: list[Hold]
+    deletions: list[Deletion] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.holds.sort(key=lambda hold: hold.called)
+        self.deletions.sort(key=lambda deletion: deletion.answered)
+        self.answers = [deletion.answered for deletion in self.deletions]
+
+    def deletion(self, hold: Hold) -> Deletion | None:
+        """The first that may have been this hold's."""
+        at = bisect_left(self.answers, hold.called)
+        return self.deletions[at] if at < len(self.deletions) else None
+
+    def certain(self, hold: Hold) -> tuple[float, float] | None:
+        if not hold.granted:
+            return None
+        end = hold.freed if hold.release == "ok" and hold.freed is not None else hold.sure
+        if deletion := self.deletion(hold):
+            end = min(end, deletion.called)
+        return (hold.answered, end) if end > hold.answered else None
 
 
 def check(history: Iterable[Hold], lease: float) -> list[str]:
-    """What is wrong with a history; `lease`: how long anything lives in Redis that nobody renews, in seconds."""
+    """What is wrong with holds of any names; `lease`: how long anything lives in Redis that nobody renews."""
     by_name: dict[str, list[Hold]] = defaultdict(list)
     for hold in history:
         by_name[hold.name].append(hold)
-    wrong: list[str] = []
-    for holds in by_name.values():
-        holds.sort(key=lambda hold: hold.called)
-        wrong += overlaps(holds) + refusals(holds, lease) + tokens(holds) + counts(holds)
-    return wrong
+    return [line for holds in by_name.values() for line in check_past(Past(holds), lease)]
 
 
-def overlaps(holds: list[Hold]) -> list[str]:
+def check_past(past: Past, lease: float) -> list[str]:
+    found = (
+        overlaps(past),
+        refusals(past.holds, lease),
+        tokens(past.holds),
+        counts(past),
+        losses(past, lease),
+    )
+    return [line for lines in found for line in lines]
+
+
+def overlaps(past: Past) -> list[str]:
     wrong = []
-    spans = sorted((span, index) for index, hold in enumerate(holds) if (span := hold.certain()))
+    holds = past.holds
+    spans = sorted((span, index) for index, hold in enumerate(holds) if (span := past.certain(hold)))
     last, until = None, float("-inf")
     for (begin, end), index in spans:
         hold = holds[index]
         if last is not None and begin < until:
-            wrong.append(f"two hold {hold.name}: {last} until {until:.6f}, {hold.who} from {begin:.6f}")
+            wrong.append(f"two hold {hold.name}: {last} until {until}, {hold.who} from {begin}")
         if end > until:
             last, until = hold.who, end
     return wrong
@@ -86,16 +139,20 @@ def refusals(holds: list[Hold], lease: float) -> list[str]:
     wrong = []
     spans = [hold.possible(lease) for hold in holds]
     # Of what began before: the two that last longest, for one of them may be the try itself.
-    longest: list[tuple[float, int]] = []
+    longest = second = (float("-inf"), -1)
     begun = 0
     tries = [index for index, hold in enumerate(holds) if hold.tried and hold.status == "timeout"]
     for index in sorted(tries, key=lambda index: holds[index].answered):
         hold = holds[index]
         while begun < len(holds) and spans[begun][0] <= hold.answered:
-            longest = sorted([*longest, (spans[begun][1], begun)])[-2:]
+            other = (spans[begun][1], begun)
+            if other > longest:
+                longest, second = other, longest
+            elif other > second:
+                second = other
             begun += 1
-        if not any(end >= hold.called for end, other in longest if other != index):
-            wrong.append(f"{hold.who} was refused {hold.name} at {hold.answered:.6f}, which nobody had")
+        if not any(end >= hold.called for end, other in (longest, second) if other != index):
+            wrong.append(f"{hold.who} was refused {hold.name} at {hold.answered}, which nobody had")
     return wrong
 
 
@@ -118,84 +175,226 @@ def tokens(holds: list[Hold]) -> list[str]:
     return wrong
 
 
-def counts(holds: list[Hold]) -> list[str]:
+def counts(past: Past) -> list[str]:
     return [
         f"{hold.who} made {hold.counted} levels of {hold.name} and was told {hold.told}"
-        for hold in holds
-        if hold.certain() and hold.told != hold.counted
+        for hold in past.holds
+        if hold.release == "ok" and hold.told != hold.counted and past.certain(hold)
     ]
 
 
-def planted(history: list[Hold]) -> dict[str, list[Hold]]:
-    """Copies of a history with one thing wrong in each: a check that accepts one of these is none."""
+def losses(past: Past, lease: float) -> list[str]:
+    wrong = []
+    for hold in past.holds:
+        if not hold.granted:
+            continue
+        what = f"{hold.name} of {hold.who} since {hold.answered}"
+        # Who finds it lost by releasing it is told by that, and perhaps by nothing else.
+        if hold.watched and hold.release == "lost" and len(hold.lost) not in ((0, 1) if hold.kept else (1,)):
+            wrong.append(f"{what} was lost, which was told {len(hold.lost)} times")
+        if hold.lost and hold.release == "ok":
+            wrong.append(f"{what} was told lost and then released")
+        if hold.lost and hold.sure > min(hold.lost):
+            wrong.append(f"{what} was told lost and then called held")
+        deletion = past.deletion(hold)
+        if deletion and deletion.called > hold.answered and hold.sure > deletion.answered + lease:
+            wrong.append(f"{what} was deleted by {deletion.answered} and called held at {hold.sure}")
+    return wrong
 
-    def copy() -> list[Hold]:
-        return [Hold(**asdict(hold)) for hold in history]
 
-    found: dict[str, list[Hold]] = {}
-    certain = sorted((hold for hold in history if hold.certain()), key=lambda hold: hold.answered)
+# ---- what a check must find ----
+
+
+def planted(past: Past, lease: float) -> dict[str, Past]:
+    """Copies of a name's history with one thing wrong in each: a check that accepts one of these is none."""
+    found: dict[str, Past] = {}
+    certain = sorted((hold for hold in past.holds if past.certain(hold)), key=lambda hold: hold.answered)
+    certain = [hold for hold in certain if hold.release == "ok" and hold.freed is not None]
     if not certain:
         return found
+
+    def with_one(hold: Hold) -> Past:
+        return Past([*past.holds, hold], past.deletions)
+
+    def instead(old: Hold, new: Hold) -> Past:
+        return Past([new if hold is old else hold for hold in past.holds], past.deletions)
+
     example = max(certain, key=lambda hold: hold.freed - hold.answered)
     middle = (example.answered + example.freed) / 2
-    second = Hold(
-        example.name, "planted", middle, middle, "ok", freed=middle + 60, done=middle + 60, release="ok"
+    second = replace(example, who="planted", called=middle, answered=middle, token=None, counted=1, told=1)
+    found["a second holder"] = with_one(
+        replace(second, freed=middle + lease, done=middle + lease, release="ok")
     )
-    found["a second holder"] = [*copy(), second]
-    end = max(max(hold.answered, hold.done or 0.0) for hold in history) + 3600
-    found["a try refused while free"] = [
-        *copy(),
-        Hold(example.name, "planted", end, end + 1e-3, "timeout", tried=True),
-    ]
+    unsure = {"sure": middle + lease, "freed": None, "done": middle + lease, "release": "lost"}
+    found["a second holder that lost it later"] = with_one(replace(second, **unsure, lost=[middle + lease]))
+    end = max(max(hold.answered, hold.done or 0.0) for hold in past.holds) + 10 * lease
+    nobody = Hold(example.name, "planted", end, end + lease / 1000, "timeout", tried=True)
+    found["a try refused while free"] = with_one(nobody)
     with_token = [hold for hold in certain if hold.token is not None]
     if with_token:
-        late = Hold(
-            with_token[0].name,
-            "planted",
-            end,
-            end,
-            "ok",
-            token=with_token[0].token,
-            freed=end,
-            done=end,
-            release="ok",
-        )
-        found["a token twice"] = [*copy(), late]
-        lower = Hold(**(asdict(late) | {"token": (with_token[0].token or 0) - 1}))
-        found["a token that falls"] = [*copy(), lower]
-    miscounted = copy()
-    next(hold for hold in miscounted if hold.certain()).told += 1
-    found["a wrong count"] = miscounted
-    released = copy()
-    early = next(hold for hold in released if hold.name == example.name and hold.called == example.called)
-    follower = next(
-        (hold for hold in certain if hold.name == early.name and hold.answered > early.freed), None
-    )
-    if follower and early.freed is not None:
-        early.freed = (follower.answered + follower.freed) / 2 + 1e-6
-        early.done = early.freed
-        found["a release that came too late"] = released
+        first = with_token[0]
+        after = {"called": end, "answered": end, "sure": end, "freed": end, "done": end, "who": "planted"}
+        found["a token twice"] = with_one(replace(first, **after))
+        found["a token that falls"] = with_one(replace(first, **after, token=(first.token or 0) - 1))
+    found["a wrong count"] = instead(certain[0], replace(certain[0], told=certain[0].told + 1))
+    follower = next((hold for hold in certain if hold.answered > example.freed), None)
+    if follower:
+        late = (follower.answered + follower.freed) / 2 + lease * 1e-6
+        found["a release that came too late"] = instead(example, replace(example, freed=late, done=late))
+    found["a loss that is none"] = instead(example, replace(example, lost=[middle]))
+    quiet = replace(example, release="lost", sure=example.answered, lost=[], watched=True, kept=False)
+    found["a loss that is not told"] = instead(example, quiet)
+    found["a loss that is told twice"] = instead(example, replace(quiet, lost=[middle, middle]))
+    found["held after it was told lost"] = instead(example, replace(quiet, lost=[middle], sure=example.freed))
+    long_ago = Deletion(middle, middle)
+    deaf = replace(quiet, lost=[middle + 3 * lease], sure=middle + 2 * lease)
+    others = [hold for hold in past.holds if hold is not example]
+    found["held long after its key was deleted"] = Past([*others, deaf], [*past.deletions, long_ago])
     return found
 
 
-def judge(history: list[Hold], lease: float) -> tuple[list[str], int, int]:
-    """What is wrong; how many violations were planted, and how many of them were found."""
-    wrong = check(history, lease)
-    variants = planted(history)
-    rejected = sum(1 for variant in variants.values() if len(check(variant, lease)) > len(wrong))
-    return wrong, len(variants), rejected
+def reject(past: Past, lease: float) -> tuple[int, list[str]]:
+    """How many violations were planted, and which of them were not found."""
+    wrong = len(check_past(past, lease))
+    variants = planted(past, lease)
+    missed = [what for what, variant in variants.items() if len(check_past(variant, lease)) <= wrong]
+    return len(variants), missed
+
+
+# ---- files ----
+
+
+@dataclass
+class File:
+    """What one process wrote. `died`: when it was killed."""
+
+    path: Path
+    who: str
+    died: int | None = None
+
+
+@dataclass
+class Verdict:
+    """What a check of many names came to."""
+
+    wrong: list[str] = field(default_factory=list)
+    ends: Counter[str] = field(default_factory=Counter)
+    acquisitions: int = 0
+    attempts: int = 0
+    operations: int = 0
+    told: int = 0
+    overlaps: int = 0
+    planted: int = 0
+    missed: list[str] = field(default_factory=list)
+    # How long after a deletion those who held were told, in nanoseconds.
+    delays: list[float] = field(default_factory=list)
+
+    def count(self, past: Past) -> None:
+        for hold in past.holds:
+            self.ends[hold.release or hold.status] += 1
+            self.attempts += hold.status != DIED
+            self.acquisitions += hold.granted
+            self.operations += 1 + (2 * hold.counted - 1 if hold.granted else 0)
+            self.told += len(hold.lost)
+            deletion = past.deletion(hold) if hold.lost else None
+            if deletion and hold.answered < deletion.called < hold.lost[0]:
+                self.delays.append(hold.lost[0] - deletion.answered)
+
+
+class Lines:
+    """The lines of all files by name, and what was told of losses."""
+
+    def __init__(self, files: list[File]) -> None:
+        self.files = files
+        self.by_name: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
+        self.told: dict[tuple[int, bytes, bytes], list[int]] = defaultdict(list)
+        self.hangs: list[str] = []
+        for number in range(len(files)):
+            self.read(number)
+
+    def read(self, number: int) -> None:
+        file = self.files[number]
+        begun: dict[bytes, bytes] = {}
+        with file.path.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                kind, caller, rest = line.split(b" ", 2)
+                if kind == b"b":
+                    begun[caller] = rest
+                elif kind == b"l":
+                    called, at, _ = rest.split(b" ", 2)
+                    self.told[number, caller, called].append(int(at))
+                else:
+                    del begun[caller]
+                    self.by_name[rest[: rest.index(b" ")]].append((number, line))
+        for caller, rest in begun.items():
+            name, called = rest.split()
+            if file.died is None:
+                self.hangs.append(f"{file.who}/{caller.decode()} asked for {name.decode()}: no answer")
+            else:
+                line = b"e %s %s %s %d died 0 - 0 0 0 0 0 0 -" % (caller, name, called, file.died)
+                self.by_name[name].append((number, line))
+
+    def holds(self, name: bytes) -> Iterator[Hold]:
+        """Those of a name, which are forgotten here."""
+        for number, line in self.by_name.pop(name):
+            _, caller, _, called, answered, status, tried, token, *rest = line.split()
+            counted, told, sure, kept, freed, done = map(int, rest[:6])
+            granted = status == b"ok"
+            yield Hold(
+                name.decode(),
+                f"{self.files[number].who}/{caller.decode()}",
+                int(called),
+                int(answered),
+                status.decode(),
+                tried == b"1",
+                int(token) if granted else None,
+                counted,
+                told,
+                sure,
+                kept == 1,
+                freed if granted else None,
+                done if granted else None,
+                rest[6].decode() if granted else "",
+                self.told.get((number, caller, called), []),
+                self.files[number].died is None,
+            )
+
+
+def judge(files: list[File], lease: float, deletions: Iterable[tuple[str | None, Deletion]] = ()) -> Verdict:
+    """Checks what processes recorded; a deletion without a name was one of all keys."""
+    deletions = list(deletions)
+    lines, verdict = Lines(files), Verdict()
+    verdict.wrong += lines.hangs
+    richest, most = Past([]), 0
+    for name in list(lines.by_name):
+        of_name = [deletion for key, deletion in deletions if key in (None, name.decode())]
+        past = Past(list(lines.holds(name)), of_name)
+        verdict.count(past)
+        verdict.overlaps += len(overlaps(past))
+        verdict.wrong += check_past(past, lease)
+        certain = sum(1 for hold in past.holds if hold.release == "ok")
+        if certain > most:
+            richest, most = past, certain
+    verdict.planted, verdict.missed = reject(richest, lease)
+    return verdict
+
+
+def summary(verdict: Verdict) -> str:
+    rejected = verdict.planted - len(verdict.missed)
+    return (
+        f"history: acquisitions={verdict.acquisitions} violations={len(verdict.wrong)} "
+        f"planted={verdict.planted} rejected={rejected}"
+    )
 
 
 def main() -> int:
-    lease, history = float(sys.argv[1]), []
-    for file in sys.argv[2:]:
-        history += [Hold(**json.loads(line)) for line in Path(file).read_text().splitlines()]
-    wrong, variants, rejected = judge(history, lease)
-    for line in wrong[:20]:
+    verdict = judge([File(Path(path), Path(path).stem) for path in sys.argv[2:]], float(sys.argv[1]))
+    for line in [*verdict.wrong[:20], *(f"planted and not found: {what}" for what in verdict.missed)]:
         print(line)
-    granted = sum(1 for hold in history if hold.granted)
-    print(f"history: acquisitions={granted} violations={len(wrong)} planted={variants} rejected={rejected}")
-    return 1 if wrong or rejected < variants else 0
+    print(summary(verdict))
+    return 1 if verdict.wrong or verdict.missed else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
 """All languages at once on one server, with random faults, for MINUTES; the recorded history is checked.
 
-soak.py [--minutes M] [--seed N] [--clients N] [--history FILE]
+soak.py [--minutes M] [--seed N] [--processes N] [--callers N] [--keep FOLDER]
+
+In each language some processes (workers/) acquire as fast as they can, by many callers each, on a few hot names and
+many others, and write down what happened to them. Meanwhile their connections are cut, held up and killed, the network
+goes away for longer than a lease, the server is paused and forgets its scripts, keys are deleted, and processes are
+stopped and killed.
 
 Ends with `history: acquisitions=N violations=N planted=N rejected=N` and
 `soak: minutes=M operations=N faults=N lost_told=N overlaps=N leaks=N`.
@@ -9,187 +14,300 @@ Ends with `history: acquisitions=N violations=N planted=N rejected=N` and
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import random
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from check import Hold, judge
-from world import PATIENCE, Failed, Redis, World
+from check import Deletion, File, judge, summary
+from world import PATIENCE, ROOT, Failed, Proxies, Redis, Server
 
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+BUILT = TARGET / "release"
+WORKERS = Path(__file__).resolve().parent / "workers"
 LEASE_MS = 3000
-NAMES = [f"soak{number}" for number in range(6)]
-# Between two faults, on average.
+# What is not a lock's: it stays.
+COUNTERS = "redisson_lock_token:"
+# Between two faults, on average, in seconds.
 PAUSE = 0.5
-OTHER = ["kill", "silent", "client kill", "pause", "script flush"]
+ON_THE_WIRE = ["cut-request", "cut-reply", "hole", "reply-hole", "delay", "delay-reply", "twice", "stall"]
+OTHER = ["kill", "silent", "client kill", "pause", "script flush", "delete", "stop"]
+SELDOM = ["flushall", "process kill"]
+# Chances are per thousand. Most callers find their name free, some crowd at a few.
+PLAN = {
+    "lease": LEASE_MS,
+    "hot": 150,
+    "hot_names": 4,
+    "cold_names": 500,
+    "tries": 200,
+    "fixed": 50,
+    "reenter": 100,
+    "extend": 30,
+    "linger": 5,
+    "oversleep": 1,
+}
+# What a client's memory may grow by while it does the same again and again: fragments, buffers, a collector's whims.
+SLACK_KB = 32 * 1024
 
 
-class Caller(threading.Thread):
-    """A program in one language: one client behind a proxy of its own, one acquisition after the other."""
+def cargo(*words: str) -> None:
+    if os.environ.get("REDLATCH_BUILT"):  # of a tree that goes on changing meanwhile
+        return
+    subprocess.run(["cargo", "build", "--quiet", *words], cwd=ROOT, check=True)
 
-    def __init__(self, soak: Soak, kind: str, number: int) -> None:
-        super().__init__(daemon=True)
-        self.soak, self.driver = soak, soak.world.drivers[kind]
-        self.who = f"{kind}{number}"
-        self.random = random.Random(f"{soak.seed}/{self.who}")
-        self.port = int(soak.world.proxies("open", soak.world.server.port)[0])
-        self.history: list[Hold] = []
-        self.operations = 0
-        self.problem = ""
 
-    def ask(self, op: str, name: str, **more: object) -> dict:
-        self.operations += 1
-        request = {"client": self.who, "lock": name, "as": "main", **more}
-        return self.driver.ask(op=op, **request)[1].result(PATIENCE)
+def build_c() -> str:
+    cargo("--release", "--package", "redlatch-c")
+    library = BUILT / "libredlatch.so.0"
+    library.unlink(missing_ok=True)
+    library.symlink_to("libredlatch.so")
+    program = BUILT / "soak_c"
+    flags = ["-std=c11", "-Wall", "-Wextra", "-O2", f"-I{ROOT / 'c-api' / 'include'}"]
+    where = [f"-L{BUILT}", f"-Wl,-rpath,{BUILT}", "-lredlatch", "-lpthread"]
+    subprocess.run(["cc", *flags, str(WORKERS / "worker.c"), *where, "-o", str(program)], check=True)
+    return str(program)
 
-    def run(self) -> None:
-        try:
-            url = f"redis://127.0.0.1:{self.port}"
-            opened = self.ask("open", "", url=url, watchdog_ms=LEASE_MS, fencing=True)
-            if opened["status"] != "ok":
-                raise Failed(f"open: {opened}")
-            while time.monotonic() < self.soak.until:
-                self.turn()
-            self.ask("close", "")
-        except (Failed, FutureTimeout, KeyError) as error:
-            self.problem = f"{self.who}: {type(error).__name__} {error}"
 
-    def turn(self) -> None:
-        name = self.random.choice(NAMES)
-        tried = self.random.random() < 0.2
-        wait = 0 if tried else self.random.choice([200, 2000, 20000])
-        hold = Hold(name, self.who, time.monotonic(), 0.0, "", tried)
-        reply = self.ask("acquire", name, wait_ms=wait)
-        hold.answered, hold.status, hold.token = time.monotonic(), reply["status"], reply.get("token")
-        self.history.append(hold)
-        if hold.granted:
-            self.use(hold)
+def commands() -> dict[str, list[str]]:
+    """The programs, built with optimisations (or as they are, with REDLATCH_BUILT set); those of Python and Node.js find the packages that are there."""
+    cargo("--release", "--package", "redlatch-soak")
+    python = [sys.executable, str(WORKERS / "worker.py")]
+    return {
+        "rust": [str(BUILT / "redlatch-soak")],
+        "python": [*python, "face=threads"],
+        "asyncio": [*python, "face=asyncio"],
+        "node": ["node", str(WORKERS / "worker.mjs")],
+        "c": [build_c()],
+    }
 
-    def use(self, hold: Hold) -> None:
-        levels = 1
-        if self.random.random() < 0.2 and self.ask("acquire", hold.name, wait_ms=5000)["status"] == "ok":
-            levels = 2
-        told = self.ask("count", hold.name)["value"]
-        # A hold that was lost meanwhile counts what is left to unwind.
-        hold.counted, hold.told = levels, told
-        if self.random.random() < 0.05:
-            time.sleep(self.random.random() * LEASE_MS / 1000)
-        for level in range(levels):
-            if level == levels - 1:
-                hold.freed = time.monotonic()
-            hold.release = self.ask("release", hold.name)["status"]
-        hold.done = time.monotonic()
+
+@dataclass
+class Report:
+    """The line that a worker ends with."""
+
+    numbers: dict[str, int]
+
+    def leaks(self) -> list[str]:
+        names = ("holds", "waiting", "unreleased", "files", "threads")
+        left = [f"{self.numbers[name]} {name}" for name in names if self.numbers[name]]
+        return [*left, *([f"{self.numbers['memory']} kB"] if self.numbers["memory"] > SLACK_KB else [])]
+
+
+class Worker:
+    """A place for a process in one language, behind a proxy of its own. Killed, it is started again."""
+
+    def __init__(self, soak: Soak, language: str, number: int) -> None:
+        self.soak, self.language, self.who = soak, language, f"{language}{number}"
+        self.port = int(soak.proxies("open", soak.server.port)[0])
+        self.files: list[File] = []
+        self.awake = threading.Event()
+        self.start()
+
+    def start(self) -> None:
+        self.file = File(self.soak.folder / f"{self.who}.{len(self.files)}", f"{self.who}.{len(self.files)}")
+        self.files.append(self.file)
+        plan = PLAN | {
+            "url": f"redis://127.0.0.1:{self.port}",
+            "file": self.file.path,
+            "until": self.soak.until,
+            "callers": self.soak.callers,
+            "seed": self.soak.random.getrandbits(32),
+        }
+        words = [f"{name}={value}" for name, value in plan.items()]
+        self.process = subprocess.Popen(
+            [*self.soak.commands[self.language], *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.awake.set()
+
+    def stop(self, seconds: float) -> None:
+        """As a debugger does it, or a busy machine."""
+        if not self.awake.is_set():
+            return
+        self.awake.clear()
+        self.process.send_signal(signal.SIGSTOP)
+        self.soak.later(seconds, self.go_on)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.awake.set()
+
+    def kill(self) -> None:
+        if not self.awake.is_set():
+            return
+        self.process.kill()
+        self.process.wait()
+        self.file.died = time.monotonic_ns()
+        self.start()
+
+    def end(self) -> Report:
+        self.awake.wait(PATIENCE)
+        output, _ = self.process.communicate(timeout=2 * PATIENCE)
+        if self.process.returncode != 0:
+            raise Failed(f"{self.who} ended with {self.process.returncode}")
+        pairs = (word.split("=") for word in output.split())
+        return Report({name: int(value) for name, value in pairs})
 
 
 class Soak:
-    def __init__(self, minutes: float, seed: int, clients: int) -> None:
-        self.seed, self.world = seed, World()
-        self.until = time.monotonic() + minutes * 60
+    def __init__(self, minutes: float, seed: int, processes: int, callers: int, folder: Path) -> None:
+        self.minutes, self.seed, self.callers, self.folder = minutes, seed, callers, folder
         self.random = random.Random(seed)
+        self.commands = commands()
+        self.proxies, self.server = Proxies("release"), Server()
+        self.redis = Redis(self.server.port)
+        self.until = time.monotonic_ns() + int(minutes * 60e9)
+        self.workers = [
+            Worker(self, language, number) for language in self.commands for number in range(processes)
+        ]
         self.faults: Counter[str] = Counter()
-        self.redis = Redis(self.world.server.port)
-        kinds = [kind.name for kind in self.world.kinds]
-        self.callers = [Caller(self, kind, number) for kind in kinds for number in range(clients)]
+        self.deletions: list[tuple[str | None, Deletion]] = []
+        self.timers: list[threading.Timer] = []
 
-    def run(self) -> None:
-        for caller in self.callers:
-            caller.start()
-        while time.monotonic() < self.until:
+    def run(self) -> dict[str, Report]:
+        while time.monotonic_ns() < self.until:
             time.sleep(self.random.random() * 2 * PAUSE)
             self.fault()
-        for caller in self.callers:
-            self.world.proxies("silent", caller.port, 0)
-            self.world.proxies("clear", caller.port)
-        for caller in self.callers:
-            caller.join(2 * PATIENCE)
+        for timer in self.timers:
+            timer.join()
+        for worker in self.workers:
+            self.proxies("clear", worker.port)
+        return {worker.who: worker.end() for worker in self.workers}
 
     def fault(self) -> None:
-        port = self.random.choice(self.callers).port
-        script = self.random.choice([*self.world.scripts.values()])
-        kind = self.random.choice(
-            [
-                "cut-request",
-                "cut-reply",
-                "hole",
-                "reply-hole",
-                "delay",
-                "delay-reply",
-                "twice",
-                "stall",
-                *OTHER,
-            ]
-        )
+        seldom = self.random.random() < 0.03
+        kind = self.random.choice(SELDOM if seldom else [*ON_THE_WIRE, *OTHER])
+        worker = self.random.choice(self.workers)
         self.faults[kind] += 1
         if kind == "kill":
-            self.world.proxies("kill", port)
+            self.proxies("kill", worker.port)
         elif kind == "silent":
-            self.world.proxies("silent", port, 1)
-            # Sometimes for longer than a lease: then holds are lost, and told so.
-            time_away = self.random.choice([0.2, 0.5, 1.0, LEASE_MS / 1000 + 2])
-            threading.Timer(time_away, self.world.proxies, ["silent", port, 0]).start()
+            self.away(worker.port)
         elif kind == "client kill":
             self.redis("CLIENT", "KILL", "TYPE", self.random.choice(["normal", "pubsub"]), "SKIPME", "yes")
         elif kind == "pause":
             self.redis("CLIENT", "PAUSE", self.random.randint(50, 500), "WRITE")
         elif kind == "script flush":
             self.redis("SCRIPT", "FLUSH")
+        elif kind == "delete":
+            name = f"hot{self.random.randrange(PLAN['hot_names'])}"
+            self.delete(name, "DEL", name)
+        elif kind == "flushall":
+            self.delete(None, "FLUSHALL")
+        elif kind == "stop":
+            worker.stop(self.while_away())
+        elif kind == "process kill":
+            worker.kill()
         else:
+            self.on_the_wire(kind, worker.port)
+
+    def on_the_wire(self, kind: str, port: int) -> None:
+        scripts = self.proxies("scripts", port)
+        if scripts:
             # A copy that comes within the limit of an answered request may bring back what was
             # released, for a lease: no network does that to TCP, so this one comes later.
             number = LEASE_MS // 5 if kind == "twice" else self.random.randint(0, 400)
-            self.world.proxies("arm", port, script, self.random.randint(0, 3), kind, number)
+            skip = self.random.randint(0, 3)
+            self.proxies("arm", port, self.random.choice(scripts), skip, kind, number)
+
+    def while_away(self) -> float:
+        """Sometimes for longer than a lease: then holds are lost, and told so."""
+        return self.random.choice([0.2, 0.5, 1.0, LEASE_MS / 1000 + 2])
+
+    def away(self, port: int) -> None:
+        self.proxies("silent", port, 1)
+        self.later(self.while_away(), lambda: self.proxies("silent", port, 0))
+
+    def later(self, seconds: float, what: Callable[[], object]) -> None:
+        timer = threading.Timer(seconds, what)
+        self.timers = [*(other for other in self.timers if other.is_alive()), timer]
+        timer.start()
+
+    def delete(self, name: str | None, *command: str) -> None:
+        called = time.monotonic_ns()
+        self.redis(*command)
+        self.deletions.append((name, Deletion(called, time.monotonic_ns())))
 
     def leaks(self) -> list[str]:
-        """What is left when every client is closed; the counters of the tokens stay."""
+        """What is left on the server when every client is closed; the counters of the tokens stay."""
         end = time.monotonic() + PATIENCE
         while True:
-            keys = [name for name in NAMES if self.redis("EXISTS", name)]
+            keys = [key for key in self.redis("KEYS", "*") if not key.startswith(COUNTERS)]
             channels = self.redis("PUBSUB", "CHANNELS")
-            if not (keys or channels) or time.monotonic() > end:
-                return [*keys, *channels]
+            others = self.redis("CLIENT", "LIST").count("name=redlatch")
+            left = [*keys, *channels, *(["a connection"] * others)]
+            if not left or time.monotonic() > end:
+                return left
             time.sleep(0.05)
 
     def close(self) -> None:
-        self.world.close()
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.wait()
+        self.redis.close()
+        self.proxies.close()
+        self.server.close()
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[round((len(values) - 1) * share)] / 1e6 if values else 0.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--clients", type=int, default=4, help="per language")
-    parser.add_argument("--history", type=Path)
+    parser.add_argument("--processes", type=int, default=2, help="per language")
+    parser.add_argument("--callers", type=int, default=8, help="of each process")
+    parser.add_argument("--keep", type=Path, help="a new folder for what the programs write")
     args = parser.parse_args()
-    soak = Soak(args.minutes, args.seed, args.clients)
+    folder = args.keep or Path(tempfile.mkdtemp(prefix="redlatch-soak-"))
+    folder.mkdir(exist_ok=True)
+    soak = Soak(args.minutes, args.seed, args.processes, args.callers, folder)
     try:
-        soak.run()
-        leaks = soak.leaks()
+        reports = soak.run()
+        left = soak.leaks()
     finally:
         soak.close()
-    history = [hold for caller in soak.callers for hold in caller.history]
-    if args.history:
-        args.history.write_text("".join(json.dumps(asdict(hold)) + "\n" for hold in history))
-    wrong, variants, rejected = judge(history, LEASE_MS / 1000)
-    problems = [caller.problem for caller in soak.callers if caller.problem]
-    for line in [*wrong[:20], *problems, *(f"left: {leak}" for leak in leaks)]:
+    begun = time.monotonic()
+    files = [file for worker in soak.workers for file in worker.files]
+    verdict = judge(files, LEASE_MS * 1e6, soak.deletions)
+    took = time.monotonic() - begun
+    if not args.keep:
+        shutil.rmtree(folder)
+    left += [f"{leak} of {who}" for who, report in reports.items() for leak in report.leaks()]
+    for line in [*verdict.wrong[:20], *(f"planted and not found: {what}" for what in verdict.missed)]:
         print(line)
-    statuses = Counter(hold.release or hold.status for hold in history)
-    print(f"seed {args.seed}; ends: {dict(statuses)}; faults: {dict(soak.faults)}")
-    granted = sum(1 for hold in history if hold.granted)
-    lost = sum(1 for hold in history if hold.release == "lost")
-    overlaps = sum(1 for line in wrong if line.startswith("two hold"))
-    operations = sum(caller.operations for caller in soak.callers)
-    print(f"history: acquisitions={granted} violations={len(wrong)} planted={variants} rejected={rejected}")
+    for leak in left[:20]:
+        print(f"left: {leak}")
+    print(f"seed {args.seed}; ends: {dict(verdict.ends.most_common())}; faults: {dict(soak.faults)}")
+    grown = {
+        who: f"{report.numbers['memory']} kB/{report.numbers['since']}" for who, report in reports.items()
+    }
+    print(f"memory grown over attempts of the second half: {grown}")
     print(
-        f"soak: minutes={args.minutes:g} operations={operations} faults={soak.faults.total()} "
-        f"lost_told={lost} overlaps={overlaps} leaks={len(leaks)}"
+        f"told after a deletion: holds={len(verdict.delays)} "
+        f"p50={percentile(verdict.delays, 0.5):.1f} ms p99={percentile(verdict.delays, 0.99):.1f} ms"
     )
-    return 1 if wrong or problems or leaks or rejected < variants else 0
+    print(f"checked in {took:.0f} s; {verdict.acquisitions / args.minutes / 60:.0f} acquisitions a second")
+    print(summary(verdict))
+    print(
+        f"soak: minutes={args.minutes:g} operations={verdict.operations} faults={soak.faults.total()} "
+        f"lost_told={verdict.told} overlaps={verdict.overlaps} leaks={len(left)}"
+    )
+    return 1 if verdict.wrong or verdict.missed or left else 0
 
 
 if __name__ == "__main__":

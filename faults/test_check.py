@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 import unittest
+from pathlib import Path
 
-from check import Hold, check, judge
+from check import Deletion, File, Hold, Past, check, check_past, judge, reject
 
 LEASE = 1.0
 
 
 def held(who: str, begin: float, end: float, token: int | None = None, **more: object) -> Hold:
     """Called a little before it was granted, freed a little before that was answered."""
-    times = {"called": begin - 0.1, "answered": begin, "freed": end, "done": end + 0.1}
+    times = {"called": begin - 0.1, "answered": begin, "sure": end, "freed": end, "done": end + 0.1}
     rest = {"status": "ok", "release": "ok", "token": token, "counted": 1, "told": 1}
     return Hold("n", who, **(times | rest | more))
+
+
+def lost(who: str, begin: float, end: float, **more: object) -> Hold:
+    """Called held for the last time at the end, and told lost soon after."""
+    return held(who, begin, end, **({"release": "lost", "lost": [end + 0.05], "kept": False} | more))
 
 
 def refused(who: str, at: float) -> Hold:
@@ -23,6 +30,9 @@ def refused(who: str, at: float) -> Hold:
 class Checking(unittest.TestCase):
     def wrong(self, *history: Hold) -> list[str]:
         return check(history, LEASE)
+
+    def wrong_with(self, deletion: Deletion, *history: Hold) -> list[str]:
+        return check_past(Past(list(history), [deletion]), LEASE)
 
     def test_one_after_the_other(self) -> None:
         self.assertEqual(self.wrong(held("a", 1, 2, 5), held("b", 2.05, 3, 6), refused("c", 2.5)), [])
@@ -38,15 +48,43 @@ class Checking(unittest.TestCase):
         other.name = "m"
         self.assertEqual(self.wrong(held("a", 1, 2), other), [])
 
-    def test_a_lost_hold_may_be_overlapped(self) -> None:
-        self.assertEqual(self.wrong(held("a", 1, 5, release="lost"), held("b", 2, 3)), [])
+    def test_a_hold_that_is_lost_ends_when_it_is_not_called_held_any_more(self) -> None:
+        self.assertEqual(self.wrong(lost("a", 1, 2, done=5.0), held("b", 2.5, 3)), [])
+        self.assertEqual(len(self.wrong(lost("a", 1, 3, done=5.0), held("b", 2.5, 4))), 1)
+
+    def test_a_deleted_hold_may_be_overlapped(self) -> None:
+        self.assertEqual(
+            self.wrong_with(Deletion(1.5, 1.6), lost("a", 1, 2.1, done=3.0), held("b", 1.7, 3)), []
+        )
+        self.assertEqual(
+            len(self.wrong_with(Deletion(1.8, 1.9), lost("a", 1, 2.1, done=3.0), held("b", 1.7, 2))), 1
+        )
+
+    def test_a_deleted_hold_is_told_within_its_lease(self) -> None:
+        self.assertEqual(self.wrong_with(Deletion(1.5, 1.6), lost("a", 1, 2.5)), [])
+        self.assertEqual(len(self.wrong_with(Deletion(1.5, 1.6), lost("a", 1, 2.7))), 1)
+
+    def test_a_loss_is_told_once(self) -> None:
+        self.assertEqual(len(self.wrong(lost("a", 1, 2, lost=[]))), 1)
+        self.assertEqual(len(self.wrong(lost("a", 1, 2, lost=[2.1, 2.2]))), 1)
+        self.assertEqual(len(self.wrong(held("a", 1, 2, lost=[1.5]))), 2)
+        self.assertEqual(self.wrong(lost("a", 1, 2, lost=[], watched=False)), [])
+        self.assertEqual(self.wrong(lost("a", 1, 2, lost=[], kept=True)), [])
+
+    def test_what_was_told_lost_is_not_called_held(self) -> None:
+        self.assertEqual(len(self.wrong(lost("a", 1, 2, lost=[1.9]))), 1)
 
     def test_refused_while_nobody_holds(self) -> None:
         self.assertEqual(len(self.wrong(held("a", 1, 2), refused("b", 2.2))), 1)
 
     def test_refused_while_somebody_may_hold(self) -> None:
         waits = Hold("n", "c", 2.0, 6.0, "timeout")
-        self.assertEqual(self.wrong(held("a", 1, 2, release="lost"), refused("b", 3.0), waits), [])
+        self.assertEqual(self.wrong(lost("a", 1, 2), refused("b", 3.0), waits), [])
+
+    def test_refused_while_somebody_who_was_killed_may_hold(self) -> None:
+        killed = Hold("n", "a", 1.0, 2.0, "died")
+        self.assertEqual(self.wrong(killed, refused("b", 3.9)), [])
+        self.assertEqual(len(self.wrong(killed, refused("b", 4.1))), 1)
 
     def test_refused_by_itself_only(self) -> None:
         self.assertEqual(len(self.wrong(refused("a", 1.0))), 1)
@@ -57,7 +95,7 @@ class Checking(unittest.TestCase):
         self.assertEqual(len(self.wrong(held("a", 1, 2, 6), held("b", 3, 4, 6))), 2)
 
     def test_tokens_of_calls_that_ran_at_once_may_come_in_any_order(self) -> None:
-        early = held("a", 3, 4, 6, called=0.5, release="lost")
+        early = lost("a", 3, 4, token=6, called=0.5)
         late = held("b", 1, 2, 7, called=0.4)
         self.assertEqual(self.wrong(early, late), [])
 
@@ -65,9 +103,40 @@ class Checking(unittest.TestCase):
         self.assertEqual(len(self.wrong(held("a", 1, 2, told=2))), 1)
 
     def test_every_planted_violation_is_found(self) -> None:
-        history = [held("ab"[turn % 2], turn, turn + 0.5, turn + 1) for turn in range(10)]
-        wrong, planted, rejected = judge(history, LEASE)
-        self.assertEqual((wrong, planted, rejected), ([], 6, 6))
+        past = Past([held("ab"[turn % 2], turn, turn + 0.5, turn + 1) for turn in range(10)])
+        self.assertEqual(check_past(past, LEASE), [])
+        self.assertEqual(reject(past, LEASE), (12, []))
+
+
+class Reading(unittest.TestCase):
+    """What processes write, in nanoseconds."""
+
+    def setUp(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def file(self, *lines: str, cut: str = "", died: int | None = None) -> File:
+        path = Path(self.folder.name) / "a"
+        path.write_text("".join(line + "\n" for line in lines) + cut)
+        return File(path, "a", died)
+
+    def test_a_hold_and_a_loss(self) -> None:
+        lines = ["b 0 n 10", "b 1 m 11", "l 1 11 35 expired"]
+        lines += ["e 0 n 10 20 ok 1 7 2 2 30 1 31 40 ok", "e 1 m 11 20 ok 0 8 1 1 30 0 36 40 lost"]
+        verdict = judge([self.file(*lines)], 1000)
+        self.assertEqual((verdict.wrong, verdict.missed), ([], []))
+        self.assertEqual(
+            (verdict.acquisitions, verdict.attempts, verdict.operations, verdict.told), (2, 2, 6, 1)
+        )
+
+    def test_a_call_without_an_answer(self) -> None:
+        self.assertEqual(len(judge([self.file("b 0 n 10")], 1000).wrong), 1)
+        verdict = judge([self.file("b 0 n 10", died=20)], 1000)
+        self.assertEqual((verdict.wrong, dict(verdict.ends)), ([], {"died": 1}))
+
+    def test_a_line_that_was_cut_is_of_one_who_died(self) -> None:
+        verdict = judge([self.file("b 0 n 10", cut="e 0 n 10 20 ok", died=20)], 1000)
+        self.assertEqual((verdict.wrong, dict(verdict.ends)), ([], {"died": 1}))
 
 
 if __name__ == "__main__":

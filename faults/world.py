@@ -43,11 +43,12 @@ class Failed(Exception):
 class Proxies:
     """The fault proxy: one process, a port for each cell."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: str = "debug") -> None:
         command = ["cargo", "build", "--quiet", "--package", "redlatch-faults"]
-        subprocess.run(command, cwd=ROOT, check=True)
+        if not os.environ.get("REDLATCH_BUILT"):
+            subprocess.run([*command, *(["--release"] if profile == "release" else [])], cwd=ROOT, check=True)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([str(BUILT / "redlatch-faults")], **pipes)
+        self.process = subprocess.Popen([str(BUILT.parent / profile / "redlatch-faults")], **pipes)
         self.lock = threading.Lock()
 
     def __call__(self, *words: object) -> list[str]:

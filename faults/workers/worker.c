@@ -1,0 +1,314 @@
+/* The soak's program in C; README.md says what it does and writes.
+ *
+ * cc -O2 worker.c $(pkg-config --cflags --libs redlatch) -lpthread */
+#define _POSIX_C_SOURCE 200809L
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <redlatch.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    PATIENCE_MS = 20000, /* until threads and descriptors of a closed client have to be gone */
+    REENTERING_MS = 2000,
+    LOOK_MS = 50, /* how often one that holds looks whether it does */
+    CALLERS = 64,
+    KEPT = 64 /* handles of a caller that are kept, for what may still be told of their holds */
+};
+
+static const int waits_ms[] = {20, 200, 2000, 20000};
+
+/* Arguments: chances are per thousand, times milliseconds. */
+static const char *url, *file;
+static long long until, lease, callers, seed, hot, hot_names, cold_names, tries, fixed, reenter, extend, linger, oversleep;
+
+static redlatch_client *client;
+static redlatch_options *of_kind[2]; /* reentrant, simple */
+static int history;
+
+struct attempt {
+    redlatch_lock *lock;
+    long long called;
+    int caller;
+};
+
+struct caller {
+    pthread_t thread;
+    int number;
+    uint64_t random;
+    long attempts, granted;
+    int next;
+    struct attempt kept[KEPT];
+};
+
+static struct caller all[CALLERS];
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, redlatch_last_error());
+    exit(1);
+}
+
+static long long now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+static void pause_ms(long long ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* A line that is in the file at once, whole: what a killed program did is known. */
+static void write_line(const char *format, ...)
+{
+    char line[512];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (write(history, line, (size_t)length) != length)
+        fail("history");
+}
+
+/* SplitMix64. */
+static long long below(struct caller *caller, long long end)
+{
+    uint64_t z = caller->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (long long)((z ^ (z >> 31)) % (uint64_t)end);
+}
+
+static int chance(struct caller *caller, long long per_mille)
+{
+    return below(caller, 1000) < per_mille;
+}
+
+static void told(void *user, uint64_t owner, uint64_t token, redlatch_lost_reason reason)
+{
+    const struct attempt *attempt = user;
+    (void)owner;
+    (void)token;
+    write_line("l %d %lld %lld %s\n", attempt->caller, attempt->called, now(), redlatch_lost_reason_name(reason));
+}
+
+/* A handle of its own for each attempt; the one whose place it takes is given back. */
+static struct attempt *prepare(struct caller *caller, const char *name, int simple)
+{
+    struct attempt *attempt = &caller->kept[caller->next++ % KEPT];
+    redlatch_lock_free(attempt->lock);
+    attempt->caller = caller->number;
+    if (redlatch_lock_new(client, name, of_kind[simple], &attempt->lock) != REDLATCH_OK ||
+        redlatch_lock_on_lost(attempt->lock, told, attempt) != REDLATCH_OK)
+        fail("lock");
+    return attempt;
+}
+
+static long long pause_of(struct caller *caller)
+{
+    if (chance(caller, oversleep))
+        return lease * 3 / 2;
+    return chance(caller, linger) ? lease * below(caller, 50) / 100 : 0;
+}
+
+/* Does what holders do: the levels made and told, when it was last called held, and whether it was in the end. */
+static long long hold(struct caller *caller, redlatch_lock *lock, int simple, int *levels, unsigned *counted, int *kept)
+{
+    long long rest, at, sure = 0;
+    *levels = 1;
+    if (!simple && chance(caller, reenter))
+        *levels += redlatch_lock_acquire(lock, REDLATCH_THREAD, REENTERING_MS, REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK;
+    if (chance(caller, extend)) /* a refusal is the loss that the release will tell */
+        redlatch_lock_extend(lock, REDLATCH_THREAD, lease);
+    *counted = redlatch_lock_hold_count(lock, REDLATCH_THREAD);
+    for (rest = pause_of(caller);; rest -= LOOK_MS) {
+        at = now();
+        if ((*kept = redlatch_lock_is_held(lock, REDLATCH_THREAD)))
+            sure = at;
+        if (rest <= 0)
+            return sure;
+        pause_ms(rest < LOOK_MS ? rest : LOOK_MS);
+    }
+}
+
+static void try_once(struct caller *caller)
+{
+    int is_hot = chance(caller, hot), tried = chance(caller, tries), level, levels, kept;
+    long long number = below(caller, is_hot ? hot_names : cold_names), answered, sure, freed;
+    int simple = !is_hot && number % 5 == 0;
+    long long wait = tried ? 0 : waits_ms[below(caller, sizeof waits_ms / sizeof *waits_ms)];
+    unsigned counted;
+    uint64_t token = 0;
+    char name[32];
+    snprintf(name, sizeof name, "%s%lld", is_hot ? "hot" : "cold", number);
+    struct attempt *attempt = prepare(caller, name, simple);
+    long long called = attempt->called = now();
+    write_line("b %d %s %lld\n", caller->number, name, called);
+    redlatch_status status = redlatch_lock_acquire(attempt->lock, REDLATCH_THREAD, wait,
+                                                   chance(caller, fixed) ? lease : REDLATCH_LOCK_LEASE, &token);
+    answered = now();
+    caller->attempts++;
+    if (status != REDLATCH_OK) {
+        write_line("e %d %s %lld %lld %s %d - 0 0 0 0 0 0 -\n", caller->number, name, called, answered,
+                   redlatch_status_name(status), tried);
+        return;
+    }
+    caller->granted++;
+    sure = hold(caller, attempt->lock, simple, &levels, &counted, &kept);
+    for (level = 1; level < levels; level++)
+        redlatch_lock_release(attempt->lock, REDLATCH_THREAD);
+    freed = now();
+    status = redlatch_lock_release(attempt->lock, REDLATCH_THREAD);
+    write_line("e %d %s %lld %lld ok %d %llu %d %u %lld %d %lld %lld %s\n", caller->number, name, called, answered, tried,
+               (unsigned long long)token, levels, counted, sure, kept, freed, now(), redlatch_status_name(status));
+}
+
+static void *work(void *of)
+{
+    struct caller *caller = of;
+    while (now() < until)
+        try_once(caller);
+    return NULL;
+}
+
+static long field(const char *name)
+{
+    char line[256];
+    long value = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0)
+            value = strtol(line + strlen(name), NULL, 10);
+    if (status != NULL)
+        fclose(status);
+    return value;
+}
+
+static long files(void)
+{
+    long count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (folder != NULL && readdir(folder) != NULL)
+        count++;
+    if (folder != NULL)
+        closedir(folder);
+    return count;
+}
+
+static void parse(int count, char **words)
+{
+    const struct {
+        const char *name;
+        long long *value;
+    } numbers[] = {{"until", &until},     {"lease", &lease},           {"callers", &callers},       {"seed", &seed},
+                   {"hot", &hot},         {"hot_names", &hot_names},   {"cold_names", &cold_names}, {"tries", &tries},
+                   {"fixed", &fixed},     {"reenter", &reenter},       {"extend", &extend},         {"linger", &linger},
+                   {"oversleep", &oversleep}};
+    size_t each;
+    int at;
+    for (at = 1; at < count; at++) {
+        const char *value = strchr(words[at], '=') + 1;
+        size_t length = (size_t)(value - words[at]);
+        if (strncmp(words[at], "url=", length) == 0)
+            url = value;
+        if (strncmp(words[at], "file=", length) == 0)
+            file = value;
+        for (each = 0; each < sizeof numbers / sizeof *numbers; each++)
+            if (strlen(numbers[each].name) + 1 == length && strncmp(words[at], numbers[each].name, length - 1) == 0)
+                *numbers[each].value = strtoll(value, NULL, 10);
+    }
+    if (callers > CALLERS)
+        callers = CALLERS;
+}
+
+static void open_client(void)
+{
+    char text[32];
+    int simple;
+    redlatch_options *options = NULL;
+    snprintf(text, sizeof text, "%lld", lease);
+    if (redlatch_options_new(&options) != REDLATCH_OK ||
+        redlatch_options_set(options, "watchdog_lease", text) != REDLATCH_OK ||
+        redlatch_options_set(options, "fencing", "true") != REDLATCH_OK ||
+        redlatch_client_open(url, options, &client) != REDLATCH_OK)
+        fail("open");
+    redlatch_options_free(options);
+    for (simple = 0; simple < 2; simple++)
+        if (redlatch_options_new(&of_kind[simple]) != REDLATCH_OK ||
+            redlatch_options_set(of_kind[simple], "kind", simple ? "simple" : "reentrant") != REDLATCH_OK)
+            fail("options");
+}
+
+static long total_attempts(void)
+{
+    long sum = 0;
+    int at;
+    for (at = 0; at < callers; at++)
+        sum += all[at].attempts;
+    return sum;
+}
+
+static unsigned long long stat_of(const char *name)
+{
+    uint64_t value = 0;
+    if (redlatch_client_stats(client, name, &value) != REDLATCH_OK)
+        fail(name);
+    return value;
+}
+
+static void close_client(void)
+{
+    int at, each;
+    redlatch_status status = redlatch_client_close(client, REDLATCH_CLOSE_LIMIT);
+    printf("unreleased=%d ", status != REDLATCH_OK);
+    for (at = 0; at < callers; at++)
+        for (each = 0; each < KEPT; each++)
+            redlatch_lock_free(all[at].kept[each].lock);
+    redlatch_options_free(of_kind[0]);
+    redlatch_options_free(of_kind[1]);
+    redlatch_client_free(client);
+}
+
+int main(int count, char **words)
+{
+    long memory, threads, descriptors, since, granted = 0;
+    int at, waited;
+    parse(count, words);
+    history = open(file, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
+    if (history < 0)
+        fail("history");
+    threads = field("Threads:");
+    descriptors = files();
+    open_client();
+    for (at = 0; at < callers; at++) {
+        all[at].number = at;
+        all[at].random = (uint64_t)seed + ((uint64_t)at << 32);
+        if (pthread_create(&all[at].thread, NULL, work, &all[at]) != 0)
+            fail("thread");
+    }
+    pause_ms((until - now()) / 2000000);
+    memory = field("VmRSS:");
+    since = total_attempts();
+    for (at = 0; at < callers; at++) {
+        pthread_join(all[at].thread, NULL);
+        granted += all[at].granted;
+    }
+    memory = field("VmRSS:") - memory;
+    since = total_attempts() - since;
+    printf("attempts=%ld granted=%ld holds=%llu waiting=%llu ", total_attempts(), granted, stat_of("holds"), stat_of("waiting"));
+    close_client();
+    for (waited = 0; waited < PATIENCE_MS && (field("Threads:") > threads || files() > descriptors); waited += LOOK_MS)
+        pause_ms(LOOK_MS);
+    printf("files=%ld threads=%ld memory=%ld since=%ld\n", files() > descriptors ? files() - descriptors : 0,
+           field("Threads:") > threads ? field("Threads:") - threads : 0, memory > 0 ? memory : 0, since);
+    return 0;
+}

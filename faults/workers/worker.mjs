@@ -1,0 +1,126 @@
+// The soak's program in Node.js; README.md says what it does and writes.
+import { openSync, readFileSync, readdirSync, writeSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Client, LockError } from 'redlatch'
+
+const PATIENCE = 20_000 // until threads and descriptors of a closed client have to be gone
+const REENTERING = 2000
+const LOOK = 50 // how often one that holds looks whether it does
+const WAITS = [20, 200, 2000, 20_000]
+
+const given = Object.fromEntries(process.argv.slice(2).map(word => {
+  const at = word.indexOf('=')
+  return [word.slice(0, at), word.slice(at + 1)]
+}))
+const { url, file } = given
+const plan = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, Number(value)]))
+const until = BigInt(given.until)
+const now = () => process.hrtime.bigint()
+const below = end => Math.floor(Math.random() * end)
+const chance = name => below(1000) < plan[name]
+
+// Lines are in the file at once, whole: what a killed program did is known.
+const history = openSync(file, 'ax')
+const write = line => writeSync(history, `${line}\n`)
+
+let attempts = 0
+let granted = 0
+const client = new Client(url, { watchdogLease: plan.lease, fencing: true })
+
+function pick() {
+  if (chance('hot')) return [`hot${below(plan.hot_names)}`, 'reentrant']
+  const number = below(plan.cold_names)
+  return [`cold${number}`, number % 5 === 0 ? 'simple' : 'reentrant']
+}
+
+function pauseOf() {
+  if (chance('oversleep')) return plan.lease * 1.5
+  return chance('linger') ? (plan.lease * below(50)) / 100 : 0
+}
+
+// What a promise brings, or the kind of its error.
+async function outcome(promise) {
+  try {
+    return [await promise, 'ok']
+  } catch (error) {
+    if (error instanceof LockError) return [undefined, error.kind]
+    throw error
+  }
+}
+
+async function hold(first, kind) {
+  const levels = []
+  if (kind === 'reentrant' && chance('reenter')) {
+    const [again] = await outcome(first.reenter({ wait: REENTERING }))
+    if (again) levels.push(again)
+  }
+  // A refusal is the loss that the release will tell.
+  if (chance('extend')) await outcome(first.extend(plan.lease))
+  const told = first.holdCount
+  let sure = 0n
+  for (let rest = pauseOf(); ; rest -= LOOK) {
+    const at = now()
+    const kept = first.isHeld
+    if (kept) sure = at
+    if (rest <= 0) return { levels, told, sure, kept: kept ? 1 : 0 }
+    await sleep(Math.min(rest, LOOK))
+  }
+}
+
+async function release(first, levels) {
+  for (const level of levels) await outcome(level.release())
+  const freed = now()
+  const [confirmed, status] = await outcome(first.release())
+  return [freed, confirmed === false ? 'lost' : status]
+}
+
+async function attempt(number) {
+  const [name, kind] = pick()
+  const tried = chance('tries')
+  const wait = tried ? 0 : WAITS[below(WAITS.length)]
+  const lock = client.lock(name, { kind })
+  const called = now()
+  write(`b ${number} ${name} ${called}`)
+  attempts++
+  const [first, status] = await outcome(lock.acquire(chance('fixed') ? { wait, lease: plan.lease } : { wait }))
+  const begun = `e ${number} ${name} ${called} ${now()} ${status} ${tried ? 1 : 0}`
+  if (!first) return write(`${begun} - 0 0 0 0 0 0 -`)
+  granted++
+  first.signal.addEventListener('abort', () => write(`l ${number} ${called} ${now()} ${first.signal.reason.reason}`))
+  const { levels, told, sure, kept } = await hold(first, kind)
+  const [freed, ended] = await release(first, levels)
+  write(`${begun} ${first.fencingToken} ${levels.length + 1} ${told} ${sure} ${kept} ${freed} ${now()} ${ended}`)
+}
+
+async function caller(number) {
+  while (now() < until) await attempt(number)
+}
+
+function usage() {
+  const lines = readFileSync('/proc/self/status', 'utf8').split('\n')
+  const field = name => Number(lines.find(line => line.startsWith(name)).split(/\s+/)[1])
+  return { memory: field('VmRSS:'), threads: field('Threads:'), files: readdirSync('/proc/self/fd').length }
+}
+
+const before = usage()
+// Told in the hold's signal as well.
+client.on('lost', () => {})
+await outcome(client.lock('cold0').isLocked())
+const callers = Array.from({ length: plan.callers }, (_, number) => caller(number))
+await sleep(Math.max(0, Number(until - now()) / 2e6))
+const middle = { memory: usage().memory, attempts }
+await Promise.all(callers)
+const { memory } = usage()
+const stats = client.stats()
+const unreleased = await client.close()
+const end = performance.now() + PATIENCE
+let left = usage()
+while ((left.threads > before.threads || left.files > before.files) && performance.now() < end) {
+  await sleep(50)
+  left = usage()
+}
+console.log(
+  `attempts=${attempts} granted=${granted} holds=${stats.holds} waiting=${stats.waiting} unreleased=${unreleased.length} ` +
+  `files=${Math.max(0, left.files - before.files)} threads=${Math.max(0, left.threads - before.threads)} ` +
+  `memory=${Math.max(0, memory - middle.memory)} since=${attempts - middle.attempts}`,
+)
