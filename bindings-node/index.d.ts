@@ -56,6 +56,13 @@ export interface ClientOptions extends LockDefaults {
   recheck?: Time | null
   /** How long callers wait for a server that had been reached and cannot be reached now. Default: 10 s. */
   outage?: Time | null
+  /**
+   * How often in a row a release hands the lock to the next waiter of the same client; then others get a chance.
+   * 0: never. Default: 32.
+   */
+  handoverLimit?: number | null
+  /** How long a client may go on handing the lock to its own waiters before others get a chance. Default: 50 ms. */
+  handoverTime?: Time | null
   /** How long closing may take to release what is held. Default: 5 s. */
   closeLimit?: Time | null
   /** Not used in Node.js, where a program that ends cannot wait. */

@@ -359,7 +359,12 @@ impl Running {
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {
             servers: client.servers.clone(),
-            engine: Config { recheck: options.recheck, outage: options.outage, seed },
+            engine: Config {
+                recheck: options.recheck,
+                outage: options.outage,
+                handovers: (options.handover_limit, options.handover_time),
+                seed,
+            },
             tracking: options.tracking,
             pubsub: options.cluster_pubsub,
         };

@@ -35,6 +35,8 @@ class ClientOptions(LockOptions, total=False):
     connect_timeout: float | None
     recheck: float | None
     outage: float | None
+    handover_limit: int | None
+    handover_time: float | None
     close_limit: float | None
     exit_limit: float | None
     tracking: bool | None

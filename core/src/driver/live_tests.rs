@@ -606,7 +606,8 @@ impl Whole {
             ring: Ring::new(100, Level::Debug),
             registry: Registry::default(),
         });
-        let engine = Config { recheck, outage: Duration::from_secs(5), seed: 7 };
+        let handovers = (32, Duration::from_millis(50));
+        let engine = Config { recheck, outage: Duration::from_secs(5), handovers, seed: 7 };
         let config = DriverConfig {
             servers: Servers::Single(address(url)),
             engine,

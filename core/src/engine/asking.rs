@@ -223,9 +223,9 @@ impl Engine {
     }
 }
 
-/// The release of whatever has this token.
-pub(super) fn release_of(name: Name, form: Form) -> Op {
-    Op::Release { name, owner: NOBODY, form, remaining: 0, ttl: Duration::ZERO, lesson: None }
+/// The release that frees the lock if it has this owner and form, and teaches nothing.
+pub(super) fn release_of(name: Name, owner: OwnerId, form: Form) -> Op {
+    Op::Release { name, owner, form, remaining: 0, ttl: Duration::ZERO, lesson: None }
 }
 
 /// The extension of whatever has this token.
@@ -234,7 +234,7 @@ pub(super) fn extension_of(name: Name, form: Form, ttl: Duration) -> Op {
 }
 
 /// The owner of what goes by its token alone.
-const NOBODY: OwnerId = 0;
+pub(super) const NOBODY: OwnerId = 0;
 
 fn not_of_token(reason: LostReason) -> Error {
     let text = match reason {

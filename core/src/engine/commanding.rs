@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use super::asking::release_of;
 use super::holding::{Hold, Phase, unconfirmed};
 use super::links::Which;
 use super::waiting::{not_replicated, timeout};
-use super::{CallId, Done, Engine, LevelId, Outcome, Output, Purpose, RequestId, Target, Terms, timing};
+use super::{CallId, Done, Engine, LevelId, Outcome, Output, RequestId, Target, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
@@ -75,6 +76,21 @@ impl Command {
     /// Frees the lock. Its copies may overlap: they harm nobody.
     fn frees(&self) -> bool {
         matches!(self.op, Op::Release { remaining: 0, .. })
+    }
+
+    /// The hand-over that this was has not been done, or not for certain (`unsure`): from now on it is a
+    /// release. False if it is not this call.
+    pub(super) fn release_instead(&mut self, call: CallId, unsure: bool) -> bool {
+        if self.call != Some(call) {
+            return false;
+        }
+        let Op::HandOver { name, owner, form, .. } = &self.op else {
+            return false;
+        };
+        self.op = release_of(name.clone(), *owner, form.clone());
+        self.call = None;
+        self.copies -= u32::from(!unsure);
+        true
     }
 
     /// Nobody wants its effect, and no effect has to be undone.
@@ -212,7 +228,10 @@ impl Engine {
                 let (fencing, replicas) = (Fencing::Off, terms.replicas);
                 Ok(Op::Acquire { name, owner, form, count, lease, fencing, replicas })
             }
-            Wish::Leave(level) if hold.take_out(*level) => Ok(self.give_back(owner, name, form)),
+            Wish::Leave(level) if hold.take_out(*level) => {
+                let op = self.give_back(owner, name, form);
+                Ok(self.hand_over(owner).unwrap_or(op))
+            }
             Wish::Leave(_) => Err(released()),
             Wish::Extend { level, lease } => {
                 hold.position(*level).ok_or_else(released)?;
@@ -269,12 +288,12 @@ impl Engine {
         self.send_command(owner);
     }
 
-    fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
+    pub(super) fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
         self.holds.get_mut(&owner)?.command.as_mut()
     }
 
     /// Sends a copy of the command; without a connection it waits for `link_up`.
-    fn send_command(&mut self, owner: OwnerId) {
+    pub(super) fn send_command(&mut self, owner: OwnerId) {
         let up = self.is_up_for(owner);
         let Some(command) = self.command_of(owner).filter(|command| command.call.is_none()) else {
             return;
@@ -286,7 +305,8 @@ impl Engine {
         if up {
             command.copies += 1;
             let (op, limit) = (command.op.clone(), command.limit);
-            let call = self.send(Purpose::Command(owner), op, limit);
+            let purpose = self.purpose_of(owner, &op);
+            let call = self.send(purpose, op, limit);
             if let Some(command) = self.command_of(owner) {
                 command.call = Some(call);
             }
@@ -630,7 +650,7 @@ impl Engine {
 /// The time that a command asks for; a release that frees the lock asks for none.
 fn asked(op: &Op) -> Option<Duration> {
     match op {
-        Op::Acquire { lease, .. } => Some(*lease),
+        Op::Acquire { lease, .. } | Op::HandOver { lease, .. } => Some(*lease),
         Op::Release { ttl, remaining, .. } => Some(*ttl).filter(|_| *remaining > 0),
         Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
         Op::Force { .. } | Op::Inspect { .. } => None,

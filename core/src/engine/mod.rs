@@ -13,6 +13,7 @@
 
 mod asking;
 mod commanding;
+mod handing;
 mod holding;
 mod links;
 mod losing;
@@ -35,7 +36,7 @@ use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply};
 
-use asking::{Closing, Query, extension_of, release_of};
+use asking::{Closing, NOBODY, Query, extension_of, release_of};
 use holding::Hold;
 use links::Links;
 pub(crate) use links::{LinkId, NOWHERE, Routes};
@@ -213,6 +214,9 @@ pub(crate) struct Config {
     pub(crate) recheck: Duration,
     /// How long a caller waits for a server that cannot be reached, once it had been reached.
     pub(crate) outage: Duration,
+    /// How often in a row, and for how long, a lock may go from one owner of this client to the next
+    /// before others get a chance.
+    pub(crate) handovers: (usize, Duration),
     /// Seeds the jitter.
     pub(crate) seed: u64,
 }
@@ -224,6 +228,8 @@ enum Purpose {
     Try(RequestId),
     /// The command in flight of a hold: re-entry, release or extension.
     Command(OwnerId),
+    /// The release of a hold that gives the lock to the head of the queue.
+    HandOver { from: OwnerId, to: RequestId },
     /// A renewal of these holds for these times, in the order of the request.
     Renewal(Vec<(OwnerId, Duration)>),
     /// A clean-up release.
@@ -389,7 +395,7 @@ impl Engine {
             }
             Request::Release(target) => self.release(id, &target),
             Request::Extend { target, lease } => self.extend(id, &target, lease),
-            Request::ReleaseToken { name, form } => self.ask(id, Some(release_of(name, form))),
+            Request::ReleaseToken { name, form } => self.ask(id, Some(release_of(name, NOBODY, form))),
             Request::ExtendToken { name, form, lease } => self.ask(id, Some(extension_of(name, form, lease))),
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
             Request::Inspect { name, kind } => self.ask(id, Some(Op::Inspect { name, kind })),
@@ -419,6 +425,7 @@ impl Engine {
         match purpose {
             Purpose::Try(id) => self.tried(id, sent, outcome),
             Purpose::Command(owner) => self.commanded(owner, call, sent, outcome),
+            Purpose::HandOver { from, to } => self.handed_over(from, to, call, sent, outcome),
             Purpose::Renewal(asked) => self.renewed(&asked, sent, outcome),
             Purpose::Cleanup(owner) => self.cleaned(owner, outcome),
             Purpose::Query { id, name } => self.answered(id, &name, outcome),

@@ -5,12 +5,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::asking::release_of;
 use super::links::Which;
 use super::timers::Timer;
 use super::timing;
 use super::{Engine, Outcome, Purpose};
 use crate::moment::Moment;
-use crate::wire::{Form, Name, Op, OwnerId, Reply};
+use crate::wire::{Form, Name, OwnerId, Reply};
 
 /// A release that has no caller.
 #[derive(Debug)]
@@ -113,14 +114,7 @@ impl Engine {
             cleanup.in_flight = true;
             cleanup.retry = None;
             cleanup.again_at.take_if(|at| *at <= now);
-            let op = Op::Release {
-                name: cleanup.name.clone(),
-                owner,
-                form: cleanup.form.clone(),
-                remaining: 0,
-                ttl: Duration::ZERO,
-                lesson: None,
-            };
+            let op = release_of(cleanup.name.clone(), owner, cleanup.form.clone());
             let limit = cleanup.limit;
             self.send(Purpose::Cleanup(owner), op, limit);
         }

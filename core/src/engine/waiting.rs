@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::asking::foreign;
+use super::handing::Run;
 use super::holding::Hold;
 use super::links::Which;
 use super::timers::Timer;
@@ -22,7 +23,9 @@ pub(super) struct Queue {
     pub(super) waiters: VecDeque<RequestId>,
     /// Holds that are not unwound yet.
     pub(super) holds: Vec<OwnerId>,
-    attempt: Attempt,
+    pub(super) attempt: Attempt,
+    /// How the lock has gone from owner to owner of this client.
+    pub(super) run: Run,
     /// The channel is to be subscribed: wanted by the first waiter that finds the lock held
     /// elsewhere, given up when nobody waits.
     subscribed: bool,
@@ -32,7 +35,7 @@ pub(super) struct Queue {
 
 /// What the head of the queue is doing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Attempt {
+pub(super) enum Attempt {
     /// Nothing: blocked by a hold of this client, or offline.
     #[default]
     Idle,
@@ -59,24 +62,26 @@ pub(super) struct Waiter {
     /// Errors in a row that may pass.
     failures: u32,
     /// The not-after of the last copy that got no answer.
-    unsettled: Option<Moment>,
+    pub(super) unsettled: Option<Moment>,
+    /// The call in flight is the hand-over from the hold before.
+    pub(super) handed: bool,
     /// The caller has its answer; only the outcome of the call in flight is waited for.
-    answered: bool,
+    pub(super) answered: bool,
     announced: bool,
 }
 
 impl Waiter {
     /// Tries once and does not wait.
-    fn once(&self) -> bool {
+    pub(super) fn once(&self) -> bool {
         self.wait == Some(Duration::ZERO)
     }
 
-    fn lease(&self) -> Duration {
+    pub(super) fn lease(&self) -> Duration {
         self.terms.first_lease()
     }
 
     /// How long one copy of its request may stay unanswered.
-    fn limit(&self) -> Duration {
+    pub(super) fn limit(&self) -> Duration {
         timing::limit_with(self.terms.replicas, self.lease())
     }
 
@@ -158,6 +163,7 @@ impl Engine {
             retry: None,
             failures: 0,
             unsettled: None,
+            handed: false,
             answered: false,
             announced: false,
             name: name.clone(),
@@ -219,6 +225,7 @@ impl Engine {
             return;
         };
         waiter.retry = None;
+        waiter.handed = false;
         let op = Op::Acquire {
             name: name.clone(),
             owner: waiter.owner,
@@ -234,13 +241,13 @@ impl Engine {
         self.arm_waiter(id);
     }
 
-    fn set_attempt(&mut self, name: &Name, attempt: Attempt) {
+    pub(super) fn set_attempt(&mut self, name: &Name, attempt: Attempt) {
         if let Some(queue) = self.queues.get_mut(name) {
             queue.attempt = attempt;
         }
     }
 
-    fn arm_waiter(&mut self, id: RequestId) {
+    pub(super) fn arm_waiter(&mut self, id: RequestId) {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
@@ -294,7 +301,7 @@ impl Engine {
 
     /// Takes a waiter out of its queue and lets the next one on. What it may have acquired is
     /// released: by calls without an answer, or by others if `clean` says so.
-    fn remove_waiter(&mut self, id: RequestId, clean: bool) {
+    pub(super) fn remove_waiter(&mut self, id: RequestId, clean: bool) {
         let Some(waiter) = self.take_waiter(id) else {
             return;
         };
@@ -459,6 +466,7 @@ impl Engine {
         let (name, key, owner, form) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.form.clone());
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.holds.push(owner);
+            queue.run = if waiter.handed { queue.run.one_more() } else { Run::begun(sent) };
         }
         self.open_hold(id, waiter, sent, ttl, token);
         self.adopt_waiters(&name, key, owner, &form);

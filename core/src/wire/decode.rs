@@ -38,7 +38,8 @@ fn read(op: &Op, value: &Value) -> Option<(Option<u64>, Reply)> {
 /// The usual answers are one number: the server makes it for a tenth of the cost of an array.
 fn read_short(op: &Op, number: i64) -> Option<(Option<u64>, Reply)> {
     match op {
-        Op::Acquire { lease, fencing: Fencing::Off, count: 1, .. } => {
+        Op::Acquire { lease, fencing: Fencing::Off, count: 1, .. }
+        | Op::HandOver { lease, fencing: Fencing::Off, .. } => {
             let lease = whole_ms(*lease);
             let clock = u64::try_from(number).ok()?.checked_sub(lease)?;
             Some((Some(clock), Reply::Acquired { ttl: Duration::from_millis(lease), token: None }))
@@ -52,17 +53,23 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
     let [clock, code, details @ ..] = items else { return None };
     let clock = u64::try_from(int(clock)?).ok()?;
     let reply = match (op, int(code)?, details) {
-        (Op::Acquire { .. } | Op::Release { remaining: 1.., .. } | Op::Force { .. }, STALE, []) => {
-            Reply::Stale
-        }
-        (Op::Acquire { .. }, ACQUIRED, [ttl, token]) => {
+        (
+            Op::Acquire { .. } | Op::HandOver { .. } | Op::Release { remaining: 1.., .. } | Op::Force { .. },
+            STALE,
+            [],
+        ) => Reply::Stale,
+        (Op::Acquire { .. } | Op::HandOver { .. }, ACQUIRED, [ttl, token]) => {
             Reply::Acquired { ttl: remaining(ttl)?.unwrap_or_default(), token: self::token(token)? }
         }
         (Op::Acquire { .. }, BUSY, [ttl]) => Reply::Busy { ttl: remaining(ttl)? },
-        (Op::Acquire { .. } | Op::Release { .. }, GONE, [why]) => Reply::Gone(gone(int(why)?)?),
-        (Op::Acquire { .. } | Op::Force { .. } | Op::Inspect { .. }, FOREIGN, [what]) => {
-            Reply::Foreign(foreign(&text(what)?))
+        (Op::Acquire { .. } | Op::HandOver { .. } | Op::Release { .. }, GONE, [why]) => {
+            Reply::Gone(gone(int(why)?)?)
         }
+        (
+            Op::Acquire { .. } | Op::HandOver { .. } | Op::Force { .. } | Op::Inspect { .. },
+            FOREIGN,
+            [what],
+        ) => Reply::Foreign(foreign(&text(what)?)),
         (Op::Release { remaining: 1.., .. }, KEPT, []) => Reply::Kept,
         (Op::Renew { holds }, RENEWED, results) if results.len() == holds.len() => {
             Reply::Renewed(results.iter().map(renewal).collect::<Option<_>>()?)

@@ -139,7 +139,7 @@ pub(super) fn renew(names: &[&str], ttl: Duration) -> Op {
 pub(super) fn of_kind(op: &Op, kind: Kind) -> Op {
     let mut op = op.clone();
     match &mut op {
-        Op::Acquire { form, .. } | Op::Release { form, .. } => form.kind = kind,
+        Op::Acquire { form, .. } | Op::HandOver { form, .. } | Op::Release { form, .. } => form.kind = kind,
         Op::Renew { holds } => holds.iter_mut().for_each(|hold| hold.form.kind = kind),
         Op::Force { kind: old, .. } | Op::Inspect { kind: old, .. } => *old = kind,
     }

@@ -75,6 +75,9 @@ pub(crate) enum Op {
         /// How many replicas have to acknowledge it.
         replicas: u32,
     },
+    /// Put another owner of ours, `to`, with count 1 and time `lease`, in the place of `owner`, who has
+    /// the lock; done already if `to` has it. Both have this form. Carries a not-after.
+    HandOver { name: Name, owner: OwnerId, to: OwnerId, form: Form, lease: Duration, fencing: Fencing },
     /// Set our hold count to `remaining` with time `ttl`, or free the lock and publish when it is 0.
     /// Carries a not-after when `remaining` is not 0.
     Release {
@@ -100,6 +103,7 @@ impl Op {
     pub(crate) fn name(&self) -> Option<&Name> {
         match self {
             Op::Acquire { name, .. }
+            | Op::HandOver { name, .. }
             | Op::Release { name, .. }
             | Op::Force { name, .. }
             | Op::Inspect { name, .. } => Some(name),
@@ -118,7 +122,9 @@ impl Op {
     /// How the data looks that the call works on.
     fn layout(&self) -> Layout {
         match self {
-            Op::Acquire { form, .. } | Op::Release { form, .. } => form.kind.layout(),
+            Op::Acquire { form, .. } | Op::HandOver { form, .. } | Op::Release { form, .. } => {
+                form.kind.layout()
+            }
             Op::Renew { holds } => holds.first().map_or(Layout::Hash, |hold| hold.form.kind.layout()),
             Op::Force { kind, .. } | Op::Inspect { kind, .. } => kind.layout(),
         }

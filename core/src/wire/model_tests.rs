@@ -30,6 +30,8 @@ struct Both {
     /// Messages that the model has published.
     published: usize,
     compared: u64,
+    /// When the last lock of the model came to its end.
+    ended: u64,
 }
 
 impl Both {
@@ -42,7 +44,18 @@ impl Both {
         }
         let (scripts, look) = (server.connect(), server.connect());
         let random = Random(seed);
-        Both { kind, random, _server: server, scripts, look, model, names, published: 0, compared: 0 }
+        Both {
+            kind,
+            random,
+            _server: server,
+            scripts,
+            look,
+            model,
+            names,
+            published: 0,
+            compared: 0,
+            ended: 0,
+        }
     }
 
     fn name(&mut self) -> Name {
@@ -59,11 +72,10 @@ impl Both {
         } else {
             Duration::from_millis(self.random.between(1000, 60_000))
         };
-        let op = match self.random.below(10) {
+        let op = match self.random.below(12) {
             0..4 => {
                 let count = u32::try_from(self.random.between(1, 3)).unwrap();
-                // One lock with tokens, one without.
-                let fencing = if &*name == "a" { Fencing::Persistent } else { Fencing::Off };
+                let fencing = fencing_of(&name);
                 Op::Acquire { name, owner, form, count, lease, fencing, replicas: 0 }
             }
             4..7 => {
@@ -75,6 +87,10 @@ impl Both {
                 let hold =
                     |name: &Name| Renewal { name: name.clone(), owner, form: form.clone(), ttl: lease };
                 Op::Renew { holds: holds.map(hold).collect() }
+            }
+            9..11 => {
+                let (to, fencing) = (self.random.between(1, 2), fencing_of(&name));
+                Op::HandOver { name, owner: 3 - to, to, form, lease, fencing }
             }
             _ if self.random.chance(500) => Op::Force { name, kind },
             _ => Op::Inspect { name, kind },
@@ -88,10 +104,15 @@ impl Both {
         seconds * 1000 + micros / 1000
     }
 
-    /// Whether a lock ends about now: then nobody can tell which of the two is right.
-    fn is_edge(&self) -> bool {
-        let near = |lock: &Lock| self.model.ttl(lock) <= Duration::from_millis(EDGE_MS);
-        self.model.locks.values().any(near)
+    /// Lets the model's clock go on. Whether a lock ends about now: then nobody can tell which of the two
+    /// is right.
+    fn is_edge_at(&mut self, clock: u64) -> bool {
+        let now = self.model.now_ms();
+        let end = |lock: &Lock| now + u64::try_from(self.model.ttl(lock).as_millis()).unwrap();
+        let ends: Vec<u64> = self.model.locks.values().map(end).collect();
+        self.ended = ends.iter().copied().filter(|end| *end <= clock).fold(self.ended, u64::max);
+        self.model.set_clock(clock);
+        ends.iter().chain([&self.ended]).any(|end| end.abs_diff(clock) <= EDGE_MS)
     }
 
     fn step(&mut self) {
@@ -107,18 +128,17 @@ impl Both {
         let (uuid, op) = self.op();
         let not_after = if self.random.chance(50) { 1 } else { u64::MAX };
         let before = self.clock();
-        self.model.set_clock(before);
-        if self.is_edge() {
+        if self.is_edge_at(before) {
             return;
         }
         let call = Call::new(&op, UUIDS[usize::try_from(uuid).unwrap()], not_after, Publish::Classic);
         let answer: Value = call.eval().query(&mut self.scripts).unwrap();
         let (server_ms, real) = decode(&op, answer).unwrap();
         let server_ms = server_ms.unwrap_or_else(|| self.clock());
+        let slow = self.clock() - before > EDGE_MS;
         let ends_meanwhile = |lock: &Lock| self.model.ttl(lock).as_millis() <= u128::from(server_ms - before);
         let surprised = self.model.locks.values().any(ends_meanwhile);
-        self.model.set_clock(server_ms);
-        if surprised || self.is_edge() {
+        if self.is_edge_at(server_ms) || surprised || slow {
             // The machine was busy in between: begin anew.
             return self.forget();
         }
@@ -132,7 +152,11 @@ impl Both {
 
     /// The model knows the clock to the millisecond only; it goes on with the token that was drawn.
     fn take_token(&mut self, op: &Op, real: &Reply) {
-        if let (Op::Acquire { name, .. }, Reply::Acquired { token: Some(token), .. }) = (op, real) {
+        if let (
+            Op::Acquire { name, .. } | Op::HandOver { name, .. },
+            Reply::Acquired { token: Some(token), .. },
+        ) = (op, real)
+        {
             let known = self.model.tokens.insert(name.clone(), *token).unwrap_or_default();
             assert!(known.abs_diff(*token) <= 1000, "the model drew {known}, the server {token}");
             if let Some(lock) = self.model.locks.get_mut(name) {
@@ -145,8 +169,7 @@ impl Both {
     fn stranger(&mut self) {
         let name = self.name();
         let clock = self.clock();
-        self.model.set_clock(clock);
-        if self.is_edge() {
+        if self.is_edge_at(clock) {
             return;
         }
         if self.random.chance(500) {
@@ -188,16 +211,14 @@ impl Both {
     /// The same locks with the same owners, counts and times, and the same counters.
     fn compare_keys(&mut self) {
         let clock = self.clock();
-        self.model.set_clock(clock);
-        if self.is_edge() {
+        if self.is_edge_at(clock) {
             return;
         }
         for name in self.names.clone() {
             let found = self.found(&name);
             let ttl: i64 = self.look.pttl(&*name).unwrap();
             let late = self.clock();
-            self.model.set_clock(late);
-            if self.is_edge() || late - clock > EDGE_MS {
+            if self.is_edge_at(late) || late - clock > EDGE_MS {
                 return;
             }
             let expected = self.model.locks.get(&name).map(|lock| (owner_of(lock), self.count(lock.count)));
@@ -231,9 +252,9 @@ impl Both {
         if self.kind.layout() == Layout::Hash { count } else { 1 }
     }
 
-    /// Replies are the same but for a millisecond, a token that is the clock, and how an owner is written.
+    /// Replies are the same but for what a script may take on a busy machine, a token that is the clock, and how an owner is written.
     fn same(&self, modelled: &Reply, real: &Reply) -> bool {
-        let near = |a: Duration, b: Duration| a.abs_diff(b) <= Duration::from_millis(1);
+        let near = |a: Duration, b: Duration| a.abs_diff(b) <= Duration::from_millis(EDGE_MS);
         match (modelled, real) {
             (Reply::Acquired { ttl: a, token: x }, Reply::Acquired { ttl: b, token: y }) => {
                 near(*a, *b) && x.is_some() == y.is_some()
@@ -246,6 +267,11 @@ impl Both {
             _ => modelled == real,
         }
     }
+}
+
+/// One lock with tokens, one without.
+fn fencing_of(name: &Name) -> Fencing {
+    if &**name == "a" { Fencing::Persistent } else { Fencing::Off }
 }
 
 fn owner_of(lock: &Lock) -> String {

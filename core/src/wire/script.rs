@@ -30,12 +30,14 @@ macro_rules! scripts {
 
 scripts! {
     ACQUIRE = "acquire" Hash;
+    HAND_OVER = "handover" Hash;
     RELEASE = "release" Hash;
     LOWER = "lower" Hash;
     RENEW = "renew" Hash;
     FORCE = "force" Hash;
     INSPECT = "inspect" Hash;
     ACQUIRE_PLAIN = "acquire" Plain;
+    HAND_OVER_PLAIN = "handover" Plain;
     RELEASE_PLAIN = "release" Plain;
     LOWER_PLAIN = "lower" Plain;
     RENEW_PLAIN = "renew" Plain;
@@ -46,8 +48,9 @@ scripts! {
 }
 
 /// What several scripts have in common.
-const SHARED: [(&str, &str); 3] = [
+const SHARED: [(&str, &str); 4] = [
     ("clock", include_str!("lua/clock.lua")),
+    ("token", include_str!("lua/token.lua")),
     ("recall", include_str!("lua/recall.lua")),
     ("holder", include_str!("lua/holder.lua")),
 ];
@@ -93,12 +96,15 @@ pub(super) fn script(op: &Op) -> &'static Script {
     use Layout::{Hash, Learning, Plain};
     match (op, op.layout()) {
         (Op::Acquire { .. }, Hash) => &ACQUIRE,
+        (Op::HandOver { .. }, Hash) => &HAND_OVER,
         (Op::Release { remaining: 0, .. }, Hash) => &RELEASE,
         (Op::Release { .. }, Hash) => &LOWER,
         (Op::Renew { .. }, Hash) => &RENEW,
         (Op::Force { .. }, Hash) => &FORCE,
         (Op::Inspect { .. }, Hash) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
+        // An adaptive lock learns when it is released: the engine hands none over.
+        (Op::HandOver { .. }, Plain | Learning) => &HAND_OVER_PLAIN,
         (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
         (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
@@ -124,24 +130,26 @@ impl Call {
     /// The call for `op` by the client `uuid`.
     ///
     /// `not_after`: the last moment, in the server's milliseconds, at which it may still be done.
-    /// Only an acquire, a partial release and a force-release regard it: late copies of the others
-    /// do no harm.
+    /// Only an acquire, a hand-over, a partial release and a force-release regard it: late copies of
+    /// the others do no harm.
     pub(crate) fn new(op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
         let args = match op {
             Op::Acquire { owner, form, count, lease, fencing, .. } => {
                 let lease = whole_ms(*lease);
                 let latest = not_after.saturating_add(lease);
                 let mut args = vec![form.owner(uuid, *owner), lease.to_string(), latest.to_string()];
-                let counter = match fencing {
-                    Fencing::Off => None,
-                    Fencing::Expiring => Some(COUNTER_EXPIRY.as_millis().to_string()),
-                    Fencing::Persistent => Some("0".to_owned()),
-                };
+                let counter = counter_life(*fencing);
                 // What is usual is left out: each argument costs the server as much as a small command.
                 if *count != 1 || counter.is_some() {
                     args.push(count.to_string());
                 }
                 args.extend(counter);
+                args
+            }
+            Op::HandOver { owner, to, form, lease, fencing, .. } => {
+                let [owner, to] = [owner, to].map(|owner| form.owner(uuid, *owner));
+                let mut args = vec![owner, to, lease_ms(*lease), not_after.to_string()];
+                args.extend(counter_life(*fencing));
                 args
             }
             Op::Release { name, owner, form, remaining: 0, lesson, .. } => {
@@ -190,10 +198,19 @@ impl Call {
     }
 }
 
+/// How long the fencing counter lives, if a token is wanted.
+fn counter_life(fencing: Fencing) -> Option<String> {
+    match fencing {
+        Fencing::Off => None,
+        Fencing::Expiring => Some(COUNTER_EXPIRY.as_millis().to_string()),
+        Fencing::Persistent => Some("0".to_owned()),
+    }
+}
+
 /// The keys that a script uses.
 fn keys(op: &Op) -> Vec<Name> {
     match op {
-        Op::Acquire { name, form, fencing, .. } => {
+        Op::Acquire { name, form, fencing, .. } | Op::HandOver { name, form, fencing, .. } => {
             let counter = (*fencing != Fencing::Off).then(|| token_key(name).into());
             [Some(name.clone()), counter, learnt(name, form)].into_iter().flatten().collect()
         }

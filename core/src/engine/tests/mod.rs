@@ -3,6 +3,7 @@
 
 mod cancelling;
 mod closing;
+mod handing;
 mod holding;
 mod kinds;
 mod linking;
@@ -34,6 +35,9 @@ const WATCHED: Terms = Terms {
 };
 const RECHECK: Duration = Duration::from_secs(5);
 const OUTAGE: Duration = Duration::from_secs(10);
+/// How often in a row, and for how long, a lock goes to waiters of the same client.
+const HANDOVERS: usize = 3;
+const RUN: Duration = Duration::from_millis(100);
 /// How long a copy of a request with the usual lease may run: its limit of 1 s, and drift.
 const COPY: Duration = Duration::from_millis(1012);
 /// The key of most re-entering callers.
@@ -77,6 +81,14 @@ impl Sent {
         match &self.op {
             Op::Acquire { owner, count, lease, .. } => (*owner, *count, *lease),
             other => panic!("not an acquire: {other:?}"),
+        }
+    }
+
+    /// The owners of a hand-over, before and after, and the lease.
+    fn handover(&self) -> (OwnerId, OwnerId, Duration) {
+        match &self.op {
+            Op::HandOver { owner, to, lease, .. } => (*owner, *to, *lease),
+            other => panic!("not a hand-over: {other:?}"),
         }
     }
 
@@ -153,7 +165,7 @@ impl Rig {
     /// An engine whose link has not been up.
     fn offline() -> Rig {
         let counters = Arc::new(Counters::default());
-        let config = Config { recheck: RECHECK, outage: OUTAGE, seed: 1 };
+        let config = Config { recheck: RECHECK, outage: OUTAGE, handovers: (HANDOVERS, RUN), seed: 1 };
         Rig {
             engine: Engine::new(config, counters.clone()),
             counters,
@@ -216,6 +228,12 @@ impl Rig {
     /// The server grants what the acquire asks for.
     fn grant(&mut self, sent: &Sent) {
         let (_, _, ttl) = sent.acquire();
+        self.reply(sent, Reply::Acquired { ttl, token: None });
+    }
+
+    /// The server does the hand-over.
+    fn pass_on(&mut self, sent: &Sent) {
+        let (_, _, ttl) = sent.handover();
         self.reply(sent, Reply::Acquired { ttl, token: None });
     }
 

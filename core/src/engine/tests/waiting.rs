@@ -26,6 +26,7 @@ fn an_uncontended_pair_is_two_calls_and_leaves_nothing() {
 fn callers_are_served_in_their_order_and_only_the_first_talks() {
     let mut rig = Rig::new();
     let ids = [rig.acquire("n"), rig.acquire("n"), rig.acquire("n")];
+    rig.engine.config.handovers.0 = 0;
     for (n, id) in ids.into_iter().enumerate() {
         let sent = rig.sent();
         rig.grant(&sent);
@@ -51,14 +52,14 @@ fn a_try_does_not_pass_those_who_hold_or_wait() {
     let grant = rig.hold("n");
     let early = rig.try_acquire("n");
     assert_eq!(rig.failed(early), ErrorKind::Timeout);
-    rig.acquire("n");
+    let waits = rig.acquire("n");
     rig.release(&grant);
-    let release = rig.sent();
-    // The lock is being freed, for somebody who came earlier.
+    let handover = rig.sent();
+    // The lock goes to somebody who came earlier.
     let late = rig.try_acquire("n");
     assert_eq!(rig.failed(late), ErrorKind::Timeout);
-    rig.reply(&release, Reply::Released);
-    rig.sent().acquire();
+    rig.pass_on(&handover);
+    rig.granted(waits);
 }
 
 #[test]

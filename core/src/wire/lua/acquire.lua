@@ -64,25 +64,8 @@ local ttl = value and redis.call('PTTL', lock)
 if not held and count > 1 then return {now, GONE, other and STOLEN or DELETED} end
 if other or (held and count == 0) then return {now, BUSY, ttl} end
 
--- The token is drawn before the lock is taken, so that a refusal leaves only a gap. A copy of the
--- first grant reads the token that it drew.
-local token = ''
-if fencing and count < 2 then
-  local drawn = redis.call('GET', KEYS[2])
-  token = held and drawn
-  if not token then
-    local previous = tonumber(drawn or 0)
-    if not previous or previous % 1 ~= 0 or previous > 2 ^ 53 - 2 then
-      return {now, FOREIGN, 'counter'}
-    end
-    token = string.format('%.0f', math.max(previous + 1, time[1] * 1000000 + time[2]))
-    if fencing == '0' then
-      redis.call('SET', KEYS[2], token)
-    else
-      redis.call('SET', KEYS[2], token, 'PX', fencing)
-    end
-  end
-end
+if count > 1 then fencing = nil end
+--@ token
 
 --# learning
 --@ recall

@@ -23,6 +23,8 @@ pub(crate) struct Lock {
     pub(crate) owner: Option<(Uuid, OwnerId)>,
     pub(crate) count: u32,
     until_ms: u64,
+    /// How often it went from one owner of a client to another one.
+    pub(crate) handovers: usize,
     pub(crate) token: Option<u64>,
 }
 
@@ -157,7 +159,8 @@ impl Server {
     /// Another library takes the lock, if it is free.
     pub(crate) fn take(&mut self, name: &Name, ms: u64) {
         if !self.locks.contains_key(name) {
-            let lock = Lock { owner: None, count: 1, until_ms: self.now_ms() + ms, token: None };
+            let lock =
+                Lock { owner: None, count: 1, until_ms: self.now_ms() + ms, handovers: 0, token: None };
             self.locks.insert(name.clone(), lock);
             self.changed(name, None);
         }
@@ -181,10 +184,13 @@ impl Server {
     pub(crate) fn execute(&mut self, origin: Origin, track: bool, op: &Op, not_after_ms: u64) -> Reply {
         let late = self.now_ms() > not_after_ms;
         let reply = match op {
-            Op::Acquire { .. } | Op::Force { .. } if late => Reply::Stale,
+            Op::Acquire { .. } | Op::HandOver { .. } | Op::Force { .. } if late => Reply::Stale,
             Op::Release { remaining: 1.., .. } if late => Reply::Stale,
             Op::Acquire { name, owner, count, lease, fencing, .. } => {
                 self.acquire(origin, name, *owner, *count, *lease, *fencing)
+            }
+            Op::HandOver { name, owner, to, lease, fencing, .. } => {
+                self.hand_over(origin, name, [*owner, *to], *lease, *fencing)
             }
             Op::Release { name, owner, remaining, ttl, .. } => {
                 self.release(origin, name, *owner, *remaining, *ttl)
@@ -228,7 +234,7 @@ impl Server {
             None if count > 1 => return Reply::Gone(LostReason::Deleted),
             None => {
                 let token = (fencing != Fencing::Off).then(|| self.draw_token(name));
-                self.locks.insert(name.clone(), Lock { owner: me, count, until_ms, token });
+                self.locks.insert(name.clone(), Lock { owner: me, count, until_ms, handovers: 0, token });
             }
             Some(lock) if lock.owner == me => {
                 lock.count = count;
@@ -243,6 +249,33 @@ impl Server {
         self.changed(name, Some(origin));
         let lock = &self.locks[name];
         Reply::Acquired { ttl: self.ttl(lock), token: lock.token.filter(|_| count == 1) }
+    }
+
+    fn hand_over(
+        &mut self,
+        origin: Origin,
+        name: &Name,
+        owners: [OwnerId; 2],
+        lease: Duration,
+        fencing: Fencing,
+    ) -> Reply {
+        let [from, to] = owners.map(|owner| Some((origin.uuid, owner)));
+        let until_ms = self.now_ms() + millis(lease);
+        match self.locks.get(name) {
+            None => return Reply::Gone(LostReason::Deleted),
+            Some(lock) if lock.owner == to => {}
+            Some(lock) if lock.owner != from => return Reply::Gone(LostReason::Stolen),
+            Some(lock) => {
+                let handovers = lock.handovers + 1;
+                let token = (fencing != Fencing::Off).then(|| self.draw_token(name));
+                self.locks.insert(name.clone(), Lock { owner: to, count: 1, until_ms, handovers, token });
+            }
+        }
+        self.changed(name, Some(origin));
+        let lock = self.locks.get_mut(name).unwrap();
+        lock.until_ms = lock.until_ms.max(until_ms);
+        let lock = &self.locks[name];
+        Reply::Acquired { ttl: self.ttl(lock), token: lock.token }
     }
 
     /// At least the clock in microseconds, so that tokens grow over a restart without data.
@@ -299,6 +332,7 @@ impl Server {
 pub(super) fn names(op: &Op) -> Vec<Name> {
     match op {
         Op::Acquire { name, .. }
+        | Op::HandOver { name, .. }
         | Op::Release { name, .. }
         | Op::Force { name, .. }
         | Op::Inspect { name, .. } => {

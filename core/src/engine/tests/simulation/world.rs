@@ -26,6 +26,9 @@ const ACTING: u64 = 3_000_000;
 const SETTLING: u64 = 20_000_000;
 const RECHECK: Duration = Duration::from_millis(1000);
 const OUTAGE: Duration = Duration::from_millis(2500);
+/// How often in a row, and for how long, a client may hand a lock to its own waiters.
+const HANDOVERS: usize = 3;
+const RUN: Duration = Duration::from_millis(500);
 /// How long a free lock may be waited for while nothing is wrong: a recheck with its jitter, a copy
 /// that had to be waited for, and the way there and back.
 const PATIENCE: u64 = 1_100_000 + 250_000 + 10_000;
@@ -246,7 +249,8 @@ impl World {
     fn new_client(&mut self) -> Client {
         self.last_uuid += 1;
         let random = &mut self.random;
-        let config = Config { recheck: RECHECK, outage: OUTAGE, seed: random.next() };
+        let handovers = (random.pick(&[0, HANDOVERS, HANDOVERS]), RUN);
+        let config = Config { recheck: RECHECK, outage: OUTAGE, handovers, seed: random.next() };
         let callers = (1..=random.between(1, 3)).map(Caller::new).collect();
         let parts = if random.chance(400) { 2 } else { 1 };
         Client {
@@ -542,7 +546,7 @@ impl World {
             return;
         };
         let (owner, shrinks) = match copy.op {
-            Op::Acquire { owner, .. } => (owner, false),
+            Op::Acquire { owner, .. } | Op::HandOver { to: owner, .. } => (owner, false),
             Op::Release { owner, .. } => (owner, true),
             _ => return,
         };
@@ -945,6 +949,7 @@ impl World {
         self.check_ghosts();
         self.check_waiters();
         self.check_renewals();
+        self.check_turns();
         match self.wrong.take() {
             Some(wrong) => {
                 self.note(|| wrong.clone());
@@ -1018,6 +1023,13 @@ impl World {
                 wrong = Some(format!("{name}: {lock:?} is not renewed in time"));
             }
         }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
+    /// Nobody keeps a lock among its own waiters for longer than it may.
+    fn check_turns(&mut self) {
+        let greedy = self.server.locks.iter().find(|(_, lock)| lock.handovers > HANDOVERS);
+        let wrong = greedy.map(|(name, lock)| format!("{name}: {lock:?} is not given to others"));
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
