@@ -23,10 +23,12 @@ from pathlib import Path
 import program_rows
 import programs
 from clock_rows import CLOCK_ROWS
+from hole_rows import HOLE_ROWS
 from operations import EVERY_BYTE, OPERATIONS, play
 from process_rows import PROCESS_ROWS
 from program_rows import PROGRAM_ROWS
 from server_rows import SERVER_ROWS
+from suspend_rows import SUSPEND_ROWS
 from world import LANGUAGES, LIMIT_MS, Cell, Failed, Kind, World, sides
 
 # Rows that the proxy makes: the action, and its number.
@@ -43,6 +45,9 @@ NETWORK_ROWS: dict[str, tuple[str, int]] = {
     "late copy of an answered request": ("twice", 2 * LIMIT_MS),
     "request stalled and done after its connection broke": ("stall", LIMIT_MS // 2),
 }
+
+
+OTHER_ROWS = [*EVERY_BYTE, *SERVER_ROWS, *CLOCK_ROWS, *SUSPEND_ROWS, *HOLE_ROWS, *PROCESS_ROWS]
 
 
 @dataclass
@@ -78,7 +83,7 @@ def tasks(world: World) -> list[Task]:
     found = []
     for kind in world.kinds:
         found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
-        for row, operation, perform in [*EVERY_BYTE, *SERVER_ROWS, *CLOCK_ROWS, *PROCESS_ROWS]:
+        for row, operation, perform in OTHER_ROWS:
             found.append(Task(row, operation, kind, perform))
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:

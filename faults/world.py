@@ -116,6 +116,7 @@ class Cell:
         lease_ms: int = LEASE_MS,
         user: str = "",
         binary: str = "",
+        before: tuple[str, ...] = (),
     ) -> None:
         with Cell.counting:
             Cell.count += 1
@@ -129,7 +130,7 @@ class Cell:
         self.server = (
             Server(binary or world.binary, "--enable-debug-command", "yes") if own_server else world.server
         )
-        self.driver = Driver(kind.command) if own_driver else world.drivers[kind.name]
+        self.driver = Driver((*before, *kind.command)) if own_driver else world.drivers[kind.name]
         self.redis = Redis(self.server.port)
         self.port = int(world.proxies("open", self.server.port)[0])
         self.user = user

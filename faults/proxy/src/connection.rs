@@ -1,16 +1,16 @@
 //! One connection through the proxy, and what is done to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use crate::frames;
 use crate::rules::{Action, Rules};
@@ -27,6 +27,8 @@ pub(crate) struct Proxy {
     pub(crate) silent: AtomicBool,
     /// Messages on channels do not pass.
     pub(crate) mute: AtomicBool,
+    /// By how many milliseconds invalidations of tracked keys are late; what comes after them is not.
+    pub(crate) late: AtomicU64,
     pub(crate) kill: Notify,
 }
 
@@ -101,11 +103,17 @@ async fn replies(
 ) -> io::Result<()> {
     let mut buffer = Vec::new();
     let mut number = 0;
+    let mut late = VecDeque::new();
     loop {
         while let Some(size) = frames::length(&buffer) {
             let frame: Vec<u8> = buffer.drain(..size).collect();
             while_silent(proxy).await;
             if proxy.mute.load(Ordering::Relaxed) && frames::is_message(&frame) {
+                continue;
+            }
+            let lateness = proxy.late.load(Ordering::Relaxed);
+            if lateness > 0 && frames::is_invalidation(&frame) {
+                late.push_back((Instant::now() + Duration::from_millis(lateness), frame));
                 continue;
             }
             if !frames::is_push(&frame) {
@@ -124,9 +132,27 @@ async fn replies(
             }
             to.write_all(&frame).await?;
         }
-        if from.read_buf(&mut buffer).await? == 0 {
-            return Ok(());
+        tokio::select! {
+            read = from.read_buf(&mut buffer) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+            }
+            () = due(&late) => {
+                if let Some((_, frame)) = late.pop_front() {
+                    to.write_all(&frame).await?;
+                    locked(&proxy.rules).delivered += 1;
+                }
+            }
         }
+    }
+}
+
+/// Waits until the first of what is late may go on.
+async fn due(late: &VecDeque<(Instant, Vec<u8>)>) {
+    match late.front() {
+        Some((at, _)) => sleep_until(*at).await,
+        None => pending().await,
     }
 }
 

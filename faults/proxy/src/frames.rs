@@ -15,7 +15,13 @@ pub(crate) fn is_push(frame: &[u8]) -> bool {
 
 /// Whether the frame is a message on a channel, in either protocol.
 pub(crate) fn is_message(frame: &[u8]) -> bool {
-    [&b">3\r\n$7\r\nmessage"[..], b"*3\r\n$7\r\nmessage"].iter().any(|start| frame.starts_with(start))
+    let starts = [&b"3\r\n$7\r\nmessage"[..], b"3\r\n$8\r\nsmessage"];
+    matches!(frame.first(), Some(b'>' | b'*')) && starts.iter().any(|start| frame[1..].starts_with(start))
+}
+
+/// Whether the frame says that a tracked key has changed.
+pub(crate) fn is_invalidation(frame: &[u8]) -> bool {
+    frame.starts_with(b">2\r\n$10\r\ninvalidate\r\n")
 }
 
 fn end_of(bytes: &[u8], start: usize, depth: u32) -> Option<usize> {
@@ -68,6 +74,8 @@ mod tests {
     #[test]
     fn messages_are_told_from_replies() {
         assert!(is_message(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n"));
+        assert!(is_message(b"*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\n0\r\n"));
+        assert!(is_invalidation(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"));
         assert!(!is_message(b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"));
         assert!(is_push(b">2\r\n") && !is_push(b"*2\r\n"));
     }

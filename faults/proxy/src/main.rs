@@ -10,6 +10,7 @@
 //! scripts PORT                       `ok HASH...`, in the order in which scripts came first
 //! kill PORT                          ends all connections
 //! refuse|silent|mute PORT 0|1        closes new connections; lets nothing pass; drops messages
+//! late PORT MS                       invalidations come so much later than what the server says after them
 //! ```
 
 mod connection;
@@ -90,6 +91,11 @@ async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
         "refuse" => switch(&proxy.refuses, rest),
         "silent" => switch(&proxy.silent, rest),
         "mute" => switch(&proxy.mute, rest),
+        "late" => {
+            let ms = rest.first().and_then(|word| word.parse().ok()).ok_or("late: a number")?;
+            proxy.late.store(ms, Ordering::Relaxed);
+            String::new()
+        }
         _ => return Err(format!("not understood: {line}")),
     })
 }

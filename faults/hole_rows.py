@@ -1,0 +1,208 @@
+"""The holes that a review of the design found, one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from server_rows import TOLD, Play, on
+from world import LEASE_MS, LIMIT_MS, SOON, Cell
+
+# When a copy comes that nobody waits for any more: its time is over by then.
+LATE = 2 * LIMIT_MS
+# Long after everything that is done about a message at once.
+LATE_MESSAGE = 1000
+
+
+# ---- copies of a request that come after the next one ----
+
+
+def acquired_late_again(cell: Cell) -> None:
+    cell.arm("acquire", "twice", LATE)
+    cell.ok("acquire")
+    cell.ok("release")
+
+
+def copy_finds_nobody(cell: Cell) -> None:
+    acquired_late_again(cell)
+    cell.wait_delivered()
+    cell.check(cell.redis("EXISTS", cell.lock) == 0, "a late copy brought the lock back")
+    cell.works()
+
+
+def copy_finds_another(cell: Cell) -> None:
+    acquired_late_again(cell)
+    cell.ok("acquire", "b")
+    cell.wait_delivered()
+    cell.check(cell.counts() == ["1"] and cell.ok("held", "b")["value"], "a late copy touched another's hold")
+    cell.ok("release", "b")
+    cell.works()
+
+
+def copy_finds_the_next_hold(cell: Cell) -> None:
+    acquired_late_again(cell)
+    cell.ok("acquire")
+    cell.wait_delivered()
+    cell.held_with(1)
+    cell.ok("release")
+    cell.works()
+
+
+def release_finds_the_next_hold(cell: Cell) -> None:
+    cell.arm("release", "twice", LATE)
+    cell.ok("acquire")
+    cell.ok("release")
+    cell.ok("acquire")
+    cell.ok("acquire")
+    cell.wait_delivered()
+    cell.held_with(2)
+    cell.ok("release")
+    cell.ok("release")
+    cell.works()
+
+
+def release_finds_another(cell: Cell) -> None:
+    cell.arm("release", "twice", LATE)
+    cell.ok("acquire")
+    cell.ok("release")
+    cell.ok("acquire", "b")
+    cell.wait_delivered()
+    cell.check(
+        cell.counts() == ["1"] and cell.ok("held", "b")["value"], "a late copy released another's hold"
+    )
+    cell.ok("release", "b")
+    cell.works()
+
+
+# ---- word of an older hold ----
+
+
+def older(change: Callable[[Cell], None], status: str) -> Callable[[Cell], None]:
+    """The word that a key has changed comes when its hold is over, and the next one has begun."""
+
+    def play(cell: Cell) -> None:
+        cell.ok("acquire")
+        cell.tell("late", LATE_MESSAGE)
+        change(cell)
+        cell.status({status}, "release", cell.call("release"))
+        cell.ok("acquire")
+        cell.wait_delivered()
+        # What it brings about is over when the next renewal is.
+        time.sleep(LEASE_MS / 2000)
+        cell.held_with(1)
+        cell.tell("late", 0)
+        cell.ok("release")
+        cell.works()
+
+    return play
+
+
+def deleted(cell: Cell) -> None:
+    cell.redis("DEL", cell.lock)
+
+
+def touched(cell: Cell) -> None:
+    cell.redis("PEXPIRE", cell.lock, str(LEASE_MS))
+
+
+# ---- forced ----
+
+
+def forced_before_its_own_waiters(cell: Cell) -> None:
+    """A client forces what it holds itself, while it waits for it too."""
+    cell.ok("acquire")
+    waiter = cell.call("acquire", wait_ms=60000, **{"as": "waiter"})
+    # It waits in the client, in the order in which it was asked for.
+    cell.ok("locked", **{"as": "third"})
+    begun = time.monotonic()
+    cell.check(cell.ok("force", **{"as": "third"})["value"], "there was nothing to delete")
+    cell.status({"ok"}, "the waiter", waiter)
+    cell.check(time.monotonic() - begun < SOON, "the waiter looks again too late")
+    cell.eventually(lambda: not cell.ok("held")["value"], "the forced hold is not told", TOLD)
+    cell.status({"lost"}, "release", cell.call("release"))
+    cell.check(cell.counts() == ["1"], f"the late release has left {cell.counts()}")
+    cell.ok("release", **{"as": "waiter"})
+    cell.works()
+
+
+# ---- scripts denied halfway ----
+
+
+def full_while_held(cell: Cell) -> None:
+    """A full server refuses what is new; what is held is renewed, and comes free."""
+    cell.ok("acquire")
+    cell.redis("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    cell.redis("CONFIG", "SET", "maxmemory", "1")
+    again = cell.status(
+        {"ok", "unavailable", "timeout", "server"}, "re-entry", cell.call("acquire", wait_ms=300)
+    )
+    count = 2 if again["status"] == "ok" else 1
+    time.sleep(1.5 * LEASE_MS / 1000)
+    told = cell.ok("count")["value"]
+    cell.check(told == count and cell.ok("held")["value"], f"the client counts {told}, and not {count}")
+    cell.check(cell.redis("PTTL", cell.lock) > LEASE_MS / 3, "it is not renewed")
+    for _ in range(count):
+        cell.ok("release")
+    cell.gone()
+    cell.redis("CONFIG", "SET", "maxmemory", "0")
+    cell.works()
+
+
+def denied_halfway(command: str) -> Callable[[Cell], None]:
+    """Whatever an acquisition and a release then are told, they leave nothing for longer than a lease."""
+
+    def play(cell: Cell) -> None:
+        cell.fencing = True
+        cell.redis("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
+        cell.open("a")
+        cell.redis("ACL", "SETUSER", "app", f"-{command}")
+        reply = cell.status({"ok", "denied"}, "acquire", cell.call("acquire", wait_ms=20000))
+        if reply["status"] == "ok":
+            cell.held_with(1)
+            cell.status({"ok", "denied", "unavailable"}, "release", cell.call("release"))
+        else:
+            cell.check(not cell.ok("held")["value"], "denied, and it claims to hold")
+        cell.gone(LEASE_MS / 1000 + SOON)
+        cell.redis("ACL", "SETUSER", "app", f"+{command}")
+        cell.works()
+
+    play.__name__ = f"denied {command}"
+    return play
+
+
+# What the scripts call, with what fencing needs.
+COMMANDS = [
+    "type",
+    "time",
+    "pttl",
+    "hmget",
+    "hset",
+    "hlen",
+    "pexpire",
+    "get",
+    "set",
+    "hdel",
+    "del",
+    "publish",
+]
+
+
+HOLE_ROWS: list[tuple[str, str, Play]] = [
+    ("late copy of an acquire after its release", "nobody holds", on(copy_finds_nobody)),
+    ("late copy of an acquire after its release", "another holds", on(copy_finds_another)),
+    ("late copy of an acquire after its release", "held again", on(copy_finds_the_next_hold)),
+    ("late copy of a release", "another holds", on(release_finds_another)),
+    ("late copy of a release", "held again", on(release_finds_the_next_hold)),
+    ("invalidation of an older hold", "key deleted", on(older(deleted, "lost"))),
+    ("invalidation of an older hold", "key touched", on(older(touched, "ok"))),
+    ("force-release by the same client", "wait", on(forced_before_its_own_waiters)),
+    ("server full", "re-enter, be renewed, release", on(full_while_held, own_server=True)),
+    *(
+        (
+            "one command of the scripts denied",
+            command,
+            on(denied_halfway(command), own_server=True, user="app:secret@"),
+        )
+        for command in COMMANDS
+    ),
+]
