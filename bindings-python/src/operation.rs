@@ -1,8 +1,10 @@
 //! Waiting: on the calling thread, or through a queue that an event loop drains.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use redlatch::{Cancelled, Operation};
 
@@ -71,10 +73,34 @@ where
         let pending = operation.deliver_to(&queue.0, tag);
         return Ok(Py::new(py, Pending(pending))?.into_any());
     }
+    let interruptible = hears_signals(py)?;
     let waiting = Waiting::begin(py)?;
-    // The calling thread takes the GIL again only to let Python see a signal; an exception from its
-    // handler (KeyboardInterrupt) cancels the operation.
-    let result = py.detach(|| operation.wait_interruptibly(|| Python::attach(|py| py.check_signals())));
+    let result = if interruptible {
+        // The calling thread takes the GIL again only to let Python see a signal; an exception from its
+        // handler (KeyboardInterrupt) cancels the operation.
+        py.detach(|| operation.wait_interruptibly(|| Python::attach(|py| py.check_signals())))
+    } else {
+        Ok(py.detach(|| operation.wait()))
+    };
     drop(waiting);
     result?.map_err(|error| Waiting::failed(py, &error))?.into_value(py)
+}
+
+thread_local! {
+    /// Whether the thread hears signals, and the process that it was found out in: in a child it may be another one.
+    static HEARS: Cell<Option<(u32, bool)>> = const { Cell::new(None) };
+}
+
+/// Whether it is Python's main thread that calls, the only one whose waiting a signal can end. All others would take
+/// the GIL a few times a second for nothing, thousands of them until nobody else gets it.
+fn hears_signals(py: Python<'_>) -> PyResult<bool> {
+    let process = std::process::id();
+    if let Some((_, hears)) = HEARS.get().filter(|(known, _)| *known == process) {
+        return Ok(hears);
+    }
+    let threading = py.import(intern!(py, "threading"))?;
+    let main = threading.call_method0(intern!(py, "main_thread"))?.getattr(intern!(py, "ident"))?;
+    let hears = main.eq(threading.call_method0(intern!(py, "get_ident"))?)?;
+    HEARS.set(Some((process, hears)));
+    Ok(hears)
 }

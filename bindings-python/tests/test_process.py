@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -97,6 +98,47 @@ HANDLE = """
 def test_a_handled_signal_does_not_end_a_wait(name: str, client: redlatch.Client) -> None:
     with client.lock(name):
         run(HANDLE, name)
+
+
+WAIT_IN_THREADS = """
+    import os, sys, threading, time
+    import redlatch
+
+    def switches():
+        # How often all threads have woken up.
+        found = 0
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/status") as status:
+                found += sum(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt"))
+        return found
+
+    client = redlatch.Client().connect()
+    client.lock(sys.argv[1] + "'").locked()
+    before = len(os.listdir("/proc/self/fd"))
+    threads = [threading.Thread(target=client.lock(sys.argv[1]).acquire) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    while client.stats()["waiting"] < 100:
+        time.sleep(0.01)
+    assert len(os.listdir("/proc/self/fd")) < before + 50
+    counted = switches()
+    time.sleep(2)  # eight times a quarter of a second
+    assert switches() - counted < 400, switches() - counted
+    client.close()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_that_waited_took_the_gil_four_times_a_second_and_a_descriptor_each(
+    name: str, client: redlatch.Client
+) -> None:
+    with client.lock(name):
+        run(
+            "import threading\nthreading.excepthook = lambda _: None  # closed\n"
+            + textwrap.dedent(WAIT_IN_THREADS),
+            name,
+        )
 
 
 # ---- exit ----
