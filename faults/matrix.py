@@ -29,6 +29,9 @@ from process_rows import PROCESS_ROWS
 from program_rows import PROGRAM_ROWS
 from server_rows import SERVER_ROWS
 from suspend_rows import SUSPEND_ROWS
+from topologies import KINDS as TOPOLOGIES
+from topology_rows import LANGUAGES as TOPOLOGY_LANGUAGES
+from topology_rows import on_topology, performances
 from world import LANGUAGES, LIMIT_MS, Cell, Failed, Kind, World, sides
 
 # Rows that the proxy makes: the action, and its number.
@@ -58,12 +61,17 @@ class Task:
     operation: str
     kind: Kind
     play: Callable[[World, Kind], None]
+    topology: str = ""
     failure: str = ""
     took: float = 0.0
 
     @property
     def title(self) -> str:
-        return f"{self.row} / {self.operation} [{self.kind.name}]"
+        return f"{self.row} / {self.operation} [{self.column}]"
+
+    @property
+    def column(self) -> str:
+        return f"{self.kind.name}, {self.topology}" if self.topology else self.kind.name
 
 
 def network_task(world: World, kind: Kind, row: str, operation: str) -> Task:
@@ -88,6 +96,16 @@ def tasks(world: World) -> list[Task]:
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:
                 found.append(Task(more.name, more.operation, kind, more.play))
+    return found + topology_tasks(world)
+
+
+def topology_tasks(world: World) -> list[Task]:
+    found = []
+    for row, operation, perform in performances(NETWORK_ROWS):
+        for kind in world.kinds:
+            if kind.name in TOPOLOGY_LANGUAGES:
+                for topology in TOPOLOGIES:
+                    found.append(Task(row, operation, kind, on_topology(topology, perform), topology))
     return found
 
 
@@ -111,20 +129,21 @@ def run(world: World, chosen: list[Task], jobs: int) -> None:
         list(pool.map(one, chosen))
 
 
-def table(chosen: list[Task], kinds: list[Kind]) -> list[str]:
-    """Cells passed of cells played, by row and language."""
+def table(chosen: list[Task]) -> list[str]:
+    """Cells passed of cells played, by row and by language and topology."""
     by_row: dict[str, list[Task]] = defaultdict(list)
     for task in chosen:
         by_row[task.row].append(task)
+    columns = dict.fromkeys(task.column for task in chosen)
     lines = [
-        "| what goes wrong | while | " + " | ".join(kind.name for kind in kinds) + " |",
-        "|---|---|" + "---:|" * len(kinds),
+        "| what goes wrong | while | " + " | ".join(columns) + " |",
+        "|---|---|" + "---:|" * len(columns),
     ]
     for row, group in by_row.items():
         operations = ", ".join(dict.fromkeys(task.operation for task in group))
         cells = []
-        for kind in kinds:
-            own = [task for task in group if task.kind is kind]
+        for column in columns:
+            own = [task for task in group if task.column == column]
             cells.append(f"{sum(1 for task in own if not task.failure)}/{len(own)}" if own else "")
         lines.append(f"| {row} | {operations} | {' | '.join(cells)} |")
     return lines
@@ -150,7 +169,7 @@ def main() -> int:
     finally:
         world.close()
     failed = sum(1 for task in chosen if task.failure)
-    lines = table(chosen, world.kinds)
+    lines = table(chosen)
     summary = f"faults: rows={len({task.row for task in chosen})} cells={len(chosen)} failed={failed}"
     print("\n".join(lines))
     print("\n".join(world.notes))

@@ -226,9 +226,11 @@ def waits(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
     return wait
 
 
+WAYS = {"acquire": acquires, "hold": holds, "release": releases, "wait": waits}
+
+
 def each_way(row: str, trouble: Callable[[Cell], None], **options: Any) -> list[tuple[str, str, Play]]:
-    ways = {"acquire": acquires, "hold": holds, "release": releases, "wait": waits}
-    return [(row, name, on(way(trouble), **options)) for name, way in ways.items()]
+    return [(row, name, on(way(trouble), **options)) for name, way in WAYS.items()]
 
 
 def wake_up_lost(cell: Cell) -> None:

@@ -20,6 +20,7 @@ from build import BUILT, build  # noqa: E402
 from drivers import Driver  # noqa: E402
 from drivers import Side as Kind  # noqa: E402
 from server import Redis, Server, find_server  # noqa: E402
+from topologies import Behind, Pool  # noqa: E402
 
 # The watchdog's lease: one copy of a request may take a tenth of it.
 LEASE_MS = 8000
@@ -76,6 +77,7 @@ class World:
     def __post_init__(self) -> None:
         self.binary = find_server()
         self.proxies = Proxies()
+        self.pool = Pool(self.binary, self.proxies)
         self.server = Server(self.binary)
         self.drivers = {kind.name: Driver(kind.command) for kind in self.kinds}
         learnt = [self.learn_scripts(kind) for kind in self.kinds]
@@ -95,6 +97,7 @@ class World:
     def close(self) -> None:
         for driver in self.drivers.values():
             driver.close()
+        self.pool.close()
         self.proxies.close()
         self.server.close()
 
@@ -117,6 +120,7 @@ class Cell:
         user: str = "",
         binary: str = "",
         before: tuple[str, ...] = (),
+        behind: Behind | None = None,
     ) -> None:
         with Cell.counting:
             Cell.count += 1
@@ -131,8 +135,14 @@ class Cell:
             Server(binary or world.binary, "--enable-debug-command", "yes") if own_server else world.server
         )
         self.driver = Driver((*before, *kind.command)) if own_driver else world.drivers[kind.name]
+        self.behind = behind
+        if behind:
+            self.server, self.port = behind.place_of(self.lock)
+        else:
+            self.port = int(world.proxies("open", self.server.port)[0])
         self.redis = Redis(self.server.port)
-        self.port = int(world.proxies("open", self.server.port)[0])
+        # Another cell may have used this proxy before.
+        self.before = [int(number) for number in self.tell("fired")]
         self.user = user
         self.opened: list[str] = []
         self.done = ""
@@ -140,12 +150,12 @@ class Cell:
     # ---- programs ----
 
     def open(self, who: str) -> None:
-        """Opens client a, behind the proxy, or b, beside it."""
+        """Opens client a, behind the proxy, or b, beside it; both behind it where the servers know of nothing else."""
         port = self.port if who == "a" else self.server.port
         reply = self.call(
             "open",
             who,
-            url=f"redis://{self.user}127.0.0.1:{port}",
+            url=self.behind.url if self.behind else f"redis://{self.user}127.0.0.1:{port}",
             watchdog_ms=self.lease_ms,
             fencing=self.fencing,
         ).result(PATIENCE)
@@ -184,10 +194,13 @@ class Cell:
         return self.world.proxies(word, self.port, *more)
 
     def wait_fired(self, times: int = 1) -> None:
-        self.eventually(lambda: int(self.tell("fired")[0]) >= times, "the fault did not happen")
+        self.eventually(lambda: self.fired(0) >= times, "the fault did not happen")
 
     def wait_delivered(self, times: int = 1) -> None:
-        self.eventually(lambda: int(self.tell("fired")[3]) >= times, "the late copy was not done")
+        self.eventually(lambda: self.fired(3) >= times, "the late copy was not done")
+
+    def fired(self, place: int) -> int:
+        return int(self.tell("fired")[place]) - self.before[place]
 
     # ---- what has to be ----
 
@@ -220,7 +233,8 @@ class Cell:
         self.eventually(lambda: self.redis("EXISTS", self.lock) == 0, "the key is still there", within)
 
     def subscribers(self) -> int:
-        return self.redis("PUBSUB", "NUMSUB", f"redisson_lock__channel:{{{self.lock}}}")[1]
+        kind = "SHARDNUMSUB" if self.behind and self.behind.topology == "cluster" else "NUMSUB"
+        return self.redis("PUBSUB", kind, f"redisson_lock__channel:{{{self.lock}}}")[1]
 
     def waiting(self) -> None:
         self.eventually(lambda: self.subscribers() > 0, "nobody subscribed")

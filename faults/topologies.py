@@ -1,0 +1,146 @@
+"""Sentinel sets and clusters whose nodes are reached through the fault proxy only: they announce its ports as theirs."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+from server import SERVICE, SLOTS, Server, eventually, fields, slot_of  # noqa: E402
+
+# Nobody is to be taken for dead here: fail-overs are conformance/failover.py's.
+PATIENT_MS = 600_000
+DEBUG = ("--enable-debug-command", "yes")
+BUS = 10_000
+
+
+class Behind:
+    """Servers, each with a proxy before it."""
+
+    topology = ""
+    url = ""
+
+    def __init__(self, binary: str, proxies: object) -> None:
+        self.binary, self.proxies = binary, proxies
+        self.processes: list[Server] = []
+        try:
+            self.build()
+        except BaseException:
+            self.close()
+            raise
+
+    def build(self) -> None:
+        raise NotImplementedError
+
+    def place_of(self, lock: str) -> tuple[Server, int]:
+        """The server that has this lock, and its proxy."""
+        raise NotImplementedError
+
+    def start(self, *options: str, **more: object) -> Server:
+        self.processes.append(Server(self.binary, *options, **more))
+        return self.processes[-1]
+
+    def proxy(self, server: Server) -> int:
+        return int(self.proxies("open", server.port)[0])
+
+    def close(self) -> None:
+        for server in self.processes:
+            server.close()
+
+
+class Watched(Behind):
+    """A primary and a sentinel that knows it by the address of its proxy."""
+
+    topology = "sentinel"
+
+    def build(self) -> None:
+        self.primary = self.start(*DEBUG)
+        self.port = self.proxy(self.primary)
+        config = (
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.port} 1\n"
+            f"sentinel down-after-milliseconds {SERVICE} {PATIENT_MS}\n"
+        )
+        sentinel = self.start(config=config)
+        eventually(
+            lambda: "master0:" in str(sentinel("INFO", "sentinel")), "a sentinel that knows its primary"
+        )
+        self.url = f"redis+sentinel://{sentinel.address}/{SERVICE}"
+
+    def place_of(self, lock: str) -> tuple[Server, int]:
+        return self.primary, self.port
+
+
+class Sharded(Behind):
+    """Three primaries that tell clients, and each other, the addresses of their proxies."""
+
+    topology = "cluster"
+
+    def build(self) -> None:
+        mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(PATIENT_MS))
+        announced = ("--cluster-announce-ip", "127.0.0.1", "--cluster-require-full-coverage", "no")
+        nodes = [self.start(*mode, *announced, *DEBUG, spread=BUS) for _ in range(3)]
+        self.places = [(node, self.proxy(node)) for node in nodes]
+        for number, (node, port) in enumerate(self.places):
+            node("CONFIG", "SET", "cluster-announce-bus-port", node.port + BUS)
+            node("CONFIG", "SET", "cluster-announce-port", port)
+            node("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            node("CLUSTER", "ADDSLOTS", *range(SLOTS * number // 3, SLOTS * (number + 1) // 3))
+        for node, _ in self.places:
+            for other, port in self.places:
+                if other is not node:
+                    node("CLUSTER", "MEET", "127.0.0.1", port, other.port + BUS)
+        eventually(lambda: all(map(self.agrees, nodes)), "a cluster that agrees")
+        self.url = f"redis+cluster://{','.join(f'127.0.0.1:{port}' for _, port in self.places)}"
+
+    def agrees(self, node: Server) -> bool:
+        told = {int(primary[1]) for _, _, primary, *_ in node("CLUSTER", "SLOTS")}
+        state = fields(node("CLUSTER", "INFO"))["cluster_state"]
+        return state == "ok" and told == {port for _, port in self.places}
+
+    def place_of(self, lock: str) -> tuple[Server, int]:
+        return self.places[slot_of(lock) * 3 // SLOTS]
+
+
+KINDS: dict[str, type[Behind]] = {"sentinel": Watched, "cluster": Sharded}
+# How many of each are used at once.
+AT_ONCE = 3
+
+
+class Pool:
+    """Lends a deployment to one cell after the other; one that a cell failed on is not lent again."""
+
+    def __init__(self, binary: str, proxies: object) -> None:
+        self.binary, self.proxies = binary, proxies
+        self.idle: dict[str, queue.LifoQueue[Behind | None]] = {}
+        self.all: list[Behind] = []
+        self.lock = threading.Lock()
+        for topology in KINDS:
+            self.idle[topology] = queue.LifoQueue()
+            for _ in range(AT_ONCE):
+                self.idle[topology].put(None)
+
+    @contextmanager
+    def lent(self, topology: str) -> Iterator[Behind]:
+        found = self.idle[topology].get()
+        back: Behind | None = None
+        try:
+            if found is None:
+                found = KINDS[topology](self.binary, self.proxies)
+                with self.lock:
+                    self.all.append(found)
+            yield found
+            back = found
+        finally:
+            if back is None and found is not None:
+                found.close()
+            self.idle[topology].put(back)
+
+    def close(self) -> None:
+        for deployment in self.all:
+            with suppress(OSError):
+                deployment.close()

@@ -1,0 +1,86 @@
+"""A selection of the rows of networks and servers, played on a Sentinel set and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from operations import OPERATIONS, play
+from server_rows import (
+    WAYS,
+    cancelled,
+    closed_while_silent,
+    connections_killed,
+    flushed,
+    flushed_while_waiting,
+    forced_by_another,
+    forced_by_itself,
+    only_pubsub_killed,
+    paused,
+    refused_for_a_while,
+    scripts_flushed,
+    silent_for_a_while,
+    stopped_for,
+    taken_by_another_type,
+    timed_out,
+    waits,
+    wake_up_lost,
+)
+from world import Cell, Kind, World
+
+Perform = Callable[[Cell], None]
+# The faces that have most of the driver's paths between them.
+LANGUAGES = ("rust", "asyncio")
+PLAYED = ("acquire", "release", "be renewed", "wait")
+
+
+def network(operation: str, action: str, number: int) -> Perform:
+    return lambda cell: play(cell, operation, action, number)
+
+
+def performances(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Perform]]:
+    found: list[tuple[str, str, Perform]] = [
+        (row, operation, network(operation, *fault))
+        for row, fault in network_rows.items()
+        for operation in OPERATIONS
+        if operation in PLAYED
+    ]
+    for row, trouble in TROUBLES.items():
+        found += [(row, name, way(trouble)) for name, way in WAYS.items()]
+    return found + OTHERS
+
+
+TROUBLES: dict[str, Perform] = {
+    "server stopped for 2 s": stopped_for(2.0),
+    "CLIENT PAUSE": paused,
+    "SCRIPT FLUSH": scripts_flushed,
+    "all connections killed": connections_killed,
+    "network away for 2 s": silent_for_a_while,
+    "connections refused for 2 s": refused_for_a_while,
+}
+OTHERS: list[tuple[str, str, Perform]] = [
+    ("FLUSHALL", "hold", flushed),
+    ("FLUSHALL", "wait", flushed_while_waiting),
+    ("another type at the key", "hold", taken_by_another_type),
+    ("force-release by the same client", "hold", forced_by_itself),
+    ("force-release by another client", "hold", forced_by_another),
+    ("wake-up lost", "wait", waits(wake_up_lost)),
+    ("pub/sub connection killed", "wait", waits(only_pubsub_killed)),
+    ("caller cancelled, request black-holed", "acquire", cancelled("hole", 0)),
+    ("caller cancelled, reply black-holed", "acquire", cancelled("reply-hole", 0)),
+    ("caller cancelled, reply on its way", "acquire", cancelled("delay-reply", 300)),
+    ("caller timed out, request black-holed", "acquire", timed_out("hole")),
+    ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole")),
+    ("closed while the network is away", "hold", closed_while_silent),
+]
+
+
+def on_topology(topology: str, perform: Perform) -> Callable[[World, Kind], None]:
+    def play(world: World, kind: Kind) -> None:
+        with world.pool.lent(topology) as behind:
+            cell = Cell(world, topology, kind, behind=behind)
+            try:
+                perform(cell)
+            finally:
+                cell.close()
+
+    return play
