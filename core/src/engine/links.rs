@@ -1,6 +1,7 @@
 //! Which server answers for a name, and whether it can be reached.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::timers::Timer;
@@ -17,8 +18,21 @@ pub(crate) type LinkId = u32;
 pub(crate) const NOWHERE: LinkId = 0;
 
 /// Which link leads to the server of a name: by slot in a cluster; else there is only one.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Routes(Option<Arc<[LinkId]>>);
+
+impl fmt::Debug for Routes {
+    /// Ranges of slots, not each of them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ranges = f.debug_map();
+        let mut slot = 0;
+        for range in self.0.iter().flat_map(|links| links.chunk_by(PartialEq::eq)) {
+            ranges.entry(&(slot..slot + range.len()), &range[0]);
+            slot += range.len();
+        }
+        ranges.finish()
+    }
+}
 
 impl Routes {
     /// One link for each slot.

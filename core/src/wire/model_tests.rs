@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use redis::{Commands, Connection, Value};
 
-use super::names::{channel, token_key};
-use super::{Call, Fencing, Form, Kind, Layout, Name, Op, Publish, Renewal, Reply, decode};
+use super::names::{channel, learnt_key, token_key};
+use super::{Call, Fencing, Form, Kind, Layout, Lesson, Name, Op, Publish, Renewal, Reply, decode};
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::engine::tests::simulation::{Random, number};
 use crate::support;
@@ -65,7 +65,9 @@ impl Both {
 
     fn op(&mut self) -> (Uuid, Op) {
         let (name, kind) = (self.name(), self.kind);
-        let form = Form { kind, token: None };
+        let has_token = kind.layout() != Layout::Hash && self.random.chance(300);
+        let token = has_token.then(|| self.random.pick(&["s", "t"]).into());
+        let form = Form { kind, token };
         let owner = self.random.between(1, 2);
         let lease = if self.random.chance(300) {
             Duration::from_micros(self.random.between(1, 40_000))
@@ -74,13 +76,18 @@ impl Both {
         };
         let op = match self.random.below(12) {
             0..4 => {
-                let count = u32::try_from(self.random.between(1, 3)).unwrap();
+                // With a token, a first copy says that it cannot be there yet.
+                let count = u32::try_from(self.random.between(u64::from(!has_token), 3)).unwrap();
                 let fencing = fencing_of(&name);
                 Op::Acquire { name, owner, form, count, lease, fencing, replicas: 0 }
             }
             4..7 => {
                 let remaining = u32::try_from(self.random.below(3)).unwrap();
-                Op::Release { name, owner, form, remaining, ttl: lease, lesson: None }
+                let lesson = (kind.layout() == Layout::Learning && self.random.chance(700)).then(|| Lesson {
+                    asked: Duration::from_secs(self.random.between(1, 20)),
+                    took: Duration::from_secs(self.random.below(15)),
+                });
+                Op::Release { name, owner, form, remaining, ttl: lease, lesson }
             }
             7..9 => {
                 let holds = self.names.iter().take(usize::try_from(self.random.between(1, 2)).unwrap());
@@ -89,7 +96,8 @@ impl Both {
                 Op::Renew { holds: holds.map(hold).collect() }
             }
             9..11 => {
-                let (to, fencing) = (self.random.between(1, 2), fencing_of(&name));
+                let (to, fencing, form) =
+                    (self.random.between(1, 2), fencing_of(&name), Form { kind, token: None });
                 Op::HandOver { name, owner: 3 - to, to, form, lease, fencing }
             }
             _ if self.random.chance(500) => Op::Force { name, kind },
@@ -186,7 +194,7 @@ impl Both {
         self.model.take_effects();
     }
 
-    /// Both lose everything but the tokens.
+    /// Both lose everything but the tokens and what was learnt.
     fn forget(&mut self) {
         for name in self.names.clone() {
             self.model.delete(&name, None);
@@ -199,6 +207,12 @@ impl Both {
             match self.look.get::<_, Option<u64>>(key).unwrap() {
                 Some(token) => drop(self.model.tokens.insert(name.clone(), token)),
                 None => drop(self.model.tokens.remove(name)),
+            }
+        }
+        for name in self.names.clone() {
+            match self.learnt(&name) {
+                Some(learnt) => drop(self.model.learnt.insert(name, learnt)),
+                None => drop(self.model.learnt.remove(&name)),
             }
         }
         self.published = usize::MAX;
@@ -228,7 +242,18 @@ impl Both {
             assert!(left.abs_diff(ttl) <= EDGE_MS * 2, "{name} lives {ttl} ms, in the model {left}");
             let token: Option<u64> = self.look.get(token_key(&name)).unwrap();
             assert_eq!(token, self.model.tokens.get(&name).copied(), "the counter of {name}");
+            let (learnt, expected) = (self.learnt(&name), self.model.learnt.get(&name).copied());
+            let near = learnt.unwrap_or_default() - expected.unwrap_or_default();
+            assert!(
+                learnt.is_some() == expected.is_some() && near.abs() < 1e-6,
+                "{name} learnt {learnt:?}, in the model {expected:?}"
+            );
         }
+    }
+
+    /// What an adaptive lock has learnt.
+    fn learnt(&mut self, name: &Name) -> Option<f64> {
+        self.look.get(learnt_key(name)).unwrap()
     }
 }
 
@@ -276,6 +301,7 @@ fn fencing_of(name: &Name) -> Fencing {
 
 fn owner_of(lock: &Lock) -> String {
     match lock.owner {
+        Some(_) if lock.value.is_some() => lock.value.iter().map(ToString::to_string).collect(),
         Some((uuid, owner)) => format!("{}:{owner}", UUIDS[usize::try_from(uuid).unwrap()]),
         None => "other:1".to_owned(),
     }
@@ -289,6 +315,11 @@ fn the_modelled_scripts_do_what_the_real_ones_do() {
 #[test]
 fn the_modelled_scripts_do_what_the_real_ones_of_a_simple_lock_do() {
     compare(Kind::Simple);
+}
+
+#[test]
+fn the_modelled_scripts_do_what_the_real_ones_of_an_adaptive_lock_do() {
+    compare(Kind::Adaptive);
 }
 
 fn compare(kind: Kind) {

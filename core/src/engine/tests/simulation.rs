@@ -15,9 +15,10 @@
 //! - fencing tokens grow, over a server that starts again without its data too;
 //! - at the end there is no key, no subscription, no timer, no call and nobody waits.
 //!
-//! Two things are more than the engine can know of, and are excused: what a jump of the server's clock
-//! does to locks that were held then, and what a copy of an answered request does that the network made
-//! (TCP makes none) and that arrives within the request's limit.
+//! Three things are more than the engine can know of, and are excused: what a jump of the server's clock
+//! does to locks that were held then; what a copy of an answered request does that the network made
+//! (TCP makes none) and that arrives within the request's limit; and what a replica brings back that takes
+//! over and has not got the last writes. Whoever held something that it does not have is told all the same.
 //!
 //! `REDLATCH_SEED=n` runs one seed and prints all that happened if it fails; `REDLATCH_SEEDS=n` sets
 //! how many run. `make sim` runs `campaign`: as many seeds as there is time for.
@@ -127,6 +128,11 @@ fn promises_are_kept_when_connections_break_and_processes_stop() {
 #[test]
 fn promises_are_kept_when_the_server_forgets_and_its_clock_jumps() {
     run_all(Faults::SERVER);
+}
+
+#[test]
+fn all_but_exclusion_is_kept_when_a_replica_takes_over_that_is_behind() {
+    run_all(Faults::FAILOVER);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::Random;
 use crate::engine::{Input, Lease, LevelId, Request, RequestId, Target, Terms};
 use crate::hold::HoldCell;
 use crate::owner::Key;
-use crate::wire::{Fencing, Kind, Name, OwnerId};
+use crate::wire::{Fencing, Form, Kind, Name, OwnerId};
 
 /// A thread or task of a program.
 #[derive(Debug)]
@@ -29,9 +29,26 @@ pub(super) enum Deed {
     Nothing,
 }
 
-/// Every other name is of the simple kind.
-fn kind_of(name: &Name) -> Kind {
-    if name.bytes().last().is_some_and(|last| last % 2 == 0) { Kind::Simple } else { Kind::Reentrant }
+/// Each name has its kind.
+pub(super) fn kind_of(name: &Name) -> Kind {
+    match &**name {
+        "simple" => Kind::Simple,
+        "adaptive" => Kind::Adaptive,
+        _ => Kind::Reentrant,
+    }
+}
+
+/// Somebody who was told a token, of whatever client, makes use of it.
+fn use_token(random: &mut Random, token: Option<(Name, Arc<str>)>) -> Deed {
+    let Some((name, token)) = token else {
+        return Deed::Nothing;
+    };
+    let form = Form { kind: kind_of(&name), token: Some(token) };
+    if random.chance(500) {
+        return Deed::Ask(Request::ReleaseToken { name, form });
+    }
+    let lease = Duration::from_millis(random.between(100, 3000));
+    Deed::Ask(Request::ExtendToken { name, form, lease })
 }
 
 impl Caller {
@@ -44,10 +61,17 @@ impl Caller {
         self.levels.push((cell, level));
     }
 
-    pub(super) fn deed(&mut self, random: &mut Random, names: &[Name], next_key: u64) -> Deed {
-        let name = names[usize::try_from(random.below(names.len() as u64)).unwrap()].clone();
+    /// `next`: a number that nobody has had. `token`: with which a caller holds one of the names now.
+    pub(super) fn deed(
+        &mut self,
+        random: &mut Random,
+        names: &[Name],
+        next: u64,
+        token: Option<(Name, Arc<str>)>,
+    ) -> Deed {
+        let name = names[random.index(names.len())].clone();
         match random.below(100) {
-            0..35 if self.levels.len() < 4 && self.asked.len() < 3 => self.acquire(random, name),
+            0..35 if self.levels.len() < 4 && self.asked.len() < 3 => self.acquire(random, name, next),
             35..65 => self.give_back(random),
             65..73 => self.drop_one(random),
             73..85 => self.cancel(random),
@@ -55,12 +79,13 @@ impl Caller {
             89..90 => Deed::Ask(Request::Force { kind: kind_of(&name), name }),
             90..92 => Deed::Ask(Request::Inspect { kind: kind_of(&name), name }),
             92..94 => self.abandon(random),
-            94..95 => self.end_key(next_key),
+            94..95 => self.end_key(next),
+            95..97 => use_token(random, token),
             _ => Deed::Nothing,
         }
     }
 
-    fn acquire(&mut self, random: &mut Random, name: Name) -> Deed {
+    fn acquire(&mut self, random: &mut Random, name: Name, next: u64) -> Deed {
         let key = match (random.below(6), self.levels.last()) {
             (0, _) => Key::Once,
             (1, Some((cell, _))) => Key::Hold(cell.owner),
@@ -72,19 +97,25 @@ impl Caller {
             2 => Some(Duration::from_millis(random.between(200, 5000))),
             _ => None,
         };
-        let lease = Duration::from_millis(random.pick(&[150, 300, 1000, 2000]));
-        let lease = if random.chance(300) { Lease::Fixed(lease) } else { Lease::Watchdog(lease) };
-        let max_hold = random.chance(100).then(|| Duration::from_millis(random.between(100, 3000)));
         let kind = kind_of(&name);
+        let lease = match kind {
+            Kind::Adaptive => Lease::Adaptive(Duration::from_secs(random.pick(&[1, 2, 8]))),
+            _ => {
+                let lease = Duration::from_millis(random.pick(&[150, 300, 1000, 2000]));
+                if random.chance(300) { Lease::Fixed(lease) } else { Lease::Watchdog(lease) }
+            }
+        };
+        let has_token = kind == Kind::Simple && random.chance(300);
+        let max_hold = random.chance(100).then(|| Duration::from_millis(random.between(100, 3000)));
         Deed::Ask(Request::Acquire {
-            token: None,
+            token: has_token.then(|| next.to_string().into()),
             name,
             key,
             wait,
             terms: Terms {
                 kind,
                 // A key that waits for itself: only where its wait is bounded does it get anywhere.
-                reentrant: kind == Kind::Reentrant || wait.is_none() || random.chance(500),
+                reentrant: kind.reenters() || wait.is_none() || random.chance(500),
                 lease,
                 fencing: Fencing::Persistent,
                 max_hold,

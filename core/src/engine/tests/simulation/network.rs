@@ -36,6 +36,8 @@ pub(crate) struct Faults {
     pub(crate) restarts: bool,
     /// Among the disturbances: the server's clock jumps.
     pub(crate) jumps: bool,
+    /// Among the disturbances: a replica takes over that is behind.
+    pub(crate) failovers: bool,
     /// Other libraries and people change keys.
     pub(crate) strangers: bool,
 }
@@ -53,6 +55,7 @@ impl Faults {
         disturbance: 0,
         restarts: false,
         jumps: false,
+        failovers: false,
         strangers: false,
     };
 
@@ -86,6 +89,17 @@ impl Faults {
         ..Faults::NONE
     };
 
+    /// A replica takes over that has not got the last writes: two may hold then, and each that does not
+    /// any more is told.
+    pub(crate) const FAILOVER: Faults = Faults {
+        disturbance: 500_000,
+        failovers: true,
+        slow: 20,
+        lost_reply: 30,
+        alone: 200,
+        ..Faults::NONE
+    };
+
     pub(crate) const ALL: Faults = Faults {
         lost_request: 40,
         lost_reply: 60,
@@ -98,16 +112,18 @@ impl Faults {
         disturbance: 700_000,
         restarts: true,
         jumps: false,
+        failovers: true,
         strangers: true,
     };
 
     /// What a campaign goes through, seed after seed.
-    pub(crate) const KINDS: [(&'static str, Faults); 6] = [
+    pub(crate) const KINDS: [(&'static str, Faults); 7] = [
         ("none", Faults::NONE),
         ("messages", Faults::MESSAGES),
         ("losses", Faults::LOSSES),
         ("breaks", Faults::BREAKS),
         ("server", Faults::SERVER),
+        ("failover", Faults::FAILOVER),
         ("all", Faults::ALL),
     ];
 

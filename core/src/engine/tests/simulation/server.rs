@@ -1,11 +1,12 @@
-//! The modelled Redis: locks with their expiry, subscriptions, client tracking. It does what
-//! `wire::Op` and `wire::Reply` document and nothing else.
+//! The modelled Redis: locks with their expiry, subscriptions, client tracking, and a replica that is
+//! behind. It does what `wire::Op` and `wire::Reply` document and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LostReason;
-use crate::wire::{Fencing, Holder, Name, Op, OwnerId, RenewReply, Reply};
+use crate::wire::{Fencing, Form, Holder, Layout, Lesson, Name, Op, OwnerId, RenewReply, Renewal, Reply};
 
 /// A client as the server sees its owners: a number in place of the uuid.
 pub(crate) type Uuid = u64;
@@ -25,7 +26,51 @@ pub(crate) struct Lock {
     until_ms: u64,
     /// How often it went from one owner of a client to another one.
     pub(crate) handovers: usize,
+    /// The same on the server that has failed: its owner relies on that.
+    promised_ms: u64,
     pub(crate) token: Option<u64>,
+    /// The caller's token that lies there as its owner.
+    pub(crate) value: Option<Arc<str>>,
+}
+
+impl Lock {
+    /// Lets it live until then, if that is longer.
+    fn prolong(&mut self, until_ms: u64) -> bool {
+        let longer = until_ms > self.until_ms;
+        self.until_ms = self.until_ms.max(until_ms);
+        self.promised_ms = self.promised_ms.max(until_ms);
+        longer
+    }
+}
+
+/// What survives a fail-over.
+#[derive(Debug, Clone, Default)]
+struct Data {
+    locks: BTreeMap<Name, Lock>,
+    /// The counters of the fencing tokens.
+    tokens: BTreeMap<Name, u64>,
+    /// What adaptive locks have learnt, in seconds.
+    learnt: BTreeMap<Name, f64>,
+}
+
+/// What an owner has to be for a command: itself, or whoever has the caller's token.
+#[derive(Debug, Clone, Copy)]
+struct Claim<'a> {
+    me: (Uuid, OwnerId),
+    token: Option<&'a Arc<str>>,
+}
+
+impl Claim<'_> {
+    fn new(origin: Origin, owner: OwnerId, form: &Form) -> Claim<'_> {
+        Claim { me: (origin.uuid, owner), token: form.token.as_ref() }
+    }
+
+    fn has(&self, lock: &Lock) -> bool {
+        match self.token {
+            Some(token) => lock.value.as_ref() == Some(token),
+            None => lock.owner == Some(self.me) && lock.value.is_none(),
+        }
+    }
 }
 
 /// What the server says unasked because of a command.
@@ -44,6 +89,10 @@ pub(crate) struct Server {
     trackers: BTreeSet<(Name, Origin)>,
     /// The counters of the fencing tokens.
     pub(crate) tokens: BTreeMap<Name, u64>,
+    /// What adaptive locks have learnt, in seconds.
+    pub(crate) learnt: BTreeMap<Name, f64>,
+    /// What a replica has of all that.
+    replica: Data,
     /// How far its clock is ahead of the time, and what it shows; in microseconds.
     ahead: u64,
     clock: u64,
@@ -64,6 +113,8 @@ impl Server {
             subscribers: BTreeSet::new(),
             trackers: BTreeSet::new(),
             tokens: BTreeMap::new(),
+            learnt: BTreeMap::new(),
+            replica: Data::default(),
             ahead: FIRST_CLOCK,
             clock: FIRST_CLOCK,
             effects: Effects::default(),
@@ -77,7 +128,9 @@ impl Server {
             return;
         }
         for name in self.over() {
-            self.locks.remove(&name);
+            // Its owner's last renewals were lost with the server that had them.
+            let early = self.locks.remove(&name).filter(|lock| lock.until_ms < lock.promised_ms);
+            self.effects.bereaved.extend(early.and_then(|lock| lock.owner));
             self.changed(&name, None);
         }
     }
@@ -104,6 +157,37 @@ impl Server {
         self.subscribers.clear();
         self.trackers.clear();
         self.tokens.clear();
+        self.learnt.clear();
+        self.replica = Data::default();
+    }
+
+    /// The replica has got all that was written so far.
+    pub(crate) fn replicate(&mut self) {
+        let (locks, tokens, learnt) = (self.locks.clone(), self.tokens.clone(), self.learnt.clone());
+        self.replica = Data { locks, tokens, learnt };
+    }
+
+    /// The replica takes over with what it has; nobody is connected. Owners of whom it has something
+    /// that is not so any more.
+    pub(crate) fn fail_over(&mut self) -> Vec<(Uuid, OwnerId)> {
+        let Data { mut locks, tokens, learnt } = self.replica.clone();
+        let mut outdated = Vec::new();
+        for (name, lock) in &mut locks {
+            match self.locks.get(name).filter(|known| known.owner == lock.owner) {
+                Some(known) => lock.promised_ms = known.promised_ms.max(lock.promised_ms),
+                None => outdated.extend(lock.owner),
+            }
+            outdated.extend(
+                lock.owner.filter(|_| self.locks.get(name).is_some_and(|known| known.count != lock.count)),
+            );
+        }
+        let stays = |name: &Name, lock: &Lock| locks.get(name).is_some_and(|there| there.owner == lock.owner);
+        let gone = self.locks.iter().filter(|(name, lock)| !stays(name, lock));
+        self.effects.bereaved.extend(gone.filter_map(|(_, lock)| lock.owner));
+        (self.locks, self.tokens, self.learnt) = (locks, tokens, learnt);
+        self.subscribers.clear();
+        self.trackers.clear();
+        outdated
     }
 
     fn over(&self) -> Vec<Name> {
@@ -159,8 +243,16 @@ impl Server {
     /// Another library takes the lock, if it is free.
     pub(crate) fn take(&mut self, name: &Name, ms: u64) {
         if !self.locks.contains_key(name) {
-            let lock =
-                Lock { owner: None, count: 1, until_ms: self.now_ms() + ms, handovers: 0, token: None };
+            let until_ms = self.now_ms() + ms;
+            let lock = Lock {
+                owner: None,
+                count: 1,
+                until_ms,
+                promised_ms: 0,
+                handovers: 0,
+                token: None,
+                value: None,
+            };
             self.locks.insert(name.clone(), lock);
             self.changed(name, None);
         }
@@ -186,18 +278,29 @@ impl Server {
         let reply = match op {
             Op::Acquire { .. } | Op::HandOver { .. } | Op::Force { .. } if late => Reply::Stale,
             Op::Release { remaining: 1.., .. } if late => Reply::Stale,
-            Op::Acquire { name, owner, count, lease, fencing, .. } => {
-                self.acquire(origin, name, *owner, *count, *lease, *fencing)
-            }
+            Op::Acquire { name, owner, form, count, lease, fencing, .. } => self.acquire(
+                origin,
+                name,
+                Claim::new(origin, *owner, form),
+                *count,
+                self.lease(name, form, *lease),
+                *fencing,
+            ),
             Op::HandOver { name, owner, to, lease, fencing, .. } => {
                 self.hand_over(origin, name, [*owner, *to], *lease, *fencing)
             }
-            Op::Release { name, owner, remaining, ttl, .. } => {
-                self.release(origin, name, *owner, *remaining, *ttl)
+            Op::Release { name, owner, form, remaining, ttl, lesson } => {
+                let reply = self.release(origin, name, Claim::new(origin, *owner, form), *remaining, *ttl);
+                if let (Reply::Released, Some(lesson)) = (&reply, lesson) {
+                    self.learn(name, *lesson);
+                }
+                reply
             }
             Op::Renew { holds } => {
-                let results = holds.iter().map(|hold| self.renew(origin, &hold.name, hold.owner, hold.ttl));
-                Reply::Renewed(results.collect())
+                let renew = |hold: &Renewal| {
+                    self.renew(origin, &hold.name, Claim::new(origin, hold.owner, &hold.form), hold.ttl)
+                };
+                Reply::Renewed(holds.iter().map(renew).collect())
             }
             Op::Force { name, .. } => {
                 let deleted = self.delete(name, Some(origin));
@@ -223,22 +326,31 @@ impl Server {
         &mut self,
         origin: Origin,
         name: &Name,
-        owner: OwnerId,
+        claim: Claim<'_>,
         count: u32,
         lease: Duration,
         fencing: Fencing,
     ) -> Reply {
-        let me = Some((origin.uuid, owner));
         let until_ms = self.now_ms() + millis(lease);
         match self.locks.get_mut(name) {
             None if count > 1 => return Reply::Gone(LostReason::Deleted),
             None => {
                 let token = (fencing != Fencing::Off).then(|| self.draw_token(name));
-                self.locks.insert(name.clone(), Lock { owner: me, count, until_ms, handovers: 0, token });
+                let (owner, value) = (Some(claim.me), claim.token.cloned());
+                let lock = Lock {
+                    owner,
+                    count: count.max(1),
+                    until_ms,
+                    promised_ms: until_ms,
+                    handovers: 0,
+                    token,
+                    value,
+                };
+                self.locks.insert(name.clone(), lock);
             }
-            Some(lock) if lock.owner == me => {
+            Some(lock) if claim.has(lock) && count > 0 => {
                 lock.count = count;
-                lock.until_ms = lock.until_ms.max(until_ms);
+                lock.prolong(until_ms);
             }
             Some(_) if count > 1 => return Reply::Gone(LostReason::Stolen),
             Some(lock) => {
@@ -248,7 +360,28 @@ impl Server {
         }
         self.changed(name, Some(origin));
         let lock = &self.locks[name];
-        Reply::Acquired { ttl: self.ttl(lock), token: lock.token.filter(|_| count == 1) }
+        Reply::Acquired { ttl: self.ttl(lock), token: lock.token.filter(|_| count < 2) }
+    }
+
+    /// An adaptive lock decides by itself how long it lives.
+    fn lease(&self, name: &Name, form: &Form, asked: Duration) -> Duration {
+        let learnt = self.learnt.get(name).filter(|_| form.kind.layout() == Layout::Learning);
+        learnt.map_or(asked, |learnt| Duration::from_secs((learnt + 10.0).floor() as u64))
+    }
+
+    /// Works that take long are remembered, if not well within what is asked for.
+    fn learn(&mut self, name: &Name, lesson: Lesson) {
+        let (took, asked) = (lesson.took.as_secs() as f64, lesson.asked.as_secs() as f64);
+        if took <= 0.0 {
+            return;
+        }
+        let learnt = self.learnt.get(name);
+        let average = learnt.map_or(took, |learnt| (learnt * 8.0 + took * 2.0) / 10.0);
+        if average > asked - 5.0 || (learnt.is_some() && average == asked - 5.0) {
+            self.learnt.insert(name.clone(), average);
+        } else {
+            self.learnt.remove(name);
+        }
     }
 
     fn hand_over(
@@ -261,19 +394,21 @@ impl Server {
     ) -> Reply {
         let [from, to] = owners.map(|owner| Some((origin.uuid, owner)));
         let until_ms = self.now_ms() + millis(lease);
-        match self.locks.get(name) {
+        match self.locks.get_mut(name) {
             None => return Reply::Gone(LostReason::Deleted),
-            Some(lock) if lock.owner == to => {}
-            Some(lock) if lock.owner != from => return Reply::Gone(LostReason::Stolen),
+            Some(lock) if lock.owner == to && lock.value.is_none() => drop(lock.prolong(until_ms)),
+            Some(lock) if lock.owner != from || lock.value.is_some() => {
+                return Reply::Gone(LostReason::Stolen);
+            }
             Some(lock) => {
                 let handovers = lock.handovers + 1;
                 let token = (fencing != Fencing::Off).then(|| self.draw_token(name));
-                self.locks.insert(name.clone(), Lock { owner: to, count: 1, until_ms, handovers, token });
+                let (count, promised_ms, value) = (1, until_ms, None);
+                let lock = Lock { owner: to, count, until_ms, promised_ms, handovers, token, value };
+                self.locks.insert(name.clone(), lock);
             }
         }
         self.changed(name, Some(origin));
-        let lock = self.locks.get_mut(name).unwrap();
-        lock.until_ms = lock.until_ms.max(until_ms);
         let lock = &self.locks[name];
         Reply::Acquired { ttl: self.ttl(lock), token: lock.token }
     }
@@ -289,23 +424,24 @@ impl Server {
         &mut self,
         origin: Origin,
         name: &Name,
-        owner: OwnerId,
+        claim: Claim<'_>,
         remaining: u32,
         ttl: Duration,
     ) -> Reply {
         let until_ms = self.now_ms() + millis(ttl);
         match self.locks.get_mut(name) {
             None => return Reply::Gone(LostReason::Deleted),
-            Some(lock) if lock.owner != Some((origin.uuid, owner)) => {
-                return Reply::Gone(LostReason::Stolen);
-            }
+            Some(lock) if !claim.has(lock) => return Reply::Gone(LostReason::Stolen),
             Some(lock) if remaining > 0 => {
                 lock.count = remaining;
-                lock.until_ms = until_ms;
+                (lock.until_ms, lock.promised_ms) = (until_ms, until_ms);
                 self.changed(name, Some(origin));
                 return Reply::Kept;
             }
-            Some(_) => {}
+            Some(lock) => {
+                // By somebody who knew the token.
+                self.effects.bereaved.extend(lock.owner.filter(|owner| *owner != claim.me));
+            }
         }
         self.locks.remove(name);
         self.changed(name, Some(origin));
@@ -313,14 +449,13 @@ impl Server {
         Reply::Released
     }
 
-    fn renew(&mut self, origin: Origin, name: &Name, owner: OwnerId, ttl: Duration) -> RenewReply {
+    fn renew(&mut self, origin: Origin, name: &Name, claim: Claim<'_>, ttl: Duration) -> RenewReply {
         let until_ms = self.now_ms() + millis(ttl);
         match self.locks.get_mut(name) {
             None => RenewReply::Gone(LostReason::Deleted),
-            Some(lock) if lock.owner != Some((origin.uuid, owner)) => RenewReply::Gone(LostReason::Stolen),
+            Some(lock) if !claim.has(lock) => RenewReply::Gone(LostReason::Stolen),
             Some(lock) => {
-                if until_ms > lock.until_ms {
-                    lock.until_ms = until_ms;
+                if lock.prolong(until_ms) {
                     self.changed(name, Some(origin));
                 }
                 RenewReply::Kept

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Random;
-use super::callers::{Caller, Deed};
+use super::callers::{Caller, Deed, kind_of};
 use super::network::{Fate, Faults};
-use super::server::{Origin, Server, Uuid, names};
+use super::server::{Lock, Origin, Server, Uuid, names};
+use crate::engine::asking::NOBODY;
 use crate::engine::holding::{Hold, Phase};
 use crate::engine::timing;
 use crate::engine::{
@@ -18,12 +19,12 @@ use crate::event::Counters;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::wire::slots::{SLOTS, slot};
-use crate::wire::{Name, Op, OwnerId, Reply};
+use crate::wire::{Kind, Name, Op, OwnerId, Reply};
 
 /// How long callers act; then everything calms down. In microseconds, as all times here.
 const ACTING: u64 = 3_000_000;
 /// How long it may take until everything is settled when it has become calm.
-const SETTLING: u64 = 20_000_000;
+const SETTLING: u64 = 40_000_000;
 const RECHECK: Duration = Duration::from_millis(1000);
 const OUTAGE: Duration = Duration::from_millis(2500);
 /// How often in a row, and for how long, a client may hand a lock to its own waiters.
@@ -32,6 +33,8 @@ const RUN: Duration = Duration::from_millis(500);
 /// How long a free lock may be waited for while nothing is wrong: a recheck with its jitter, a copy
 /// that had to be waited for, and the way there and back.
 const PATIENCE: u64 = 1_100_000 + 250_000 + 10_000;
+/// After how many of a thousand commands the replica has all.
+const REPLICATED: u64 = 400;
 /// How long after a deletion a holder may believe that it holds while nothing is wrong: a renewal,
 /// and one more if the first was lost.
 const TOLD: u64 = 300_000;
@@ -39,6 +42,29 @@ const TOLD: u64 = 300_000;
 /// How long something that nobody wants may stay while nothing is wrong: until the last copy that
 /// made it is dead, and a clean-up that had to be repeated.
 const GHOST: u64 = 220_000 + 300_000;
+
+/// The copies of an adaptive lock's commands may take longer by this: its leases are seconds.
+const LATER: u64 = 1_000_000;
+/// Which names a run has; they are called by their kind.
+const NAMES: [&[&str]; 6] = [
+    &["reentrant"],
+    &["simple"],
+    &["adaptive"],
+    &["reentrant", "simple"],
+    &["reentrant", "adaptive"],
+    &["reentrant", "simple", "adaptive"],
+];
+
+/// What has to remain of a lock that is renewed. An adaptive one is renewed late, and its lease is counted
+/// in whole seconds: by a re-entry it can become a second longer than what remains.
+fn least(name: &Name, lease: Duration) -> Duration {
+    if kind_of(name) == Kind::Adaptive { lease / 8 } else { lease / 2 }
+}
+
+/// What is allowed in time for a lock of this name.
+fn allowed(usual: u64, name: &Name) -> u64 {
+    usual + if kind_of(name) == Kind::Adaptive { LATER } else { 0 }
+}
 
 /// A program with one engine. It keeps its place when it dies and is started again.
 struct Client {
@@ -214,7 +240,7 @@ impl World {
             events: BTreeMap::new(),
             last_event: 0,
             last_uuid: 0,
-            names: ["a", "b"].iter().take(random.pick(&[1, 2])).map(|name| Name::from(*name)).collect(),
+            names: random.pick(&NAMES).iter().map(|name| Name::from(*name)).collect(),
             clients: Vec::new(),
             server: Server::new(),
             bereaved: BTreeMap::new(),
@@ -528,6 +554,10 @@ impl World {
                 reply => Outcome::Answered(reply),
             }
         };
+        let acknowledged = op.replicas() > 0 && matches!(outcome, Outcome::Answered(Reply::Acquired { .. }));
+        if self.faults.failovers && (acknowledged || self.random.chance(REPLICATED)) {
+            self.server.replicate();
+        }
         self.note(|| format!("S {} {op:?}: {outcome:?}", origin.uuid));
         self.spread_effects();
         self.note_late_renewals(origin, op);
@@ -561,15 +591,21 @@ impl World {
     }
 
     /// A renewal has no not-after. One that comes late finds the key of a hold that was lost, and
-    /// lets it live for another lease.
+    /// lets it live for another lease. The same is an extension by a token, of which the owner hears nothing.
     fn note_late_renewals(&mut self, origin: Origin, op: &Op) {
         let Op::Renew { holds } = op else {
             return;
         };
-        let wants =
-            |owner| self.place_of(origin.uuid).is_some_and(|place| self.clients[place].engine.wants(owner));
-        let late = holds.iter().map(|hold| hold.owner).filter(|owner| !wants(*owner));
-        let late: Vec<(Uuid, OwnerId)> = late.map(|owner| (origin.uuid, owner)).collect();
+        let wanted =
+            |(uuid, owner)| self.place_of(uuid).is_some_and(|place| self.clients[place].engine.wants(owner));
+        let late: Vec<(Uuid, OwnerId)> = holds
+            .iter()
+            .filter_map(|hold| match &hold.form.token {
+                // Who extends by a token need not be its owner.
+                Some(_) if hold.owner == NOBODY => self.server.locks.get(&hold.name)?.owner,
+                _ => Some((origin.uuid, hold.owner)).filter(|me| !wanted(*me)),
+            })
+            .collect();
         self.excused.extend(late);
     }
 
@@ -738,7 +774,10 @@ impl World {
         let pause = self.random.between(1000, 250_000);
         self.later(pause, Event::Act(place, caller));
         self.last_uuid += 1;
-        let deed = self.clients[place].callers[caller].deed(&mut self.random, &self.names, self.last_uuid);
+        let value = |(name, lock): (&Name, &Lock)| Some((name.clone(), lock.value.clone()?));
+        let token = self.server.locks.iter().find_map(value);
+        let (random, names) = (&mut self.random, &self.names);
+        let deed = self.clients[place].callers[caller].deed(random, names, self.last_uuid, token);
         self.do_deed(place, caller, deed);
     }
 
@@ -821,6 +860,9 @@ impl World {
         if self.faults.restarts && self.random.chance(100) {
             return self.restart_server();
         }
+        if self.faults.failovers && self.random.chance(200) {
+            return self.fail_over();
+        }
         match self.random.below(10) {
             0..4 => {
                 let connection = self.random.index(self.clients[place].connections.len());
@@ -859,9 +901,23 @@ impl World {
     fn restart_server(&mut self) {
         self.note(|| "the server starts again, empty".to_owned());
         self.server.restart();
-        self.events.retain(|_, event| !matches!(event, Event::Request(_)));
         self.has_forgotten = true;
         self.forget_tokens();
+        self.leave_server();
+    }
+
+    /// A replica takes over that has not got all. What it brings back is right with the next command, or
+    /// gone with its lease.
+    fn fail_over(&mut self) {
+        let outdated = self.server.fail_over();
+        self.note(|| format!("a replica takes over, which is wrong about {outdated:?}"));
+        self.excused.extend(outdated);
+        self.leave_server();
+    }
+
+    /// Another server answers: what was on its way to the old one is lost.
+    fn leave_server(&mut self) {
+        self.events.retain(|_, event| !matches!(event, Event::Request(_)));
         for place in 0..self.clients.len() {
             self.disconnect_all(place);
             self.interrupt_channels(place);
@@ -975,7 +1031,10 @@ impl World {
                     None => {
                         wrong = Some(format!("{} calls {cell:?} held; the server has {lock:?}", client.uuid))
                     }
-                    Some(since) if client.tracks && self.time > *since.max(&self.disturbed) + TOLD => {
+                    Some(since)
+                        if client.tracks
+                            && self.time > *since.max(&self.disturbed) + allowed(TOLD, &cell.name) =>
+                    {
                         wrong = Some(format!("{} was not told of {cell:?}", client.uuid));
                     }
                     Some(_) => {}
@@ -1019,7 +1078,7 @@ impl World {
                 continue;
             };
             let calm = self.time.saturating_sub(self.disturbed) > u64::try_from(lease.as_micros()).unwrap();
-            if calm && self.server.ttl(lock) < lease / 2 {
+            if calm && self.server.ttl(lock) < least(name, lease) {
                 wrong = Some(format!("{name}: {lock:?} is not renewed in time"));
             }
         }
@@ -1051,7 +1110,7 @@ impl World {
                 wrong = Some(format!("{name}: {lock:?} is forgotten"));
             }
             let since = *self.ghosts.entry((uuid, owner)).or_insert(self.time);
-            if self.time > self.disturbed.max(since) + GHOST {
+            if self.time > self.disturbed.max(since) + allowed(GHOST, name) {
                 wrong = Some(format!("{name}: {lock:?} stays since {since}"));
             }
         }
@@ -1069,7 +1128,7 @@ impl World {
                     continue;
                 }
                 let since = *since.get_or_insert(self.time);
-                if self.time > since.max(self.disturbed) + PATIENCE {
+                if self.time > since.max(self.disturbed) + allowed(PATIENCE, name) {
                     stuck = Some(format!("{} waits for {name}, which is free since {since}", client.uuid));
                 }
             }
