@@ -36,6 +36,7 @@ static int pipe_wire = POLL, peer = POLL, port = 6379, barrier = 0, tasks = 64, 
            lease_ms = 30000;
 static int poll_us = 1000, cs_us = 1000, batch = 500;
 static double seconds = 5, warmup = 0.3;
+static long pairs = 0; /* W1: so many, instead of seconds */
 static char sha_lock[64], sha_unlock[64], sha_renew[64];
 
 static const char *L_UNLOCK =
@@ -356,7 +357,7 @@ static void w1(void)
     double c0 = cpu_s();
     int64_t t0 = now_ns(), t = t0;
     end = t0 + (int64_t)(seconds * 1e9);
-    while (t < end && n < cap) {
+    while ((pairs ? n < (size_t)pairs : t < end) && n < cap) {
         acquire(&w);
         release(&w);
         int64_t u = now_ns();
@@ -749,6 +750,8 @@ int main(int argc, char **argv)
             cs_us = atoi(v);
         else if (!strcmp(a, "--poll-ms"))
             poll_us = (int)(atof(v) * 1000);
+        else if (!strcmp(a, "--pairs"))
+            pairs = atol(v);
         else if (!strcmp(a, "--batch"))
             batch = atoi(v);
     }
