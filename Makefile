@@ -4,12 +4,14 @@ SHELL := bash
 REPEAT ?= 1
 PHASES ?=
 SERVER ?=
+QUICK ?=
+BENCH ?=
 TOPOLOGY ?= single
 SCALE ?= usual
 server = $(if $(SERVER),--server $(SERVER))
 
 .PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
-	test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults
+	test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
@@ -29,7 +31,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults: test-%: setup
+test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson; TOPOLOGY=sentinel or cluster; writes its report
@@ -38,8 +40,8 @@ conformance: build ## every scenario in every language and against real Redisson
 failover: build ## fail-overs and moved slots under load, on Sentinel and Cluster; checks and times them
 	@. scripts/env.sh && python conformance/failover.py
 
-bench: setup ## the benchmark programs of every language against a server of their own
-	@. scripts/env.sh && python scripts/bench
+bench: setup ## ours beside the lock libraries of today, floors and limits; writes docs/performance.md; QUICK=1 takes minutes
+	@. scripts/env.sh && python scripts/bench $(if $(QUICK),--quick) $(BENCH)
 
 sim: setup ## new seeds of the simulation for MINUTES=1 on THREADS=1, or SEEDS=n of them; SEED=n replays one
 	@scripts/sim

@@ -102,11 +102,14 @@ def of_pairs(report: Figures, did: Counters, sent: float) -> Figures:
         "srv_us": did.cpu / pairs * 1e6,
         "bytes": did.bytes / pairs,
     }
-    return figures | {
-        name: report[name]
-        for name in ("p50_us", "p99_us", "max_us", "threads", "quantiles_us")
-        if name in report
-    }
+    own = ("p50_us", "p99_us", "max_us", "threads", "quantiles_us")
+    return figures | {name: report[name] for name in own if name in report} | of_itself(report, pairs)
+
+
+def of_itself(report: Figures, pairs: int) -> Figures:
+    """What only our own programs count."""
+    counted = ("switches", "allocations")
+    return {name: report[name] / pairs for name in counted if name in report}
 
 
 def of_processes(reports: list[Figures], did: Counters, sent: float, folder: Path) -> Figures:
@@ -161,6 +164,7 @@ def of_callers(report: Figures, did: Counters, sent: float) -> Figures:
         "cpu_us": report["cpu_s"] / acquired * 1e6,
         "srv_us": did.cpu / acquired * 1e6,
         "failed": report.get("failed", 0),
+        **of_itself(report, acquired),
     }
 
 
@@ -177,6 +181,7 @@ def of_held(report: Figures, did: Counters, lease_ms: int) -> Figures:
         "threads": report["threads"],
         "acquire_s": report["acquire_s"],
         "locks": report["locks"],
+        "live_bytes": report.get("live_bytes", 0) / max(1, report["locks"]),
     }
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from contestants import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
-from server import Redis, Server, fields
+from server import Redis, Server, fields, find_server
+
+__all__ = ["Cores", "Counters", "Measured", "Redis", "Server", "cores_in_use", "find_server", "first_in_line"]
 
 # What no contestant is charged for: greetings, set-up, and our own questions.
 NOT_COUNTED = {
@@ -109,6 +111,11 @@ class Measured:
         put_ahead(str(self.server.process.pid))
         self.ask = Redis(self.server.port, 30.0)
         self.url = self.server.url
+        # Our questions are not to be counted either.
+        self.asked = 0
+        self.bytes_asked = 0
+        before = self.counters().bytes
+        self.bytes_asked = self.counters().bytes - before
 
     def __enter__(self) -> Measured:
         return self
@@ -118,6 +125,7 @@ class Measured:
         self.server.close()
 
     def counters(self) -> Counters:
+        self.asked += 1
         info = fields(self.ask("INFO", "all"))
         calls = {
             name.removeprefix("cmdstat_"): int(text.split(",")[0].removeprefix("calls="))
@@ -129,7 +137,9 @@ class Measured:
             calls,
             float(info["used_cpu_sys"]) + float(info["used_cpu_user"]),
             int(info["total_connections_received"]),
-            int(info["total_net_input_bytes"]) + int(info["total_net_output_bytes"]),
+            int(info["total_net_input_bytes"])
+            + int(info["total_net_output_bytes"])
+            - self.asked * self.bytes_asked,
         )
 
     def clean(self) -> None:

@@ -33,7 +33,7 @@ from machine import Cores, Measured, cores_in_use, first_in_line
 
 RESULTS = OURS / "results.json"
 PROCESSES = 4  # of W3
-SHORT_LEASE_MS = 6000  # of W5, so that renewals fall into the time measured
+REPEATS = {"W1": 3, "W1B": 3, "W2": 3, "W3": 2, "W4": 2, "W5": 1}
 
 
 class Broken(Exception):
@@ -100,7 +100,7 @@ def json_of(text: str) -> Figures | None:
 def started(
     contestant: Contestant, workload: str, args: argparse.Namespace, server: Measured, folder: Path
 ) -> Iterator[list[Process]]:
-    lease = SHORT_LEASE_MS if workload == "W5" else 30_000
+    lease = args.short_lease_ms if workload == "W5" else 30_000
     processes: list[Process] = []
     try:
         for number in range(PROCESSES if workload == "W3" else 1):
@@ -162,7 +162,9 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
                 if "na" in report or "error" in report:
                     return verdict(report)
             all_reports = [report for report in reports if report is not None]
-            figures = figures_of(workload, contestant, all_reports, done.since(begun), folder, SHORT_LEASE_MS)
+            figures = figures_of(
+                workload, contestant, all_reports, done.since(begun), folder, args.short_lease_ms
+            )
         calls, after = done.since(before_connecting), cores_in_use()
         theirs = used_by_us() - own + calls.cpu
         others = max(0.0, after[0] - busy[0] - theirs) / (after[1] - busy[1])
@@ -207,9 +209,10 @@ def described(contestant: Contestant) -> Figures:
     return {name: getattr(contestant, name) for name in ("role", "language", "wire", "note")}
 
 
-def measure(workload: str, args: argparse.Namespace) -> dict[str, Figures]:
-    """All contestants of a workload, one after the other, as often as wanted; the medians of each."""
+def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
+    """All contestants of a workload, one after the other, as often as wanted: the medians of each, and how it was done."""
     args.cores = Cores.chosen(args.pin or ("same" if workload == "W1" else "split"))
+    repeat = args.repeat or REPEATS[workload]
     results: dict[str, Figures] = {}
     runs: dict[str, list[Figures]] = {}
     contestants = []
@@ -218,50 +221,58 @@ def measure(workload: str, args: argparse.Namespace) -> dict[str, Figures]:
             results[each.name] = described(each) | {"why": f"{Path(absent).name} is not there"}
         else:
             contestants.append(each)
-    key = RANKED[workload][0]
     with Measured(args.cores) as server:
-        for turn in range(args.repeat):
+        version = server.server.version()
+        for turn in range(repeat):
             for each in contestants:
                 if each.name in results:
                     continue
-                try:
-                    figures = once(server, each, workload, args)
-                except Broken as broken:
-                    results[each.name] = described(each) | {"why": str(broken), "broken": True}
+                figures = attempted(server, each, workload, args)
+                if "why" in figures:
+                    results[each.name] = described(each) | figures
                     runs.pop(each.name, None)
-                    print(
-                        f"[{turn + 1}/{args.repeat}] {workload} {each.name}: BROKEN {broken}", file=sys.stderr
-                    )
-                    continue
-                if "na" in figures:
-                    results[each.name] = described(each) | {"why": figures["na"]}
-                    continue
-                runs.setdefault(each.name, []).append(figures)
-                print(f"[{turn + 1}/{args.repeat}] {workload} {each.name:45} {key}={figures[key]:,.4g} others={figures['others']:.2f}",
-                      file=sys.stderr, flush=True)  # fmt: skip
-        version = server.server.version()
+                else:
+                    runs.setdefault(each.name, []).append(figures)
+                print(
+                    f"[{turn + 1}/{repeat}] {workload} {each.name:45} {told(workload, figures)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     for each in contestants:
         if each.name in runs:
             results[each.name] = described(each) | medians(runs[each.name]) | {"runs": runs[each.name]}
-    keep(workload, args, results, version)
-    return results
-
-
-def keep(workload: str, args: argparse.Namespace, results: dict[str, Figures], version: str) -> None:
-    """Adds the results of a workload to the file of all of them."""
-    noise = [run["others"] for one in results.values() for run in one.get("runs", [])]
+    noise = [run["others"] for several in runs.values() for run in several]
     how = {
-        "repeat": args.repeat,
+        "repeat": repeat,
         "seconds": args.hold if workload == "W5" else args.seconds,
         "server": version,
         "pin": args.cores.how,
-        "cores": os.cpu_count(),
         "others": statistics.median(noise) if noise else 0.0,
     }
-    everything: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
-    everything[workload] = {"how": how, "results": results}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(everything, indent=1))
+    return {"how": how, "results": results}
+
+
+def attempted(server: Measured, contestant: Contestant, workload: str, args: argparse.Namespace) -> Figures:
+    """One run; with `why` if there are no figures."""
+    try:
+        figures = once(server, contestant, workload, args)
+    except Broken as broken:
+        return {"why": str(broken), "broken": True}
+    return {"why": figures["na"]} if "na" in figures else figures
+
+
+def told(workload: str, figures: Figures) -> str:
+    if "why" in figures:
+        return str(figures["why"])
+    key = RANKED[workload][0]
+    return f"{key}={figures[key]:,.4g} others={figures['others']:.2f}"
+
+
+def keep(file: Path, **measured: Any) -> None:
+    """Adds measurements to the file of all of them."""
+    everything = json.loads(file.read_text()) if file.exists() else {}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(everything | measured, indent=1))
 
 
 def ours_broken(results: dict[str, Figures]) -> list[str]:
@@ -274,9 +285,12 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each run")
-    parser.add_argument("--hold", type=float, default=13, help="the same for W5")
+    parser.add_argument("--repeat", type=int, default=0, help=f"default: {REPEATS}")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
+    parser.add_argument("--hold", type=float, default=9, help="the same for W5")
+    parser.add_argument(
+        "--short-lease-ms", type=int, default=6000, help="the same: renewals fall into the time measured"
+    )
     parser.add_argument("--ready", type=float, default=60, help="W5: how long the acquisitions may take")
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--locks", type=int, default=10_000)
@@ -293,7 +307,9 @@ def main() -> int:
     parser.add_argument("--workload", required=True, choices=list(RANKED))
     args = parser.parse_args()
     priority = first_in_line()
-    results = measure(args.workload, args)
+    measured = measure(args.workload, args)
+    keep(args.out, **{args.workload: measured})
+    results = measured["results"]
     print(f"\n### {args.workload}\n\n{table(args.workload, results)}\n")
     for line in left_out(results):
         print(f"not measured: {line}")

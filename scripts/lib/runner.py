@@ -220,6 +220,13 @@ def phases() -> list[Phase]:
             [(["scripts/test-examples"], plain)],
         ),
         Phase(
+            "guard",
+            ["tool node", "benches/guard.py", *languages],
+            everything,
+            [(["python", "benches/guard.py"], plain)],
+            repeated=False,
+        ),
+        Phase(
             "faults",
             ["faults/check.py"],
             [],

@@ -9,7 +9,7 @@ mod report;
 mod window;
 
 use std::error::Error;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use args::Args;
 use redlatch::{Client, LockOptions, OptionValue};
@@ -19,6 +19,8 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// How often memory was asked for; 0 where nobody counts.
 pub static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// How many bytes of it are in use; 0 where nobody counts.
+pub static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 fn client(args: &Args) -> Result<Client, Failure> {
     let lease = LockOptions::new().watchdog_lease(args.lease);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::ALLOCATIONS;
+use crate::{ALLOCATIONS, LIVE_BYTES};
 
 /// What the process has used so far, and what it uses now.
 pub(crate) struct Usage {
@@ -13,6 +13,7 @@ pub(crate) struct Usage {
     /// How often one of its threads went to sleep.
     pub(crate) switches: f64,
     pub(crate) allocations: f64,
+    pub(crate) live_bytes: f64,
     pub(crate) rss_kb: f64,
     pub(crate) threads: f64,
 }
@@ -32,7 +33,8 @@ impl Usage {
                 .unwrap_or(0.0)
         };
         let allocations = ALLOCATIONS.load(Ordering::Relaxed) as f64;
-        Usage { cpu, switches, allocations, rss_kb: field("VmRSS:"), threads: field("Threads:") }
+        let live_bytes = LIVE_BYTES.load(Ordering::Relaxed) as f64;
+        Usage { cpu, switches, allocations, live_bytes, rss_kb: field("VmRSS:"), threads: field("Threads:") }
     }
 }
 
@@ -107,6 +109,7 @@ impl Report {
             .with("rss_after_kb", now.rss_kb)
             .with("threads", now.threads)
             .with("acquire_s", acquire_s)
+            .with("live_bytes", now.live_bytes - before.live_bytes)
     }
 
     pub(crate) fn print(self) {

@@ -1,0 +1,210 @@
+"""What we want to reach, in ratios of one run, and whether a run has reached it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from figures import RANKED, Figures
+
+# The least that interoperates, written by hand: what our re-entrant lock is held against; and the same for SET NX.
+MINIMUM, PLAIN = "hiredis, Redisson minimum", "hiredis SET and script, poll 1 ms"
+PIPELINED, TOKEN = "limit: pipelined C, Redisson minimum", "limit: BLPOP token"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    workload: str
+    goal: str
+    wanted: str
+    measured: float
+    reached: bool
+    note: str = ""
+
+
+class Run:
+    """The results of all workloads, with what goals ask of them. NaN is what was not measured: that is not reached."""
+
+    def __init__(self, everything: dict[str, Any]) -> None:
+        self.everything = everything
+
+    def results(self, workload: str) -> dict[str, Figures]:
+        return dict(self.everything.get(workload, {}).get("results", {}))
+
+    def of(self, workload: str, name: str, figure: str = "") -> float:
+        value = self.results(workload).get(name, {}).get(figure or RANKED[workload][0])
+        return float("nan") if value is None else float(value)
+
+    def ours(self, workload: str, figure: str) -> dict[str, float]:
+        """Of each of our faces."""
+        return {
+            name.removeprefix("redlatch "): float(one[figure])
+            for name, one in self.results(workload).items()
+            if one["role"] == "ours" and figure in one
+        }
+
+    def best_peer(self, workload: str, names: str = "", language: str = "") -> tuple[str, float]:
+        """The strongest library: of those with such a name, of a language, or of all."""
+        figure, less = RANKED[workload]
+        found = {
+            name: float(one[figure])
+            for name, one in self.results(workload).items()
+            if one["role"] == "peer" and figure in one and names in name and language in one["language"]
+        }
+        if not found:
+            return "nobody", float("nan")
+        name = (min if less else max)(found, key=lambda each: found[each])
+        return name, found[name]
+
+
+def at_least(workload: str, goal: str, measured: float, wanted: float, note: str = "") -> Verdict:
+    return Verdict(workload, goal, f"≥ {wanted:g}", measured, measured >= wanted, note)
+
+
+def at_most(workload: str, goal: str, measured: float, wanted: float, note: str = "") -> Verdict:
+    return Verdict(workload, goal, f"≤ {wanted:g}", measured, measured <= wanted, note)
+
+
+def worst(values: dict[str, float], pick: Callable[..., str]) -> tuple[float, str]:
+    if not values:
+        return float("nan"), ""
+    name = pick(values, key=lambda each: values[each])
+    return values[name], name
+
+
+def ours_at_most(run: Run, workload: str, goal: str, figure: str, wanted: float) -> Verdict:
+    """What every face has to keep; the worst of them is shown."""
+    value, name = worst(run.ours(workload, figure), max)
+    return at_most(workload, goal, value, wanted, name)
+
+
+def ours_at_least(run: Run, workload: str, goal: str, figure: str, wanted: float) -> Verdict:
+    value, name = worst(run.ours(workload, figure), min)
+    return at_least(workload, goal, value, wanted, name)
+
+
+def to_peer(
+    run: Run, workload: str, face: str, wanted: float, names: str = "", language: str = ""
+) -> Verdict:
+    peer, value = run.best_peer(workload, names, language)
+    ratio = run.of(workload, f"redlatch {face}") / value
+    return at_least(workload, f"{face} × the best of {names or language or 'all peers'}", ratio, wanted, peer)
+
+
+def one_caller(run: Run) -> Iterable[Verdict]:
+    for face, wanted in (("Rust blocking", 1.0), ("C", 1.0), ("Rust", 0.9)):
+        for kind, floor in (("reentrant", MINIMUM), ("simple", PLAIN)):
+            ratio = run.of("W1", f"redlatch {face}, {kind}") / run.of("W1", floor)
+            yield at_least("W1", f"{face}, {kind} × {floor}", ratio, wanted)
+    yield to_peer(run, "W1", "Python, simple", 3.5, "redis-py with hiredis")
+    yield to_peer(run, "W1", "asyncio, simple", 3.0, "redis-py asyncio")
+    yield to_peer(run, "W1", "Node, simple", 1.2, language="Node")
+    for kind in ("simple", "reentrant"):
+        busy, idle = (run.of("W1B", f"redlatch Python, {kind}{suffix}") for suffix in (", busy", ""))
+        yield at_most("W1", f"Python, {kind}: median beside a busy thread × idle", busy / idle, 2.0)
+    yield ours_at_most(run, "W1", "commands per pair, every face", "cmds", 2.0)
+    counts = run.everything.get("counts", {})
+    yield at_most("W1", "keys written per pair", counts.get("keys", math.nan), 1.0)
+    ratio = counts.get("reentrant", math.nan) / counts.get("minimum", math.nan)
+    yield at_most("W1", "server instructions per pair × Redisson's minimal scripts (callgrind)", ratio, 1.0)
+
+
+def many_names(run: Run) -> Iterable[Verdict]:
+    limit = run.of("W2", PIPELINED)
+    yield at_least(
+        "W2", f"Rust, reentrant × {PIPELINED}", run.of("W2", "redlatch Rust, reentrant") / limit, 0.9
+    )
+    yield to_peer(run, "W2", "Rust, simple", 1.2, language="Rust")
+    yield at_least(
+        "W2", f"C threads, reentrant × {PIPELINED}", run.of("W2", "redlatch C, reentrant") / limit, 0.8
+    )
+    yield to_peer(run, "W2", "Node, simple", 2.0, language="Node")
+    yield to_peer(run, "W2", "asyncio, simple", 10.0, "redis-py asyncio")
+    yield to_peer(run, "W2", "Python, simple", 8.0, "redis-py with hiredis")
+    yield ours_at_most(run, "W2", "connections, every face", "conns", 2.0)
+
+
+def processes(run: Run) -> Iterable[Verdict]:
+    limit = run.of("W3", TOKEN)
+    peer, best = run.best_peer("W3")
+    for face in ("Rust, reentrant", "Rust, simple", "C, reentrant", "Python, reentrant", "Node, reentrant"):
+        ours = run.of("W3", f"redlatch {face}")
+        yield at_least("W3", f"hand-offs/s, {face} × {TOKEN}", ours / limit, 0.85)
+        yield at_least("W3", f"hand-offs/s, {face} × the best peer", ours / best, 1.3, peer)
+    gap = run.of("W3", "redlatch Rust, reentrant", "gap_p50") / run.of("W3", TOKEN, "gap_p50")
+    yield at_most("W3", "median gap, Rust, reentrant × that limit's", gap, 1.5)
+    yield ours_at_least(run, "W3", "Jain over the processes, every face", "jain", 0.99)
+    yield ours_at_most(run, "W3", "commands per acquisition, every face", "cmds", 4.0)
+    yield ours_at_most(run, "W3", "overlaps, every face", "overlaps", 0.0)
+
+
+def callers(run: Run) -> Iterable[Verdict]:
+    peer, best = run.best_peer("W4")
+    for face in (
+        "Rust, reentrant",
+        "Rust, simple",
+        "C, reentrant",
+        "Python, reentrant",
+        "asyncio, reentrant",
+        "Node, reentrant",
+    ):
+        ours = run.of("W4", f"redlatch {face}")
+        yield at_least("W4", f"hand-offs/s, {face} × the best peer", ours / best, 10.0, peer)
+        yield at_least("W4", f"hand-offs/s, {face} × {TOKEN}", ours / run.of("W4", TOKEN), 1.0)
+    yield ours_at_least(run, "W4", "Jain over the callers, every face", "jain", 0.95)
+    means = run.ours("W4", "handoffs_s")
+    waits = {name: wait / 1000 * means[name] / 64 for name, wait in run.ours("W4", "max_wait_ms").items()}
+    value, name = worst(waits, max)
+    yield at_most("W4", "longest wait × (callers × mean hand-off), every face", value, 3.0, name)
+    yield ours_at_most(run, "W4", "commands per acquisition, every face", "cmds", 1.1)
+
+
+def held(run: Run) -> Iterable[Verdict]:
+    peer, best = run.best_peer("W5")
+    value, name = worst(run.ours("W5", "cpu_ss"), max)
+    yield at_most(
+        "W5",
+        "client CPU, Rust, reentrant × the best renewing peer",
+        run.of("W5", "redlatch Rust, reentrant") / best,
+        0.1,
+        peer,
+    )
+    yield at_most("W5", "client CPU, every face × the best renewing peer", value / best, 0.1, name)
+    yield at_most(
+        "W5", "bytes per lock, Rust, reentrant", run.of("W5", "redlatch Rust, reentrant", "rss_lock"), 512.0
+    )
+    yield ours_at_most(run, "W5", "bytes per lock, every face", "rss_lock", 512.0)
+    yield ours_at_most(run, "W5", "commands per 100 locks and third of a lease, every face", "cmds_100", 1.0)
+    yield ours_at_most(run, "W5", "locks lost, every face", "lost", 0.0)
+    many = run.everything.get("held", {}).get("100000", {}).get("redlatch Rust, reentrant", {})
+    few = run.everything.get("held", {}).get("10000", {}).get("redlatch Rust, reentrant", {})
+    per_lock = many.get("cpu_ss", math.nan) / 10 / few.get("cpu_ss", math.nan)
+    yield at_most("W5", "100,000 held: CPU per lock × 10,000 held", per_lock, 1.2)
+    yield at_most("W5", "100,000 held: bytes per lock", many.get("rss_lock", math.nan), 512.0)
+    yield at_most(
+        "W5", "100,000 held: commands per 100 locks and third of a lease", many.get("cmds_100", math.nan), 1.0
+    )
+    yield at_most("W5", "100,000 held: lost", many.get("lost", math.nan), 0.0)
+
+
+def verdicts(everything: dict[str, Any]) -> list[Verdict]:
+    run = Run(everything)
+    workloads = {"W1": one_caller, "W2": many_names, "W3": processes, "W4": callers, "W5": held}
+    return [verdict for name, goals in workloads.items() if name in everything for verdict in goals(run)]
+
+
+def goals_table(found: list[Verdict]) -> str:
+    lines = ["| | goal | wanted | measured | reached | |", "|---|---|---:|---:|---|---|"]
+    for each in found:
+        value = (
+            "–"
+            if math.isnan(each.measured)
+            else f"{each.measured:,.3g}"
+            if each.measured < 1000
+            else f"{each.measured:,.0f}"
+        )
+        reached = "not measured" if math.isnan(each.measured) else "yes" if each.reached else "**no**"
+        lines.append(f"| {each.workload} | {each.goal} | {each.wanted} | {value} | {reached} | {each.note} |")
+    return "\n".join(lines)

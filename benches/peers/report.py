@@ -1,0 +1,248 @@
+"""Writes what `make bench` has measured: tables and charts."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from contestants import HERE, PEERS, ROOT
+from figures import RANKED, SHARES, Figures, left_out, table
+from goals import MINIMUM, PIPELINED, TOKEN, goals_table, verdicts
+from plot import Axis, Line, chart
+
+HEADINGS = {
+    "W1": "W1: one caller, acquire and release",
+    "W1B": "W1 in Python, alone and beside a thread that computes",
+    "W2": "W2: 64 callers of one process, each its own name",
+    "W3": "W3: four processes, one name, 1 ms inside",
+    "W4": "W4: 64 callers of one process, one name",
+    "W5": "W5: 10,000 locks held and renewed",
+}
+OUR_LINES = [
+    f"redlatch {face}, reentrant" for face in ("Rust blocking", "Rust", "C", "Python", "asyncio", "Node")
+]
+PEER_LINES = ["rslock", "redis-semaphore", "redis-py with hiredis", "Redisson RLock"]
+
+
+def dashed(name: str) -> bool:
+    return not name.startswith("redlatch")
+
+
+def latency(everything: dict[str, Any]) -> str:
+    results = everything["W1"]["results"]
+    unit = results[MINIMUM]["p50_us"]
+    lines = [
+        Line(
+            name,
+            [(time / unit, share) for time, share in zip(results[name]["quantiles_us"], SHARES, strict=True)],
+            dashed(name),
+        )
+        for name in (*OUR_LINES[:1], *OUR_LINES[1:], MINIMUM, *PEER_LINES)
+        if "quantiles_us" in results.get(name, {})
+    ]
+    x = Axis(f"time of a pair; 1 is the median of {MINIMUM}", logarithmic=True)
+    return chart(
+        "W1: how many pairs take at most this long", x, Axis("share of the pairs", percent=True), lines
+    )
+
+
+def gap(everything: dict[str, Any]) -> str:
+    results = everything["W3"]["results"]
+    unit = results[TOKEN]["gap_p50"]
+    peers = sorted(
+        (name for name, one in results.items() if one["role"] == "peer" and "handoffs_s" in one),
+        key=lambda name: -results[name]["handoffs_s"],
+    )
+    lines = [
+        Line(
+            name,
+            [
+                (max(time, 1) / unit, share)
+                for time, share in zip(results[name]["gap_quantiles"], SHARES, strict=True)
+            ],
+            dashed(name),
+        )
+        for name in (*OUR_LINES, TOKEN, *peers[:3])
+        if "gap_quantiles" in results.get(name, {})
+    ]
+    x = Axis(f"from release to the next acquisition; 1 is the median of {TOKEN}", logarithmic=True)
+    return chart("W3: how many gaps are at most this long", x, Axis("share of the gaps", percent=True), lines)
+
+
+def series(sweep: dict[str, dict[str, Figures]], figure: str, unit: float) -> list[Line]:
+    """A line per contestant over the numbers of a sweep."""
+    names = list(dict.fromkeys(name for results in sweep.values() for name in results))
+    lines = []
+    for name in names:
+        points = [
+            (float(number), results[name][figure] / unit)
+            for number, results in sweep.items()
+            if figure in results.get(name, {})
+        ]
+        if points:
+            lines.append(Line(name, sorted(points), dashed(name)))
+    return lines
+
+
+def throughput(everything: dict[str, Any]) -> str:
+    sweep = everything["callers"]
+    unit = sweep["64"][PIPELINED]["pairs_s"]
+    y = Axis("pairs per second; 1 is that limit with 64", logarithmic=True)
+    return chart(
+        "W2: throughput by number of callers",
+        Axis("callers of one process", logarithmic=True),
+        y,
+        series(sweep, "pairs_s", unit),
+    )
+
+
+def cost_of_held(everything: dict[str, Any]) -> str:
+    y = Axis("CPU of the client, share of a core", logarithmic=True, percent=True)
+    return chart(
+        "W5: what held locks cost",
+        Axis("locks held, lease 6 s", logarithmic=True),
+        y,
+        series(everything["held"], "cpu_ss", 1.0),
+    )
+
+
+CHARTS = {"latency": latency, "throughput": throughput, "gap": gap, "held": cost_of_held}
+
+
+def said(command: list[str]) -> str:
+    """The first line of what a program says about its version."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except OSError:
+        return ""
+    return (done.stdout or done.stderr).splitlines()[0].strip() if done.stdout or done.stderr else ""
+
+
+def libraries() -> str:
+    """The versions of the peers, from the files that install them."""
+    found = re.findall(r"([\w\[\]-]+)==([\d.]+)", (HERE / "setup").read_text())
+    found += json.loads((HERE / "node/package.json").read_text())["dependencies"].items()
+    found += re.findall(
+        r'^([\w-]+) = (?:\{ version = )?"=([\d.]+)"', (HERE / "rust/Cargo.toml").read_text(), re.MULTILINE
+    )
+    found += re.findall(r"<(redisson).version>([\d.]+)<", (HERE / "java/pom.xml").read_text())
+    return ", ".join(f"{name} {version}" for name, version in dict(found).items())
+
+
+def processor() -> str:
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    named = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    return named[1] if named else platform.machine()
+
+
+def versions(everything: dict[str, Any]) -> str:
+    first = next(everything[workload] for workload in RANKED if workload in everything)
+    commit = said(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
+    java = said(["java", "-version"]) if (PEERS / "java").exists() else ""
+    tools = [said([tool, "--version"]) for tool in ("rustc", "cc", str(ROOT / ".tools/venv/bin/python"))]
+    tools.append("Node.js " + said(["node", "--version"]))
+    return "\n".join(
+        [
+            f"- redlatch at {commit}; server: {first['how']['server']}.",
+            f"- {'; '.join(filter(None, [*tools, java]))}.",
+            f"- {libraries()}.",
+            f"- {os.cpu_count()} cores, {processor()}, Linux {platform.release()}.",
+        ]
+    )
+
+
+def method(everything: dict[str, Any]) -> str:
+    lines = ["| | repeats | seconds each | cores | used by others |", "|---|---:|---:|---|---:|"]
+    for workload in RANKED:
+        if workload in everything:
+            how = everything[workload]["how"]
+            cores = {
+                "same": "one for server and client",
+                "split": "one for the server, the rest for clients",
+            }.get(how["pin"], "any")
+            lines.append(
+                f"| {workload} | {how['repeat']} | {how['seconds']:g} | {cores} | {how['others']:.2f} |"
+            )
+    return "\n".join(lines)
+
+
+def counted(everything: dict[str, Any]) -> str:
+    counts = everything.get("counts", {})
+    if "minimum" not in counts:
+        return ""
+    rows = [
+        (name, counts[key])
+        for name, key in (
+            ("Redisson's minimal scripts", "minimum"),
+            ("redlatch, reentrant", "reentrant"),
+            ("redlatch, simple", "simple"),
+        )
+    ]
+    lines = [
+        "",
+        "Instructions of the server per pair, counted by valgrind:",
+        "",
+        "| | instructions | |",
+        "|---|---:|---:|",
+    ]
+    lines += [f"| {name} | {count:,.0f} | {count / counts['minimum']:.2f} |" for name, count in rows]
+    return "\n".join([*lines, ""])
+
+
+def markdown(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
+    found = verdicts(everything)
+    reached = sum(each.reached for each in found)
+    parts = [
+        "# Performance",
+        "Written by `make bench`"
+        + (" QUICK=1" if quick else "")
+        + ", from what it measured: ours beside the lock libraries that people use, beside locks written by hand in C"
+        " (*floors*) and beside bounds that are no usable locks (*limits*), all in one run and interleaved. Times of one machine mean nothing on another: read"
+        " the ratios. What is run, and by which programs: [benches/README.md](../benches/README.md).",
+        f"## Goals: {reached} of {len(found)} reached",
+        "Like for like: simple locks against locks that are `SET NX PX`, the re-entrant lock against hand-written C that runs the least that shares locks with Redisson."
+        " Where a goal is one of every face, the worst is shown.",
+        goals_table(found),
+        *(f"![{name}](performance/{name}.svg)" for name in charts),
+    ]
+    notes = HERE / "where-the-time-goes.md"
+    if notes.exists():
+        parts.append(notes.read_text().strip())
+    for workload, heading in HEADINGS.items():
+        if workload not in everything:
+            continue
+        results = everything[workload]["results"]
+        parts += [f"## {heading}", table(workload, results)]
+        if workload == "W1" and (text := counted(everything)):
+            parts.append(text.strip())
+        if absent := left_out(results):
+            parts.append("Not measured: " + "; ".join(absent) + ".")
+    parts += ["## Method", METHOD, method(everything), "## Versions", versions(everything)]
+    return "\n\n".join(parts) + "\n"
+
+
+METHOD = """Each program connects, warms up, says that it is ready, and begins on a word; the server's counters are read then and at the end. A row is the
+median of its repeats; between two repeats of one all others run, so that a slow moment hits all. The runner, the programs and the server go ahead of other
+sessions of the machine where that is allowed. "Commands" are those that the client sent per pair or acquisition, "in scripts too" counts what its scripts
+ran as well. The rows with an interval ("retry 2 ms") are tuned to the workload; the others are a library's defaults. Hand-offs are acquisitions after
+another process or caller; the gap is from the call that releases to the next acquisition; bytes per lock are resident memory of the client, its own
+objects for a lock included."""
+
+
+def write(everything: dict[str, Any], folder: Path, quick: bool) -> Path:
+    """The report and its charts; where it was written to."""
+    charts = []
+    (folder / "performance").mkdir(parents=True, exist_ok=True)
+    needs = {"latency": "W1", "throughput": "callers", "gap": "W3", "held": "held"}
+    for name, draw in CHARTS.items():
+        if needs[name] in everything:
+            (folder / "performance" / f"{name}.svg").write_text(draw(everything))
+            charts.append(name)
+    file = folder / "performance.md"
+    file.write_text(markdown(everything, charts, quick))
+    return file
