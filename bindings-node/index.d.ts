@@ -70,6 +70,11 @@ export interface ClientOptions extends LockDefaults {
   /** Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds. Default: true. */
   tracking?: boolean | null
   /**
+   * Blocked threads do calls themselves on one more connection while nothing else is under way. Not with TLS or a
+   * cluster. Default: true.
+   */
+  direct?: boolean | null
+  /**
    * Releases in a cluster: told by shard where nodes can (auto), always or never; both for mixed fleets. Default: auto.
    */
   clusterPubsub?: ClusterPubsub | null

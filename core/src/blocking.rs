@@ -1,10 +1,12 @@
 //! The same operations for threads.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -93,6 +95,7 @@ impl<T> Operation<T> {
     /// one that would have to answer.
     pub fn wait(mut self) -> Result<T> {
         refuse_engine_thread()?;
+        let Ok(()) = self.do_own(|| Ok::<(), Infallible>(()));
         let waker = UNPARK.try_with(Waker::clone).unwrap_or_else(|_| unpark());
         loop {
             match self.poll_with(&waker) {
@@ -100,6 +103,15 @@ impl<T> Operation<T> {
                 Poll::Pending => thread::park(),
             }
         }
+    }
+
+    /// Sends the request and waits at most `patience` for the answer, if the calling thread can do the call
+    /// itself; else it does not wait. True if a wait that follows will not block.
+    ///
+    /// For languages whose lock it takes longer to give away than to wait: Python.
+    pub fn wait_briefly(&mut self, patience: Duration) -> bool {
+        // The wait that follows tells what is wrong with the thread.
+        driver::is_engine_thread() || self.do_own_briefly(patience)
     }
 
     /// Blocks like [`wait`](Operation::wait), but calls `check` when a signal has interrupted the
@@ -119,6 +131,7 @@ impl<T> Operation<T> {
             Ok(alarm) => alarm,
             Err(error) => return Ok(Err(error)),
         };
+        self.do_own(&mut check)?;
         let waker = Waker::from(alarm.clone());
         loop {
             if let Poll::Ready(result) = self.poll_with(&waker) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::driver::{Command, DriverConfig, Handle, Manner, Registry, Servers, Shared, Sink};
+use crate::driver::{Command, DriverConfig, Handle, Manner, OwnCall, Registry, Servers, Shared, Sink};
 use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
@@ -367,6 +367,7 @@ impl Running {
             },
             tracking: options.tracking,
             pubsub: options.cluster_pubsub,
+            direct: options.direct,
         };
         Ok(Running {
             client: Arc::downgrade(client),
@@ -408,17 +409,32 @@ impl Running {
         if self.is_forked() { None } else { self.shared.registry.get(name, key) }
     }
 
-    /// Sends a request; `sink` is called with the answer, exactly once.
+    /// Sends a request; `sink` is called with the answer, exactly once. Not for a child: see
+    /// [`ClientInner::running`].
     pub(crate) fn request(self: &Arc<Self>, request: Request, sink: Sink) -> Result<RequestId> {
-        self.refuse_fork()?;
-        if let Request::Acquire { key: key @ Key::Thread(_), .. } = &request {
+        let id = self.prepare(&request);
+        if self.handle.send(Command::Request { id, request, sink }) { Ok(id) } else { Err(self.ended()) }
+    }
+
+    /// The same for a caller that blocks: it gets the call that it is to do itself, if there is one.
+    pub(crate) fn request_blocking(
+        self: &Arc<Self>,
+        request: Request,
+        sink: Sink,
+    ) -> Result<(RequestId, Option<OwnCall>)> {
+        let id = self.prepare(&request);
+        let call = self.handle.request(id, request, sink).map_err(|()| self.ended())?;
+        Ok((id, call))
+    }
+
+    fn prepare(self: &Arc<Self>, request: &Request) -> RequestId {
+        if let Request::Acquire { key: key @ Key::Thread(_), .. } = request {
             owner::note_thread(*key, self);
         }
-        if let Request::Close { .. } = &request {
+        if let Request::Close { .. } = request {
             self.closed.store(true, Ordering::Release);
         }
-        let id = self.last_request.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.handle.send(Command::Request { id, request, sink }) { Ok(id) } else { Err(self.ended()) }
+        self.last_request.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// What a caller hears whom the engine's thread cannot answer any more.

@@ -122,8 +122,13 @@ impl Ring {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it would be kept.
+    pub(crate) fn wants(&self, event: &Event) -> bool {
+        self.capacity > 0 && event.level >= self.least
+    }
+
     pub(crate) fn push(&self, event: Event) {
-        if self.capacity == 0 || event.level < self.least {
+        if !self.wants(&event) {
             return;
         }
         let mut state = self.state();

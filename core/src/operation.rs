@@ -5,10 +5,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tracing::Span;
 
 use crate::client::{ClientInner, Running};
+use crate::driver::OwnCall;
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
@@ -58,6 +60,8 @@ struct Sent {
     running: Arc<Running>,
     id: RequestId,
     slot: Arc<Slot>,
+    /// What the caller does itself before it waits for the answer.
+    own: Option<OwnCall>,
 }
 
 /// The engine's end of a request: it answers exactly once, even when it is dropped.
@@ -149,6 +153,11 @@ impl Slot {
         }
     }
 
+    /// Whether there is no answer yet.
+    fn is_open(&self) -> bool {
+        matches!(*self.place(), Place::Waiting | Place::Polled(_) | Place::Forward(..))
+    }
+
     /// Stops waiting; true if there was no answer yet. An answer that was there is dropped.
     fn give_up(&self) -> bool {
         let mut place = self.place();
@@ -167,7 +176,8 @@ fn gone() -> Error {
 }
 
 impl Unsent {
-    fn send(self) -> Result<Sent> {
+    /// `blocks`: the caller blocks for the answer and may do a call itself.
+    fn send(self, blocks: bool) -> Result<Sent> {
         let running = self.client.running()?;
         let slot = Arc::new(Slot::default());
         let terms = match &self.request {
@@ -175,11 +185,15 @@ impl Unsent {
             _ => None,
         };
         let promise = Promise { running: running.clone(), slot: Some(slot.clone()), terms };
-        let id = running.request(self.request, Box::new(move |result| promise.keep(result)))?;
+        let sink = Box::new(move |result| promise.keep(result));
+        let (id, own) = match blocks {
+            true => running.request_blocking(self.request, sink)?,
+            false => (running.request(self.request, sink)?, None),
+        };
         if let Some(guard) = self.guard {
             guard.disarm();
         }
-        Ok(Sent { running, id, slot })
+        Ok(Sent { running, id, slot, own })
     }
 }
 
@@ -211,13 +225,6 @@ impl Sent {
             self.running.tell(Input::Cancel { id: self.id });
         }
         cancelled
-    }
-
-    fn poll(&self, cx: &Context<'_>) -> Poll<Outcome> {
-        match self.running.refuse_fork() {
-            Ok(()) => self.slot.poll(cx),
-            Err(error) => Poll::Ready(Outcome::Failed(error)),
-        }
     }
 }
 
@@ -266,11 +273,11 @@ impl<T> Operation<T> {
     }
 
     /// Sends the request if that has not happened yet.
-    fn start(&mut self) {
+    fn start(&mut self, blocks: bool) {
         self.state = match std::mem::replace(&mut self.state, State::Done) {
             State::Unsent(unsent) => {
                 let closing = matches!(unsent.request, Request::Close { .. });
-                match unsent.send() {
+                match unsent.send(blocks) {
                     Ok(sent) => State::Sent(sent),
                     // Closing twice is no error, not for those who take the outcome from a queue either.
                     Err(error) if closing && error.kind() == ErrorKind::Closed => {
@@ -285,9 +292,9 @@ impl<T> Operation<T> {
 
     fn poll_result(&mut self, cx: &Context<'_>) -> Poll<Result<T>> {
         let _entered = self.span.clone().entered();
-        self.start();
+        self.start(false);
         if let State::Sent(sent) = &self.state {
-            match sent.poll(cx) {
+            match sent.slot.poll(cx) {
                 Poll::Ready(outcome) => self.state = State::Known(outcome),
                 Poll::Pending => return Poll::Pending,
             }
@@ -304,7 +311,7 @@ impl<T> Operation<T> {
     /// that was not granted, also by [`try_acquire`](crate::Lock::try_acquire), comes as
     /// [`Outcome::Failed`] with the kind `timeout`.
     pub fn deliver_to(mut self, queue: &Arc<Queue>, tag: u64) -> Pending {
-        self.start();
+        self.start(false);
         match std::mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
                 sent.slot.forward(queue, tag);
@@ -318,6 +325,37 @@ impl<T> Operation<T> {
         }
     }
 
+    /// Sends the request, if that has not happened yet, and does what a blocked caller does itself. `check` is
+    /// asked whenever a signal has come, and a few times a second; its error stops that.
+    pub(crate) fn do_own<E>(
+        &mut self,
+        mut check: impl FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.start_blocking();
+        let State::Sent(Sent { own: Some(call), slot, .. }) = &mut self.state else { return Ok(()) };
+        call.wait(|| check().map(|()| slot.is_open()))
+    }
+
+    /// The same for `patience` at most and without regard to signals; true if there is an answer then.
+    pub(crate) fn do_own_briefly(&mut self, patience: Duration) -> bool {
+        self.start_blocking();
+        match &mut self.state {
+            State::Sent(Sent { own: Some(call), slot, .. }) => call.wait_briefly(patience) && !slot.is_open(),
+            State::Sent(Sent { slot, .. }) => !slot.is_open(),
+            State::Known(_) | State::Unsent(_) | State::Done => true,
+        }
+    }
+
+    fn start_blocking(&mut self) {
+        let _entered = self.span.clone().entered();
+        if let State::Sent(sent) = &self.state
+            && let Err(error) = sent.running.refuse_fork()
+        {
+            self.state = State::Known(Outcome::Failed(error));
+        }
+        self.start(true);
+    }
+
     /// Polls for the blocking faces.
     pub(crate) fn poll_with(&mut self, waker: &Waker) -> Poll<Result<T>> {
         self.poll_result(&Context::from_waker(waker))
@@ -328,7 +366,14 @@ impl<T> Future for Operation<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        self.get_mut().poll_result(cx)
+        let this = self.get_mut();
+        // A task may have come along into a child.
+        if let State::Sent(sent) = &this.state
+            && let Err(error) = sent.running.refuse_fork()
+        {
+            this.state = State::Known(Outcome::Failed(error));
+        }
+        this.poll_result(cx)
     }
 }
 

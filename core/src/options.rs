@@ -246,6 +246,8 @@ options! {
             "The same, when the program ends without closing (Python); 0 leaves what is held to its lease.";
         tracking(bool): bool = true, "true", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
+        direct(bool): bool = true, "true", Type::Flag,
+            "Blocked threads do calls themselves on one more connection while nothing else is under way. Not with TLS or a cluster.";
         cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", Type::Choice(&ClusterPubsub::ALL),
             "Releases in a cluster: told by shard where nodes can (auto), always or never; both for mixed fleets.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 },

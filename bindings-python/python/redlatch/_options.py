@@ -40,6 +40,7 @@ class ClientOptions(LockOptions, total=False):
     close_limit: float | None
     exit_limit: float | None
     tracking: bool | None
+    direct: bool | None
     cluster_pubsub: ClusterPubsub | None
     client_name: str | None
     protocol: Literal["auto", "resp2", "resp3"] | None

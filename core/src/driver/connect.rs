@@ -107,6 +107,35 @@ impl Address {
         self.manner.timeout
     }
 
+    pub(super) fn place(&self) -> &ConnectionAddr {
+        self.info.addr()
+    }
+
+    pub(super) fn tcp_settings(&self) -> &TcpSettings {
+        self.info.tcp_settings()
+    }
+
+    /// What is said first on a connection that redis-rs does not set up; with each command comes whether a
+    /// refusal makes the connection useless. `told`: the connection that hears of changes of keys.
+    pub(super) fn log_in(&self, told: Option<i64>) -> Vec<(Cmd, bool)> {
+        let settings = self.info.redis_settings();
+        let command = |words: &[&str]| {
+            let mut command = Cmd::new();
+            command.arg(words);
+            command
+        };
+        let auth = settings.password().map(|password| {
+            let words = ["AUTH"].into_iter().chain(settings.username()).chain([password]);
+            command(&words.collect::<Vec<_>>())
+        });
+        let select = (settings.db() != 0).then(|| command(&["SELECT", &settings.db().to_string()]));
+        let name = command(&["CLIENT", "SETNAME", &self.manner.client_name]);
+        let track =
+            told.map(|id| command(&["CLIENT", "TRACKING", "ON", "REDIRECT", &id.to_string(), "NOLOOP"]));
+        let vital = |command: Option<Cmd>| command.map(|command| (command, true));
+        [vital(auth), vital(select), Some((name, false)), vital(track)].into_iter().flatten().collect()
+    }
+
     fn settings(&self, protocol: ProtocolVersion) -> RedisConnectionInfo {
         self.info.redis_settings().clone().set_protocol(protocol)
     }
@@ -372,7 +401,7 @@ fn evicts(memory: RedisResult<Value>) -> Option<String> {
 }
 
 /// One command; an error reply is an error.
-async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> RedisResult<Value> {
+pub(super) async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> RedisResult<Value> {
     let mut command = Cmd::new();
     command.arg(words);
     connection.clone().send_packed_command(&command).await?.extract_error()

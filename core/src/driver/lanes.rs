@@ -45,6 +45,11 @@ impl Lanes {
         }
     }
 
+    /// The way for most calls.
+    pub(super) fn plain(&self) -> &Link {
+        &self.plain
+    }
+
     pub(super) fn publishes(&self) -> Option<Publish> {
         self.plain.publishes()
     }

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::News;
 use super::connect::{Address, Backoff, Connected};
+use super::direct::Plan;
 use super::replies::Replies;
 use super::sentinel::Sentinels;
 use super::server_clock::ServerClock;
@@ -103,6 +104,8 @@ pub(super) struct Link {
     manner: Manner,
     backoff: Backoff,
     state: State,
+    /// How often it was up.
+    generation: u64,
     /// Why the server does not track, once that was told.
     untracked: Option<String>,
     /// The policy of eviction, once it was warned of.
@@ -136,7 +139,8 @@ impl Link {
     pub(super) fn new(id: LinkId, target: Target, manner: Manner) -> Self {
         let state = State::Resting { until: Moment::default() };
         let backoff = Backoff::default();
-        let mut link = Link { id, target, manner, backoff, state, untracked: None, evicts: None };
+        let mut link =
+            Link { id, target, manner, backoff, state, generation: 0, untracked: None, evicts: None };
         link.rest();
         link
     }
@@ -157,6 +161,24 @@ impl Link {
     /// A way to ask the server something else.
     pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
         if let State::Up(live) = &self.state { Some(live.connection.clone()) } else { None }
+    }
+
+    /// Which of its connections is the last one.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// How to make the connection for calls of blocked callers that goes with this one.
+    pub(super) fn direct(&self) -> Option<Plan> {
+        let State::Up(live) = &self.state else { return None };
+        Some(Plan {
+            address: live.address.clone(),
+            connection: live.connection.clone(),
+            tracked: self.manner.tracking && self.untracked.is_none(),
+            publish: live.publish,
+            clock: live.clock,
+            generation: self.generation,
+        })
     }
 
     /// Whether the connection is up and nothing is under way on it.
@@ -251,6 +273,7 @@ impl Link {
             self.evicts = Some(policy);
         }
         self.state = State::Up(Box::new(Live::new(self.id, &self.manner, connected)));
+        self.generation += 1;
         news.connects += 1;
         news.tell(Input::Up(self.id));
     }
@@ -517,12 +540,12 @@ fn tell(waiting: &Waiting, outcome: Outcome, news: &mut News) {
 }
 
 /// Whether the server does not take writes because it is a replica.
-fn is_demoted(error: &ServerError) -> bool {
+pub(super) fn is_demoted(error: &ServerError) -> bool {
     // Inside a script, servers before Redis 7 say it in the text of an ERR.
     error.code() == "READONLY" || error.details().is_some_and(|detail| detail.contains("-READONLY"))
 }
 
-fn millis(time: Duration) -> u64 {
+pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -613,6 +613,7 @@ impl Whole {
             engine,
             tracking: true,
             pubsub: ClusterPubsub::Auto,
+            direct: true,
         };
         Whole { handle: Handle::start(config, shared.clone()).unwrap(), shared }
     }

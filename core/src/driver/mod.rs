@@ -3,13 +3,16 @@
 //!
 //! The thread never enters an interpreter and never waits for a caller.
 
+mod calling;
 mod channels;
 mod cluster;
 mod connect;
+mod direct;
 mod lanes;
 mod link;
 #[cfg(test)]
 mod live_tests;
+mod machine;
 mod net;
 mod pubsub;
 mod replies;
@@ -33,15 +36,19 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Counters, Event, Ring};
+use crate::event::{Counters, Event, Level, Ring};
 use crate::hold::HoldCell;
 use crate::options::ClusterPubsub;
 use crate::owner::Key;
 use crate::url::{Place, Topology};
 use crate::wire::Name;
 
+use calling::Desk;
+pub(crate) use calling::OwnCall;
 pub(crate) use connect::{Address, Manner};
+use direct::Direct;
 use link::Redirect;
+use machine::Machine;
 use run::Driver;
 
 /// Takes the answer to a request. Called exactly once, on the engine's thread; must not block.
@@ -92,6 +99,8 @@ pub(crate) struct DriverConfig {
     pub(crate) engine: engine::Config,
     pub(crate) tracking: bool,
     pub(crate) pubsub: ClusterPubsub,
+    /// Whether blocked callers may do their calls themselves.
+    pub(crate) direct: bool,
 }
 
 /// What the engine's thread shares with everybody else.
@@ -100,6 +109,23 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) ring: Ring,
     pub(crate) registry: Registry,
+}
+
+impl Shared {
+    /// Tells an event to the program's log and keeps it for the languages that ask for it.
+    fn tell(&self, event: Event) {
+        let tell = || {
+            let (kind, lock) = (event.kind, event.lock.as_deref().unwrap_or_default());
+            match event.level {
+                Level::Debug => tracing::debug!(target: "redlatch", kind, lock, "{}", event.text),
+                Level::Info => tracing::info!(target: "redlatch", kind, lock, "{}", event.text),
+                Level::Warn => tracing::warn!(target: "redlatch", kind, lock, "{}", event.text),
+            }
+            self.ring.push(event);
+        };
+        // A subscriber of the program that panics has said so itself.
+        let _ = catch_unwind(AssertUnwindSafe(tell));
+    }
 }
 
 /// The holds that have a re-entry key, for questions that are answered without I/O.
@@ -143,7 +169,7 @@ pub(crate) fn is_engine_thread() -> bool {
 pub(crate) struct Handle {
     /// The process that has the thread.
     pid: u32,
-    inbox: UnboundedSender<Letter>,
+    desk: Arc<Desk>,
     thread: Mutex<Option<JoinHandle<()>>>,
     ended: Arc<Ended>,
 }
@@ -155,8 +181,12 @@ impl Handle {
     /// `unavailable` when the system gives no thread, timer or event queue.
     pub(crate) fn start(config: DriverConfig, shared: Arc<Shared>) -> Result<Handle> {
         let (inbox, letters) = unbounded_channel();
+        let machine = Arc::new(Machine::new(config.engine.clone(), shared));
+        let direct = Arc::new(Direct::new(config.direct));
+        let post = Post { inbox, machine: machine.clone() };
+        let desk = Arc::new(Desk { machine, direct, post });
         let ended = Arc::new(Ended::default());
-        let (end, own) = (EndGuard(ended.clone()), inbox.clone());
+        let (end, own) = (EndGuard(ended.clone()), desk.clone());
         let (ready, is_ready) = mpsc::channel();
         let life = move || {
             let _end = end;
@@ -164,7 +194,7 @@ impl Handle {
             // Made here, because a runtime must not be dropped on a thread of another one.
             match run::prepare() {
                 Ok((runtime, timer)) => {
-                    let driver = Driver::new(config, shared, own, letters, timer);
+                    let driver = Driver::new(config, own, letters, timer);
                     let _ = ready.send(Ok(()));
                     run::run(runtime, driver);
                 }
@@ -176,7 +206,7 @@ impl Handle {
             .map_err(|error| not_started(&error))?;
         match is_ready.recv() {
             Ok(Ok(())) => {
-                Ok(Handle { pid: std::process::id(), inbox, thread: Mutex::new(Some(thread)), ended })
+                Ok(Handle { pid: std::process::id(), desk, thread: Mutex::new(Some(thread)), ended })
             }
             Ok(Err(error)) => Err(not_started(&error)),
             Err(_) => Err(not_started(&"it panicked")),
@@ -191,13 +221,31 @@ impl Handle {
             }
             Command::Tell(input) => Letter::Tell(input),
         };
-        match self.inbox.send(letter) {
-            Ok(()) => true,
-            Err(refused) => {
-                if let Letter::Request { mut completion, .. } = refused.0 {
+        match self.desk.post.send(letter) {
+            None => true,
+            Some(refused) => {
+                if let Letter::Request { mut completion, .. } = refused {
                     completion.0 = None;
                 }
                 false
+            }
+        }
+    }
+
+    /// Hands over a request whose caller blocks: he gets the call that follows from it if he is to do it
+    /// himself. An engine's thread does none. `Err` if the thread has ended; the sink is dropped uncalled then.
+    pub(crate) fn request(
+        &self,
+        id: RequestId,
+        request: Request,
+        sink: Sink,
+    ) -> std::result::Result<Option<OwnCall>, ()> {
+        match self.desk.request(id, request, Completion(Some(sink))) {
+            Ok(call) => Ok(call),
+            Err((request, mut completion)) => {
+                let sink = completion.0.take();
+                let sent = sink.is_some_and(|sink| self.send(Command::Request { id, request, sink }));
+                if sent { Ok(None) } else { Err(()) }
             }
         }
     }
@@ -218,7 +266,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.pid == std::process::id() {
-            let _ = self.inbox.send(Letter::Orphaned);
+            self.desk.post.send(Letter::Orphaned);
         } else {
             // A word would wake the parent's thread, since a child shares its event descriptor; and
             // there is no such thread here.
@@ -275,8 +323,24 @@ enum Letter {
         completion: Completion,
     },
     Tell(Input),
+    /// Somebody has left something to be done.
+    Look,
     /// The handle is gone.
     Orphaned,
+}
+
+/// The way of letters to the engine's thread.
+struct Post {
+    inbox: UnboundedSender<Letter>,
+    machine: Arc<Machine>,
+}
+
+impl Post {
+    /// Returns the letter if the thread has ended.
+    fn send(&self, letter: Letter) -> Option<Letter> {
+        self.machine.posted();
+        self.inbox.send(letter).err().map(|refused| refused.0)
+    }
 }
 
 /// A sink that answers even when it is dropped.

@@ -1,18 +1,20 @@
 //! The connections of a client, whatever the servers are.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
 use super::channels::Reach;
 use super::cluster::Cluster;
 use super::connect::Address;
+use super::direct::{Direct, Maker};
 use super::lanes::Lanes;
 use super::link::{Manner, Sending, Target};
 use super::pubsub::Subscriptions;
 use super::sentinel::{Sentinels, Watch};
 use super::{News, Servers};
-use crate::engine::{CallId, NOWHERE};
+use crate::engine::{CallId, Input, NOWHERE};
 use crate::moment::Moment;
 use crate::wire::{Name, Op};
 
@@ -27,20 +29,29 @@ pub(super) struct One {
     link: Lanes,
     subscriptions: Subscriptions,
     watch: Option<Watch>,
+    /// For callers that do their calls themselves.
+    direct: Arc<Direct>,
+    maker: Maker,
 }
 
 impl Net {
-    pub(super) fn new(servers: Servers, manner: Manner) -> Self {
+    pub(super) fn new(servers: Servers, manner: Manner, direct: Arc<Direct>) -> Self {
         match servers {
             Servers::Single(address) => {
                 let addresses = vec![address.clone()];
-                Net::One(Box::new(One::new(Target::Server(address), addresses, None, manner)))
+                Net::One(Box::new(One::new(Target::Server(address), addresses, None, manner, direct)))
             }
             Servers::Sentinel { sentinels, service, server } => {
                 let sentinels = Rc::new(Sentinels::new(sentinels, service, server));
                 let watch = Watch::new(sentinels.clone());
                 // Messages come from the primary, once it is known.
-                Net::One(Box::new(One::new(Target::Primary(sentinels), Vec::new(), Some(watch), manner)))
+                Net::One(Box::new(One::new(
+                    Target::Primary(sentinels),
+                    Vec::new(),
+                    Some(watch),
+                    manner,
+                    direct,
+                )))
             }
             Servers::Cluster(seeds) => Net::Cluster(Box::new(Cluster::new(seeds, manner))),
         }
@@ -99,9 +110,16 @@ impl Net {
 }
 
 impl One {
-    fn new(target: Target, addresses: Vec<Address>, watch: Option<Watch>, manner: Manner) -> Self {
+    fn new(
+        target: Target,
+        addresses: Vec<Address>,
+        watch: Option<Watch>,
+        manner: Manner,
+        direct: Arc<Direct>,
+    ) -> Self {
         let subscriptions = Subscriptions::new(addresses, Reach::Classic);
-        One { link: Lanes::new(NOWHERE, target, manner), subscriptions, watch }
+        let link = Lanes::new(NOWHERE, target, manner);
+        One { link, subscriptions, watch, direct, maker: Maker::default() }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
@@ -114,6 +132,10 @@ impl One {
             self.subscriptions.follow(vec![server.clone()]);
         }
         self.subscriptions.poll(cx, news);
+        let forgotten = self.maker.poll(cx, &self.direct, self.link.plain());
+        if !forgotten.is_empty() {
+            news.tell(Input::Invalidated(Some(forgotten)));
+        }
     }
 
     fn next_wake(&self) -> Option<Moment> {

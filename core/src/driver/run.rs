@@ -1,7 +1,6 @@
 //! The life of the engine's thread: gather what has happened, let the engine decide, do what it
 //! wants, sleep.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,14 +9,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::calling::Desk;
 use super::link::Manner;
+use super::machine::{Errand, Machine, State};
 use super::net::Net;
 use super::timer::Timer;
-use super::{Completion, DriverConfig, Letter, News, Shared};
+use super::{DriverConfig, Letter, News};
 use crate::clock;
-use crate::engine::{Engine, Input, Output, RequestId};
+use crate::engine::{Input, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
@@ -48,7 +49,7 @@ pub(super) fn run(runtime: Runtime, mut driver: Driver) {
     let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(driver.serve())));
     match served {
         Ok(Ok(())) => driver.end(),
-        Ok(Err(error)) => driver.break_down(&format!("its timer failed: {error}")),
+        Ok(Err(error)) => driver.break_down(&error.to_string()),
         Err(_) => driver.break_down("it panicked; please report what it printed"),
     }
     drop(driver);
@@ -56,16 +57,15 @@ pub(super) fn run(runtime: Runtime, mut driver: Driver) {
 }
 
 pub(super) struct Driver {
-    engine: Engine,
-    shared: Arc<Shared>,
+    machine: Arc<Machine>,
     /// Never closed by its senders: a child process that drops its copy of one must not wake us.
-    inbox: (UnboundedSender<Letter>, UnboundedReceiver<Letter>),
+    desk: Arc<Desk>,
+    inbox: UnboundedReceiver<Letter>,
     timer: Timer,
     net: Net,
-    completions: HashMap<RequestId, Completion>,
     letters: Vec<Letter>,
     news: News,
-    out: Vec<Output>,
+    errands: Vec<Errand>,
     /// Nobody can ask for anything any more: when to end at the latest.
     orphaned: Option<Moment>,
     stopped: bool,
@@ -74,25 +74,23 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         config: DriverConfig,
-        shared: Arc<Shared>,
-        own: UnboundedSender<Letter>,
+        desk: Arc<Desk>,
         inbox: UnboundedReceiver<Letter>,
         timer: Timer,
     ) -> Self {
         let (tracking, pubsub) = (config.tracking, config.pubsub);
-        let manner = Manner { tracking, uuid: shared.uuid.clone(), pubsub };
+        let manner = Manner { tracking, uuid: desk.machine.shared.uuid.clone(), pubsub };
         Driver {
-            engine: Engine::new(config.engine, shared.counters.clone()),
-            net: Net::new(config.servers, manner),
-            completions: HashMap::new(),
+            machine: desk.machine.clone(),
+            net: Net::new(config.servers, manner, desk.direct.clone()),
+            desk,
+            inbox,
+            timer,
             letters: Vec::new(),
             news: News::default(),
-            out: Vec::new(),
+            errands: Vec::new(),
             orphaned: None,
             stopped: false,
-            shared,
-            inbox: (own, inbox),
-            timer,
         }
     }
 
@@ -121,10 +119,15 @@ impl Driver {
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => false,
         };
-        let _ = self.inbox.1.poll_recv_many(cx, &mut self.letters, BATCH);
+        let _ = self.inbox.poll_recv_many(cx, &mut self.letters, BATCH);
         self.net.poll(cx, &mut self.news);
         let something = fired || !self.letters.is_empty() || !self.news.is_empty();
-        if something || self.timer.is_late_for(self.due()) { Poll::Ready(Ok(())) } else { Poll::Pending }
+        // The engine's own time can change in `step` only, or somebody writes a letter.
+        if something || self.timer.is_late_for(self.net.next_wake()) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Whether a connection may have to give something up.
@@ -132,101 +135,95 @@ impl Driver {
         self.net.next_wake().is_some_and(|due| due <= now)
     }
 
-    /// When something has to be done, if nothing else happens.
-    fn due(&self) -> Option<Moment> {
-        let due = [self.engine.next_wake(), self.net.next_wake()];
-        due.into_iter().flatten().chain(self.orphaned).min()
-    }
-
     /// Lets the engine know everything, does everything it wants, and sets the timer.
     fn step(&mut self) -> io::Result<()> {
+        let machine = self.machine.clone();
         let now = clock::now();
         self.net.wake(now, &mut self.news);
-        self.inform(now);
-        let mut letters = std::mem::take(&mut self.letters);
-        letters.drain(..).for_each(|letter| self.read(now, letter));
-        self.letters = letters;
-        if self.engine.next_wake().is_some_and(|due| due <= now) {
-            self.engine.wake(now, &mut self.out);
+        let mut state = machine.state().ok_or_else(panicked)?;
+        self.inform(now, &mut state);
+        self.read(now, &mut state);
+        if state.engine.next_wake().is_some_and(|due| due <= now) {
+            machine.wake(&mut state, now, &mut self.errands);
         }
         // What is done can be news again: a call that cannot be sent.
-        while !self.out.is_empty() {
-            let mut out = std::mem::take(&mut self.out);
-            out.drain(..).for_each(|output| self.output(now, output));
-            self.out = out;
-            self.inform(now);
+        while !self.errands.is_empty() {
+            drop(state);
+            let mut errands = std::mem::take(&mut self.errands);
+            errands.drain(..).for_each(|errand| self.run(now, errand));
+            self.errands = errands;
+            state = machine.state().ok_or_else(panicked)?;
+            self.inform(now, &mut state);
         }
-        self.end_if_orphaned(now);
-        self.timer.arm(now, self.due())
+        self.end_if_orphaned(now, &state);
+        let due =
+            [state.engine.next_wake(), self.net.next_wake()].into_iter().flatten().chain(self.orphaned).min();
+        self.timer.arm(now, due)?;
+        state.alarm = self.timer.armed();
+        Ok(())
     }
 
-    fn inform(&mut self, now: Moment) {
+    /// Tells the engine what the connections have learnt, and takes over what callers have left.
+    fn inform(&mut self, now: Moment, state: &mut State) {
+        self.errands.append(&mut state.left);
         let mut news = std::mem::take(&mut self.news);
-        self.shared.counters.connects.add(std::mem::take(&mut news.connects));
-        news.events.drain(..).for_each(|event| self.event(event));
-        news.inputs.drain(..).for_each(|input| self.engine.handle(now, input, &mut self.out));
+        self.machine.shared.counters.connects.add(std::mem::take(&mut news.connects));
+        news.events.drain(..).for_each(|event| self.machine.shared.tell(event));
+        news.inputs.drain(..).for_each(|input| self.machine.handle(state, now, input, &mut self.errands));
         self.news = news;
     }
 
-    fn read(&mut self, now: Moment, letter: Letter) {
-        let input = match letter {
-            Letter::Request { id, request, completion } => {
-                self.completions.insert(id, completion);
-                Input::Request { id, request }
-            }
-            Letter::Tell(input) => input,
-            Letter::Orphaned => {
-                self.orphaned = Some(now.after(ORPHANED));
-                Input::Orphaned
-            }
-        };
-        self.engine.handle(now, input, &mut self.out);
+    /// Tells the engine what the letters say.
+    fn read(&mut self, now: Moment, state: &mut State) {
+        let (count, mut letters) = (self.letters.len(), std::mem::take(&mut self.letters));
+        for letter in letters.drain(..) {
+            let input = match letter {
+                Letter::Request { id, request, completion } => {
+                    state.completions.insert(id, completion);
+                    Input::Request { id, request }
+                }
+                Letter::Tell(input) => input,
+                Letter::Look => continue,
+                Letter::Orphaned => {
+                    self.orphaned = Some(now.after(ORPHANED));
+                    Input::Orphaned
+                }
+            };
+            self.machine.handle(state, now, input, &mut self.errands);
+        }
+        self.letters = letters;
+        self.machine.read(count);
     }
 
-    fn output(&mut self, now: Moment, output: Output) {
-        match output {
-            Output::Send { call, op, limit } => self.net.send(now, call, op, limit, &mut self.news),
-            Output::Subscribe(name) => self.net.subscribe(now, name),
-            Output::Unsubscribe(name) => self.net.unsubscribe(now, &name),
-            Output::Complete { id, result } => {
-                if let Some(completion) = self.completions.remove(&id) {
-                    completion.complete(result);
-                }
+    fn run(&mut self, now: Moment, errand: Errand) {
+        match errand {
+            Errand::Answer(_, completion, result) => completion.complete(result),
+            Errand::Do(Output::Send { call, op, limit, .. }) => {
+                self.net.send(now, call, op, limit, &mut self.news);
             }
-            Output::Opened(cell) => self.shared.registry.open(cell),
-            Output::Ended(cell) => self.shared.registry.end(&cell),
-            Output::Lost(cell, reason) => cell.tell(reason),
-            Output::Event(event) => self.event(event),
-            Output::Stop => self.stopped = true,
+            Errand::Do(Output::Subscribe(name)) => self.net.subscribe(now, name),
+            Errand::Do(Output::Unsubscribe(name)) => self.net.unsubscribe(now, &name),
+            Errand::Do(Output::Lost(cell, reason)) => cell.tell(reason),
+            Errand::Do(Output::Event(event)) => self.machine.shared.tell(event),
+            Errand::Do(Output::Stop) => self.stopped = true,
+            // Done as soon as the engine wanted it.
+            Errand::Do(Output::Complete { .. } | Output::Opened(_) | Output::Ended(_)) => {}
         }
     }
 
-    /// Tells an event to the program's log and keeps it for the languages that ask for it.
-    fn event(&self, event: Event) {
-        let tell = || {
-            let (kind, lock) = (event.kind, event.lock.as_deref().unwrap_or_default());
-            match event.level {
-                Level::Debug => tracing::debug!(target: "redlatch", kind, lock, "{}", event.text),
-                Level::Info => tracing::info!(target: "redlatch", kind, lock, "{}", event.text),
-                Level::Warn => tracing::warn!(target: "redlatch", kind, lock, "{}", event.text),
-            }
-            self.shared.ring.push(event);
-        };
-        // A subscriber of the program that panics has said so itself.
-        let _ = catch_unwind(AssertUnwindSafe(tell));
-    }
-
     /// Nobody is left to ask or to be told: what is under way may finish, if that does not take long.
-    fn end_if_orphaned(&mut self, now: Moment) {
+    fn end_if_orphaned(&mut self, now: Moment, state: &State) {
         let Some(latest) = self.orphaned else { return };
-        let finished = self.engine.is_settled() || self.net.is_idle() && self.out.is_empty();
+        let finished = state.engine.is_settled() || self.net.is_idle() && self.errands.is_empty();
         self.stopped |= finished || latest <= now;
     }
 
     /// Whatever was sent too late is told so.
     fn end(&mut self) {
-        self.inbox.1.close();
-        while let Ok(letter) = self.inbox.1.try_recv() {
+        self.machine.wreck().ended = true;
+        self.desk.direct.end();
+        self.inbox.close();
+        while let Ok(letter) = self.inbox.try_recv() {
             if let Letter::Request { completion, .. } = letter {
                 completion
                     .complete(Err(Error::new(ErrorKind::Closed, "the client is closed; open a new one")));
@@ -237,13 +234,22 @@ impl Driver {
     /// The thread cannot go on: nobody may wait for it or trust what it held.
     fn break_down(&mut self, why: &str) {
         let text = format!("the engine's thread ended: {why}");
-        self.event(Event { kind: "ended", level: Level::Warn, lock: None, text });
-        for cell in self.engine.cells() {
+        self.machine.shared.tell(Event { kind: "ended", level: Level::Warn, lock: None, text });
+        self.desk.direct.end();
+        let mut state = self.machine.wreck();
+        state.ended = true;
+        let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
+        drop(state);
+        for cell in cells {
             cell.set_lost(LostReason::Unreachable);
             cell.tell(LostReason::Unreachable);
         }
         // Their sinks answer `internal` when they are dropped.
-        self.inbox.1.close();
-        self.completions.clear();
+        self.inbox.close();
+        drop(completions);
     }
+}
+
+fn panicked() -> io::Error {
+    io::Error::other("the engine panicked; please report what it printed")
 }

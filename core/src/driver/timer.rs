@@ -51,6 +51,11 @@ impl Timer {
         Ok(())
     }
 
+    /// When it fires.
+    pub(super) fn armed(&self) -> Option<Moment> {
+        self.armed
+    }
+
     /// Whether it would fire only after `at`.
     pub(super) fn is_late_for(&self, at: Option<Moment>) -> bool {
         at.is_some_and(|at| self.armed.is_none_or(|armed| at < armed))

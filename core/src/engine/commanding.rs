@@ -106,6 +106,11 @@ impl Command {
 }
 
 impl Hold {
+    /// Who waits for the command in flight.
+    pub(super) fn asked_by(&self) -> Option<RequestId> {
+        self.command.as_ref()?.task.request
+    }
+
     /// The command in flight and what waits behind it.
     pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
         self.command.iter().map(|command| &command.task).chain(&self.todo)

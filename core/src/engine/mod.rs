@@ -186,8 +186,9 @@ pub(crate) enum Done {
 #[derive(Debug)]
 pub(crate) enum Output {
     /// Send this call; report an [`Input::Outcome`] at the latest `limit` from now. Its not-after,
-    /// if it carries one, is a lower bound of the server's clock now, and `limit`.
-    Send { call: CallId, op: Op, limit: Duration },
+    /// if it carries one, is a lower bound of the server's clock now, and `limit`. `of`: the request whose
+    /// caller waits for it, if it is sent for one.
+    Send { call: CallId, op: Op, limit: Duration, of: Option<RequestId> },
     /// Have the channel of this name subscribed, and again after every gap, until told otherwise.
     Subscribe(Name),
     /// The channel of this name is not needed any more.
@@ -335,6 +336,29 @@ impl Engine {
         }
     }
 
+    /// Whether the caller of this request may do its call itself: nothing else is under way that the call
+    /// could leave together with, nobody here waits for the lock, and the server is there.
+    pub(crate) fn suits_caller(&self, request: &Request) -> bool {
+        let name = match request {
+            Request::Acquire { name, terms, .. } if terms.replicas == 0 => Some(name),
+            Request::Release(target) | Request::Extend { target, .. } => self.name_of(target),
+            Request::ReleaseToken { name, .. }
+            | Request::ExtendToken { name, .. }
+            | Request::Force { name, .. }
+            | Request::Inspect { name, .. } => Some(name),
+            Request::Acquire { .. } | Request::Connect | Request::Close { .. } => None,
+        };
+        let waited_for = |name| self.queues.get(name).is_some_and(|queue| !queue.waiters.is_empty());
+        self.calls.is_empty() && name.is_some_and(|name| self.links.is_up(name) && !waited_for(name))
+    }
+
+    fn name_of<'a>(&'a self, target: &'a Target) -> Option<&'a Name> {
+        match target {
+            Target::Level { owner, .. } => self.holds.get(owner).map(|hold| &hold.cell.name),
+            Target::Key { name, .. } => Some(name),
+        }
+    }
+
     /// Whether nothing is under way: no hold, no waiter, no clean-up.
     pub(crate) fn is_settled(&self) -> bool {
         self.holds.is_empty() && self.waiters.is_empty() && self.cleanups.is_empty()
@@ -457,8 +481,14 @@ impl Engine {
     fn send(&mut self, purpose: Purpose, op: Op, limit: Duration) -> CallId {
         let call = self.next_id();
         self.counters.calls.add(1);
+        let of = match &purpose {
+            Purpose::Try(id) | Purpose::Query { id, .. } => Some(*id),
+            Purpose::Command(owner) => self.holds.get(owner).and_then(Hold::asked_by),
+            // It is for two callers, or for nobody.
+            Purpose::HandOver { .. } | Purpose::Renewal(_) | Purpose::Cleanup(_) => None,
+        };
         self.calls.insert(call, Call { purpose, sent: self.now });
-        self.out.push(Output::Send { call, op, limit });
+        self.out.push(Output::Send { call, op, limit, of });
         call
     }
 

@@ -5,6 +5,7 @@
 mod support;
 
 mod clients;
+mod direct;
 mod input;
 mod kinds;
 mod locking;

@@ -447,7 +447,7 @@ impl World {
                 self.note(|| format!("{uuid} > {output:?}"));
             }
             match output {
-                Output::Send { call, op, limit } => self.send(place, call, op, limit),
+                Output::Send { call, op, limit, .. } => self.send(place, call, op, limit),
                 Output::Subscribe(name) => {
                     assert!(self.clients[place].channels.insert(name.clone()), "subscribed twice");
                     self.change_channel(place, Event::Subscribe(uuid, name));

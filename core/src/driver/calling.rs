@@ -1,0 +1,282 @@
+//! Calls that a blocked caller does itself, on the direct connection.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::direct::{Direct, TICK, Wire};
+use super::link::{is_demoted, millis};
+use super::machine::{Errand, Machine, State};
+use super::server_clock::ServerClock;
+use super::{Completion, Letter, Post};
+use crate::clock;
+use crate::engine::{CallId, Input, Outcome, Output, Request, RequestId};
+use crate::moment::Moment;
+use crate::wire::{self, Op, Reply};
+
+/// What callers need for calls of their own.
+pub(super) struct Desk {
+    pub(super) machine: Arc<Machine>,
+    pub(super) direct: Arc<Direct>,
+    pub(super) post: Post,
+}
+
+/// A call that its caller has sent itself, and now waits for. Dropping it gives the call up.
+pub(crate) struct OwnCall {
+    desk: Arc<Desk>,
+    id: RequestId,
+    /// How long the caller may be deaf to everything else.
+    patience: Duration,
+    /// There until the engine knows what became of it.
+    under_way: Option<UnderWay>,
+}
+
+struct UnderWay {
+    wire: Box<Wire>,
+    call: CallId,
+    op: Op,
+    script: wire::Call,
+    sent: Moment,
+    limit: Duration,
+    /// It was sent with the text of the script.
+    full: bool,
+}
+
+/// The caller's next call, as the engine wants it.
+struct Next {
+    call: CallId,
+    op: Op,
+    limit: Duration,
+}
+
+impl Desk {
+    /// Lets the engine decide about a request, and sends the call that follows if that can be done here;
+    /// else everything is given back.
+    pub(super) fn request(
+        self: &Arc<Self>,
+        id: RequestId,
+        request: Request,
+        completion: Completion,
+    ) -> Result<Option<OwnCall>, (Request, Completion)> {
+        let Some(wire) = self.direct.take(clock::now()) else { return Err((request, completion)) };
+        let fits = |state: &MutexGuard<'_, State>| {
+            !state.ended && self.machine.is_up_to_date() && state.engine.suits_caller(&request)
+        };
+        let Some(mut state) = self.machine.state().filter(fits) else {
+            self.direct.give(wire);
+            return Err((request, completion));
+        };
+        let patience = match &request {
+            Request::Acquire { wait: Some(wait), .. } if !wait.is_zero() => TICK.min(*wait),
+            _ => TICK,
+        };
+        state.completions.insert(id, completion);
+        let under_way = self.go_on(id, Some(wire), state, Input::Request { id, request });
+        Ok(under_way.map(|call| OwnCall { desk: self.clone(), id, patience, under_way: Some(call) }))
+    }
+
+    /// Tells the engine something about a request and does what it wants, up to the next wait.
+    fn go_on(
+        &self,
+        id: RequestId,
+        mut wire: Option<Box<Wire>>,
+        state: MutexGuard<'_, State>,
+        input: Input,
+    ) -> Option<UnderWay> {
+        let mut next = self.decide(id, wire.is_some(), state, input);
+        loop {
+            let (mut open, Next { call, op, limit }) = match (wire.take(), next) {
+                (Some(open), Some(next)) => (open, next),
+                (open, _) => {
+                    if let Some(open) = open {
+                        self.direct.give(open);
+                    }
+                    return None;
+                }
+            };
+            let sent = clock::now();
+            let not_after = open.clock.least(sent).saturating_add(millis(limit));
+            let script = wire::Call::new(&op, &self.machine.shared.uuid, not_after, open.publish);
+            if send(&mut open, &script.evalsha()) {
+                return Some(UnderWay { wire: open, call, op, script, sent, limit, full: false });
+            }
+            self.lose(*open);
+            // A part of it may have been sent, and a part does nothing.
+            next = self.decide(
+                id,
+                false,
+                self.machine.state()?,
+                Input::Outcome { call, outcome: Outcome::NotSent },
+            );
+        }
+    }
+
+    /// Closes the connection. The thread has what was held there looked after.
+    fn lose(&self, wire: Wire) {
+        self.direct.lose(wire);
+        self.post.send(Letter::Look);
+    }
+
+    /// Lets the engine decide, and sees to it that everything is done but the caller's next call, which is
+    /// returned if he can do it.
+    fn decide(
+        &self,
+        id: RequestId,
+        can_call: bool,
+        mut state: MutexGuard<'_, State>,
+        input: Input,
+    ) -> Option<Next> {
+        let mut errands = std::mem::take(&mut state.spare);
+        let handle = || self.machine.handle(&mut state, clock::now(), input, &mut errands);
+        if catch_unwind(AssertUnwindSafe(handle)).is_err() {
+            // The thread tells everybody.
+            state.ended = true;
+            state.broken = true;
+            drop(state);
+            self.post.send(Letter::Look);
+            return None;
+        }
+        let (mut next, mut answer, mut events) = (None, None, Vec::new());
+        for errand in errands.drain(..) {
+            match errand {
+                Errand::Do(Output::Send { call, op, limit, of }) if can_call && of == Some(id) => {
+                    next = Some(Next { call, op, limit });
+                }
+                Errand::Answer(of, completion, result) if of == id => answer = Some((completion, result)),
+                Errand::Do(Output::Event(event)) if !self.machine.shared.ring.wants(&event) => {
+                    events.push(event);
+                }
+                other => state.left.push(other),
+            }
+        }
+        state.spare = errands;
+        let look = state.is_left_something();
+        drop(state);
+        if look {
+            self.post.send(Letter::Look);
+        }
+        events.into_iter().for_each(|event| self.machine.shared.tell(event));
+        if let Some((completion, result)) = answer {
+            completion.complete(result);
+        }
+        next
+    }
+}
+
+impl OwnCall {
+    /// Waits until nothing of it is left to be done here. `go_on` is asked a few times a second, when a signal
+    /// came, and when the caller's own time is over; if it says no, or fails, the call is given up.
+    pub(crate) fn wait<E>(&mut self, mut go_on: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
+        while let Some(call) = &mut self.under_way {
+            let patience = self.patience.min(call.limit);
+            match call.look(patience) {
+                Look::Nothing if call.is_late() => self.settle(Outcome::Unanswered, false),
+                Look::Nothing => {
+                    if !go_on()? {
+                        self.give_up();
+                    }
+                }
+                Look::Answer(outcome, in_order) => self.settle(outcome, in_order),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for this long at most, without regard to signals, and not at all if answers have lately taken
+    /// longer. False if there is more to wait for.
+    pub(crate) fn wait_briefly(&mut self, patience: Duration) -> bool {
+        let end = clock::now().after(patience);
+        while let Some(call) = &mut self.under_way {
+            let left = clock::now().until(end);
+            if left.is_zero() || !call.wire.is_quick(patience) || !call.wire.is_answered_within(left) {
+                return false;
+            }
+            let patience = self.patience.min(call.limit);
+            if let Look::Answer(outcome, in_order) = call.look(patience) {
+                self.settle(outcome, in_order);
+            }
+        }
+        true
+    }
+
+    /// Tells the engine what became of the call.
+    fn settle(&mut self, outcome: Outcome, in_order: bool) {
+        let Some(UnderWay { mut wire, call, op, .. }) = self.under_way.take() else { return };
+        if let Some(name) = op.name() {
+            match &outcome {
+                Outcome::Answered(Reply::Acquired { .. }) => wire.acquired(name),
+                Outcome::Answered(Reply::Released) => wire.released(name),
+                _ => {}
+            }
+        }
+        let wire = if in_order {
+            Some(wire)
+        } else {
+            self.desk.lose(*wire);
+            None
+        };
+        // Without a state the engine has panicked, and everybody is told so.
+        if let Some(state) = self.desk.machine.state() {
+            self.under_way = self.desk.go_on(self.id, wire, state, Input::Outcome { call, outcome });
+        }
+    }
+
+    fn give_up(&mut self) {
+        while self.under_way.is_some() {
+            self.settle(Outcome::Unanswered, false);
+        }
+    }
+}
+
+impl Drop for OwnCall {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// What a look at the connection has shown.
+enum Look {
+    /// No answer yet.
+    Nothing,
+    /// What became of the call, and whether the connection can be used further.
+    Answer(Outcome, bool),
+}
+
+impl UnderWay {
+    fn look(&mut self, patience: Duration) -> Look {
+        match self.wire.receive(patience) {
+            Ok(None) => Look::Nothing,
+            Ok(Some(Value::ServerError(error))) if error.code() == "NOSCRIPT" && !self.full => {
+                self.full = true;
+                match send(&mut self.wire, &self.script.eval()) {
+                    true => Look::Nothing,
+                    false => Look::Answer(Outcome::NotSent, false),
+                }
+            }
+            Ok(Some(Value::ServerError(error))) => {
+                let (refusal, passing) = wire::refusal(error.code(), error.details().unwrap_or_default());
+                Look::Answer(Outcome::Refused { error: refusal, passing }, !is_demoted(&error))
+            }
+            Ok(Some(value)) => match wire::decode(&self.op, value) {
+                Ok((server_ms, reply)) => {
+                    if let Some(server_ms) = server_ms {
+                        self.wire.clock = ServerClock::new(server_ms, clock::now());
+                    }
+                    Look::Answer(Outcome::Answered(reply), true)
+                }
+                Err(error) => Look::Answer(Outcome::Refused { error, passing: false }, false),
+            },
+            Err(_) => Look::Answer(Outcome::Unanswered, false),
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.sent.after(self.limit) <= clock::now()
+    }
+}
+
+fn send(wire: &mut Wire, command: &Cmd) -> bool {
+    wire.send(&command.get_packed_command()).is_ok()
+}

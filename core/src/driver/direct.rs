@@ -1,0 +1,436 @@
+//! The direct connection: a caller that blocks anyway does its call itself, on its own thread, while
+//! nothing else is under way. That saves two changes of thread in each call.
+//!
+//! It is a second way for calls of the same engine, and changes nothing of what a call means. Rules:
+//! - There is one, made when callers have blocked a few times; who finds it taken asks the thread.
+//! - It belongs to one connection for commands, which is told of changed keys that were read here too,
+//!   and ends with it.
+//! - A call that is late or interrupted closes it. What became of the call is for the engine to settle,
+//!   as it does for the others.
+
+use std::collections::HashSet;
+use std::io::{self, ErrorKind as IoKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::time::TimeSpec;
+use redis::io::tcp::socket2::SockRef;
+use redis::{Cmd, ConnectionAddr, RedisResult, Value};
+
+use super::connect::{Address, ask};
+use super::link::Link;
+use super::server_clock::ServerClock;
+use crate::clock;
+use crate::moment::Moment;
+use crate::wire::{Name, Publish};
+
+/// How many calls of blocked callers it takes before the connection is made: short programs need none.
+const WORTH: u32 = 2;
+/// How long none is made after one was lost or could not be made.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A connection that has rested for longer is looked at before it is used: the server may have closed it.
+const RESTED: Duration = Duration::from_millis(100);
+/// How long one read may take before the caller looks at the time and at signals.
+pub(super) const TICK: Duration = Duration::from_millis(250);
+/// How much is read at once; most answers are shorter.
+const READ: usize = 512;
+
+/// Keeps the direct connection while nobody uses it.
+pub(super) struct Direct(Mutex<Keep>);
+
+struct Keep {
+    place: Place,
+    /// Which connection for commands it has to belong to.
+    generation: u64,
+    /// Calls of blocked callers since it was last lost.
+    asked: u32,
+    /// Keys that were read on connections that are lost: their changes are not told any more.
+    forgotten: Vec<Name>,
+}
+
+enum Place {
+    /// There is none.
+    Empty,
+    Idle(Box<Wire>),
+    /// Some caller uses it.
+    Taken,
+    /// Never to be used: it was turned off, or everything is over.
+    Off,
+}
+
+impl Direct {
+    pub(super) fn new(on: bool) -> Direct {
+        let place = if on { Place::Empty } else { Place::Off };
+        Direct(Mutex::new(Keep { place, generation: 0, asked: 0, forgotten: Vec::new() }))
+    }
+
+    fn keep(&self) -> MutexGuard<'_, Keep> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a caller: the connection if it is there and in good order.
+    pub(super) fn take(&self, now: Moment) -> Option<Box<Wire>> {
+        let mut keep = self.keep();
+        keep.asked = keep.asked.saturating_add(1);
+        match std::mem::replace(&mut keep.place, Place::Taken) {
+            Place::Idle(wire) if wire.is_alive(now) => Some(wire),
+            Place::Idle(wire) => {
+                keep.lose(*wire);
+                None
+            }
+            other => {
+                keep.place = other;
+                None
+            }
+        }
+    }
+
+    /// The caller is done with it.
+    pub(super) fn give(&self, wire: Box<Wire>) {
+        let mut keep = self.keep();
+        if wire.generation == keep.generation && matches!(keep.place, Place::Taken) {
+            keep.place = Place::Idle(wire);
+        } else {
+            keep.lose(*wire);
+        }
+    }
+
+    /// The caller has closed it.
+    pub(super) fn lose(&self, wire: Wire) {
+        self.keep().lose(wire);
+    }
+
+    /// Nobody is to use it any more.
+    pub(super) fn end(&self) {
+        self.keep().place = Place::Off;
+    }
+
+    /// The names whose changes are not told any more, since the last call.
+    fn forgotten(&self) -> Vec<Name> {
+        std::mem::take(&mut self.keep().forgotten)
+    }
+
+    /// Another connection for commands is up: what belonged to the last one is of no use.
+    fn renew(&self, generation: u64) {
+        let mut keep = self.keep();
+        keep.generation = generation;
+        // Everything that is held is renewed after a reconnect.
+        keep.forgotten.clear();
+        if let Place::Idle(_) = keep.place {
+            keep.place = Place::Empty;
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        let keep = self.keep();
+        matches!(keep.place, Place::Empty) && keep.asked >= WORTH
+    }
+
+    fn made(&self, wire: Wire) {
+        let mut keep = self.keep();
+        if wire.generation == keep.generation && matches!(keep.place, Place::Empty) {
+            keep.place = Place::Idle(Box::new(wire));
+        }
+    }
+}
+
+impl Keep {
+    fn lose(&mut self, wire: Wire) {
+        if wire.generation == self.generation {
+            self.forgotten.extend(wire.read);
+        }
+        if matches!(self.place, Place::Taken) {
+            self.place = Place::Empty;
+            self.asked = 0;
+        }
+    }
+}
+
+/// What makes the direct connection, on the engine's thread.
+#[derive(Default)]
+pub(super) struct Maker {
+    attempt: Option<Attempt>,
+    generation: u64,
+    /// No attempt before.
+    rests_until: Moment,
+}
+
+type Attempt = Pin<Box<dyn Future<Output = io::Result<Wire>>>>;
+
+impl Maker {
+    /// Makes a connection if one is wanted; returns the names whose changes are not told any more.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, direct: &Direct, link: &Link) -> Vec<Name> {
+        let generation = link.generation();
+        if self.generation != generation {
+            self.generation = generation;
+            self.attempt = None;
+            direct.renew(generation);
+        }
+        let now = clock::now();
+        if self.attempt.is_none() && self.rests_until <= now && direct.is_wanted() {
+            self.attempt = link.direct().map(|plan| Box::pin(plan.open()) as Attempt);
+            self.rests_until = now.after(PAUSE);
+        }
+        if let Some(attempt) = &mut self.attempt
+            && let Poll::Ready(made) = attempt.as_mut().poll(cx)
+        {
+            self.attempt = None;
+            // Without it calls take the other way, so nobody has to be told.
+            if let Ok(wire) = made {
+                direct.made(wire);
+            }
+        }
+        direct.forgotten()
+    }
+}
+
+/// How to make a direct connection that goes with one for commands.
+pub(super) struct Plan {
+    pub(super) address: Address,
+    pub(super) connection: redis::aio::MultiplexedConnection,
+    pub(super) tracked: bool,
+    pub(super) publish: Publish,
+    pub(super) clock: ServerClock,
+    pub(super) generation: u64,
+}
+
+impl Plan {
+    async fn open(self) -> io::Result<Wire> {
+        let told = match self.tracked {
+            true => Some(self.id().await.map_err(io::Error::other)?),
+            false => None,
+        };
+        let Plan { address, publish, clock, generation, .. } = self;
+        let made = tokio::task::spawn_blocking(move || {
+            let mut wire = Wire {
+                stream: Stream::connect(&address)?,
+                answer: vec![0; READ],
+                got: 0,
+                clock,
+                publish,
+                generation,
+                used: clock::now(),
+                patience: None,
+                took: Duration::ZERO,
+                read: HashSet::new(),
+                tracked: told.is_some(),
+            };
+            wire.log_in(&address, told)?;
+            Ok(wire)
+        });
+        made.await.map_err(io::Error::other)?
+    }
+
+    /// What the server calls the connection that is to be told of changed keys.
+    async fn id(&self) -> RedisResult<i64> {
+        Ok(redis::from_redis_value(ask(&self.connection, &["CLIENT", "ID"]).await?)?)
+    }
+}
+
+/// The direct connection.
+pub(super) struct Wire {
+    stream: Stream,
+    /// What has come of the answer, and how much of it.
+    answer: Vec<u8>,
+    got: usize,
+    pub(super) clock: ServerClock,
+    pub(super) publish: Publish,
+    generation: u64,
+    used: Moment,
+    /// How long one read takes at most, as the system knows it.
+    patience: Option<Duration>,
+    /// How long the last answer took.
+    took: Duration,
+    /// The locks that were acquired here and not released here.
+    read: HashSet<Name>,
+    tracked: bool,
+}
+
+impl Wire {
+    fn log_in(&mut self, address: &Address, told: Option<i64>) -> io::Result<()> {
+        let deadline = clock::now().after(address.timeout());
+        let mut ask = |command: &Cmd| {
+            self.send(&command.get_packed_command())?;
+            loop {
+                match self.receive(TICK)? {
+                    Some(answer) => return Ok(answer),
+                    None if clock::now() >= deadline => return Err(io::Error::from(IoKind::TimedOut)),
+                    None => {}
+                }
+            }
+        };
+        for (command, vital) in address.log_in(told) {
+            let answer: Value = ask(&command)?;
+            if let (Value::ServerError(error), true) = (answer, vital) {
+                return Err(io::Error::other(error.code().to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server has neither closed it nor said anything unasked.
+    fn is_alive(&self, now: Moment) -> bool {
+        self.used.until(now) < RESTED || !self.is_answered_within(Duration::ZERO)
+    }
+
+    /// # Errors
+    /// When it is broken. Nothing was sent if it failed at the first byte.
+    pub(super) fn send(&mut self, command: &[u8]) -> io::Result<()> {
+        self.used = clock::now();
+        self.got = 0;
+        self.stream.write_all(command)
+    }
+
+    /// Waits for the answer: `None` if it has not come within `patience`, or a signal came.
+    ///
+    /// # Errors
+    /// When the connection is broken, or what came is no answer.
+    pub(super) fn receive(&mut self, patience: Duration) -> io::Result<Option<Value>> {
+        if self.patience != Some(patience) {
+            // Zero would be for ever.
+            self.stream.set_read_timeout(patience.max(Duration::from_millis(1)))?;
+            self.patience = Some(patience);
+        }
+        loop {
+            if self.got == self.answer.len() {
+                self.answer.resize(self.got + READ, 0);
+            }
+            match self.stream.read(&mut self.answer[self.got..]) {
+                Ok(0) => return Err(io::Error::from(IoKind::UnexpectedEof)),
+                Ok(more) => {
+                    self.got += more;
+                    if let Some(value) = self.parse()? {
+                        self.took = self.used.until(clock::now());
+                        return Ok(Some(value));
+                    }
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        IoKind::WouldBlock | IoKind::TimedOut | IoKind::Interrupted
+                    ) =>
+                {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The answer, if all of it is there.
+    fn parse(&self) -> io::Result<Option<Value>> {
+        let answer = &self.answer[..self.got];
+        if !answer.ends_with(b"\r\n") {
+            return Ok(None);
+        }
+        // Most answers are a number.
+        if let [b':', number @ .., b'\r', b'\n'] = answer
+            && let Some(number) = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok())
+        {
+            return Ok(Some(Value::Int(number)));
+        }
+        match redis::parse_redis_value(answer) {
+            Ok(value) => Ok(Some(value)),
+            // It ends before it is complete.
+            Err(error) if error.is_connection_dropped() => Ok(None),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    /// Whether it can be expected that the answer comes within `patience`.
+    pub(super) fn is_quick(&self, patience: Duration) -> bool {
+        self.took <= patience
+    }
+
+    /// Whether something has come within `patience`.
+    pub(super) fn is_answered_within(&self, patience: Duration) -> bool {
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        nix::poll::ppoll(&mut fds, Some(TimeSpec::from_duration(patience)), None) == Ok(1)
+    }
+
+    /// The server tells of changes of this lock's key because it was read here.
+    pub(super) fn acquired(&mut self, name: &Name) {
+        if self.tracked {
+            self.read.insert(name.clone());
+        }
+    }
+
+    pub(super) fn released(&mut self, name: &Name) {
+        self.read.remove(name);
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn connect(address: &Address) -> io::Result<Stream> {
+        let stream = match address.place() {
+            ConnectionAddr::Tcp(host, port) => Stream::Tcp(tcp((host.as_str(), *port), address)?),
+            ConnectionAddr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+            _ => return Err(io::Error::from(IoKind::Unsupported)),
+        };
+        match &stream {
+            Stream::Tcp(tcp) => tcp.set_write_timeout(Some(address.timeout()))?,
+            Stream::Unix(unix) => unix.set_write_timeout(Some(address.timeout()))?,
+        }
+        Ok(stream)
+    }
+
+    fn set_read_timeout(&self, patience: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(tcp) => tcp.set_read_timeout(Some(patience)),
+            Stream::Unix(unix) => unix.set_read_timeout(Some(patience)),
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(tcp) => tcp.as_fd(),
+            Stream::Unix(unix) => unix.as_fd(),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Tcp(tcp) => tcp.write_all(bytes),
+            Stream::Unix(unix) => unix.write_all(bytes),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(tcp) => tcp.read(buffer),
+            Stream::Unix(unix) => unix.read(buffer),
+        }
+    }
+}
+
+/// The first address of the host that answers.
+fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(IoKind::AddrNotAvailable);
+    for candidate in place.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&candidate, address.timeout()) {
+            Ok(tcp) => {
+                let settings = address.tcp_settings();
+                tcp.set_nodelay(settings.nodelay())?;
+                let socket = SockRef::from(&tcp);
+                if let Some(keepalive) = settings.keepalive() {
+                    socket.set_tcp_keepalive(keepalive)?;
+                }
+                socket.set_tcp_user_timeout(settings.user_timeout())?;
+                return Ok(tcp);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

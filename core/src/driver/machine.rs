@@ -1,0 +1,130 @@
+//! The engine with what belongs to it: for the thread of the engine, and for callers that do a call of
+//! their own on the direct connection.
+//!
+//! Both let the engine decide under one lock and do what it wants when they have let go of it. A
+//! caller does its own calls; whatever else its request has caused is left to the thread.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Completion, Shared};
+use crate::engine::{self, Done, Engine, Input, Output, RequestId};
+use crate::error::Result;
+use crate::moment::Moment;
+
+/// Shared by the thread of the engine and the callers.
+pub(super) struct Machine {
+    pub(super) shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// Letters to the thread that the engine has not been told of.
+    unread: AtomicUsize,
+}
+
+/// What only one of them may touch at a time.
+pub(super) struct State {
+    pub(super) engine: Engine,
+    /// Whom the answers of the engine are for.
+    pub(super) completions: HashMap<RequestId, Completion>,
+    /// What callers have left to the thread.
+    pub(super) left: Vec<Errand>,
+    /// An empty list, for whoever needs one for a moment.
+    pub(super) spare: Vec<Errand>,
+    /// When the thread wakes if nothing happens; `None`: it does not.
+    pub(super) alarm: Option<Moment>,
+    /// The thread does nothing any more.
+    pub(super) ended: bool,
+    /// The engine has panicked.
+    pub(super) broken: bool,
+    out: Vec<Output>,
+}
+
+/// Something to be done that needs no lock.
+pub(super) enum Errand {
+    Answer(RequestId, Completion, Result<Done>),
+    Do(Output),
+}
+
+impl State {
+    /// Whether there is something for the thread that it will not see in time by itself.
+    pub(super) fn is_left_something(&mut self) -> bool {
+        let wake = self.engine.next_wake();
+        let sooner = wake.is_some_and(|wake| self.alarm.is_none_or(|alarm| wake < alarm));
+        if sooner {
+            self.alarm = wake;
+        }
+        sooner || !self.left.is_empty()
+    }
+}
+
+impl Machine {
+    pub(super) fn new(config: engine::Config, shared: Arc<Shared>) -> Machine {
+        let state = State {
+            engine: Engine::new(config, shared.counters.clone()),
+            completions: HashMap::new(),
+            left: Vec::new(),
+            spare: Vec::new(),
+            alarm: None,
+            ended: false,
+            broken: false,
+            out: Vec::new(),
+        };
+        Machine { shared, state: Mutex::new(state), unread: AtomicUsize::new(0) }
+    }
+
+    /// Waits for its turn, which comes soon: nobody does I/O meanwhile. `None` after a panic of the engine,
+    /// whose state nobody can trust.
+    pub(super) fn state(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.lock().ok().filter(|state| !state.broken)
+    }
+
+    /// The state after a panic, to tell everybody that it is over.
+    pub(super) fn wreck(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one input; what is to be done is appended to `errands`.
+    pub(super) fn handle(&self, state: &mut State, now: Moment, input: Input, errands: &mut Vec<Errand>) {
+        state.engine.handle(now, input, &mut state.out);
+        self.sort(state, errands);
+    }
+
+    /// Does what is due.
+    pub(super) fn wake(&self, state: &mut State, now: Moment, errands: &mut Vec<Errand>) {
+        state.engine.wake(now, &mut state.out);
+        self.sort(state, errands);
+    }
+
+    /// Makes errands of outputs. Whom a hold belongs to is written down here, so that two who do errands at
+    /// the same time cannot do that in the wrong order.
+    fn sort(&self, state: &mut State, errands: &mut Vec<Errand>) {
+        for output in state.out.drain(..) {
+            match output {
+                Output::Opened(cell) => self.shared.registry.open(cell),
+                Output::Ended(cell) => self.shared.registry.end(&cell),
+                Output::Complete { id, result } => {
+                    if let Some(completion) = state.completions.remove(&id) {
+                        errands.push(Errand::Answer(id, completion, result));
+                    }
+                }
+                output => errands.push(Errand::Do(output)),
+            }
+        }
+    }
+
+    /// A letter is on its way.
+    pub(super) fn posted(&self) {
+        self.unread.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The engine has been told of so many letters.
+    pub(super) fn read(&self, letters: usize) {
+        self.unread.fetch_sub(letters, Ordering::AcqRel);
+    }
+
+    /// Whether the engine knows everything that was sent to it. The calling thread's own letters count
+    /// for certain, so that what one thread asks for stays in order.
+    pub(super) fn is_up_to_date(&self) -> bool {
+        self.unread.load(Ordering::Acquire) == 0
+    }
+}

@@ -1,0 +1,266 @@
+//! Calls that blocked threads do themselves.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ErrorKind, LostReason, OptionValue};
+
+use super::support::Server;
+use super::{LIMIT, ms};
+
+/// A client whose blocked threads have a connection of their own, and a connection to look at the data.
+struct Direct {
+    server: Server,
+    client: Client,
+    look: redis::Connection,
+}
+
+impl Direct {
+    fn new() -> Direct {
+        Direct::with(|_| {})
+    }
+
+    fn with(prepare: impl FnOnce(&mut redis::Connection)) -> Direct {
+        let server = Server::start();
+        let mut look = server.connect();
+        prepare(&mut look);
+        let client = Client::connect(&server.url()).wait().expect("connected");
+        Direct { server, client, look }
+    }
+
+    /// Makes pairs until one is made on the calling thread.
+    fn warm(&mut self) {
+        let start = Instant::now();
+        let lock = self.client.lock("warm").expect("a name");
+        let mut own = false;
+        while !own {
+            assert!(start.elapsed() < LIMIT, "no direct connection");
+            let mut operation = lock.acquire();
+            own = operation.wait_briefly(LIMIT);
+            operation.wait().expect("granted").release().wait().expect("released");
+        }
+    }
+
+    fn pair(&self, name: &str) {
+        let guard = self.client.lock(name).expect("a name").acquire().wait().expect("granted");
+        guard.release().wait().expect("released");
+    }
+
+    fn command<T: redis::FromRedisValue>(&mut self, words: &str) -> T {
+        let mut command = redis::Cmd::new();
+        words.split(' ').for_each(|word| {
+            command.arg(word);
+        });
+        command.query(&mut self.look).expect("an answer")
+    }
+
+    /// What CLIENT LIST says of the direct connection: only its changed keys are told to another one.
+    fn direct(&mut self) -> Option<String> {
+        let list: String = self.command("CLIENT LIST");
+        let leads = |line: &&str| !line.contains(" redir=0 ") && !line.contains(" redir=-1");
+        list.lines().find(leads).map(str::to_owned)
+    }
+
+    fn direct_id(&mut self) -> u64 {
+        let line = self.direct().expect("a direct connection");
+        let id = line.strip_prefix("id=").and_then(|rest| rest.split(' ').next());
+        id.and_then(|id| id.parse().ok()).expect("an id")
+    }
+}
+
+/// Runs `act` on a thread of its own and returns its result, which has to come.
+fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    thread::spawn(move || done.send(act()));
+    result.recv_timeout(LIMIT).expect("in time")
+}
+
+#[test]
+fn one_thread_after_the_other_uses_one_more_connection() {
+    let mut world = Direct::new();
+    world.warm();
+    let before = world.client.stats().connects;
+    for _ in 0..50 {
+        world.pair("n");
+    }
+    let line = world.direct().expect("still there");
+    assert!(line.contains("name=redlatch") && line.contains("cmd=evalsha"), "{line}");
+    let list: String = world.command("CLIENT LIST");
+    assert_eq!(list.lines().filter(|line| line.contains("name=redlatch")).count(), 2, "{list}");
+    assert_eq!(world.client.stats().connects, before);
+}
+
+#[test]
+fn it_can_be_turned_off() {
+    let server = Server::start();
+    let builder = Client::builder(&server.url()).option("direct", OptionValue::Flag(false));
+    let client = builder.build().expect("options");
+    let mut world = Direct { look: server.connect(), server, client };
+    for _ in 0..50 {
+        world.pair("n");
+    }
+    assert_eq!(world.direct(), None);
+}
+
+#[test]
+fn what_happens_to_a_lock_that_was_acquired_there_is_told_at_once() {
+    let mut world = Direct::new();
+    world.warm();
+    let guard = world.client.lock("n").expect("a name").acquire().wait().expect("granted");
+    let (told, reason) = mpsc::channel();
+    guard.on_lost(move |reason| told.send(reason).expect("still here"));
+    // Its lease is thirty seconds, and it is renewed after ten.
+    let start = Instant::now();
+    assert_eq!(world.command::<u64>("DEL n"), 1);
+    assert_eq!(reason.recv_timeout(LIMIT).expect("told"), LostReason::Deleted);
+    assert!(start.elapsed() < Duration::from_secs(8), "by a renewal, not at once");
+    assert_eq!(guard.release().wait().expect_err("lost").kind(), ErrorKind::Lost);
+}
+
+#[test]
+fn a_lock_that_was_acquired_there_is_told_of_though_the_connection_is_gone() {
+    let mut world = Direct::new();
+    world.warm();
+    let guard = world.client.lock("n").expect("a name").acquire().wait().expect("granted");
+    let (told, reason) = mpsc::channel();
+    guard.on_lost(move |reason| told.send(reason).expect("still here"));
+    let id = world.direct_id();
+    assert_eq!(world.command::<u64>(&format!("CLIENT KILL ID {id}")), 1);
+    // The next call finds out, takes the other way, and has the hold looked after there.
+    thread::sleep(ms(150));
+    world.pair("other");
+    let renewed = Instant::now();
+    while world.client.stats().renewed == 0 {
+        assert!(renewed.elapsed() < Duration::from_secs(8), "not looked after");
+        thread::yield_now();
+    }
+    let start = Instant::now();
+    assert_eq!(world.command::<u64>("DEL n"), 1);
+    assert_eq!(reason.recv_timeout(LIMIT).expect("told"), LostReason::Deleted);
+    assert!(start.elapsed() < Duration::from_secs(8), "by a renewal, not at once");
+}
+
+#[test]
+fn what_one_thread_asks_for_stays_in_order() {
+    let server = Server::start();
+    // On both ways, and from one to the other.
+    for client in 0..20 {
+        let lock = Client::connect(&server.url()).wait().expect("connected").lock("n").expect("a name");
+        // A script that the server does not know yet is sent twice, and what comes behind it overtakes it.
+        lock.acquire().wait().expect("granted").release().wait().expect("released");
+        for round in 0..50 {
+            let guard = lock.try_acquire().wait().expect("an answer");
+            drop(guard.unwrap_or_else(|| panic!("{client}, {round}: dropped before, so it is free")));
+        }
+    }
+}
+
+#[test]
+fn a_wait_ends_in_time_though_the_server_does_not_answer() {
+    let mut world = Direct::new();
+    world.warm();
+    let lock = world.client.lock("n").expect("a name");
+    world.command::<()>("CLIENT PAUSE 3000 ALL");
+    let (waited, kind) = soon(move || {
+        let start = Instant::now();
+        let error = lock.acquire_timeout(ms(200)).wait().expect_err("nobody answers");
+        (start.elapsed(), error.kind())
+    });
+    assert!(waited >= ms(200) && waited < ms(2500), "{waited:?}");
+    assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable), "{kind:?}");
+    // What it may have acquired is given back.
+    let start = Instant::now();
+    while world.command::<u64>("DBSIZE") > 0 || world.client.stats().waiting > 0 {
+        assert!(start.elapsed() < LIMIT, "something is left");
+        thread::sleep(ms(5));
+    }
+    world.pair("n");
+}
+
+#[test]
+fn a_check_that_fails_ends_the_wait_and_leaves_nothing() {
+    let mut world = Direct::new();
+    world.warm();
+    let lock = world.client.lock("n").expect("a name");
+    world.command::<()>("CLIENT PAUSE 2000 ALL");
+    let stopped = soon(move || lock.acquire().wait_interruptibly(|| Err::<(), &str>("stop")).err());
+    assert_eq!(stopped, Some("stop"));
+    let start = Instant::now();
+    while world.command::<u64>("DBSIZE") > 0 || world.client.stats().waiting > 0 {
+        assert!(start.elapsed() < LIMIT, "something is left");
+        thread::sleep(ms(5));
+    }
+    world.pair("n");
+}
+
+#[test]
+fn a_brief_wait_has_the_answer_or_leaves_it_to_the_wait_that_follows() {
+    let mut world = Direct::new();
+    world.warm();
+    let lock = world.client.lock("n").expect("a name");
+    world.command::<()>("CLIENT PAUSE 300 ALL");
+    let mut operation = lock.acquire();
+    assert!(!operation.wait_briefly(ms(1)));
+    operation.wait().expect("granted once the server goes on").release().wait().expect("released");
+}
+
+#[test]
+fn closing_ends_a_call_that_a_thread_does_itself() {
+    let mut world = Direct::new();
+    world.warm();
+    let lock = world.client.lock("n").expect("a name");
+    world.command::<()>("CLIENT PAUSE 5000 ALL");
+    let caller = thread::spawn(move || lock.acquire().wait().map(drop).map_err(|error| error.kind()));
+    while world.client.stats().waiting == 0 {
+        thread::yield_now();
+    }
+    let client = world.client.clone();
+    soon(move || client.close_within(ms(100)).wait()).expect("closed");
+    assert_eq!(soon(move || caller.join().expect("no panic")), Err(ErrorKind::Closed));
+    assert_eq!(
+        world.client.lock("m").expect("a name").acquire().wait().expect_err("closed").kind(),
+        ErrorKind::Closed
+    );
+    drop(world.server);
+}
+
+#[test]
+fn threads_that_come_together_exclude_each_other() {
+    let mut world = Direct::new();
+    world.warm();
+    let inside = std::sync::atomic::AtomicU32::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let lock = world.client.lock("n").expect("a name");
+                for _ in 0..100 {
+                    let guard = lock.acquire().wait().expect("granted");
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    guard.release().wait().expect("released");
+                }
+            });
+        }
+    });
+    assert_eq!(world.command::<u64>("DBSIZE"), 0);
+}
+
+#[test]
+fn a_server_that_refuses_it_is_served_the_other_way() {
+    let server = Server::start();
+    let mut look = server.connect();
+    let rule = "ACL SETUSER locker on >secret ~* &* +@all -client|id";
+    let mut command = redis::Cmd::new();
+    rule.split(' ').for_each(|word| {
+        command.arg(word);
+    });
+    command.query::<()>(&mut look).expect("a user");
+    let url = server.url().replace("redis://", "redis://locker:secret@");
+    let client = Client::connect(&url).wait().expect("connected");
+    let mut world = Direct { look, server, client };
+    for _ in 0..50 {
+        world.pair("n");
+    }
+    assert_eq!(world.direct(), None);
+}
