@@ -67,6 +67,9 @@ pub(crate) struct Running {
     closed: AtomicBool,
 }
 
+/// How long the channel of a lock stays subscribed when nobody waits any more.
+const CHANNEL_LINGER: Duration = Duration::from_secs(1);
+
 impl Client {
     /// Opens a client with default options and waits until the server is reached.
     ///
@@ -363,6 +366,7 @@ impl Running {
                 recheck: options.recheck,
                 outage: options.outage,
                 handovers: (options.handover_limit, options.handover_time),
+                linger: CHANNEL_LINGER,
                 seed,
             },
             tracking: options.tracking,

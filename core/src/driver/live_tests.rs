@@ -607,7 +607,8 @@ impl Whole {
             registry: Registry::default(),
         });
         let handovers = (32, Duration::from_millis(50));
-        let engine = Config { recheck, outage: Duration::from_secs(5), handovers, seed: 7 };
+        let engine =
+            Config { recheck, outage: Duration::from_secs(5), handovers, linger: Duration::ZERO, seed: 7 };
         let config = DriverConfig {
             servers: Servers::Single(address(url)),
             engine,

@@ -115,7 +115,7 @@ impl Engine {
             Outcome::Answered(Reply::Forced(deleted)) => self.forced(id, name, deleted),
             Outcome::Answered(Reply::Holder(holder)) => self.end_query(id, Ok(Done::Inspected(holder))),
             Outcome::Answered(Reply::Foreign(what)) => self.end_query(id, Err(foreign(&what))),
-            Outcome::Answered(Reply::Released) => self.released_by_token(id, name),
+            Outcome::Answered(Reply::Released(_)) => self.released_by_token(id, name),
             // An earlier copy has freed it.
             Outcome::Answered(Reply::Gone(LostReason::Deleted)) if unsettled => {
                 self.released_by_token(id, name);
@@ -180,6 +180,7 @@ impl Engine {
         self.fail_waiters(&error, false, &|_| true);
         self.end_queries_that(&error, &|_| true);
         self.close_holds();
+        self.give_up_channels();
     }
 
     /// Notes a lock that the server does not let us release.

@@ -459,7 +459,11 @@ impl Engine {
                 }
                 self.start_next(owner);
             }
-            (Wish::Leave(_), Reply::Released) => self.freed(owner, request),
+            (Wish::Leave(_), Reply::Released(heard)) => {
+                let name = hold.cell.name.clone();
+                self.give_turn(&name, heard);
+                self.freed(owner, request);
+            }
             // Our first copy must have done it: nobody else can touch our field while the hold is
             // valid, and a release ends at the deadline.
             (Wish::Leave(_), Reply::Gone(_)) if command.copies > 1 && command.frees() => {

@@ -28,6 +28,10 @@ impl Run {
         Run { handovers: self.handovers + 1, ..self }
     }
 
+    pub(super) fn has_handed_over(self) -> bool {
+        self.handovers > 0
+    }
+
     /// Whether others have to get a chance now.
     fn is_over(&self, now: Moment, (limit, time): (usize, Duration)) -> bool {
         self.handovers >= limit || self.began.after(time) <= now
@@ -79,8 +83,9 @@ impl Engine {
         outcome: Outcome,
     ) {
         if matches!(outcome, Outcome::Answered(Reply::Acquired { .. })) {
-            self.commanded(from, call, sent, Outcome::Answered(Reply::Released));
-            return self.tried(to, sent, outcome);
+            // Everybody waits for the one who has the lock now, so that one is told first.
+            self.tried(to, sent, outcome);
+            return self.commanded(from, call, sent, Outcome::Answered(Reply::Released(0)));
         }
         let unsure = !is_undone(&outcome);
         // First the owner whose lock it was: when that is gone, no copy can give it to the other one.

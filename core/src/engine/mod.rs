@@ -23,9 +23,10 @@ mod settling;
 pub(crate) mod tests;
 mod timers;
 mod timing;
+mod turns;
 mod waiting;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,6 +219,8 @@ pub(crate) struct Config {
     /// How often in a row, and for how long, a lock may go from one owner of this client to the next
     /// before others get a chance.
     pub(crate) handovers: (usize, Duration),
+    /// How long a channel stays subscribed when nobody waits any more: who had to wait often waits again.
+    pub(crate) linger: Duration,
     /// Seeds the jitter.
     pub(crate) seed: u64,
 }
@@ -265,6 +268,8 @@ pub(crate) struct Engine {
     waiters: BTreeMap<RequestId, Waiter>,
     holds: BTreeMap<OwnerId, Hold>,
     cleanups: BTreeMap<OwnerId, Cleanup>,
+    /// Names nobody waits for any more whose channels are subscribed, and when to look at that.
+    idle_channels: BTreeSet<(Moment, Name)>,
     /// The last releases that a server has confirmed.
     confirmed: VecDeque<Confirmed>,
     queries: BTreeMap<RequestId, Query>,
@@ -289,6 +294,7 @@ impl Engine {
             waiters: BTreeMap::new(),
             holds: BTreeMap::new(),
             cleanups: BTreeMap::new(),
+            idle_channels: BTreeSet::new(),
             confirmed: VecDeque::new(),
             queries: BTreeMap::new(),
             callers: HashMap::new(),
@@ -328,6 +334,7 @@ impl Engine {
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.query_due(id),
                 Timer::Outage(link) => self.outage_over(link),
+                Timer::Channels => self.channels_due(),
                 Timer::Close => self.finish_close(),
             }
         }

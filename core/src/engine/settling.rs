@@ -154,7 +154,7 @@ impl Engine {
         };
         cleanup.in_flight = false;
         let name = cleanup.name.clone();
-        let released = matches!(outcome, Outcome::Answered(Reply::Released));
+        let released = matches!(outcome, Outcome::Answered(Reply::Released(_)));
         match outcome {
             Outcome::Answered(_) | Outcome::Refused { passing: false, .. } if cleanup.again_at.is_none() => {
                 self.end_cleanup(owner);

@@ -14,6 +14,7 @@ pub(super) enum Timer {
     Cleanup(OwnerId),
     Query(RequestId),
     Outage(LinkId),
+    Channels,
     Close,
 }
 

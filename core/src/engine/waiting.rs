@@ -9,6 +9,7 @@ use super::holding::Hold;
 use super::links::Which;
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY, HINTS};
+use super::turns::{Channel, Turn};
 use super::{Engine, Lease, Outcome, Output, Purpose, RequestId, Terms};
 use crate::error::{Error, ErrorKind};
 use crate::event::Level as EventLevel;
@@ -26,9 +27,8 @@ pub(super) struct Queue {
     pub(super) attempt: Attempt,
     /// How the lock has gone from owner to owner of this client.
     pub(super) run: Run,
-    /// The channel is to be subscribed: wanted by the first waiter that finds the lock held
-    /// elsewhere, given up when nobody waits.
-    subscribed: bool,
+    pub(super) channel: Channel,
+    pub(super) turn: Turn,
     /// The last try that an invalidation caused.
     hinted: Option<Moment>,
 }
@@ -169,7 +169,9 @@ impl Engine {
             name: name.clone(),
         };
         self.waiters.insert(id, waiter);
-        self.queues.entry(name.clone()).or_default().waiters.push_back(id);
+        let queue = self.queues.entry(name.clone()).or_default();
+        queue.waiters.push_back(id);
+        queue.channel.is_used();
         self.arm_waiter(id);
         self.advance(&name);
     }
@@ -203,8 +205,18 @@ impl Engine {
             self.waiters.get(&head).is_some_and(|head| self.is_blocked(queue, head.form.kind, head.once()));
         let free = queue.attempt == Attempt::Idle && !blocked;
         if free && self.links.is_up(name) && self.closing.is_none() {
-            self.try_head(name, head);
+            match self.waits_for_turn(queue, head) {
+                Some(end) => self.park(head, end),
+                None => self.try_head(name, head),
+            }
         }
+    }
+
+    /// Until when the head leaves it to others. One whose time is shorter than that tries at once.
+    fn waits_for_turn(&self, queue: &Queue, head: RequestId) -> Option<Moment> {
+        let end = queue.turn.of_others(self.now)?;
+        let patient = |waiter: &Waiter| !waiter.once() && waiter.deadline.is_none_or(|last| last > end);
+        self.waiters.get(&head).is_some_and(patient).then_some(end)
     }
 
     fn close_queue(&mut self, name: &Name) {
@@ -212,12 +224,8 @@ impl Engine {
             return;
         };
         queue.attempt = Attempt::Idle;
-        if std::mem::take(&mut queue.subscribed) {
-            self.out.push(Output::Unsubscribe(name.clone()));
-        }
-        if queue.holds.is_empty() {
-            self.queues.remove(name);
-        }
+        self.leave_channel(name);
+        self.drop_queue(name);
     }
 
     fn try_head(&mut self, name: &Name, id: RequestId) {
@@ -437,14 +445,9 @@ impl Engine {
         if !std::mem::replace(&mut waiter.announced, true) {
             self.event("waiting", EventLevel::Debug, name, "held elsewhere; waiting");
         }
-        let Some(queue) = self.queues.get_mut(name) else {
-            return;
-        };
-        if !std::mem::replace(&mut queue.subscribed, true) {
-            // Confirmation brings the next try, which closes the gap between this reply and the
-            // subscription; the timer below covers a channel that is never confirmed.
-            self.out.push(Output::Subscribe(name.clone()));
-        } else if again {
+        // Confirmation brings the next try, which closes the gap between this reply and the
+        // subscription; the timer below covers a channel that is never confirmed.
+        if !self.want_channel(name) && again {
             return self.advance(name);
         }
         let recheck = self.jitter.spread(self.config.recheck);
@@ -467,6 +470,7 @@ impl Engine {
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.holds.push(owner);
             queue.run = if waiter.handed { queue.run.one_more() } else { Run::begun(sent) };
+            queue.turn.taken(self.now, waiter.announced, self.config.handovers.1);
         }
         self.open_hold(id, waiter, sent, ttl, token);
         self.adopt_waiters(&name, key, owner, &form);
@@ -546,14 +550,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    pub(super) fn message(&mut self, name: &Name) {
-        self.wake_head(name);
-    }
-
-    pub(super) fn subscribed(&mut self, name: &Name) {
-        self.wake_head(name);
     }
 
     /// Waiting goes on by the holder's time and by recheck alone.

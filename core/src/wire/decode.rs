@@ -44,7 +44,9 @@ fn read_short(op: &Op, number: i64) -> Option<(Option<u64>, Reply)> {
             let clock = u64::try_from(number).ok()?.checked_sub(lease)?;
             Some((Some(clock), Reply::Acquired { ttl: Duration::from_millis(lease), token: None }))
         }
-        Op::Release { remaining: 0, .. } if number == RELEASED => Some((None, Reply::Released)),
+        Op::Release { remaining: 0, .. } => {
+            Some((None, Reply::Released(u32::try_from(number.checked_sub(RELEASED)?).ok()?)))
+        }
         _ => None,
     }
 }
@@ -216,7 +218,8 @@ mod tests {
                 Reply::Foreign("a key of type list".into()),
             ),
             (acquire(), Value::Int(1005), Reply::Acquired { ttl: second, token: None }),
-            (release(0), Value::Int(5), Reply::Released),
+            (release(0), Value::Int(5), Reply::Released(0)),
+            (release(0), Value::Int(7), Reply::Released(2)),
             (release(0), ints(&[0, 3, 3]), Reply::Gone(LostReason::Stolen)),
             (release(2), ints(&[5, 6]), Reply::Kept),
             (

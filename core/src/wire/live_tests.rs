@@ -206,7 +206,7 @@ fn the_data_are_those_that_redisson_leaves() {
     messages.subscribe("redisson_lock__channel:{orders}").unwrap();
     assert_eq!(live.run(&release(1)), Reply::Kept);
     assert_eq!(live.holds("orders"), "U:76=1");
-    assert_eq!(live.run(&release(0)), Reply::Released);
+    assert_eq!(live.run(&release(0)), Reply::Released(0));
     assert!(!live.look.exists::<_, bool>("orders").unwrap());
     assert_eq!(messages.get_message().unwrap().get_payload::<String>().unwrap(), "0");
     assert_eq!(live.run(&release(0)), Reply::Gone(LostReason::Deleted));
@@ -251,7 +251,7 @@ fn copies_change_nothing() {
         assert_eq!(live.run(&release(1)), Reply::Kept);
         assert_eq!(live.holds("orders"), "U:76=1");
     }
-    assert_eq!(live.run(&release(0)), Reply::Released);
+    assert_eq!(live.run(&release(0)), Reply::Released(0));
     held_by_redisson(&mut live, 30_000);
     for _ in 0..3 {
         assert_eq!(live.run(&release(0)), Reply::Gone(LostReason::Stolen));
@@ -276,7 +276,7 @@ fn what_comes_after_its_not_after_does_nothing() {
     // A copy of these that comes late is harmless and useful.
     assert_eq!(late(&mut live, &renew(&["orders"], LEASE)), Reply::Renewed(vec![RenewReply::Kept]));
     assert!(matches!(late(&mut live, &inspect()), Reply::Holder(Some(_))));
-    assert_eq!(late(&mut live, &release(0)), Reply::Released);
+    assert_eq!(late(&mut live, &release(0)), Reply::Released(0));
 }
 
 // ---- time that remains ----
@@ -436,7 +436,7 @@ fn a_read_write_lock_that_breaks_in_is_noticed_and_keeps_its_fields() {
         live.run(&renew(&["orders"], LEASE)),
         Reply::Renewed(vec![RenewReply::Gone(LostReason::Stolen)])
     );
-    assert_eq!(live.run(&release(0)), Reply::Released);
+    assert_eq!(live.run(&release(0)), Reply::Released(0));
     assert_eq!(live.holds("orders"), "mode=read y:2=1");
 }
 
@@ -474,7 +474,7 @@ fn odd_names_work_as_well() {
             ttl: LEASE,
             lesson: None,
         };
-        assert_eq!(live.run(&free), Reply::Released);
+        assert_eq!(live.run(&free), Reply::Released(0));
         assert_eq!(messages.get_message().unwrap().get_payload::<String>().unwrap(), "0");
     }
 }
@@ -569,7 +569,7 @@ fn the_documented_commands_are_enough() {
     let mut subscriber = live._server.connect();
     let mut messages = subscriber.as_pubsub();
     messages.subscribe(channel("orders")).unwrap();
-    assert_eq!(live.run(&release(0)), Reply::Released);
+    assert_eq!(live.run(&release(0)), Reply::Released(0));
     live.run(&acquire(1));
     assert_eq!(live.run(&force()), Reply::Forced(true));
     for _ in 0..2 {
@@ -599,7 +599,7 @@ fn an_acquire_whose_expiry_is_refused_is_undone() {
 fn a_release_succeeds_without_the_right_to_publish() {
     let mut live = Live::as_user(&format!("~* resetchannels {COMMANDS}"));
     live.run(&acquire(1));
-    assert_eq!(live.run(&release(0)), Reply::Released);
+    assert_eq!(live.run(&release(0)), Reply::Released(0));
     live.run(&acquire(1));
     assert_eq!(live.run(&force()), Reply::Forced(true));
     assert_eq!(live.cmd::<i64>("DBSIZE", &[]), 0);
@@ -611,7 +611,7 @@ fn a_denied_count_is_no_success() {
     let mine = Form::default().owner(U, 76);
     let _: i64 = live.look.hset("orders", &mine, "2").unwrap();
     assert_eq!(live.refused(&release(1)), (ErrorKind::Denied, false));
-    assert_eq!(live.run(&release(0)), Reply::Released);
+    assert_eq!(live.run(&release(0)), Reply::Released(0));
 }
 
 #[test]
@@ -638,7 +638,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
     assert!(is_near(live.pttl("orders"), LEASE * 2));
     assert_eq!(live.run(&release(1)), Reply::Kept);
     assert!(is_near(live.pttl("orders"), LEASE));
-    assert_eq!(live.run(&release(0)), Reply::Released);
+    assert_eq!(live.run(&release(0)), Reply::Released(0));
     assert_eq!(live.cmd::<i64>("DBSIZE", &[]), 0);
 }
 

@@ -155,8 +155,9 @@ pub(crate) enum Reply {
     Foreign(String),
     /// This copy came after its not-after; nothing was done.
     Stale,
-    /// The lock was ours and is free now.
-    Released,
+    /// The lock was ours and is free now; so many listeners were told. In a cluster without sharded
+    /// channels, that is those of one node.
+    Released(u32),
     /// The lock is ours with the lower count.
     Kept,
     /// One result per hold of the request, in order.

@@ -52,7 +52,7 @@ impl Live {
         if let Op::Release { lesson, .. } = &mut op {
             *lesson = Some(Lesson { asked: secs(asked), took });
         }
-        assert_eq!(self.run(&op), Reply::Released);
+        assert_eq!(self.run(&op), Reply::Released(0));
         assert_eq!(self.value("orders"), None);
     }
 }
@@ -72,7 +72,7 @@ fn the_data_are_those_that_set_nx_px_leaves() {
         assert_eq!(live.cmd::<i64>("DBSIZE", &[]), 1, "{kind:?}");
         let Reply::Holder(Some(holder)) = live.run(&of_kind(&inspect(), kind)) else { panic!("nobody") };
         assert_eq!((holder.owner, holder.count), (owner, 1));
-        assert_eq!(live.run(&of_kind(&release(0), kind)), Reply::Released);
+        assert_eq!(live.run(&of_kind(&release(0), kind)), Reply::Released(0));
         assert_eq!(live.cmd::<i64>("DBSIZE", &[]), 0, "{kind:?}");
     }
 }
@@ -85,7 +85,7 @@ fn a_callers_token_is_the_value() {
     assert!(is_acquired(&live.run_as(V, &with_token(&acquire(1), "request 7 ü"))), "the same owner");
     assert!(matches!(live.run(&with_token(&acquire(1), "request 8")), Reply::Busy { .. }));
     assert_eq!(live.run(&with_token(&release(0), "request 8")), Reply::Gone(LostReason::Stolen));
-    assert_eq!(live.run_as(V, &with_token(&release(0), "request 7 ü")), Reply::Released);
+    assert_eq!(live.run_as(V, &with_token(&release(0), "request 7 ü")), Reply::Released(0));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn copies_of_a_simple_lock_change_nothing() {
     for _ in 0..2 {
         assert_eq!(live.run(&simple(&release(1))), Reply::Kept);
     }
-    assert_eq!(live.run(&simple(&release(0))), Reply::Released);
+    assert_eq!(live.run(&simple(&release(0))), Reply::Released(0));
     assert_eq!(live.run(&simple(&release(0))), Reply::Gone(LostReason::Deleted));
     assert_eq!(live.run(&simple(&acquire(2))), Reply::Gone(LostReason::Deleted));
     let gone = Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]);
@@ -169,7 +169,7 @@ fn tokens_for_fencing_grow_over_both_kinds() {
         assert!(token > last, "{kind:?}");
         let Reply::Acquired { token: again, .. } = live.run(&first) else { panic!("no copy") };
         assert_eq!(again, Some(token), "a copy gets the same");
-        assert_eq!(live.run(&of_kind(&release(0), kind)), Reply::Released);
+        assert_eq!(live.run(&of_kind(&release(0), kind)), Reply::Released(0));
         last = token;
     }
 }
@@ -230,7 +230,7 @@ fn an_adaptive_lock_learns_once_and_in_whole_seconds() {
     assert_eq!(live.value("orders_renew").as_deref(), Some("4"));
     // A clean-up release has nothing to tell.
     live.run(&of_kind(&acquire(1), Kind::Adaptive));
-    assert_eq!(live.run(&of_kind(&release(0), Kind::Adaptive)), Reply::Released);
+    assert_eq!(live.run(&of_kind(&release(0), Kind::Adaptive)), Reply::Released(0));
     assert_eq!(live.value("orders_renew").as_deref(), Some("4"));
 }
 

@@ -72,7 +72,7 @@ fn a_grant_that_nobody_takes_is_given_back() {
     rig.grant(&sent);
     let out = rig.all_sent();
     assert_eq!(out[0].release(), (sent.acquire().0, 0, Duration::ZERO));
-    rig.reply(&out[0], Reply::Released);
+    rig.reply(&out[0], Reply::Released(0));
     rig.grant(&out[1]);
     let grant = rig.granted(next);
     rig.free(&grant);
@@ -130,7 +130,7 @@ fn a_wait_that_ends_during_a_retry_pause_is_cleaned_up() {
     rig.pass(ms(1));
     let second = rig.sent();
     assert_eq!(second.release(), (sent.acquire().0, 0, Duration::ZERO));
-    rig.reply(&second, Reply::Released);
+    rig.reply(&second, Reply::Released(0));
     rig.nothing_left();
 }
 
@@ -285,7 +285,7 @@ fn a_release_goes_on_without_its_caller() {
     rig.outcome(&sent, Outcome::Unanswered);
     rig.pass(ms(250));
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.nothing_left();
 }
 

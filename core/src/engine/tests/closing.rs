@@ -36,11 +36,11 @@ fn closing_releases_every_hold_and_tells_its_holder() {
     assert!(!rig.is_held(&outer) && !rig.is_held(&other));
     let sent = rig.all_sent();
     assert!(sent.iter().all(|sent| sent.release().1 == 0) && sent.len() == 2);
-    rig.reply(&sent[0], Reply::Released);
+    rig.reply(&sent[0], Reply::Released(0));
     assert!(rig.pending(id));
     // Another one who closes waits for the same.
     let second = close(&mut rig, ms(1));
-    rig.reply(&sent[1], Reply::Released);
+    rig.reply(&sent[1], Reply::Released(0));
     assert!(closed(&mut rig, id).is_empty() && closed(&mut rig, second).is_empty());
     assert!(rig.stopped);
     rig.nothing_left();
@@ -72,7 +72,7 @@ fn closing_settles_an_acquire_in_flight() {
     assert!(rig.pending(id));
     rig.grant(&sent);
     let clean = rig.sent();
-    rig.reply(&clean, Reply::Released);
+    rig.reply(&clean, Reply::Released(0));
     assert!(closed(&mut rig, id).is_empty());
     rig.nothing_left();
 }
@@ -91,7 +91,7 @@ fn closing_answers_what_is_wanted_of_a_hold() {
     assert_eq!(sent.release().1, 0);
     rig.grant(&entry);
     rig.nothing_sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     assert!(closed(&mut rig, id).is_empty());
     rig.nothing_left();
 }
@@ -153,7 +153,7 @@ fn what_lingers_is_left_to_its_lease() {
     assert_eq!(rig.lost, [(kept.owner(), LostReason::Closed)]);
     // Only what was being released anyway is waited for.
     assert!(rig.all_sent().is_empty() && rig.pending(id));
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     assert!(closed(&mut rig, id).is_empty() && rig.stopped);
     rig.nothing_left();
 }

@@ -195,7 +195,7 @@ fn without_an_answer_both_owners_are_settled() {
     rig.released(release);
     let next = rig.sent();
     assert!(![from, to].contains(&next.acquire().0));
-    rig.reply(&calls[1], Reply::Released);
+    rig.reply(&calls[1], Reply::Released(0));
     rig.grant(&next);
     let grant = rig.granted(waiter);
     // The copy is dead by now, and what it may have done is released once more.
@@ -217,7 +217,7 @@ fn a_refusal_leaves_the_plain_way() {
         // A script that was stopped halfway may have left the next owner behind.
         assert_eq!(calls.len(), if passing { 1 } else { 2 });
         assert_eq!(calls[0].release().0, sent.handover().0);
-        rig.reply(&calls[0], Reply::Released);
+        rig.reply(&calls[0], Reply::Released(0));
         rig.released(release);
         let next = rig.sent();
         assert_eq!(next.acquire().0 == sent.handover().1, passing);
@@ -239,7 +239,7 @@ fn what_was_handed_to_a_caller_that_has_gone_goes_to_the_next() {
     rig.released(release);
     let calls = rig.all_sent();
     assert_eq!(calls[0].release(), (sent.handover().1, 0, Duration::ZERO));
-    rig.reply(&calls[0], Reply::Released);
+    rig.reply(&calls[0], Reply::Released(0));
     rig.grant(&calls[1]);
     let grant = rig.granted(next);
     rig.free(&grant);
@@ -255,7 +255,7 @@ fn a_caller_that_has_gone_leaves_nothing_of_a_hand_over_without_an_answer() {
     rig.pass(secs(1));
     rig.outcome(&sent, Outcome::Unanswered);
     let calls = rig.all_sent();
-    rig.reply(&calls[0], Reply::Released);
+    rig.reply(&calls[0], Reply::Released(0));
     rig.released(release);
     rig.reply(&calls[1], Reply::Gone(LostReason::Deleted));
     rig.pass(COPY);
@@ -293,7 +293,7 @@ fn the_link_breaks_while_a_hand_over_is_on_its_way() {
     rig.input(Input::Up(0));
     let calls = rig.all_sent();
     assert_eq!(calls.iter().map(|sent| sent.release().0).collect::<Vec<_>>(), [from, to]);
-    rig.reply(&calls[0], Reply::Released);
+    rig.reply(&calls[0], Reply::Released(0));
     rig.released(release);
     let next = rig.sent();
     rig.grant(&next);
@@ -340,7 +340,7 @@ fn closing_gives_back_what_is_handed_over() {
     assert!(rig.pending(close));
     let last = rig.sent();
     assert_eq!(last.release().0, sent.handover().1);
-    rig.reply(&last, Reply::Released);
+    rig.reply(&last, Reply::Released(0));
     assert!(matches!(rig.done(close), Done::Closed(names) if names.is_empty()));
     assert!(rig.stopped);
 }

@@ -125,7 +125,7 @@ fn a_watched_level_inside_a_fixed_one_is_renewed_as_long_as_it_lives() {
     assert_eq!(sent.release().1, 0);
     assert!(!rig.is_held(&outer));
     assert_eq!(rig.lost, [(outer.owner(), LostReason::Expired)]);
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.released(id);
     let id = rig.release(&outer);
     assert_eq!(rig.lost_by(id), LostReason::Expired);
@@ -224,7 +224,7 @@ fn an_extension_is_repeated_until_its_caller_has_waited_long_enough() {
     rig.input(Input::Up(0));
     let sent = rig.sent();
     assert_eq!(sent.release().1, 0);
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.nothing_left();
 }
 
@@ -252,7 +252,7 @@ fn a_second_release_of_the_last_level_waits_for_the_first() {
     let grant = rig.hold("n");
     let (first, second) = (rig.release(&grant), rig.release(&grant));
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.released(first);
     assert_eq!(rig.failed(second), ErrorKind::NotOwner);
     rig.nothing_left();
@@ -273,7 +273,7 @@ fn a_key_releases_its_newest_level() {
     assert_eq!(rig.failed(again), ErrorKind::NotOwner);
     let id = rig.request(by_key());
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.released(id);
     let id = rig.request(by_key());
     assert_eq!(rig.failed(id), ErrorKind::NotOwner);
@@ -295,7 +295,7 @@ fn a_release_by_key_never_takes_the_level_of_a_cancelled_re_entry() {
     rig.reply(&settle, Reply::Kept);
     let free = rig.sent();
     assert_eq!(free.release().1, 0);
-    rig.reply(&free, Reply::Released);
+    rig.reply(&free, Reply::Released(0));
     rig.released(left);
     assert!(!rig.is_held(&outer));
     rig.nothing_left();
@@ -318,7 +318,7 @@ fn re_entry_behind_the_release_of_the_lock_is_an_acquisition_of_its_own() {
     let release = rig.sent();
     let id = rig.acquire_with("n", KEY, Some(secs(5)), WATCHED);
     rig.nothing_sent();
-    rig.reply(&release, Reply::Released);
+    rig.reply(&release, Reply::Released(0));
     rig.released(left);
     let sent = rig.sent();
     assert_ne!(sent.acquire().0, old.owner());
@@ -340,7 +340,7 @@ fn re_entry_that_was_queued_when_the_lock_went_is_an_acquisition_of_its_own() {
     rig.keep(&extension);
     let release = rig.sent();
     assert_eq!(release.release().1, 0);
-    rig.reply(&release, Reply::Released);
+    rig.reply(&release, Reply::Released(0));
     assert_eq!(rig.failed(reentered), ErrorKind::NotOwner);
     let sent = rig.sent();
     assert_ne!(sent.acquire().0, old.owner());
@@ -500,7 +500,7 @@ fn a_release_that_is_not_confirmed_is_told_after_a_while_and_goes_on() {
     assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.input(Input::Up(0));
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.nothing_left();
 }
 
@@ -531,7 +531,7 @@ fn a_waiting_release_goes_out_when_the_link_comes_back() {
     rig.input(Input::Up(0));
     rig.pass(ms(250));
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.released(id);
 }
 
@@ -580,7 +580,7 @@ fn errors_that_may_pass_are_waited_for() {
     rig.nothing_sent();
     rig.pass(ms(500));
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.released(id);
 }
 
@@ -595,7 +595,7 @@ fn a_dropped_guard_releases_its_level_in_the_background() {
     rig.reply(&sent, Reply::Kept);
     rig.input(inner.dropped());
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.input(inner.dropped());
     rig.nothing_left();
 }

@@ -72,7 +72,7 @@ fn a_key_takes_a_simple_lock_anew_before_it_unwinds_what_it_lost() {
     let release = rig.request(by_key("n"));
     let sent = rig.sent();
     assert_eq!(sent.release().0, held.owner(), "the one that is alive");
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.released(release);
     let unwound = rig.request(by_key("n"));
     assert_eq!(rig.lost_by(unwound), LostReason::Deleted);

@@ -184,7 +184,7 @@ fn a_hold_on_its_way_out_is_not_lost_by_a_force() {
     let force = rig.sent();
     rig.reply(&force, Reply::Forced(true));
     assert!(rig.lost.is_empty());
-    rig.reply(&release, Reply::Released);
+    rig.reply(&release, Reply::Released(0));
     rig.released(left);
 }
 

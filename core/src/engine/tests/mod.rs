@@ -13,6 +13,7 @@ mod replicas;
 mod settling;
 pub(crate) mod simulation;
 mod tokens;
+mod turns;
 mod waiting;
 
 use std::collections::HashMap;
@@ -165,7 +166,8 @@ impl Rig {
     /// An engine whose link has not been up.
     fn offline() -> Rig {
         let counters = Arc::new(Counters::default());
-        let config = Config { recheck: RECHECK, outage: OUTAGE, handovers: (HANDOVERS, RUN), seed: 1 };
+        let config =
+            Config { recheck: RECHECK, outage: OUTAGE, handovers: (HANDOVERS, RUN), linger: ms(0), seed: 1 };
         Rig {
             engine: Engine::new(config, counters.clone()),
             counters,
@@ -370,7 +372,7 @@ impl Rig {
         let id = self.release(grant);
         let sent = self.sent();
         assert_eq!(sent.release().1, 0);
-        self.reply(&sent, Reply::Released);
+        self.reply(&sent, Reply::Released(0));
         self.released(id);
     }
 

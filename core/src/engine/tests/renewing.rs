@@ -237,7 +237,7 @@ fn a_renewal_never_speaks_for_a_hold_on_its_way_out() {
     rig.reply(&renewal, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
     rig.input(Input::Invalidated(None));
     rig.nothing_sent();
-    rig.reply(&release, Reply::Released);
+    rig.reply(&release, Reply::Released(0));
     rig.released(id);
     assert!(rig.lost.is_empty());
     rig.nothing_left();

@@ -45,7 +45,7 @@ fn without_them_a_first_acquisition_is_given_back() {
         let sent = {
             let all = rig.all_sent();
             assert_eq!(all[0].release(), (sent.acquire().0, 0, Duration::ZERO));
-            rig.reply(&all[0], Reply::Released);
+            rig.reply(&all[0], Reply::Released(0));
             // The one that waited behind it has its turn.
             all[1].clone()
         };
@@ -82,7 +82,7 @@ fn one_whose_caller_has_gone_is_given_back() {
     rig.reply(&sent, ONE_CAME);
     let release = rig.sent();
     assert_eq!(release.release(), (sent.acquire().0, 0, Duration::ZERO));
-    rig.reply(&release, Reply::Released);
+    rig.reply(&release, Reply::Released(0));
     rig.nothing_left();
 }
 

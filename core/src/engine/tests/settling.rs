@@ -18,7 +18,7 @@ fn ghost(rig: &mut Rig) -> (Sent, Sent) {
 fn a_clean_up_is_sent_at_once_and_again_when_the_copy_is_dead() {
     let mut rig = Rig::new();
     let (_, clean) = ghost(&mut rig);
-    rig.reply(&clean, Reply::Released);
+    rig.reply(&clean, Reply::Released(0));
     rig.pass(COPY - ms(1));
     rig.nothing_sent();
     rig.pass(ms(1));
@@ -67,7 +67,7 @@ fn a_clean_up_waits_for_the_link() {
     rig.nothing_sent();
     rig.input(Input::Up(0));
     let again = rig.sent();
-    rig.reply(&again, Reply::Released);
+    rig.reply(&again, Reply::Released(0));
     rig.nothing_left();
 }
 
@@ -90,7 +90,7 @@ fn a_clean_up_that_freed_the_lock_wakes_the_waiters_of_this_client() {
     let id = rig.acquire("n");
     let sent = rig.sent();
     rig.busy(&sent, LEASE);
-    rig.reply(&clean, Reply::Released);
+    rig.reply(&clean, Reply::Released(0));
     let sent = rig.sent();
     rig.grant(&sent);
     rig.granted(id);

@@ -52,7 +52,7 @@ fn whoever_knows_the_token_releases_and_extends() {
     let id = rig.request(Request::ReleaseToken { name: "n".into(), form: form() });
     let sent = rig.sent();
     assert_eq!(sent.release().1, 0);
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     assert!(matches!(rig.done(id), Done::Released));
     rig.nothing_left();
 }
@@ -87,6 +87,6 @@ fn a_hold_of_this_client_is_looked_at_when_its_token_was_used() {
     let grant = rig.hold("n");
     rig.request(Request::ReleaseToken { name: "n".into(), form: form() });
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     assert_eq!(rig.sent().renewal()[0].0, grant.owner());
 }

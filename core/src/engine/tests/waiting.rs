@@ -16,7 +16,7 @@ fn an_uncontended_pair_is_two_calls_and_leaves_nothing() {
     let id = rig.release(&grant);
     let sent = rig.sent();
     assert_eq!(sent.release(), (grant.owner(), 0, Duration::ZERO));
-    rig.reply(&sent, Reply::Released);
+    rig.reply(&sent, Reply::Released(0));
     rig.released(id);
     assert_eq!(rig.counters.snapshot().calls, 2);
     rig.nothing_left();
@@ -70,7 +70,7 @@ fn a_try_goes_right_behind_the_release_that_frees_the_lock() {
     let release = rig.sent();
     let id = rig.try_acquire("n");
     let sent = rig.sent();
-    rig.reply(&release, Reply::Released);
+    rig.reply(&release, Reply::Released(0));
     rig.grant(&sent);
     let grant = rig.granted(id);
     rig.free(&grant);
@@ -249,7 +249,7 @@ fn waiters_behind_a_hold_of_this_client_send_nothing_until_its_end() {
     let release = rig.sent();
     release.release();
     rig.nothing_sent();
-    rig.reply(&release, Reply::Released);
+    rig.reply(&release, Reply::Released(0));
     rig.released(id);
     let sent = rig.sent();
     rig.grant(&sent);

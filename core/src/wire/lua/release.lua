@@ -2,7 +2,7 @@
 -- KEYS   lock, what an adaptive lock learnt
 -- ARGV   owner, channel, publish verbs (PUBLISH if they are missing),
 --        seconds that an adaptive lock was held, seconds that were asked for
--- reply  RELEASED | 0 GONE why
+-- reply  RELEASED + number of those who heard it | 0 GONE why
 local lock, owner = KEYS[1], ARGV[1]
 --# hash
 -- Removing the last field deletes the key.
@@ -38,9 +38,10 @@ redis.call('DEL', lock)
 --# all
 
 -- A refusal undoes nothing: waiters look by themselves.
+local heard
 if not ARGV[3] then
-  redis.pcall('PUBLISH', ARGV[2], '0')
+  heard = redis.pcall('PUBLISH', ARGV[2], '0')
 else
-  for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '0') end
+  for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '0') end
 end
-return RELEASED
+return RELEASED + (type(heard) == 'number' and heard or 0)

@@ -225,9 +225,13 @@ impl Server {
         }
     }
 
-    fn publish(&mut self, name: &Name) {
+    /// Returns how many hear it.
+    fn publish(&mut self, name: &Name) -> u32 {
         let to = self.subscribers.iter().filter(|(channel, _)| channel == name);
-        self.effects.published.extend(to.map(|(channel, uuid)| (*uuid, channel.clone())));
+        let to: Vec<(Uuid, Name)> = to.map(|(channel, uuid)| (*uuid, channel.clone())).collect();
+        let heard = u32::try_from(to.len()).unwrap();
+        self.effects.published.extend(to);
+        heard
     }
 
     /// Somebody deletes the key.
@@ -445,8 +449,7 @@ impl Server {
         }
         self.locks.remove(name);
         self.changed(name, Some(origin));
-        self.publish(name);
-        Reply::Released
+        Reply::Released(self.publish(name))
     }
 
     fn renew(&mut self, origin: Origin, name: &Name, claim: Claim<'_>, ttl: Duration) -> RenewReply {

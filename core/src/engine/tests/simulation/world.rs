@@ -30,6 +30,8 @@ const OUTAGE: Duration = Duration::from_millis(2500);
 /// How often in a row, and for how long, a client may hand a lock to its own waiters.
 const HANDOVERS: usize = 3;
 const RUN: Duration = Duration::from_millis(500);
+/// How long a channel stays subscribed that nobody waits on.
+const LINGER: Duration = Duration::from_millis(300);
 /// How long a free lock may be waited for while nothing is wrong: a recheck with its jitter, a copy
 /// that had to be waited for, and the way there and back.
 const PATIENCE: u64 = 1_100_000 + 250_000 + 10_000;
@@ -276,7 +278,8 @@ impl World {
         self.last_uuid += 1;
         let random = &mut self.random;
         let handovers = (random.pick(&[0, HANDOVERS, HANDOVERS]), RUN);
-        let config = Config { recheck: RECHECK, outage: OUTAGE, handovers, seed: random.next() };
+        let linger = random.pick(&[Duration::ZERO, LINGER]);
+        let config = Config { recheck: RECHECK, outage: OUTAGE, handovers, linger, seed: random.next() };
         let callers = (1..=random.between(1, 3)).map(Caller::new).collect();
         let parts = if random.chance(400) { 2 } else { 1 };
         Client {

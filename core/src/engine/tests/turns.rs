@@ -1,0 +1,197 @@
+//! The turns of other clients, and the channel on which they tell of them.
+
+use super::*;
+
+const TURN: Duration = Duration::from_micros(700);
+
+fn message(rig: &mut Rig) {
+    rig.input(Input::Message("n".into()));
+}
+
+/// A hold that was waited for; its channel stays subscribed.
+fn won_from_others(rig: &mut Rig) -> Grant {
+    rig.engine.config.linger = secs(1);
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(id)
+}
+
+/// Gives the hold back; this many hear it, ourselves included. Our own message comes later.
+fn free_heard_by(rig: &mut Rig, grant: &Grant, heard: u32) {
+    rig.release(grant);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(heard));
+    message(rig);
+}
+
+#[test]
+fn a_channel_stays_subscribed_for_a_while() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    rig.pass(ms(600));
+    free_heard_by(&mut rig, &grant, 1);
+    // Who waits next need not subscribe, and hears of a release at once.
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    assert_eq!(rig.subscribed, [Name::from("n")]);
+    rig.pass(ms(600));
+    rig.nothing_sent();
+    message(&mut rig);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    free_heard_by(&mut rig, &grant, 1);
+    rig.pass(ms(999));
+    assert_eq!(rig.subscribed, [Name::from("n")]);
+    rig.pass(ms(1));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_release_during_the_first_try_on_a_channel_that_stayed_is_not_missed() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    free_heard_by(&mut rig, &grant, 1);
+    rig.acquire("n");
+    let sent = rig.sent();
+    message(&mut rig);
+    rig.busy(&sent, LEASE);
+    rig.sent().acquire();
+}
+
+#[test]
+fn the_message_of_its_own_release_wakes_nobody() {
+    for early in [true, false] {
+        let mut rig = Rig::new();
+        let grant = won_from_others(&mut rig);
+        rig.release(&grant);
+        let sent = rig.sent();
+        if early {
+            message(&mut rig);
+        }
+        rig.reply(&sent, Reply::Released(1));
+        rig.acquire("n");
+        let sent = rig.sent();
+        if !early {
+            message(&mut rig);
+        }
+        rig.busy(&sent, LEASE);
+        rig.nothing_sent();
+        message(&mut rig);
+        rig.sent().acquire();
+    }
+}
+
+#[test]
+fn an_own_message_that_never_came_hides_no_other() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    rig.release(&grant);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(1));
+    rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.pass(ms(100));
+    message(&mut rig);
+    rig.sent().acquire();
+}
+
+#[test]
+fn others_who_wait_are_first_after_a_hold_that_was_waited_for() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    free_heard_by(&mut rig, &grant, 4);
+    let id = rig.acquire("n");
+    // Each of the three has its turn: one that is not taken is waited for no longer than this.
+    rig.nothing_sent();
+    rig.pass(TURN * 3 - Duration::from_micros(1));
+    rig.nothing_sent();
+    message(&mut rig);
+    rig.pass(TURN);
+    message(&mut rig);
+    rig.pass(TURN - Duration::from_micros(1));
+    rig.nothing_sent();
+    message(&mut rig);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    // All that was without a refusal, and yet with others: they are first again.
+    let grant = rig.granted(id);
+    free_heard_by(&mut rig, &grant, 2);
+    rig.acquire("n");
+    rig.nothing_sent();
+    rig.pass(TURN);
+    rig.sent().acquire();
+}
+
+#[test]
+fn turns_that_nobody_takes_are_not_left_again_soon() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    free_heard_by(&mut rig, &grant, 100);
+    let id = rig.acquire("n");
+    rig.pass(TURN * 8);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let mut grant = rig.granted(id);
+    for _ in 0..3 {
+        free_heard_by(&mut rig, &grant, 100);
+        let id = rig.acquire("n");
+        let sent = rig.sent();
+        rig.grant(&sent);
+        grant = rig.granted(id);
+    }
+}
+
+#[test]
+fn who_has_no_time_does_not_wait_for_a_turn() {
+    for wait in [ms(0), ms(1)] {
+        let mut rig = Rig::new();
+        let grant = won_from_others(&mut rig);
+        free_heard_by(&mut rig, &grant, 4);
+        rig.acquire_with("n", Key::Once, Some(wait), WATCHED);
+        rig.sent().acquire();
+    }
+}
+
+#[test]
+fn others_are_first_when_a_client_has_handed_the_lock_over_long_enough() {
+    let mut rig = Rig::new();
+    let mut grant = rig.hold("n");
+    let waiters = [(); HANDOVERS + 1].map(|()| rig.acquire("n"));
+    for waiter in &waiters[..HANDOVERS] {
+        rig.release(&grant);
+        let sent = rig.sent();
+        rig.pass_on(&sent);
+        grant = rig.granted(*waiter);
+    }
+    rig.release(&grant);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(1));
+    rig.nothing_sent();
+    rig.pass(TURN);
+    rig.sent().acquire();
+}
+
+#[test]
+fn alone_nobody_waits_for_a_turn() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    free_heard_by(&mut rig, &grant, 1);
+    rig.acquire("n");
+    rig.sent().acquire();
+}
+
+#[test]
+fn closing_gives_up_channels_that_stayed() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    free_heard_by(&mut rig, &grant, 1);
+    rig.request(Request::Close { limit: secs(1) });
+    assert!(rig.stopped && rig.subscribed.is_empty());
+}

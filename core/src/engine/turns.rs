@@ -1,0 +1,232 @@
+//! Other clients: their turn after ours, and the channel on which they tell of theirs.
+//!
+//! A release wakes every waiter, and all but one try in vain. So where others listen, and the lock was waited
+//! for, a client leaves them as many turns as there are of them: it tries at once when it has heard that many
+//! releases since its own, and a moment later for each that is missing, unless it hears the next one before.
+//! Whoever waits for longest is first, then. Nobody waits much longer for a turn that nobody takes.
+
+use std::time::Duration;
+
+use super::holding::Phase;
+use super::timers::Timer;
+use super::waiting::Queue;
+use super::{Engine, Output};
+use crate::moment::Moment;
+use crate::wire::Name;
+
+/// How long each of the others may take to be there first: a message to it and its try, on a busy machine.
+const TURN: Duration = Duration::from_micros(700);
+/// So many turns are waited for at most.
+const TURNS: u32 = 8;
+/// A message of our own is not waited for longer than this.
+const ECHO: Duration = Duration::from_millis(100);
+
+/// What is known of the channel of a name.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    /// It is to be subscribed: wanted by the first waiter that finds the lock held elsewhere, given up some
+    /// time after nobody waits any more.
+    pub(super) wanted: bool,
+    /// The server has confirmed it.
+    confirmed: bool,
+    /// Our own release is heard as well, until then: nobody has to look because of that.
+    echo: Option<Moment>,
+    /// It was heard before the answer to the release came.
+    echoed: bool,
+    /// When it is given up, unless somebody waits again.
+    idle_until: Option<Moment>,
+    /// The moment at which that is looked at.
+    looked_at: Option<Moment>,
+}
+
+/// Whose turn it is.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// That of the others, until then.
+    others: Option<Moment>,
+    /// How many others listened when it was released here.
+    rivals: u32,
+    /// How many releases of others were heard since.
+    heard: u32,
+    /// They took none: they need not be given another one before this.
+    needless: Moment,
+    /// Others had the lock, or have it, since it was here last.
+    contended: bool,
+}
+
+impl Turn {
+    /// The lock was got here, after a refusal (`refused`) or at once. When others did not use the time
+    /// that they had, they get none for a while.
+    pub(super) fn taken(&mut self, now: Moment, refused: bool, pause: Duration) {
+        self.contended = refused || self.heard > 0;
+        if self.rivals > 0 && !self.contended {
+            self.needless = now.after(pause);
+        }
+        (self.rivals, self.heard, self.others) = (0, 0, None);
+    }
+
+    /// The lock was released here, and so many others heard that.
+    fn given(&mut self, now: Moment, rivals: u32) {
+        (self.rivals, self.heard) = (rivals, 0);
+        self.wait(now);
+    }
+
+    /// Somebody else has released it.
+    fn passed(&mut self, now: Moment) {
+        self.heard = self.heard.saturating_add(1);
+        self.wait(now);
+    }
+
+    fn wait(&mut self, now: Moment) {
+        let turns = self.rivals.saturating_sub(self.heard).min(TURNS);
+        self.others = (turns > 0).then(|| now.after(TURN * turns));
+    }
+
+    /// The end of the others' turn, while it is theirs.
+    pub(super) fn of_others(&self, now: Moment) -> Option<Moment> {
+        self.others.filter(|end| *end > now)
+    }
+}
+
+impl Engine {
+    /// Our release was confirmed and `heard` by so many.
+    pub(super) fn give_turn(&mut self, name: &Name, heard: u32) {
+        let now = self.now;
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        let own = queue.channel.confirmed && heard > 0;
+        if own && !std::mem::take(&mut queue.channel.echoed) {
+            queue.channel.echo = Some(now.after(ECHO));
+        }
+        let was_ours = queue.turn.contended || queue.run.has_handed_over();
+        if was_ours && queue.turn.needless <= now {
+            queue.turn.given(now, heard - u32::from(own));
+        }
+    }
+
+    /// A message on the channel of a name: the lock was released.
+    pub(super) fn message(&mut self, name: &Name) {
+        let now = self.now;
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        let on_its_way = |owner| self.holds.get(owner).is_some_and(|hold| hold.phase == Phase::Releasing);
+        if queue.holds.iter().any(on_its_way) {
+            // Nobody else can have released it.
+            queue.channel.echoed = true;
+            return;
+        }
+        if queue.channel.echo.take().is_some_and(|until| now < until) {
+            return;
+        }
+        queue.turn.passed(now);
+        self.wake_head(name);
+    }
+
+    pub(super) fn subscribed(&mut self, name: &Name) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.channel.confirmed = true;
+            queue.channel.echo = None;
+            queue.channel.echoed = false;
+        }
+        self.wake_head(name);
+    }
+
+    /// Has the channel of a name subscribed. False if it is already.
+    pub(super) fn want_channel(&mut self, name: &Name) -> bool {
+        let Some(queue) = self.queues.get_mut(name).filter(|queue| !queue.channel.wanted) else {
+            return false;
+        };
+        queue.channel = Channel { wanted: true, ..Channel::default() };
+        self.out.push(Output::Subscribe(name.clone()));
+        true
+    }
+
+    /// Nobody waits any more: gives the channel up when that stays so for a while.
+    pub(super) fn leave_channel(&mut self, name: &Name) {
+        let (now, linger) = (self.now, self.config.linger);
+        let Some(queue) = self.queues.get_mut(name).filter(|queue| queue.channel.wanted) else {
+            return;
+        };
+        if linger.is_zero() || self.closing.is_some() {
+            return self.give_up_channel(name);
+        }
+        let end = *queue.channel.idle_until.get_or_insert(now.after(linger));
+        if queue.channel.looked_at.is_none() {
+            self.look_at_channel(name, end);
+        }
+    }
+
+    fn look_at_channel(&mut self, name: &Name, at: Moment) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.channel.looked_at = Some(at);
+            self.idle_channels.insert((at, name.clone()));
+            self.arm_channels();
+        }
+    }
+
+    fn arm_channels(&mut self) {
+        match self.idle_channels.first() {
+            Some((at, _)) => self.timers.arm(Timer::Channels, *at),
+            None => self.timers.disarm(Timer::Channels),
+        }
+    }
+
+    /// Looks at the channels that may have been idle for long enough.
+    pub(super) fn channels_due(&mut self) {
+        while let Some((_, name)) = self.idle_channels.first().filter(|(at, _)| *at <= self.now).cloned() {
+            self.idle_channels.pop_first();
+            let Some(queue) = self.queues.get_mut(&name) else {
+                continue;
+            };
+            queue.channel.looked_at = None;
+            match queue.channel.idle_until {
+                Some(end) if end <= self.now => self.give_up_channel(&name),
+                // It was used meanwhile, and is not any more.
+                Some(end) => self.look_at_channel(&name, end),
+                None => {}
+            }
+        }
+        self.arm_channels();
+    }
+
+    fn give_up_channel(&mut self, name: &Name) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        if let Some(at) = queue.channel.looked_at {
+            self.idle_channels.remove(&(at, name.clone()));
+        }
+        queue.channel = Channel::default();
+        self.out.push(Output::Unsubscribe(name.clone()));
+        self.drop_queue(name);
+        self.arm_channels();
+    }
+
+    /// A client that closes wants to hear nothing.
+    pub(super) fn give_up_channels(&mut self) {
+        let idle: Vec<Name> = self.idle_channels.iter().map(|(_, name)| name.clone()).collect();
+        for name in idle {
+            if self.queues.get(&name).is_some_and(|queue| queue.waiters.is_empty()) {
+                self.give_up_channel(&name);
+            }
+        }
+    }
+
+    /// Forgets a name that nobody needs any more.
+    pub(super) fn drop_queue(&mut self, name: &Name) {
+        let unused =
+            |queue: &Queue| queue.holds.is_empty() && queue.waiters.is_empty() && !queue.channel.wanted;
+        if self.queues.get(name).is_some_and(unused) {
+            self.queues.remove(name);
+        }
+    }
+}
+
+impl Channel {
+    /// Somebody waits.
+    pub(super) fn is_used(&mut self) {
+        self.idle_until = None;
+    }
+}
