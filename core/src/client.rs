@@ -68,7 +68,7 @@ pub(crate) struct Running {
 }
 
 /// How long the channel of a lock stays subscribed when nobody waits any more.
-const CHANNEL_LINGER: Duration = Duration::from_secs(1);
+const CHANNEL_LINGER: Duration = Duration::from_millis(200);
 
 impl Client {
     /// Opens a client with default options and waits until the server is reached.

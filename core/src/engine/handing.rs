@@ -12,20 +12,17 @@ use super::{CallId, Engine, Outcome, Purpose, RequestId, timing};
 use crate::moment::Moment;
 use crate::wire::{Layout, Name, Op, OwnerId, Reply};
 
-/// A lock that stays with this client, since its last acquisition in competition with others.
+/// How a lock stays with this client, since it was won in competition with others.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Run {
-    began: Moment,
+    /// The first hand-over.
+    began: Option<Moment>,
     handovers: usize,
 }
 
 impl Run {
-    pub(super) fn begun(at: Moment) -> Run {
-        Run { began: at, handovers: 0 }
-    }
-
-    pub(super) fn one_more(self) -> Run {
-        Run { handovers: self.handovers + 1, ..self }
+    pub(super) fn one_more(self, sent: Moment) -> Run {
+        Run { began: self.began.or(Some(sent)), handovers: self.handovers + 1 }
     }
 
     pub(super) fn has_handed_over(self) -> bool {
@@ -33,8 +30,8 @@ impl Run {
     }
 
     /// Whether others have to get a chance now.
-    fn is_over(&self, now: Moment, (limit, time): (usize, Duration)) -> bool {
-        self.handovers >= limit || self.began.after(time) <= now
+    fn is_over(self, now: Moment, (limit, time): (usize, Duration)) -> bool {
+        self.handovers >= limit || self.began.unwrap_or(now).after(time) <= now
     }
 }
 

@@ -469,7 +469,7 @@ impl Engine {
         let (name, key, owner, form) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.form.clone());
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.holds.push(owner);
-            queue.run = if waiter.handed { queue.run.one_more() } else { Run::begun(sent) };
+            queue.run = if waiter.handed { queue.run.one_more(sent) } else { Run::default() };
             queue.turn.taken(self.now, waiter.announced, self.config.handovers.1);
         }
         self.open_hold(id, waiter, sent, ttl, token);

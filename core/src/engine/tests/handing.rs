@@ -86,24 +86,27 @@ fn others_get_a_chance_after_so_many() {
 fn others_get_a_chance_after_some_time() {
     let mut rig = Rig::new();
     let (mut grant, waiters) = queue::<3>(&mut rig);
+    // The time counts from the first hand-over, whenever that is.
+    rig.pass(secs(5));
     for waiter in &waiters[..2] {
-        rig.pass(RUN * 2 / 5);
         rig.release(&grant);
         let sent = rig.sent();
+        rig.pass(RUN / 2);
         rig.pass_on(&sent);
         grant = rig.granted(*waiter);
     }
-    rig.pass(RUN / 5);
     rig.free(&grant);
 }
 
 #[test]
-fn a_limit_of_zero_turns_it_off() {
-    let mut rig = Rig::new();
-    rig.engine.config.handovers.0 = 0;
-    let (grant, [_]) = queue(&mut rig);
-    rig.free(&grant);
-    rig.sent().acquire();
+fn zero_turns_it_off() {
+    for handovers in [(0, RUN), (HANDOVERS, ms(0))] {
+        let mut rig = Rig::new();
+        rig.engine.config.handovers = handovers;
+        let (grant, [_]) = queue(&mut rig);
+        rig.free(&grant);
+        rig.sent().acquire();
+    }
 }
 
 #[test]

@@ -239,6 +239,7 @@ fn invalidations_cause_a_try_per_third_of_a_lease_and_none_is_forgotten() {
 #[test]
 fn waiters_behind_a_hold_of_this_client_send_nothing_until_its_end() {
     let mut rig = Rig::new();
+    rig.engine.config.handovers.0 = 0;
     let grant = rig.hold("n");
     let (second, third) = (rig.acquire("n"), rig.acquire("n"));
     rig.input(Input::Message("n".into()));
