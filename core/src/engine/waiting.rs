@@ -10,7 +10,7 @@ use super::links::Which;
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY, HINTS};
 use super::turns::{Channel, Turn};
-use super::{Engine, Lease, Outcome, Output, Purpose, RequestId, Terms};
+use super::{Engine, Lease, Outcome, Purpose, RequestId, Terms};
 use crate::error::{Error, ErrorKind};
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;

@@ -206,7 +206,7 @@ fn the_data_are_those_that_redisson_leaves() {
     messages.subscribe("redisson_lock__channel:{orders}").unwrap();
     assert_eq!(live.run(&release(1)), Reply::Kept);
     assert_eq!(live.holds("orders"), "U:76=1");
-    assert_eq!(live.run(&release(0)), Reply::Released(0));
+    assert_eq!(live.run(&release(0)), Reply::Released(1));
     assert!(!live.look.exists::<_, bool>("orders").unwrap());
     assert_eq!(messages.get_message().unwrap().get_payload::<String>().unwrap(), "0");
     assert_eq!(live.run(&release(0)), Reply::Gone(LostReason::Deleted));
@@ -474,7 +474,7 @@ fn odd_names_work_as_well() {
             ttl: LEASE,
             lesson: None,
         };
-        assert_eq!(live.run(&free), Reply::Released(0));
+        assert_eq!(live.run(&free), Reply::Released(1));
         assert_eq!(messages.get_message().unwrap().get_payload::<String>().unwrap(), "0");
     }
 }
@@ -569,7 +569,7 @@ fn the_documented_commands_are_enough() {
     let mut subscriber = live._server.connect();
     let mut messages = subscriber.as_pubsub();
     messages.subscribe(channel("orders")).unwrap();
-    assert_eq!(live.run(&release(0)), Reply::Released(0));
+    assert_eq!(live.run(&release(0)), Reply::Released(1));
     live.run(&acquire(1));
     assert_eq!(live.run(&force()), Reply::Forced(true));
     for _ in 0..2 {
