@@ -295,7 +295,7 @@ impl Server {
             }
             Op::Release { name, owner, form, remaining, ttl, lesson } => {
                 let reply = self.release(origin, name, Claim::new(origin, *owner, form), *remaining, *ttl);
-                if let (Reply::Released, Some(lesson)) = (&reply, lesson) {
+                if let (Reply::Released(_), Some(lesson)) = (&reply, lesson) {
                     self.learn(name, *lesson);
                 }
                 reply
