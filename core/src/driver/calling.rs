@@ -207,7 +207,7 @@ impl OwnCall {
         if let Some(name) = op.name() {
             match &outcome {
                 Outcome::Answered(Reply::Acquired { .. }) => wire.acquired(name),
-                Outcome::Answered(Reply::Released) => wire.released(name),
+                Outcome::Answered(Reply::Released(_)) => wire.released(name),
                 _ => {}
             }
         }
