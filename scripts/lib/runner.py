@@ -223,7 +223,10 @@ def phases() -> list[Phase]:
             "guard",
             ["tool node", "benches/guard.py", *languages],
             everything,
-            [(["python", "benches/guard.py"], plain)],
+            [
+                (["python", "-m", "pytest", "-rsx", "benches"], pytest),
+                (["python", "benches/guard.py"], plain),
+            ],
             repeated=False,
         ),
         Phase(

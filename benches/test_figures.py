@@ -1,0 +1,119 @@
+"""What the benchmark computes from what programs report: tried with reports whose answer is known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+import goals
+import guard
+from contestants import CONTESTANTS
+from figures import medians, of_processes, table
+from machine import Counters
+from plot import Axis, Line, chart
+
+SERVER = Counters(at=1.0, calls={"evalsha": 8}, cpu=0.004, connections=4, bytes=0)
+
+
+def processes(folder: Path, *lines: str) -> dict[str, Any]:
+    """The figures of W3 for processes that left these acquisitions, in microseconds."""
+    for number, line in enumerate(lines):
+        rows = [row.split("-") for row in line.split()]
+        text = "".join(
+            f"{int(since) * 1000} {int(called) * 1000} {int(called) * 1000}\n" for since, called in rows
+        )
+        (folder / str(number)).write_text(text)
+    reports = [{"seconds": 1.0, "cpu_s": 0.001}] * len(lines)
+    return of_processes(reports, SERVER, 8.0, folder)
+
+
+def test_gaps_are_from_a_release_to_the_next_acquisition_and_hand_offs_go_to_another_process(
+    tmp_path: Path,
+) -> None:
+    figures = processes(tmp_path, "100-200 500-600", "300-400 700-800")
+    assert figures["handoffs_s"] == 3
+    assert figures["gap_p50"] == figures["xgap_p50"] == 100
+    assert figures["cmds"] == 2
+    assert figures["jain"] == 1
+    assert figures["overlaps"] == 0
+
+
+def test_an_acquisition_before_the_release_of_another_process_is_an_overlap(tmp_path: Path) -> None:
+    # The third begins after the second has ended, and still within the first.
+    assert processes(tmp_path, "100-900", "200-300 400-500")["overlaps"] == 2
+
+
+def test_who_takes_the_lock_again_itself_hands_nothing_over(tmp_path: Path) -> None:
+    figures = processes(tmp_path, "100-200 300-400 500-600", "")
+    assert figures["handoffs_s"] == 0
+    assert figures["jain"] == 0.5
+
+
+def test_medians_are_taken_figure_by_figure_and_entry_by_entry() -> None:
+    runs = [{"a": 1.0, "b": [1.0, 9.0]}, {"a": 5.0, "b": [2.0, 8.0]}, {"a": 2.0, "b": [3.0, 1.0]}]
+    assert medians(runs) == {"a": 2.0, "b": [2.0, 8.0]}
+
+
+def one(role: str, pairs: float, language: str = "Rust", **more: object) -> dict[str, Any]:
+    return {"role": role, "language": language, "pairs_s": pairs, "cmds": 2.0, "conns": 1, **more}
+
+
+def test_a_goal_is_reached_missed_or_not_measured() -> None:
+    results = {
+        goals.MINIMUM: one("floor", 100),
+        "redlatch Rust blocking, reentrant": one("ours", 101),
+        "redlatch C, reentrant": one("ours", 99),
+    }
+    found = {each.goal: each for each in goals.verdicts({"W1": {"results": results}})}
+    assert found[f"Rust blocking, reentrant × {goals.MINIMUM}"].reached
+    assert not found[f"C, reentrant × {goals.MINIMUM}"].reached
+    assert not found[f"Rust, reentrant × {goals.MINIMUM}"].reached
+    assert "not measured" in goals.goals_table(list(found.values()))
+
+
+def test_the_best_peer_is_never_one_of_ours_nor_a_bound() -> None:
+    results = {
+        "limit": one("limit", 900),
+        "redlatch Rust, simple": one("ours", 800),
+        "rslock": one("peer", 400),
+        "other": one("peer", 300),
+        "redis-semaphore": one("peer", 500, "Node"),
+    }
+    run = goals.Run({"W2": {"results": results}})
+    assert run.best_peer("W2", language="Rust") == ("rslock", 400)
+    assert run.best_peer("W2") == ("redis-semaphore", 500)
+    assert "| **redlatch Rust, simple** |" in table("W2", results)
+    assert table("W2", results).splitlines()[3].endswith("| 1.60 | 0.89 |")
+
+
+def test_charts_keep_their_points_within_their_axes() -> None:
+    svg = chart("t", Axis("x", logarithmic=True), Axis("y"), [Line("<a>", [(1, 0), (10, 5), (1000, 10)])])
+    assert 'points="64.0,372.0 246.0,206.0 610.0,40.0"' in svg
+    assert "&lt;a&gt;" in svg
+
+
+def test_every_measure_has_a_bound_and_every_bound_a_measure() -> None:
+    assert set(guard.bounds()) == {measure.name for measure in guard.MEASURES}
+
+
+@pytest.mark.parametrize("value, bound, tries", [(1.0, 2.0, 1), (3.0, 2.0, guard.TRIES)])
+def test_what_is_within_its_bound_once_is_within_it(value: float, bound: float, tries: int) -> None:
+    asked: list[float] = []
+
+    def ask() -> float:
+        asked.append(value)
+        return value
+
+    assert guard.check(guard.Measure("m", ask), bound) == value
+    assert len(asked) == tries
+
+
+def test_names_of_contestants_are_told_apart_in_each_workload() -> None:
+    for workload in ("W1", "W1B", "W2", "W3", "W4", "W5"):
+        names = [each.name for each in CONTESTANTS if workload in each.on]
+        assert len(names) == len(set(names))
