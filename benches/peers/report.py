@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -33,18 +34,18 @@ def dashed(name: str) -> bool:
     return not name.startswith("redlatch")
 
 
+def quantiles(name: str, results: dict[str, Figures], figure: str, unit: float) -> Line:
+    """How the times of a contestant are distributed. The longest of all is chance, and would set the scale."""
+    times = results[name][figure]
+    points = [(max(time, 1) / unit, share) for time, share in zip(times, SHARES, strict=True) if share < 1]
+    return Line(name, points, dashed(name))
+
+
 def latency(everything: dict[str, Any]) -> str:
     results = everything["W1"]["results"]
     unit = results[MINIMUM]["p50_us"]
-    lines = [
-        Line(
-            name,
-            [(time / unit, share) for time, share in zip(results[name]["quantiles_us"], SHARES, strict=True)],
-            dashed(name),
-        )
-        for name in (*OUR_LINES[:1], *OUR_LINES[1:], MINIMUM, *PEER_LINES)
-        if "quantiles_us" in results.get(name, {})
-    ]
+    names = [name for name in (*OUR_LINES, MINIMUM, *PEER_LINES) if "quantiles_us" in results.get(name, {})]
+    lines = [quantiles(name, results, "quantiles_us", unit) for name in names]
     x = Axis(f"time of a pair; 1 is the median of {MINIMUM}", logarithmic=True)
     return chart(
         "W1: how many pairs take at most this long", x, Axis("share of the pairs", percent=True), lines
@@ -54,22 +55,13 @@ def latency(everything: dict[str, Any]) -> str:
 def gap(everything: dict[str, Any]) -> str:
     results = everything["W3"]["results"]
     unit = results[TOKEN]["gap_p50"]
+    measured = {name: one for name, one in results.items() if one.get("handoffs_s")}
     peers = sorted(
-        (name for name, one in results.items() if one["role"] == "peer" and "handoffs_s" in one),
-        key=lambda name: -results[name]["handoffs_s"],
+        (name for name, one in measured.items() if one["role"] == "peer"),
+        key=lambda name: -float(measured[name]["handoffs_s"]),
     )
-    lines = [
-        Line(
-            name,
-            [
-                (max(time, 1) / unit, share)
-                for time, share in zip(results[name]["gap_quantiles"], SHARES, strict=True)
-            ],
-            dashed(name),
-        )
-        for name in (*OUR_LINES, TOKEN, *peers[:3])
-        if "gap_quantiles" in results.get(name, {})
-    ]
+    names = [name for name in (*OUR_LINES, TOKEN, *peers[:3]) if name in measured]
+    lines = [quantiles(name, results, "gap_quantiles", unit) for name in names]
     x = Axis(f"from release to the next acquisition; 1 is the median of {TOKEN}", logarithmic=True)
     return chart("W3: how many gaps are at most this long", x, Axis("share of the gaps", percent=True), lines)
 
@@ -125,13 +117,17 @@ def said(command: list[str]) -> str:
 
 def libraries() -> str:
     """The versions of the peers, from the files that install them."""
-    found = re.findall(r"([\w\[\]-]+)==([\d.]+)", (HERE / "setup").read_text())
-    found += json.loads((HERE / "node/package.json").read_text())["dependencies"].items()
-    found += re.findall(
-        r'^([\w-]+) = (?:\{ version = )?"=([\d.]+)"', (HERE / "rust/Cargo.toml").read_text(), re.MULTILINE
+    crates = (HERE / "rust/Cargo.toml").read_text()
+    found = {
+        "Python": re.findall(r"([\w\[\]-]+)==([\d.]+)", (HERE / "setup").read_text()),
+        "Node.js": list(json.loads((HERE / "node/package.json").read_text())["dependencies"].items()),
+        "Rust": re.findall(r'^([\w-]+) = (?:\{ version = )?"=([\d.]+)"', crates, re.MULTILINE),
+        "Java": re.findall(r"<(redisson).version>([\d.]+)<", (HERE / "java/pom.xml").read_text()),
+    }
+    return "; ".join(
+        f"{language}: " + ", ".join(f"{name} {version}" for name, version in dict(each).items())
+        for language, each in found.items()
     )
-    found += re.findall(r"<(redisson).version>([\d.]+)<", (HERE / "java/pom.xml").read_text())
-    return ", ".join(f"{name} {version}" for name, version in dict(found).items())
 
 
 def processor() -> str:
@@ -236,11 +232,11 @@ objects for a lock included."""
 
 def write(everything: dict[str, Any], folder: Path, quick: bool) -> Path:
     """The report and its charts; where it was written to."""
-    charts = []
     (folder / "performance").mkdir(parents=True, exist_ok=True)
-    needs = {"latency": "W1", "throughput": "callers", "gap": "W3", "held": "held"}
+    charts = []
     for name, draw in CHARTS.items():
-        if needs[name] in everything:
+        # Without what it is drawn in units of, or without its workload, a chart is left out.
+        with contextlib.suppress(KeyError):
             (folder / "performance" / f"{name}.svg").write_text(draw(everything))
             charts.append(name)
     file = folder / "performance.md"
