@@ -122,13 +122,13 @@ impl Ring {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it would be kept.
-    pub(crate) fn wants(&self, event: &Event) -> bool {
-        self.capacity > 0 && event.level >= self.least
+    /// Whether events of this level are kept.
+    pub(crate) fn wants(&self, level: Level) -> bool {
+        self.capacity > 0 && level >= self.least
     }
 
     pub(crate) fn push(&self, event: Event) {
-        if !self.wants(&event) {
+        if !self.wants(event.level) {
             return;
         }
         let mut state = self.state();

@@ -93,6 +93,7 @@ mod fuzz;
 mod guard;
 mod hold;
 mod lock;
+mod maps;
 mod moment;
 mod operation;
 mod options;

@@ -145,7 +145,7 @@ impl Desk {
                     next = Some(Next { call, op, limit });
                 }
                 Errand::Answer(of, completion, result) if of == id => answer = Some((completion, result)),
-                Errand::Do(Output::Event(event)) if !self.machine.shared.ring.wants(&event) => {
+                Errand::Do(Output::Event(event)) if !self.machine.shared.ring.wants(event.level) => {
                     events.push(event);
                 }
                 other => state.left.push(other),

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::News;
 use super::connect::{Address, Backoff, Connected};
 use super::direct::Plan;
-use super::replies::Replies;
+use super::replies::{self, Replies, Request};
 use super::sentinel::Sentinels;
 use super::server_clock::ServerClock;
 use super::slotmap::{Elsewhere, elsewhere};
@@ -487,19 +487,16 @@ impl Live {
 
 /// The call with what has to stand right before and behind it: all is handed over in one go. Behind it
 /// is the question how many replicas have it; then there are two answers in an array.
-fn request(
-    connection: &MultiplexedConnection,
-    command: Cmd,
-    sending: &Sending,
-) -> impl Future<Output = RedisResult<Value>> + 'static {
-    let mut lanes = [connection.clone(), connection.clone(), connection.clone()];
+fn request(connection: &MultiplexedConnection, command: Cmd, sending: &Sending) -> Request {
+    let mut lane = connection.clone();
+    if !sending.asking && sending.op.replicas() == 0 {
+        return replies::request(async move { lane.send_packed_command(&command).await });
+    }
+    let mut lanes = [lane, connection.clone(), connection.clone()];
     let before = sending.asking.then(|| redis::cmd("ASKING"));
     let behind = wait(sending);
-    async move {
+    replies::request(async move {
         let [first, second, third] = &mut lanes;
-        if before.is_none() && behind.is_none() {
-            return second.send_packed_command(&command).await;
-        }
         let (_, answer, acknowledged) = join3(
             optional(first, before.as_ref()),
             second.send_packed_command(&command),
@@ -511,7 +508,7 @@ fn request(
             (answer, Some(acknowledged)) => Value::Array(vec![answer, acknowledged]),
             (answer, None) => answer,
         })
-    }
+    })
 }
 
 /// Waits for replicas for half of the time that the call has.

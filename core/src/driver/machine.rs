@@ -4,13 +4,13 @@
 //! Both let the engine decide under one lock and do what it wants when they have let go of it. A
 //! caller does its own calls; whatever else its request has caused is left to the thread.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Completion, Shared};
 use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
+use crate::maps::Map;
 use crate::moment::Moment;
 
 /// Shared by the thread of the engine and the callers.
@@ -25,7 +25,7 @@ pub(super) struct Machine {
 pub(super) struct State {
     pub(super) engine: Engine,
     /// Whom the answers of the engine are for.
-    pub(super) completions: HashMap<RequestId, Completion>,
+    pub(super) completions: Map<RequestId, Completion>,
     /// What callers have left to the thread.
     pub(super) left: Vec<Errand>,
     /// An empty list, for whoever needs one for a moment.
@@ -61,7 +61,7 @@ impl Machine {
     pub(super) fn new(config: engine::Config, shared: Arc<Shared>) -> Machine {
         let state = State {
             engine: Engine::new(config, shared.counters.clone()),
-            completions: HashMap::new(),
+            completions: Map::default(),
             left: Vec::new(),
             spare: Vec::new(),
             alarm: None,
@@ -85,6 +85,7 @@ impl Machine {
 
     /// Takes one input; what is to be done is appended to `errands`.
     pub(super) fn handle(&self, state: &mut State, now: Moment, input: Input, errands: &mut Vec<Errand>) {
+        state.engine.set_listened(self.shared.is_followed());
         state.engine.handle(now, input, &mut state.out);
         self.sort(state, errands);
     }

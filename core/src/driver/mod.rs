@@ -24,7 +24,6 @@ mod timer;
 mod tls;
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -38,6 +37,7 @@ use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring};
 use crate::hold::HoldCell;
+use crate::maps::Map;
 use crate::options::ClusterPubsub;
 use crate::owner::Key;
 use crate::url::{Place, Topology};
@@ -112,6 +112,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Whether anybody may want events of the level debug, which come with every acquisition.
+    fn is_followed(&self) -> bool {
+        self.ring.wants(Level::Debug)
+            || tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG
+    }
+
     /// Tells an event to the program's log and keeps it for the languages that ask for it.
     fn tell(&self, event: Event) {
         let tell = || {
@@ -130,10 +136,10 @@ impl Shared {
 
 /// The holds that have a re-entry key, for questions that are answered without I/O.
 #[derive(Default)]
-pub(crate) struct Registry(Mutex<HashMap<(Name, Key), Arc<HoldCell>>>);
+pub(crate) struct Registry(Mutex<Map<(Name, Key), Arc<HoldCell>>>);
 
 impl Registry {
-    fn holds(&self) -> MutexGuard<'_, HashMap<(Name, Key), Arc<HoldCell>>> {
+    fn holds(&self) -> MutexGuard<'_, Map<(Name, Key), Arc<HoldCell>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,7 +10,7 @@ use redis::{RedisResult, Value};
 use super::News;
 use super::channels::{Channels, Reach, Said};
 use super::connect::{Address, Backoff};
-use super::replies::Replies;
+use super::replies::{self, Replies};
 use crate::clock;
 use crate::engine::Input;
 use crate::error::{Error, Result};
@@ -280,7 +280,7 @@ impl Live {
     }
 
     fn ask(&mut self, at: Moment, what: What, request: impl Future<Output = RedisResult<Value>> + 'static) {
-        self.asked.push(Asked { what, at }, request);
+        self.asked.push(Asked { what, at }, replies::request(request));
     }
 
     /// When the connection has to be looked after.

@@ -6,7 +6,14 @@ use std::task::{Context, Poll, ready};
 
 use redis::{RedisResult, Value};
 
-type Request = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
+/// A request that can be sent, and its reply.
+pub(super) type Request = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
+
+/// Polled once and then left alone until it is the oldest: tokio's budget must not make that one poll end
+/// early, before the connection has the request.
+pub(super) fn request(request: impl Future<Output = RedisResult<Value>> + 'static) -> Request {
+    Box::pin(tokio::task::unconstrained(request))
+}
 
 /// What waits for a reply, oldest first. `T` tells what the reply is for.
 ///
@@ -30,10 +37,7 @@ impl<T> Replies<T> {
         Replies { waiting: VecDeque::new(), begun: 0 }
     }
 
-    pub(super) fn push(&mut self, what: T, request: impl Future<Output = RedisResult<Value>> + 'static) {
-        // Polled once and then left alone until it is the oldest: tokio's budget must not make that
-        // one poll end early, before the connection has the request.
-        let request = Box::pin(tokio::task::unconstrained(request));
+    pub(super) fn push(&mut self, what: T, request: Request) {
         self.waiting.push_back(Waiting { what, request, early: None });
     }
 
@@ -98,15 +102,15 @@ mod tests {
     fn replies_come_in_the_order_of_the_requests() {
         let mut replies = Replies::new();
         let (first, answer) = oneshot::channel();
-        replies.push(1, answer.map(|value| Ok(Value::Int(value.unwrap_or_default()))));
-        replies.push(2, ready(Ok(Value::Int(20))));
+        replies.push(1, request(answer.map(|value| Ok(Value::Int(value.unwrap_or_default())))));
+        replies.push(2, request(ready(Ok(Value::Int(20)))));
         assert!(next(&mut replies).is_pending());
-        replies.push(3, pending());
+        replies.push(3, request(pending()));
         first.send(10).expect("still wanted");
         assert_eq!(next(&mut replies), Poll::Ready((1, Ok(Value::Int(10)))));
         assert_eq!(next(&mut replies), Poll::Ready((2, Ok(Value::Int(20)))));
         assert!(next(&mut replies).is_pending());
-        replies.push(4, pending());
+        replies.push(4, request(pending()));
         assert_eq!(replies.abandon().collect::<Vec<_>>(), [(3, true), (4, false)]);
     }
 }

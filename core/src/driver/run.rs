@@ -24,7 +24,10 @@ use crate::event::{Event, Level};
 use crate::moment::Moment;
 
 /// How many commands are taken in before the engine's wishes are carried out: they leave together.
-const BATCH: usize = 256;
+const BATCH: usize = 32;
+/// So many calls are written before more is taken in. In one batch of everything, the client would wait
+/// while the server works, and the server while the client works.
+const ENOUGH: usize = 16;
 /// How long work that nobody waits for may go on when the last handle is gone.
 const ORPHANED: Duration = Duration::from_secs(1);
 /// How long a look-up of a host name may keep the thread from ending, and how long the thread that
@@ -66,6 +69,8 @@ pub(super) struct Driver {
     letters: Vec<Letter>,
     news: News,
     errands: Vec<Errand>,
+    /// Calls since the connections were last left time to write.
+    sent: usize,
     /// Nobody can ask for anything any more: when to end at the latest.
     orphaned: Option<Moment>,
     stopped: bool,
@@ -89,6 +94,7 @@ impl Driver {
             letters: Vec::new(),
             news: News::default(),
             errands: Vec::new(),
+            sent: 0,
             orphaned: None,
             stopped: false,
         }
@@ -108,8 +114,22 @@ impl Driver {
                 }
             }
             self.step()?;
+            if self.sent >= ENOUGH {
+                self.sent = 0;
+                self.write().await;
+            }
         }
         Ok(())
+    }
+
+    /// Lets the connections write what they were given, while more may wait to be taken in.
+    async fn write(&mut self) {
+        let hand_over = |cx: &mut Context<'_>| {
+            self.net.poll(cx, &mut self.news);
+            Poll::Ready(())
+        };
+        poll_fn(hand_over).await;
+        tokio::task::yield_now().await;
     }
 
     /// Takes in all that has happened. Ready when there is something to do.
@@ -199,6 +219,7 @@ impl Driver {
         match errand {
             Errand::Answer(_, completion, result) => completion.complete(result),
             Errand::Do(Output::Send { call, op, limit, .. }) => {
+                self.sent += 1;
                 self.net.send(now, call, op, limit, &mut self.news);
             }
             Errand::Do(Output::Subscribe(name)) => self.net.subscribe(now, name),

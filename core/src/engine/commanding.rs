@@ -9,7 +9,6 @@ use super::links::Which;
 use super::waiting::{not_replicated, timeout};
 use super::{CallId, Done, Engine, LevelId, Outcome, Output, RequestId, Target, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
-use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Fencing, Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
@@ -519,7 +518,7 @@ impl Engine {
     fn freed(&mut self, owner: OwnerId, request: Option<RequestId>) {
         if let Some(hold) = self.holds.get(&owner) {
             let name = hold.cell.name.clone();
-            self.event("released", EventLevel::Debug, &name, format!("released by {owner}"));
+            self.trace("released", &name, || format!("released by {owner}"));
         }
         self.keep_release(owner);
         self.left(request);

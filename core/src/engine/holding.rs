@@ -273,8 +273,9 @@ impl Engine {
         let cell = hold.cell.clone();
         self.arm_hold(owner);
         self.counters.acquired.add(1);
-        let text = format!("acquired by {} with hold count {}", owner, cell.count());
-        self.event("acquired", EventLevel::Debug, &cell.name, text);
+        self.trace("acquired", &cell.name, || {
+            format!("acquired by {owner} with hold count {}", cell.count())
+        });
         self.complete(id, Done::Granted { cell, level });
     }
 

@@ -26,13 +26,14 @@ mod timing;
 mod turns;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::{Counters, Event, Level as EventLevel};
 use crate::hold::HoldCell;
+use crate::maps::Map;
 use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply};
@@ -254,6 +255,8 @@ struct Call {
 pub(crate) struct Engine {
     config: Config,
     counters: Arc<Counters>,
+    /// Whether anybody wants events of the level debug, which come with every acquisition.
+    listened: bool,
     jitter: Jitter,
     /// The moment of the input being handled.
     now: Moment,
@@ -261,9 +264,9 @@ pub(crate) struct Engine {
     out: Vec<Output>,
     last_id: u64,
     links: Links,
-    calls: HashMap<CallId, Call>,
+    calls: Map<CallId, Call>,
     /// Names that somebody here holds or waits for.
-    queues: HashMap<Name, Queue>,
+    queues: Map<Name, Queue>,
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
     waiters: BTreeMap<RequestId, Waiter>,
     holds: BTreeMap<OwnerId, Hold>,
@@ -274,7 +277,7 @@ pub(crate) struct Engine {
     confirmed: VecDeque<Confirmed>,
     queries: BTreeMap<RequestId, Query>,
     /// Which hold a caller waits on that wants something of a hold.
-    callers: HashMap<RequestId, OwnerId>,
+    callers: Map<RequestId, OwnerId>,
     timers: Timers,
     closing: Option<Closing>,
 }
@@ -285,19 +288,20 @@ impl Engine {
             jitter: Jitter::new(config.seed),
             config,
             counters,
+            listened: true,
             now: Moment::default(),
             out: Vec::new(),
             last_id: 0,
             links: Links::default(),
-            calls: HashMap::new(),
-            queues: HashMap::new(),
+            calls: Map::default(),
+            queues: Map::default(),
             waiters: BTreeMap::new(),
             holds: BTreeMap::new(),
             cleanups: BTreeMap::new(),
             idle_channels: BTreeSet::new(),
             confirmed: VecDeque::new(),
             queries: BTreeMap::new(),
-            callers: HashMap::new(),
+            callers: Map::default(),
             timers: Timers::default(),
             closing: None,
         }
@@ -364,6 +368,11 @@ impl Engine {
             Target::Level { owner, .. } => self.holds.get(owner).map(|hold| &hold.cell.name),
             Target::Key { name, .. } => Some(name),
         }
+    }
+
+    /// Says whether anybody wants to follow single locks.
+    pub(crate) fn set_listened(&mut self, listened: bool) {
+        self.listened = listened;
     }
 
     /// Whether nothing is under way: no hold, no waiter, no clean-up.
@@ -512,6 +521,13 @@ impl Engine {
             _ => {}
         }
         self.out.push(Output::Complete { id, result: Err(error) });
+    }
+
+    /// What follows a single lock. Its text is made only for those who want it.
+    fn trace(&mut self, kind: &'static str, lock: &Name, text: impl FnOnce() -> String) {
+        if self.listened {
+            self.event(kind, EventLevel::Debug, lock, text());
+        }
     }
 
     fn event(&mut self, kind: &'static str, level: EventLevel, lock: &Name, text: impl Into<String>) {

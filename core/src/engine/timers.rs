@@ -1,8 +1,9 @@
 //! What is due when: one ordered set, at most one entry per thing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use super::{LinkId, RequestId};
+use crate::maps::Map;
 use crate::moment::Moment;
 use crate::wire::OwnerId;
 
@@ -21,7 +22,7 @@ pub(super) enum Timer {
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     due: BTreeSet<(Moment, Timer)>,
-    armed: HashMap<Timer, Moment>,
+    armed: Map<Timer, Moment>,
 }
 
 impl Timers {

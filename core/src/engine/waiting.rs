@@ -443,7 +443,7 @@ impl Engine {
             return self.end_waiter(id, error, false);
         }
         if !std::mem::replace(&mut waiter.announced, true) {
-            self.event("waiting", EventLevel::Debug, name, "held elsewhere; waiting");
+            self.trace("waiting", name, || "held elsewhere; waiting".to_owned());
         }
         // Confirmation brings the next try, which closes the gap between this reply and the
         // subscription; the timer below covers a channel that is never confirmed.

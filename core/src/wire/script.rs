@@ -115,6 +115,9 @@ pub(super) fn script(op: &Op) -> &'static Script {
     }
 }
 
+/// How long the number of keys may be as text.
+const MOST_DIGITS: usize = 20;
+
 /// How long the counter of fencing tokens outlives its last use, unless it is persistent: longer than
 /// the longest lease (24 h), so that a copy of a grant finds the token that the first one drew.
 const COUNTER_EXPIRY: Duration = Duration::from_secs(25 * 3600);
@@ -188,8 +191,13 @@ impl Call {
     }
 
     fn with(&self, command: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(command);
-        cmd.arg(script).arg(self.keys.len());
+        let bytes =
+            self.keys.iter().map(|key| key.len()).chain(self.args.iter().map(String::len)).sum::<usize>();
+        let mut cmd = Cmd::with_capacity(
+            3 + self.keys.len() + self.args.len(),
+            command.len() + script.len() + MOST_DIGITS + bytes,
+        );
+        cmd.arg(command).arg(script).arg(self.keys.len());
         self.keys.iter().for_each(|key| {
             cmd.arg(&**key);
         });

@@ -1,0 +1,8 @@
+//! The hash map for what is looked up many times for every call. Its keys are numbers that we draw and names
+//! that the program chooses; the standard library's hash, made against keys chosen by an enemy, takes as long
+//! as the work.
+
+use std::collections::HashMap;
+
+/// A hash map with a fast hash, seeded by the process.
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
