@@ -1,14 +1,20 @@
 //! `make fuzz`: what comes from outside is taken apart without a panic and refused with a typed error,
 //! whatever it is: replies and refusals of a server, URLs, options, names.
 //!
-//! Inputs are mutations of the corpus in `tests/corpus`; one that is answered in a way not seen before is
-//! mutated further. That is a weaker guide than coverage, and needs nothing but the stable compiler.
-//! `REDLATCH_INPUTS` (default 3000 for each target), `REDLATCH_FIRST_SEED` (default 0).
+//! Inputs are mutations of the corpus in `tests/corpus`; one that is answered in a way not seen before, or
+//! reaches code that none has reached before, is mutated further. The second needs a build that counts
+//! what is reached, as `make fuzz` makes it; the first serves the other tests.
+//!
+//! `REDLATCH_INPUTS` (default 3000 for each target), `REDLATCH_FIRST_SEED` (default 0); with `REDLATCH_KEEP`
+//! the corpus is replaced by the shortest of all inputs that together reach the same.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test says where")]
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+
+use redlatch_coverage::Coverage;
 
 use crate::engine::tests::simulation::{Random, number};
 use crate::error::{ErrorKind, Result};
@@ -113,23 +119,53 @@ fn mutated(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
 /// panics where the answer is wrong.
 fn fuzz(name: &str, text: &str, target: impl Fn(&[u8]) -> String) {
     let mut inputs = corpus(text);
-    let mut seen = HashSet::new();
+    let mut answers = HashSet::new();
+    let coverage = RefCell::new(Coverage::new());
     let run = |input: &[u8]| {
-        catch_unwind(AssertUnwindSafe(|| target(input)))
-            .unwrap_or_else(|_| panic!("{name}: this input breaks it: {}", input.escape_ascii()))
+        coverage.borrow().begin();
+        let answer = catch_unwind(AssertUnwindSafe(|| target(input)))
+            .unwrap_or_else(|_| panic!("{name}: this input breaks it: {}", input.escape_ascii()));
+        (answer, coverage.borrow_mut().end())
     };
     for input in &inputs {
-        seen.insert(run(input));
+        answers.insert(run(input).0);
     }
+    let known = coverage.borrow().edges();
     let mut random = Random(number("REDLATCH_FIRST_SEED").unwrap_or(0));
     let count = number("REDLATCH_INPUTS").unwrap_or(3000);
     for _ in 0..count {
         let input = mutated(&mut random, &inputs);
-        if seen.insert(run(&input)) {
+        let (answer, reaches_more) = run(&input);
+        if answers.insert(answer) | reaches_more {
             inputs.push(input);
         }
     }
-    println!("fuzz {name}: inputs={count} answers={}", seen.len());
+    let edges = coverage.borrow().edges();
+    println!("fuzz {name}: inputs={count} answers={} edges={edges} of_corpus={known}", answers.len());
+    if std::env::var_os("REDLATCH_KEEP").is_some() && coverage.borrow().is_on() {
+        keep(name, inputs, &target);
+    }
+}
+
+/// Replaces the corpus of a target, if it has one, by the shortest inputs that reach what all reach.
+fn keep(name: &str, mut inputs: Vec<Vec<u8>>, target: impl Fn(&[u8]) -> String) {
+    let path = format!("{}/tests/corpus/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if !std::fs::exists(&path).unwrap() {
+        return;
+    }
+    inputs.sort_by_key(Vec::len);
+    let mut coverage = Coverage::new();
+    let mut lines = String::new();
+    for input in inputs.iter().filter(|input| !input.is_empty()) {
+        let before = coverage.edges();
+        coverage.begin();
+        target(input);
+        coverage.end();
+        if coverage.edges() > before {
+            lines += &format!("{}\n", input.escape_ascii());
+        }
+    }
+    std::fs::write(path, lines).unwrap();
 }
 
 /// The shape of an answer: without what is copied from the input.
