@@ -85,7 +85,7 @@ def commands() -> dict[str, list[str]]:
         "rust": [str(BUILT / "redlatch-soak")],
         "python": [*python, "face=threads"],
         "asyncio": [*python, "face=asyncio"],
-        "node": ["node", str(WORKERS / "worker.mjs")],
+        "node": ["node", "--expose-gc", str(WORKERS / "worker.mjs")],
         "c": [build_c()],
     }
 

@@ -6,7 +6,7 @@
 //! what is reached, as `make fuzz` makes it; the first serves the other tests.
 //!
 //! `REDLATCH_INPUTS` (default 3000 for each target), `REDLATCH_FIRST_SEED` (default 0); with `REDLATCH_KEEP`
-//! the corpus is replaced by the shortest of all inputs that together reach the same.
+//! short inputs that reach more are added to the corpus.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test says where")]
 
 use std::cell::RefCell;
@@ -25,6 +25,8 @@ use crate::{AcquireOptions, Client};
 
 /// How long an error's text may be, whatever it was made of.
 const LONGEST_TEXT: usize = 1500;
+/// Longer inputs are not for the corpus.
+const LONGEST_KEPT: usize = 200;
 /// What a random mutation rarely finds by itself.
 const WORDS: &[&[u8]] = &[
     b"\r\n",
@@ -130,7 +132,7 @@ fn fuzz(name: &str, text: &str, target: impl Fn(&[u8]) -> String) {
     for input in &inputs {
         answers.insert(run(input).0);
     }
-    let known = coverage.borrow().edges();
+    let (known, reached) = (inputs.len(), coverage.borrow().edges());
     let mut random = Random(number("REDLATCH_FIRST_SEED").unwrap_or(0));
     let count = number("REDLATCH_INPUTS").unwrap_or(3000);
     for _ in 0..count {
@@ -141,27 +143,26 @@ fn fuzz(name: &str, text: &str, target: impl Fn(&[u8]) -> String) {
         }
     }
     let edges = coverage.borrow().edges();
-    println!("fuzz {name}: inputs={count} answers={} edges={edges} of_corpus={known}", answers.len());
+    println!("fuzz {name}: inputs={count} answers={} edges={edges} of_corpus={reached}", answers.len());
     if std::env::var_os("REDLATCH_KEEP").is_some() && coverage.borrow().is_on() {
-        keep(name, inputs, &target);
+        keep(name, &inputs, known, &target);
     }
 }
 
-/// Replaces the corpus of a target, if it has one, by the shortest inputs that reach what all reach.
-fn keep(name: &str, mut inputs: Vec<Vec<u8>>, target: impl Fn(&[u8]) -> String) {
+/// Adds to the corpus of a target, if it has one, the shortest inputs that together reach what all reach.
+fn keep(name: &str, inputs: &[Vec<u8>], known: usize, target: impl Fn(&[u8]) -> String) {
     let path = format!("{}/tests/corpus/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-    if !std::fs::exists(&path).unwrap() {
-        return;
-    }
-    inputs.sort_by_key(Vec::len);
+    let Ok(mut lines) = std::fs::read_to_string(&path) else { return };
+    let mut found: Vec<&Vec<u8>> =
+        inputs[known..].iter().filter(|input| input.len() <= LONGEST_KEPT).collect();
+    found.sort_by_key(|input| input.len());
     let mut coverage = Coverage::new();
-    let mut lines = String::new();
-    for input in inputs.iter().filter(|input| !input.is_empty()) {
+    for (at, input) in inputs[..known].iter().chain(found).enumerate() {
         let before = coverage.edges();
         coverage.begin();
         target(input);
         coverage.end();
-        if coverage.edges() > before {
+        if at >= known && !input.is_empty() && coverage.edges() > before {
             lines += &format!("{}\n", input.escape_ascii());
         }
     }

@@ -104,7 +104,9 @@ mod tests {
     fn an_input_is_new_if_it_reaches_more() {
         static COUNTERS: [AtomicU8; 3] = [const { AtomicU8::new(0) }; 3];
         let mut coverage = Coverage { objects: vec![&COUNTERS], seen: vec![0; 3] };
-        for (counts, new) in [([1, 0, 0], true), ([1, 0, 0], false), ([2, 0, 0], true), ([0, 9, 0], true), ([0, 15, 0], false)] {
+        for (counts, new) in
+            [([1, 0, 0], true), ([1, 0, 0], false), ([2, 0, 0], true), ([0, 9, 0], true), ([0, 15, 0], false)]
+        {
             coverage.begin();
             for (counter, count) in COUNTERS.iter().zip(counts) {
                 counter.store(count, Ordering::Relaxed);
