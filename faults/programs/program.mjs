@@ -312,6 +312,6 @@ const ACTS = {
 try {
   await (isMainThread ? ACTS[name]() : holdInWorker(workerData))
 } catch (error) {
-  say(`failed ${error.stack}`)
+  say(`failed ${error.stack.replaceAll('\n', ' /')}`)
   process.exit(1)
 }

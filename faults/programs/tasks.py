@@ -217,11 +217,12 @@ class CancelledAt:
 
 async def everything(lock: aio.Lock) -> None:
     """All that can be done with a lock, with many places to stop at."""
-    async with lock as grant:
-        await lock.acquire()
+    async with lock as grant, lock:
         await lock.extend(20)
         await grant.extend(21)
         await lock.holder()
+        # Cancelled while it is sent, a release goes on.
+        await lock.acquire()
         await lock.release()
     if await lock.acquire(blocking=False):
         await lock.release()

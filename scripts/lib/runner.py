@@ -112,6 +112,11 @@ def conformance(line: str, counts: Counts) -> None:
         plain(line, counts)
 
 
+def matrix(line: str, counts: Counts) -> None:
+    if found := re.match(r"faults: rows=\d+ cells=(\d+) failed=(\d+)", line):
+        counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
+
+
 def on_server(parser: Parser) -> Parser:
     """scripts/on-server says itself what cannot be had, all else its command does."""
 
@@ -152,7 +157,7 @@ def phases() -> list[Phase]:
     languages = ["bindings-python/pyproject.toml", "bindings-node/package.json", "c-api/Makefile"]
     build = "scripts/build"
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces"]
-    matrix = ["python", "conformance/run.py"]
+    scenarios = ["python", "conformance/run.py"]
     everything = [[build, face] for face in ("rust", "python", "node", "c")]
     return [
         Phase("rust", ["core/Cargo.toml"], [[*cargo_test, "--no-run"]], [(cargo_test, cargo)]),
@@ -184,7 +189,7 @@ def phases() -> list[Phase]:
             "topologies",
             ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
             everything,
-            [([*matrix, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
+            [([*scenarios, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
             usual=False,
         ),
         Phase(
@@ -196,7 +201,7 @@ def phases() -> list[Phase]:
                 for name in servers.SERVERS
                 for command, parser in (
                     ([*faces, "--", *IN_SHORT], cargo),
-                    ([*matrix, "--drivers", "rust"], conformance),
+                    ([*scenarios, "--drivers", "rust"], conformance),
                 )
             ],
             usual=False,
@@ -231,9 +236,13 @@ def phases() -> list[Phase]:
         ),
         Phase(
             "faults",
-            ["faults/check.py"],
-            [],
-            [(["python", "-m", "pytest", "-rsx", "faults"], pytest)],
+            ["tool node", "faults/check.py", *languages],
+            everything,
+            [
+                (["python", "-m", "pytest", "-rsx", "faults"], pytest),
+                # All of it is `make faults`.
+                (["python", "faults/matrix.py", "--short"], matrix),
+            ],
         ),
         Phase(
             "dist",
