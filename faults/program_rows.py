@@ -203,7 +203,9 @@ def act(name: str, perform: Perform, size: Size = ONCE, own_server: bool = False
         number = size.full if full_size else size.usual
         patience = 2 * PATIENCE + size.patience * number / 1000
         # A lease that one renewal of all of them fits into many times, on a busy machine too.
-        lease_ms = max(4 * LEASE_MS, number // 4) if size is HOLDS else LEASE_MS
+        lease_ms = (
+            max(4 * LEASE_MS, min(number, HOLDS.full) // 4) if size in (HOLDS, WAITERS, NAMES) else LEASE_MS
+        )
         stage = Stage(cell, name, number, patience, lease_ms)
         try:
             perform(stage)

@@ -10,7 +10,7 @@ const [name, url, lockName, lease, size] = process.argv.slice(2).map((word, at) 
 const busyName = `${lockName}:busy`
 
 const say = word => console.log(word)
-const connect = () => Client.connect(url, { watchdogLease: lease })
+const connect = () => Client.connect(url, { watchdogLease: lease, outage: PATIENCE })
 
 class Failed extends Error {}
 

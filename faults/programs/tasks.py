@@ -29,7 +29,7 @@ from redlatch import aio
 
 
 async def open_client(act: Act) -> aio.Client:
-    return await aio.Client(act.url, watchdog_lease=act.lease).connect()
+    return await aio.Client(act.url, watchdog_lease=act.lease, outage=PATIENCE).connect()
 
 
 async def until(text: str, holds: Callable[[], object]) -> None:
