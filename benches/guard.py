@@ -37,8 +37,9 @@ TRIES = 3
 class Measure:
     name: str
     what: Callable[[], float]
-    # By how much the bound may lie above what was measured: for what the scheduler, or another build, moves.
-    slack: float = 0.0
+    # By how much --bless sets the bound above what was measured, for what another build moves. None: the scheduler moves
+    # it too much, so the bound is reasoned, and stays.
+    slack: float | None = 0.0
     needs: str = ""
 
 
@@ -142,13 +143,13 @@ def w5() -> Figures:
     return measured(rust("async"), "W5", locks=2000, hold=4.0, short_lease_ms=3000)
 
 
-SLEEPS, BUILD, PEERS = 0.2, 0.1, ("async", "blocking")
+BUILD, PEERS = 0.15, ("async", "blocking")
 MEASURES = [
-    Measure("w1_commands", commands_in_every_language, 0.02),
+    Measure("w1_commands", commands_in_every_language, None),
     Measure("w1_keys", lambda: keys_written(rust("async"))),
     *(Measure(f"w1_bytes_{kind}", partial(bytes_of, kind), 0.03) for kind in ("reentrant", "simple")),
     *(Measure(f"w1_allocations_{peer}", partial(allocations_of, peer), 0.02) for peer in PEERS),
-    *(Measure(f"w1_sleeps_{peer}", partial(sleeps_of, peer), SLEEPS) for peer in PEERS),
+    *(Measure(f"w1_sleeps_{peer}", partial(sleeps_of, peer), None) for peer in PEERS),
     *(
         Measure(f"w1_instructions_{peer}", partial(instructions_of, peer), BUILD, "valgrind")
         for peer in PEERS
@@ -157,12 +158,12 @@ MEASURES = [
         Measure(f"w1_server_{kind}", partial(of_server, kind), 0.05, "valgrind")
         for kind in ("reentrant", "simple")
     ),
-    Measure("w2_sleeps_async", lambda: w2()["switches"], 0.5),
+    Measure("w2_sleeps_async", lambda: w2()["switches"], None),
     Measure("w2_allocations_async", lambda: w2()["allocations"], 0.05),
-    Measure("w3_commands", lambda: measured(rust("async"), "W3")["cmds"], 0.15),
+    Measure("w3_commands", lambda: measured(rust("async"), "W3")["cmds"], 0.2),
     Measure("w4_commands", lambda: measured(rust("async"), "W4")["cmds"], 0.1),
-    Measure("w4_sleeps_blocking", lambda: measured(rust("blocking"), "W4")["switches"], 0.3),
-    Measure("w5_commands", lambda: w5()["cmds_100"], 0.3),
+    Measure("w4_sleeps_blocking", lambda: measured(rust("blocking"), "W4")["switches"], None),
+    Measure("w5_commands", lambda: w5()["cmds_100"], None),
     Measure("w5_bytes", lambda: w5()["live_bytes"], 0.05),
 ]
 
@@ -176,7 +177,10 @@ def bless(values: dict[str, float]) -> None:
     text = BOUNDS.read_text()
     slack = {measure.name: measure.slack for measure in MEASURES}
     for name, value in values.items():
-        bound = value * (1 + slack[name])
+        share = slack[name]
+        if share is None:
+            continue
+        bound = value * (1 + share)
         number = f"{bound:.0f}.0" if bound > 1000 else f"{bound:.2f}"
         text = re.sub(rf"^{name} = [\d.]+", f"{name} = {number}", text, flags=re.MULTILINE)
     BOUNDS.write_text(text)
@@ -212,7 +216,7 @@ def main() -> int:
         value = values[measure.name] = check(measure, float("inf") if args.bless else bound)
         verdict = "ok" if value <= bound else "FAILED"
         failed += value > bound
-        loose = ", loose: guard.py --bless" if value * 2 < bound else ""
+        loose = ", loose: guard.py --bless" if value * 2 < bound and measure.slack is not None else ""
         print(f"{verdict:6} {measure.name:26} {value:12,.2f}  bound {bound:12,.2f}{loose}", flush=True)
     if args.bless:
         bless(values)
