@@ -14,6 +14,7 @@ class State {
   released
 
   constructor(id, lock, client) {
+    this.ticket = { id, lock, lost: false }
     this.id = id
     this.lock = lock
     this.client = client
@@ -22,6 +23,7 @@ class State {
   tellLost(reason) {
     if (this.loss !== undefined) return
     this.loss = lostError(this.lock.name, reason)
+    this.ticket.lost = true
     if (this.controller !== undefined) this.inContext(() => this.controller.abort(this.loss))
     // Later, because a listener may throw.
     process.nextTick(() => this.client.emit('lost', this.loss))
@@ -29,9 +31,9 @@ class State {
 }
 
 // A Hold was garbage-collected. If it was neither released nor lost, it ends with its lease.
-const collected = new FinalizationRegistry(({ id, lock, loss }) => {
+const collected = new FinalizationRegistry(({ id, lock, lost }) => {
   holds.delete(id)
-  if (border.abandon(id) !== true || loss !== undefined) return
+  if (border.abandon(id) !== true || lost) return
   const hold = `a hold of the lock ${JSON.stringify(lock.name)}`
   const text = `${hold} was garbage-collected without release(); it ends with its lease`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
@@ -52,7 +54,8 @@ class Hold {
     this.#state = new State(id, lock, client)
     this.#token = token
     holds.set(id, this.#state)
-    collected.register(this, this.#state)
+    // Not the state: whoever listens to its signal may know the hold, which could never be collected then.
+    collected.register(this, this.#state.ticket)
   }
 
   get name() {

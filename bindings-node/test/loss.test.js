@@ -2,6 +2,8 @@
 // A holder is told when its lock is lost.
 
 const { test } = require('node:test')
+const v8 = require('node:v8')
+const vm = require('node:vm')
 const assert = require('node:assert/strict')
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { once } = require('node:events')
@@ -223,4 +225,19 @@ test('a release that the server does not confirm is an error, once and in every 
   await assert.rejects(first.release(), UnavailableError)
   await assert.rejects(second[Symbol.asyncDispose](), UnavailableError)
   await client.close(0)
+})
+
+test('a released hold is collected, although the listener of its signal knows it', async () => {
+  v8.setFlagsFromString('--expose-gc')
+  const gc = vm.runInNewContext('gc')
+  const weak = await (async () => {
+    const hold = await context.client.lock(freshName()).acquire()
+    hold.signal.addEventListener('abort', () => hold.check())
+    await hold.release()
+    return new WeakRef(hold)
+  })()
+  await until(() => {
+    gc()
+    return weak.deref() === undefined
+  })
 })
