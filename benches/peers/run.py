@@ -291,7 +291,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--short-lease-ms", type=int, default=6000, help="the same: renewals fall into the time measured"
     )
-    parser.add_argument("--ready", type=float, default=60, help="W5: how long the acquisitions may take")
+    parser.add_argument("--ready", type=float, default=120, help="W5: how long the acquisitions may take")
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--locks", type=int, default=10_000)
     parser.add_argument("--inside-us", type=int, default=1000, help="W3: the time inside the lock")
