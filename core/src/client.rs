@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::driver::{Command, DriverConfig, Handle, Manner, OwnCall, Registry, Servers, Shared, Sink};
-use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
+use crate::engine::{Config, Done, Input, RENEWALS, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
 use crate::guard::{Guard, unexpected, unit};
@@ -367,6 +367,7 @@ impl Running {
                 outage: options.outage,
                 handovers: (options.handover_limit, options.handover_time),
                 linger: CHANNEL_LINGER,
+                renewals: RENEWALS,
                 seed,
             },
             tracking: options.tracking,
@@ -420,14 +421,16 @@ impl Running {
         if self.handle.send(Command::Request { id, request, sink }) { Ok(id) } else { Err(self.ended()) }
     }
 
-    /// The same for a caller that blocks: it gets the call that it is to do itself, if there is one.
+    /// The same for a caller that blocks: it gets the call that it is to do itself, if there is one. `alone`:
+    /// only if nobody else uses the client.
     pub(crate) fn request_blocking(
         self: &Arc<Self>,
         request: Request,
         sink: Sink,
+        alone: bool,
     ) -> Result<(RequestId, Option<OwnCall>)> {
         let id = self.prepare(&request);
-        let call = self.handle.request(id, request, sink).map_err(|()| self.ended())?;
+        let call = self.handle.request(id, request, sink, alone).map_err(|()| self.ended())?;
         Ok((id, call))
     }
 

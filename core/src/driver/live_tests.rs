@@ -17,7 +17,7 @@ use super::link::{Link, Manner as LinkManner, Sending, Target as LinkTarget};
 use super::pubsub::Subscriptions;
 use super::*;
 use crate::clock;
-use crate::engine::{Config, Lease, Outcome, Target, Terms};
+use crate::engine::{Config, Lease, Outcome, RENEWALS, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
 use crate::moment::Moment;
@@ -607,8 +607,14 @@ impl Whole {
             registry: Registry::default(),
         });
         let handovers = (32, Duration::from_millis(50));
-        let engine =
-            Config { recheck, outage: Duration::from_secs(5), handovers, linger: Duration::ZERO, seed: 7 };
+        let engine = Config {
+            recheck,
+            outage: Duration::from_secs(5),
+            handovers,
+            linger: Duration::ZERO,
+            renewals: RENEWALS,
+            seed: 7,
+        };
         let config = DriverConfig {
             servers: Servers::Single(address(url)),
             engine,

@@ -82,12 +82,21 @@ pub(super) struct Renewing {
     /// When the next one is to be sent.
     pub(super) due: Option<Moment>,
     pub(super) in_flight: bool,
+    /// It waits until other renewals are answered.
+    pub(super) put_off: bool,
     /// Something happened since the one in flight was sent: send another.
     pub(super) again: bool,
     /// The last attempt failed.
     pub(super) failing: bool,
     /// It failed because the server was not heard.
     pub(super) silent: bool,
+}
+
+impl Renewing {
+    /// Whether one is under way, or will be as soon as others are answered.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.in_flight || self.put_off
+    }
 }
 
 impl Hold {
@@ -383,7 +392,7 @@ impl Engine {
             return self.timers.disarm(Timer::Hold(owner));
         }
         let up = self.links.is_up(&hold.cell.name);
-        let renewal = hold.renewal.due.filter(|_| !hold.renewal.in_flight && up);
+        let renewal = hold.renewal.due.filter(|_| !hold.renewal.is_under_way() && up);
         let retry = hold.command.as_ref().and_then(Command::retry).filter(|_| up);
         let answer = hold.tasks().filter_map(Task::answer_by).min();
         let first = [renewal, retry, answer].into_iter().flatten().fold(hold.deadline, Moment::min);
@@ -400,7 +409,7 @@ impl Engine {
         self.retry_if_due(owner);
         let up = self.is_up_for(owner);
         let renewal = &self.holds.get(&owner)?.renewal;
-        let due = renewal.due.is_some_and(|at| at <= self.now) && !renewal.in_flight && up;
+        let due = renewal.due.is_some_and(|at| at <= self.now) && !renewal.is_under_way() && up;
         if !due {
             self.arm_hold(owner);
         }

@@ -92,6 +92,10 @@ impl Links {
         self.links.get(&self.routes.link(name)).is_some_and(|link| link.up)
     }
 
+    pub(super) fn is_link_up(&self, id: LinkId) -> bool {
+        self.links.get(&id).is_some_and(|link| link.up)
+    }
+
     /// Why nothing can be sent for this name, while nothing can be sent.
     pub(super) fn error(&self, name: &str) -> Option<Error> {
         self.error_of(self.routes.link(name))

@@ -42,6 +42,7 @@ use asking::{Closing, NOBODY, Query, extension_of, release_of};
 use holding::Hold;
 use links::Links;
 pub(crate) use links::{LinkId, NOWHERE, Routes};
+use renewing::Flow;
 use settling::{Cleanup, Confirmed};
 use timers::{Timer, Timers};
 use timing::Jitter;
@@ -222,9 +223,15 @@ pub(crate) struct Config {
     pub(crate) handovers: (usize, Duration),
     /// How long a channel stays subscribed when nobody waits any more: who had to wait often waits again.
     pub(crate) linger: Duration,
+    /// How many calls that renew may be under way at one server.
+    pub(crate) renewals: usize,
     /// Seeds the jitter.
     pub(crate) seed: u64,
 }
+
+/// So many calls of a hundred renewals each are little work for a server, and enough to use it: while more is
+/// due than it can do, calls for other things wait for this much only, and none are sent in vain.
+pub(crate) const RENEWALS: usize = 16;
 
 /// Why a call was sent, to know what its outcome means.
 #[derive(Debug)]
@@ -236,7 +243,7 @@ enum Purpose {
     /// The release of a hold that gives the lock to the head of the queue.
     HandOver { from: OwnerId, to: RequestId },
     /// A renewal of these holds for these times, in the order of the request.
-    Renewal(Vec<(OwnerId, Duration)>),
+    Renewal { link: LinkId, asked: Vec<(OwnerId, Duration)> },
     /// A clean-up release.
     Cleanup(OwnerId),
     /// A force-release or an inspection.
@@ -270,6 +277,7 @@ pub(crate) struct Engine {
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
     waiters: BTreeMap<RequestId, Waiter>,
     holds: BTreeMap<OwnerId, Hold>,
+    flows: BTreeMap<LinkId, Flow>,
     cleanups: BTreeMap<OwnerId, Cleanup>,
     /// Names nobody waits for any more whose channels are subscribed, and when to look at that.
     idle_channels: BTreeSet<(Moment, Name)>,
@@ -297,6 +305,7 @@ impl Engine {
             queues: Map::default(),
             waiters: BTreeMap::new(),
             holds: BTreeMap::new(),
+            flows: BTreeMap::new(),
             cleanups: BTreeMap::new(),
             idle_channels: BTreeSet::new(),
             confirmed: VecDeque::new(),
@@ -348,8 +357,12 @@ impl Engine {
     }
 
     /// Whether the caller of this request may do its call itself: nothing else is under way that the call
-    /// could leave together with, nobody here waits for the lock, and the server is there.
-    pub(crate) fn suits_caller(&self, request: &Request) -> bool {
+    /// could leave together with, nobody here waits for the lock, and the server is there. `alone`: only if
+    /// nobody else uses the client.
+    pub(crate) fn suits_caller(&self, request: &Request, alone: bool) -> bool {
+        if alone && (!self.waiters.is_empty() || self.holds.len() > 1) {
+            return false;
+        }
         let name = match request {
             Request::Acquire { name, terms, .. } if terms.replicas == 0 => Some(name),
             Request::Release(target) | Request::Extend { target, .. } => self.name_of(target),
@@ -466,7 +479,7 @@ impl Engine {
             Purpose::Try(id) => self.tried(id, sent, outcome),
             Purpose::Command(owner) => self.commanded(owner, call, sent, outcome),
             Purpose::HandOver { from, to } => self.handed_over(from, to, call, sent, outcome),
-            Purpose::Renewal(asked) => self.renewed(&asked, sent, outcome),
+            Purpose::Renewal { link, asked } => self.renewed(link, &asked, sent, outcome),
             Purpose::Cleanup(owner) => self.cleaned(owner, outcome),
             Purpose::Query { id, name } => self.answered(id, &name, outcome),
         }
@@ -501,7 +514,7 @@ impl Engine {
             Purpose::Try(id) | Purpose::Query { id, .. } => Some(*id),
             Purpose::Command(owner) => self.holds.get(owner).and_then(Hold::asked_by),
             // It is for two callers, or for nobody.
-            Purpose::HandOver { .. } | Purpose::Renewal(_) | Purpose::Cleanup(_) => None,
+            Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup(_) => None,
         };
         self.calls.insert(call, Call { purpose, sent: self.now });
         self.out.push(Output::Send { call, op, limit, of });

@@ -1,11 +1,11 @@
 //! The watchdog: due holds are renewed in batches, many names per call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::holding::{Hold, Phase};
 use super::links::Which;
-use super::{Engine, Outcome, Purpose, timing};
+use super::{Engine, LinkId, Outcome, Purpose, timing};
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
@@ -18,6 +18,15 @@ const EARLY: u32 = 10;
 /// Asks whether a hold exists without making it live longer.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The renewals at one server.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    /// Calls under way.
+    in_flight: usize,
+    /// Holds that are renewed when some of those are answered.
+    ready: VecDeque<OwnerId>,
+}
+
 impl Engine {
     /// Renews `due` and takes along the holds that are due soon.
     pub(super) fn renew_with_neighbours(&mut self, mut due: Vec<OwnerId>) {
@@ -27,7 +36,7 @@ impl Engine {
             self.holds.get(owner).is_some_and(|hold| {
                 let early = hold.period().unwrap_or_default() / EARLY;
                 let soon = hold.renewal.due.is_some_and(|at| at <= self.now.after(early));
-                soon && !hold.renewal.in_flight && hold.phase == Phase::Held
+                soon && !hold.renewal.is_under_way() && hold.phase == Phase::Held
             })
         });
         due.extend(neighbours);
@@ -53,19 +62,61 @@ impl Engine {
 
     fn send_renewals(&mut self, owners: &[OwnerId]) {
         // One call is for one server, and has one script: hashes or strings.
-        let mut groups: BTreeMap<(u16, bool), Vec<OwnerId>> = BTreeMap::new();
+        let mut groups: BTreeMap<(LinkId, u16, bool), Vec<OwnerId>> = BTreeMap::new();
         for owner in owners {
             if let Some(hold) = self.holds.get(owner) {
                 let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
-                groups.entry((self.links.routes.group(&hold.cell.name), is_hash)).or_default().push(*owner);
+                let (name, routes) = (&hold.cell.name, &self.links.routes);
+                groups.entry((routes.link(name), routes.group(name), is_hash)).or_default().push(*owner);
             }
         }
-        for batch in groups.values().flat_map(|group| group.chunks(BATCH)) {
-            self.send_batch(batch);
+        for ((link, ..), group) in groups {
+            for batch in group.chunks(BATCH) {
+                match self.flows.entry(link).or_default().in_flight < self.config.renewals {
+                    true => self.send_batch(link, batch),
+                    false => self.put_off(link, batch),
+                }
+            }
         }
     }
 
-    fn send_batch(&mut self, owners: &[OwnerId]) {
+    /// Renews these holds when others are answered. A server that is slow gets no more work for that.
+    fn put_off(&mut self, link: LinkId, owners: &[OwnerId]) {
+        for owner in owners {
+            let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.is_under_way();
+            if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
+                hold.renewal.put_off = true;
+                self.flows.entry(link).or_default().ready.push_back(*owner);
+                self.arm_hold(*owner);
+            }
+        }
+    }
+
+    /// Goes on with what was put off. Without the server it is left to the next connection.
+    fn renew_put_off(&mut self, link: LinkId) {
+        let up = self.links.is_link_up(link);
+        while let Some(flow) = self.flows.get_mut(&link) {
+            if flow.ready.is_empty() || up && flow.in_flight >= self.config.renewals {
+                break;
+            }
+            let next: Vec<OwnerId> = flow.ready.drain(..BATCH.min(flow.ready.len())).collect();
+            // One that was released, or renewed all the same, is not waiting any more.
+            let waits = |owner: &OwnerId| {
+                self.holds.get_mut(owner).is_some_and(|hold| std::mem::take(&mut hold.renewal.put_off))
+            };
+            let next: Vec<OwnerId> = next.into_iter().filter(waits).collect();
+            if up {
+                self.send_renewals(&next);
+            } else {
+                next.into_iter().for_each(|owner| self.arm_hold(owner));
+            }
+        }
+        if self.flows.get(&link).is_some_and(|flow| flow.in_flight == 0 && flow.ready.is_empty()) {
+            self.flows.remove(&link);
+        }
+    }
+
+    fn send_batch(&mut self, link: LinkId, owners: &[OwnerId]) {
         let now = self.now;
         let mut limit = timing::limit(Duration::MAX);
         let mut asked = Vec::with_capacity(owners.len());
@@ -77,6 +128,7 @@ impl Engine {
                 continue;
             };
             hold.renewal.in_flight = true;
+            hold.renewal.put_off = false;
             hold.renewal.again = false;
             let watched = hold.watched_lease();
             let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
@@ -87,15 +139,30 @@ impl Engine {
             self.arm_hold(*owner);
         }
         if !holds.is_empty() {
-            self.send(Purpose::Renewal(asked), Op::Renew { holds }, limit);
+            self.flows.entry(link).or_default().in_flight += 1;
+            self.send(Purpose::Renewal { link, asked }, Op::Renew { holds }, limit);
         }
     }
 
     /// The outcome of a renewal of these holds for these times.
-    pub(super) fn renewed(&mut self, asked: &[(OwnerId, Duration)], sent: Moment, outcome: Outcome) {
+    pub(super) fn renewed(
+        &mut self,
+        link: LinkId,
+        asked: &[(OwnerId, Duration)],
+        sent: Moment,
+        outcome: Outcome,
+    ) {
+        if let Some(flow) = self.flows.get_mut(&link) {
+            flow.in_flight -= 1;
+        }
+        self.take_renewed(link, asked, sent, outcome);
+        self.renew_put_off(link);
+    }
+
+    fn take_renewed(&mut self, link: LinkId, asked: &[(OwnerId, Duration)], sent: Moment, outcome: Outcome) {
         let refused = matches!(outcome, Outcome::Refused { passing: true, .. });
         if refused && asked.len() > 1 && self.links.routes.is_split() {
-            return self.renew_one_by_one(asked);
+            return self.renew_one_by_one(link, asked);
         }
         let silent = matches!(outcome, Outcome::Unanswered | Outcome::NotSent);
         let results = match outcome {
@@ -114,11 +181,11 @@ impl Engine {
     }
 
     /// While a slot moves, its keys are in two places: a call for one key is served, one for many not.
-    fn renew_one_by_one(&mut self, asked: &[(OwnerId, Duration)]) {
+    fn renew_one_by_one(&mut self, link: LinkId, asked: &[(OwnerId, Duration)]) {
         for (owner, _) in asked {
             if let Some(hold) = self.holds.get_mut(owner) {
                 hold.renewal.in_flight = false;
-                self.send_batch(&[*owner]);
+                self.send_batch(link, &[*owner]);
             }
         }
     }

@@ -166,8 +166,14 @@ impl Rig {
     /// An engine whose link has not been up.
     fn offline() -> Rig {
         let counters = Arc::new(Counters::default());
-        let config =
-            Config { recheck: RECHECK, outage: OUTAGE, handovers: (HANDOVERS, RUN), linger: ms(0), seed: 1 };
+        let config = Config {
+            recheck: RECHECK,
+            outage: OUTAGE,
+            handovers: (HANDOVERS, RUN),
+            linger: ms(0),
+            renewals: RENEWALS,
+            seed: 1,
+        };
         Rig {
             engine: Engine::new(config, counters.clone()),
             counters,

@@ -251,3 +251,55 @@ fn nothing_is_renewed_after_a_release() {
     rig.pass(secs(60));
     rig.nothing_left();
 }
+
+#[test]
+fn a_server_is_never_given_more_renewals_than_it_answers() {
+    let mut rig = Rig::new();
+    let held = 30 * RENEWALS;
+    // Each call has a hundred names, so all are due at once and make many more calls than may be under way.
+    for number in 0..held * 10 {
+        rig.hold_with(&format!("n{number}"), Key::Once, WATCHED);
+    }
+    rig.pass(secs(10));
+    let first = rig.all_sent();
+    assert_eq!(first.len(), RENEWALS);
+    // Without an answer nothing more is sent, whatever else comes due.
+    rig.pass(ms(500));
+    assert!(rig.all_sent().is_empty());
+    let mut renewed = 0;
+    let mut under_way: VecDeque<Sent> = first.into();
+    while let Some(sent) = under_way.pop_front() {
+        let results = vec![RenewReply::Kept; sent.renewal().len()];
+        renewed += results.len();
+        rig.reply(&sent, Reply::Renewed(results));
+        under_way.extend(rig.all_sent());
+        assert!(under_way.len() <= RENEWALS);
+    }
+    assert_eq!(renewed, held * 10, "each once");
+}
+
+#[test]
+fn renewals_that_were_put_off_are_sent_over_the_next_connection() {
+    let mut rig = Rig::new();
+    let held = RENEWALS * 100 + 50;
+    for number in 0..held {
+        rig.hold_with(&format!("n{number}"), Key::Once, WATCHED);
+    }
+    rig.pass(secs(10));
+    let lost = rig.all_sent();
+    rig.input(down());
+    for sent in &lost {
+        rig.outcome(sent, Outcome::Unanswered);
+    }
+    assert!(rig.all_sent().is_empty());
+    rig.input(Input::Up(NOWHERE));
+    let mut renewed = 0;
+    let mut under_way: VecDeque<Sent> = rig.all_sent().into();
+    while let Some(sent) = under_way.pop_front() {
+        let results = vec![RenewReply::Kept; sent.renewal().len()];
+        renewed += results.len();
+        rig.reply(&sent, Reply::Renewed(results));
+        under_way.extend(rig.all_sent());
+    }
+    assert_eq!(renewed, held);
+}

@@ -12,7 +12,8 @@ use crate::engine::asking::NOBODY;
 use crate::engine::holding::{Hold, Phase};
 use crate::engine::timing;
 use crate::engine::{
-    CallId, Config, Done, Engine, Input, LinkId, NOWHERE, Outcome, Output, Request, RequestId, Routes,
+    CallId, Config, Done, Engine, Input, LinkId, NOWHERE, Outcome, Output, RENEWALS, Request, RequestId,
+    Routes,
 };
 use crate::error::{Error, ErrorKind, LostReason, Result as Answer};
 use crate::event::Counters;
@@ -279,7 +280,9 @@ impl World {
         let random = &mut self.random;
         let handovers = (random.pick(&[0, HANDOVERS, HANDOVERS]), RUN);
         let linger = random.pick(&[Duration::ZERO, LINGER]);
-        let config = Config { recheck: RECHECK, outage: OUTAGE, handovers, linger, seed: random.next() };
+        let renewals = random.pick(&[1, 2, RENEWALS]);
+        let config =
+            Config { recheck: RECHECK, outage: OUTAGE, handovers, linger, renewals, seed: random.next() };
         let callers = (1..=random.between(1, 3)).map(Caller::new).collect();
         let parts = if random.chance(400) { 2 } else { 1 };
         Client {
