@@ -36,13 +36,23 @@ function settle(id, answer) {
   take?.(answer)
 }
 
-// The answer to a call, be it a Failed.
+// The answer to the call that was just made, if it was there at once.
+function atOnce(id) {
+  const batch = unwrap(border.atOnce(id))
+  if (batch === null) return undefined
+  return batch.failed ? new Failed(batch.failed[1]) : batch.done[1]
+}
+
+// The answer to a call, be it a Failed: itself, or a promise of it.
 function answerTo(id) {
-  return new Promise((resolve) => calls.set(id, resolve))
+  const answer = atOnce(id)
+  return answer !== undefined ? answer : new Promise((resolve) => calls.set(id, resolve))
 }
 
 // The same until `signal` is aborted: then the call is cancelled, and what it may have won meanwhile is released.
 function answerUntil(id, signal) {
+  const answer = atOnce(id)
+  if (answer !== undefined) return answer
   return new Promise((resolve, reject) => {
     const abort = () => {
       border.cancel(id)

@@ -5,16 +5,20 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use napi::bindgen_prelude::{Env, Function};
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use napi::{Status, sys};
-use redlatch::{Error, ErrorKind, Guard, Operation, Outcome, Pending, Queue, Result};
+use redlatch::{Delivered, Error, ErrorKind, Guard, Operation, Outcome, Pending, Queue, Result};
 
 use crate::values::Batch;
 
 /// Names a call, the hold it may become, or a client. Counted up, so that JavaScript can have it as a number.
 pub(crate) type Id = i64;
+
+/// How long the event loop waits for an answer itself: about as long as other libraries compute for a call.
+const PATIENCE: Duration = Duration::from_micros(100);
 
 /// Weak: by itself it keeps no event loop alive.
 type Wake = ThreadsafeFunction<(), (), (), Status, false, true>;
@@ -39,6 +43,8 @@ pub(crate) struct State {
     bell: Arc<Bell>,
     queue: Arc<Queue>,
     last_id: Cell<Id>,
+    /// The last call, if its answer was there at once. JavaScript takes it before it does anything else.
+    at_once: Cell<Option<(Id, Outcome)>>,
     /// The calls that JavaScript waits for. An answer that is not among them is dropped, and with it what it grants.
     pending: RefCell<HashMap<Id, Pending>>,
     /// The holds that JavaScript has; the id is that of the call that acquired it.
@@ -56,6 +62,7 @@ impl State {
             bell,
             queue: Queue::with_notify(move || ringer.ring()),
             last_id: Cell::new(0),
+            at_once: Cell::new(None),
             pending: RefCell::default(),
             guards: RefCell::default(),
         });
@@ -85,13 +92,39 @@ impl State {
     /// Sends what is asked. Until it is answered the event loop is kept alive.
     pub(crate) fn ask<T>(&self, operation: Operation<T>) -> Id {
         let id = self.next_id();
-        let pending = operation.deliver_to(&self.queue, id as u64);
+        let pending = match operation.deliver_soon(&self.queue, id as u64, PATIENCE) {
+            Delivered::Later(pending) => pending,
+            Delivered::Now(outcome) => {
+                self.at_once.set(Some((id, outcome)));
+                return id;
+            }
+        };
         let mut all = self.pending.borrow_mut();
         all.insert(id, pending);
         if all.len() == 1 {
             self.keep_alive(true);
         }
         id
+    }
+
+    /// The answer to the last call, if it was there at once.
+    pub(crate) fn at_once(&self, id: Id) -> Option<Batch> {
+        let (_, outcome) = self.at_once.take().filter(|(of, _)| *of == id)?;
+        let mut batch = Batch::default();
+        self.answer(&mut batch, id, outcome);
+        Some(batch)
+    }
+
+    /// Tells JavaScript of an answer, and keeps a hold for it.
+    fn answer(&self, batch: &mut Batch, id: Id, outcome: Outcome) {
+        match outcome {
+            Outcome::Granted(guard) => {
+                batch.granted(id, guard.fencing_token());
+                guard.watch_lost(&self.queue, id as u64);
+                self.guards.borrow_mut().insert(id, guard);
+            }
+            other => batch.answered(id, other),
+        }
     }
 
     /// Stops waiting for a call.
@@ -120,12 +153,7 @@ impl State {
                 Outcome::Lost(reason) => batch.lost(id, reason),
                 // Cancelled when it was already answered: a grant is released by being dropped.
                 unwanted if self.answered(id).is_none() => drop(unwanted),
-                Outcome::Granted(guard) => {
-                    batch.granted(id, guard.fencing_token());
-                    guard.watch_lost(&self.queue, entry.tag);
-                    self.guards.borrow_mut().insert(id, guard);
-                }
-                other => batch.answered(id, other),
+                other => self.answer(&mut batch, id, other),
             }
         }
         let mut eventful = self.bell.eventful.lock().unwrap_or_else(PoisonError::into_inner);

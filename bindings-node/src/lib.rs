@@ -59,6 +59,12 @@ impl Border {
         caught(|| Ok(self.0.drain()))
     }
 
+    /// The answer to the call that was made last, if it was there at once.
+    #[napi]
+    pub fn at_once(&self, call: Id) -> Checked<Option<Batch>> {
+        caught(|| Ok(self.0.at_once(call)))
+    }
+
     /// Stops waiting for a call. What it may have won is released.
     #[napi]
     pub fn cancel(&self, call: Id) -> Checked<()> {

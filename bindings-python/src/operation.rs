@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use redlatch::{Cancelled, Operation};
+use redlatch::{Cancelled, Delivered, Operation, Outcome};
 
 use crate::exit::Waiting;
 use crate::values::{IntoValue, raise};
@@ -65,7 +65,7 @@ impl Pending {
     }
 }
 
-/// How long a thread keeps the GIL while it waits. Who gives it away gets it back after a switch interval (5 ms)
+/// How long a thread keeps the GIL, or an event loop, while it waits. Who gives it away gets it back after a switch interval (5 ms)
 /// when another thread computes; a server nearby answers in less than a twentieth of that.
 const PATIENCE: Duration = Duration::from_micros(250);
 
@@ -75,8 +75,11 @@ where
     T: IntoValue + Send,
 {
     if let Some((queue, tag)) = to {
-        let pending = operation.deliver_to(&queue.0, tag);
-        return Ok(Py::new(py, Pending(pending))?.into_any());
+        return match operation.deliver_soon(&queue.0, tag, PATIENCE) {
+            Delivered::Now(Outcome::Failed(error)) => Err(raise(py, &error)),
+            Delivered::Now(outcome) => outcome.into_value(py),
+            Delivered::Later(pending) => Ok(Py::new(py, Pending(pending))?.into_any()),
+        };
     }
     let interruptible = hears_signals(py)?;
     let waiting = Waiting::begin(py)?;

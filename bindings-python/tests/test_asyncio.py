@@ -167,7 +167,7 @@ async def test_a_cancelled_wait_leaves_nothing(name: str, look: redis.Redis) -> 
 async def test_a_grant_that_arrives_as_its_task_is_cancelled_is_released(
     name: str, look: redis.Redis
 ) -> None:
-    async with aio.Client(watchdog_lease=600) as client:
+    async with aio.Client(watchdog_lease=600, direct=False) as client:
         lock = client.lock(name)
 
         async def enter() -> None:

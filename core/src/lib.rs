@@ -110,7 +110,7 @@ pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
 pub use guard::Guard;
 pub use lock::{Hold, Lock};
-pub use operation::{Cancelled, Operation, Pending};
+pub use operation::{Cancelled, Delivered, Operation, Pending};
 pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionInfo, OptionValue, Pem, Protocol, Scope,
     Type, all_options, read_duration,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tracing::Span;
 
 use crate::client::{ClientInner, Running};
-use crate::driver::OwnCall;
+use crate::driver::{self, OwnCall};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
@@ -62,6 +62,17 @@ struct Sent {
     slot: Arc<Slot>,
     /// What the caller does itself before it waits for the answer.
     own: Option<OwnCall>,
+}
+
+/// Who sends what a request needs.
+#[derive(Clone, Copy)]
+enum Way {
+    /// The engine's thread.
+    Engine,
+    /// The caller, if nothing else is under way: it blocks for the answer anyway.
+    Caller,
+    /// The caller, if nobody else uses the client.
+    Alone,
 }
 
 /// The engine's end of a request: it answers exactly once, even when it is dropped.
@@ -158,6 +169,18 @@ impl Slot {
         matches!(*self.place(), Place::Waiting | Place::Polled(_) | Place::Forward(..))
     }
 
+    /// Takes the answer if it is there.
+    fn take(&self) -> Option<Outcome> {
+        let mut place = self.place();
+        match std::mem::replace(&mut *place, Place::Over) {
+            Place::Answered(outcome) => Some(outcome),
+            before => {
+                *place = before;
+                None
+            }
+        }
+    }
+
     /// Stops waiting; true if there was no answer yet. An answer that was there is dropped.
     fn give_up(&self) -> bool {
         let mut place = self.place();
@@ -176,8 +199,7 @@ fn gone() -> Error {
 }
 
 impl Unsent {
-    /// `blocks`: the caller blocks for the answer and may do a call itself.
-    fn send(self, blocks: bool) -> Result<Sent> {
+    fn send(self, way: Way) -> Result<Sent> {
         let running = self.client.running()?;
         let slot = Arc::new(Slot::default());
         let terms = match &self.request {
@@ -186,9 +208,10 @@ impl Unsent {
         };
         let promise = Promise { running: running.clone(), slot: Some(slot.clone()), terms };
         let sink = Box::new(move |result| promise.keep(result));
-        let (id, own) = match blocks {
-            true => running.request_blocking(self.request, sink)?,
-            false => (running.request(self.request, sink)?, None),
+        let (id, own) = match way {
+            Way::Engine => (running.request(self.request, sink)?, None),
+            Way::Caller => running.request_blocking(self.request, sink, false)?,
+            Way::Alone => running.request_blocking(self.request, sink, true)?,
         };
         if let Some(guard) = self.guard {
             guard.disarm();
@@ -273,11 +296,11 @@ impl<T> Operation<T> {
     }
 
     /// Sends the request if that has not happened yet.
-    fn start(&mut self, blocks: bool) {
+    fn start(&mut self, way: Way) {
         self.state = match std::mem::replace(&mut self.state, State::Done) {
             State::Unsent(unsent) => {
                 let closing = matches!(unsent.request, Request::Close { .. });
-                match unsent.send(blocks) {
+                match unsent.send(way) {
                     Ok(sent) => State::Sent(sent),
                     // Closing twice is no error, not for those who take the outcome from a queue either.
                     Err(error) if closing && error.kind() == ErrorKind::Closed => {
@@ -292,7 +315,7 @@ impl<T> Operation<T> {
 
     fn poll_result(&mut self, cx: &Context<'_>) -> Poll<Result<T>> {
         let _entered = self.span.clone().entered();
-        self.start(false);
+        self.start(Way::Engine);
         if let State::Sent(sent) = &self.state {
             match sent.slot.poll(cx) {
                 Poll::Ready(outcome) => self.state = State::Known(outcome),
@@ -311,7 +334,7 @@ impl<T> Operation<T> {
     /// that was not granted, also by [`try_acquire`](crate::Lock::try_acquire), comes as
     /// [`Outcome::Failed`] with the kind `timeout`.
     pub fn deliver_to(mut self, queue: &Arc<Queue>, tag: u64) -> Pending {
-        self.start(false);
+        self.start(Way::Engine);
         match std::mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
                 sent.slot.forward(queue, tag);
@@ -322,6 +345,37 @@ impl<T> Operation<T> {
                 Pending(None)
             }
             State::Unsent(_) | State::Done => Pending(None),
+        }
+    }
+
+    /// Like [`deliver_to`](Operation::deliver_to), for an event loop whose thread calls this: the answer may
+    /// be there at once.
+    ///
+    /// While nobody else uses the client and the server has lately answered within `patience`, the calling
+    /// thread does the call itself and waits for that long at most: for less than a loop takes to be woken
+    /// twice. A few such answers in a row are followed by one through the queue, so that the loop can serve
+    /// others.
+    pub fn deliver_soon(mut self, queue: &Arc<Queue>, tag: u64, patience: Duration) -> Delivered {
+        let may = !driver::is_engine_thread() && queue.may_answer_at_once();
+        self.start(if may { Way::Alone } else { Way::Engine });
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Sent(mut sent) => {
+                if let Some(mut call) = sent.own.take() {
+                    call.wait_briefly(patience);
+                    call.leave();
+                    if let Some(outcome) = sent.slot.take() {
+                        return Delivered::Now(outcome);
+                    }
+                }
+                queue.answers_later();
+                sent.slot.forward(queue, tag);
+                Delivered::Later(Pending(Some(sent)))
+            }
+            State::Known(outcome) => {
+                queue.push(Entry { tag, outcome });
+                Delivered::Later(Pending(None))
+            }
+            State::Unsent(_) | State::Done => Delivered::Later(Pending(None)),
         }
     }
 
@@ -353,7 +407,7 @@ impl<T> Operation<T> {
         {
             self.state = State::Known(Outcome::Failed(error));
         }
-        self.start(true);
+        self.start(Way::Caller);
     }
 
     /// Polls for the blocking faces.
@@ -395,6 +449,15 @@ impl<T> fmt::Debug for Operation<T> {
         };
         write!(f, "Operation({state})")
     }
+}
+
+/// Where the answer of [`deliver_soon`](Operation::deliver_soon) is.
+#[derive(Debug)]
+pub enum Delivered {
+    /// Here; no entry comes into the queue.
+    Now(Outcome),
+    /// It comes into the queue.
+    Later(Pending),
 }
 
 /// Whether a cancellation came in time; exactly one of the two happens.

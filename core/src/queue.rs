@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -10,6 +11,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::Guard;
 use crate::wire::Holder;
+
+/// How many answers in a row an event loop gets at once.
+const AT_ONCE: u32 = 16;
 
 /// What became of an operation.
 #[derive(Debug)]
@@ -53,6 +57,8 @@ pub struct Entry {
 pub struct Queue {
     state: Mutex<State>,
     signal: Signal,
+    /// How many answers in a row did not need the queue.
+    at_once: AtomicU32,
     /// The process that made it. Compared before the lock is taken: a child may have inherited it
     /// locked, and shares the descriptor with its parent.
     pid: u32,
@@ -101,7 +107,12 @@ impl Queue {
     }
 
     fn new(signal: Signal) -> Arc<Queue> {
-        Arc::new(Queue { state: Mutex::default(), signal, pid: std::process::id() })
+        Arc::new(Queue {
+            state: Mutex::default(),
+            signal,
+            at_once: AtomicU32::new(0),
+            pid: std::process::id(),
+        })
     }
 
     /// The descriptor to poll, for a queue that has one. It belongs to the queue: never read or close it.
@@ -144,6 +155,16 @@ impl Queue {
         if self.is_ours() {
             self.signal().notify();
         }
+    }
+
+    /// Whether the next answer may be given at once: an event loop that never has to wait serves nobody else.
+    pub(crate) fn may_answer_at_once(&self) -> bool {
+        self.at_once.fetch_add(1, Ordering::Relaxed) < AT_ONCE
+    }
+
+    /// An answer comes through the queue.
+    pub(crate) fn answers_later(&self) {
+        self.at_once.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn push(&self, entry: Entry) {

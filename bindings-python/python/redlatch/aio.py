@@ -85,11 +85,13 @@ class Bridge:
         for _, pending in self._asked.values():
             pending.cancel()
 
-    async def ask(self, send: Callable[[To], _redlatch.Pending]) -> Any:
+    async def ask(self, send: Callable[[To], Any]) -> Any:
         """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
         tag = _dispatcher.next_tag()
-        future = asyncio.get_running_loop().create_future()
         pending = send((self.queue, tag))
+        if not isinstance(pending, _redlatch.Pending):
+            return pending  # answered at once
+        future = asyncio.get_running_loop().create_future()
         self._asked[tag] = future, pending
         try:
             return await future

@@ -33,6 +33,14 @@ pub(crate) struct OwnCall {
     under_way: Option<UnderWay>,
 }
 
+/// What became of a request that was brought to the [`Desk`].
+pub(super) enum Taken {
+    /// It is seen to; the call is the caller's to do.
+    Over(Option<OwnCall>),
+    /// It has to go the other way.
+    Back(Request, Completion),
+}
+
 struct UnderWay {
     wire: Box<Wire>,
     call: CallId,
@@ -53,20 +61,21 @@ struct Next {
 
 impl Desk {
     /// Lets the engine decide about a request, and sends the call that follows if that can be done here;
-    /// else everything is given back.
+    /// else everything is given back. `alone`: only if nobody else uses the client.
     pub(super) fn request(
         self: &Arc<Self>,
         id: RequestId,
         request: Request,
         completion: Completion,
-    ) -> Result<Option<OwnCall>, (Request, Completion)> {
-        let Some(wire) = self.direct.take(clock::now()) else { return Err((request, completion)) };
+        alone: bool,
+    ) -> Taken {
+        let Some(wire) = self.direct.take(clock::now()) else { return Taken::Back(request, completion) };
         let fits = |state: &MutexGuard<'_, State>| {
-            !state.ended && self.machine.is_up_to_date() && state.engine.suits_caller(&request)
+            !state.ended && self.machine.is_up_to_date() && state.engine.suits_caller(&request, alone)
         };
         let Some(mut state) = self.machine.state().filter(fits) else {
             self.direct.give(wire);
-            return Err((request, completion));
+            return Taken::Back(request, completion);
         };
         let patience = match &request {
             Request::Acquire { wait: Some(wait), .. } if !wait.is_zero() => TICK.min(*wait),
@@ -74,7 +83,8 @@ impl Desk {
         };
         state.completions.insert(id, completion);
         let under_way = self.go_on(id, Some(wire), state, Input::Request { id, request });
-        Ok(under_way.map(|call| OwnCall { desk: self.clone(), id, patience, under_way: Some(call) }))
+        let call = under_way.map(|call| OwnCall { desk: self.clone(), id, patience, under_way: Some(call) });
+        Taken::Over(call)
     }
 
     /// Tells the engine something about a request and does what it wants, up to the next wait.
@@ -199,6 +209,15 @@ impl OwnCall {
             }
         }
         true
+    }
+
+    /// Has the thread wait for what is left of it.
+    pub(crate) fn leave(self) {
+        if self.under_way.is_some() {
+            let post = self.desk.clone();
+            // If the thread has ended, it comes back and is given up.
+            drop(post.post.send(Letter::Finish(self)));
+        }
     }
 
     /// Tells the engine what became of the call.

@@ -43,8 +43,8 @@ use crate::owner::Key;
 use crate::url::{Place, Topology};
 use crate::wire::Name;
 
-use calling::Desk;
 pub(crate) use calling::OwnCall;
+use calling::{Desk, Taken};
 pub(crate) use connect::{Address, Manner};
 use direct::Direct;
 use link::Redirect;
@@ -239,16 +239,17 @@ impl Handle {
     }
 
     /// Hands over a request whose caller blocks: he gets the call that follows from it if he is to do it
-    /// himself. An engine's thread does none. `Err` if the thread has ended; the sink is dropped uncalled then.
+    /// himself; with `alone` only if nobody else uses the client. `Err` if the thread has ended; the sink is dropped uncalled then.
     pub(crate) fn request(
         &self,
         id: RequestId,
         request: Request,
         sink: Sink,
+        alone: bool,
     ) -> std::result::Result<Option<OwnCall>, ()> {
-        match self.desk.request(id, request, Completion(Some(sink))) {
-            Ok(call) => Ok(call),
-            Err((request, mut completion)) => {
+        match self.desk.request(id, request, Completion(Some(sink)), alone) {
+            Taken::Over(call) => Ok(call),
+            Taken::Back(request, mut completion) => {
                 let sink = completion.0.take();
                 let sent = sink.is_some_and(|sink| self.send(Command::Request { id, request, sink }));
                 if sent { Ok(None) } else { Err(()) }
@@ -331,6 +332,8 @@ enum Letter {
     Tell(Input),
     /// Somebody has left something to be done.
     Look,
+    /// The caller of this does not wait for it any longer.
+    Finish(OwnCall),
     /// The handle is gone.
     Orphaned,
 }

@@ -1,6 +1,7 @@
 //! The life of the engine's thread: gather what has happened, let the engine decide, do what it
 //! wants, sleep.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -204,6 +205,11 @@ impl Driver {
                 }
                 Letter::Tell(input) => input,
                 Letter::Look => continue,
+                Letter::Finish(mut call) => {
+                    // It takes as long as the call's limit at most, and ends with an input.
+                    drop(tokio::task::spawn_blocking(move || call.wait(|| Ok::<_, Infallible>(true))));
+                    continue;
+                }
                 Letter::Orphaned => {
                     self.orphaned = Some(now.after(ORPHANED));
                     Input::Orphaned

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ErrorKind, LostReason, OptionValue};
+use redlatch::{Cancelled, Client, Delivered, ErrorKind, LostReason, OptionValue, Outcome, Queue};
 
 use super::support::Server;
 use super::{LIMIT, ms};
@@ -203,6 +203,72 @@ fn a_brief_wait_has_the_answer_or_leaves_it_to_the_wait_that_follows() {
     let mut operation = lock.acquire();
     assert!(!operation.wait_briefly(ms(1)));
     operation.wait().expect("granted once the server goes on").release().wait().expect("released");
+}
+
+/// The outcome of the next entry in the queue.
+fn entry(queue: &Queue) -> Outcome {
+    let start = Instant::now();
+    loop {
+        if let Some(entry) = queue.pop() {
+            return entry.outcome;
+        }
+        assert!(start.elapsed() < LIMIT, "nothing comes");
+        thread::sleep(ms(1));
+    }
+}
+
+#[test]
+fn an_event_loop_has_answers_at_once_and_its_turn_now_and_then() {
+    let mut world = Direct::new();
+    world.warm();
+    let (queue, lock) = (Queue::with_fd().expect("a queue"), world.client.lock("n").expect("a name"));
+    let (mut at_once, mut in_a_row) = (0, 0);
+    for tag in 0..200 {
+        let outcome = match lock.acquire().deliver_soon(&queue, tag, LIMIT) {
+            Delivered::Now(outcome) => {
+                (at_once, in_a_row) = (at_once + 1, in_a_row + 1);
+                outcome
+            }
+            Delivered::Later(_) => {
+                in_a_row = 0;
+                entry(&queue)
+            }
+        };
+        assert!(in_a_row <= 16, "the loop serves nobody else");
+        let Outcome::Granted(guard) = outcome else { panic!("{outcome:?}") };
+        guard.release().wait().expect("released");
+    }
+    assert!(at_once > 100, "{at_once} at once");
+}
+
+#[test]
+fn an_event_loop_does_not_wait_while_others_use_the_client() {
+    let mut world = Direct::new();
+    world.warm();
+    let held =
+        ["a", "b"].map(|name| world.client.lock(name).expect("a name").acquire().wait().expect("granted"));
+    let (queue, lock) = (Queue::with_fd().expect("a queue"), world.client.lock("n").expect("a name"));
+    assert!(matches!(lock.acquire().deliver_soon(&queue, 1, LIMIT), Delivered::Later(_)));
+    assert!(matches!(entry(&queue), Outcome::Granted(_)));
+    drop(held);
+}
+
+#[test]
+fn an_event_loop_leaves_a_call_that_takes_long_to_others() {
+    let mut world = Direct::new();
+    world.warm();
+    let (queue, lock) = (Queue::with_fd().expect("a queue"), world.client.lock("n").expect("a name"));
+    world.command::<()>("CLIENT PAUSE 300 ALL");
+    let kept = lock.acquire().deliver_soon(&queue, 1, ms(1));
+    let cancelled = lock.acquire().deliver_soon(&queue, 2, ms(1));
+    let (Delivered::Later(_kept), Delivered::Later(cancelled)) = (kept, cancelled) else {
+        panic!("nobody can have answered")
+    };
+    assert_eq!(cancelled.cancel(), Cancelled::Yes);
+    let Outcome::Granted(guard) = entry(&queue) else { panic!("the first one is granted") };
+    guard.release().wait().expect("released");
+    assert_eq!(world.command::<u64>("DBSIZE"), 0);
+    assert!(queue.pop().is_none());
 }
 
 #[test]
