@@ -3,8 +3,8 @@
 planted.py [--only WORD ...] [--seeds N] [--both] [--report FILE]
 
 The layers, in their order: unit tests of the engine and of the wire; the simulation; the scripts on a real server
-(their tests, and the model against them); the driver on real servers; the conformance scenarios in Rust. Each is
-asked while nobody has found the bug; with --both the first two in any case. Ends with `planted: bugs=N caught=N`.
+(their tests, and the model against them); the driver and the public face on real servers; the conformance scenarios in Rust.
+Each is asked while nobody has found the bug; with --both the first two in any case. Ends with `planted: bugs=N caught=N`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ def layers(cargo_test: list[str]) -> list[Layer]:
     ]
     simulated = ["engine::tests::simulation::promises"]
     scripts = ["wire::live_tests", "wire::model_tests"]
+    faces = ["cargo", "test", "--package", "redlatch", "--test", "faces", "--", *one]
     conformance = [sys.executable, "conformance/run.py", "--drivers", "rust", "--jobs", "4"]
     return [
         Layer("unit tests", [*cargo_test, *unit, *one]),
         Layer("simulation", [*cargo_test, *simulated, *one]),
         Layer("scripts", [*cargo_test, *scripts, *one]),
         Layer("driver", [*cargo_test, "driver::live_tests", *one]),
+        Layer("faces", faces),
         Layer("conformance", conformance),
     ]
 
