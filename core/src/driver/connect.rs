@@ -111,6 +111,11 @@ impl Address {
         self.info.addr()
     }
 
+    /// Whether there is no encryption.
+    pub(super) fn is_plain(&self) -> bool {
+        self.manner.tls.is_none()
+    }
+
     pub(super) fn tcp_settings(&self) -> &TcpSettings {
         self.info.tcp_settings()
     }

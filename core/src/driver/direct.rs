@@ -32,8 +32,10 @@ use crate::wire::{Name, Publish};
 
 /// How many calls of blocked callers it takes before the connection is made: short programs need none.
 const WORTH: u32 = 2;
-/// How long none is made after one was lost or could not be made.
+/// How long none is made after one was made.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The same after it could not be made: a server that refuses is not asked often.
+const REFUSED: Duration = Duration::from_secs(60);
 /// A connection that has rested for longer is looked at before it is used: the server may have closed it.
 const RESTED: Duration = Duration::from_millis(100);
 /// How long one read may take before the caller looks at the time and at signals.
@@ -170,6 +172,7 @@ impl Maker {
         if self.generation != generation {
             self.generation = generation;
             self.attempt = None;
+            self.rests_until = Moment::default();
             direct.renew(generation);
         }
         let now = clock::now();
@@ -182,8 +185,9 @@ impl Maker {
         {
             self.attempt = None;
             // Without it calls take the other way, so nobody has to be told.
-            if let Ok(wire) = made {
-                direct.made(wire);
+            match made {
+                Ok(wire) => direct.made(wire),
+                Err(_) => self.rests_until = now.after(REFUSED),
             }
         }
         direct.forgotten()

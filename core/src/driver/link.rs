@@ -171,7 +171,7 @@ impl Link {
     /// How to make the connection for calls of blocked callers that goes with this one.
     pub(super) fn direct(&self) -> Option<Plan> {
         let State::Up(live) = &self.state else { return None };
-        Some(Plan {
+        live.address.is_plain().then(|| Plan {
             address: live.address.clone(),
             connection: live.connection.clone(),
             tracked: self.manner.tracking && self.untracked.is_none(),

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Completion, Shared};
+use super::{Completion, OwnCall, Shared};
 use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
 use crate::maps::Map;
@@ -42,6 +42,8 @@ pub(super) struct State {
 /// Something to be done that needs no lock.
 pub(super) enum Errand {
     Answer(RequestId, Completion, Result<Done>),
+    /// A call that its caller does not wait for any longer.
+    Finish(OwnCall),
     Do(Output),
 }
 

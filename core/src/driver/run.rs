@@ -205,9 +205,8 @@ impl Driver {
                 }
                 Letter::Tell(input) => input,
                 Letter::Look => continue,
-                Letter::Finish(mut call) => {
-                    // It takes as long as the call's limit at most, and ends with an input.
-                    drop(tokio::task::spawn_blocking(move || call.wait(|| Ok::<_, Infallible>(true))));
+                Letter::Finish(call) => {
+                    self.errands.push(Errand::Finish(call));
                     continue;
                 }
                 Letter::Orphaned => {
@@ -224,6 +223,10 @@ impl Driver {
     fn run(&mut self, now: Moment, errand: Errand) {
         match errand {
             Errand::Answer(_, completion, result) => completion.complete(result),
+            // It takes as long as the call's limit at most, and ends with an input.
+            Errand::Finish(mut call) => {
+                drop(tokio::task::spawn_blocking(move || call.wait(|| Ok::<_, Infallible>(true))));
+            }
             Errand::Do(Output::Send { call, op, limit, .. }) => {
                 self.sent += 1;
                 self.net.send(now, call, op, limit, &mut self.news);
