@@ -55,7 +55,7 @@ class Hold {
     this.#token = token
     holds.set(id, this.#state)
     // Not the state: whoever listens to its signal may know the hold, which could never be collected then.
-    collected.register(this, this.#state.ticket)
+    collected.register(this, this.#state.ticket, this.#state.ticket)
   }
 
   get name() {
@@ -110,6 +110,7 @@ class Hold {
     const state = this.#state
     const answer = await answerTo(unwrap(border.release(state.id)))
     holds.delete(state.id)
+    collected.unregister(state.ticket)
     if (!(answer instanceof Failed)) return true
     const error = errorFrom(answer.failure)
     if (error instanceof LockLostError) state.tellLost(answer.failure.reason)

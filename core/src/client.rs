@@ -422,12 +422,12 @@ impl Running {
     }
 
     /// The same for a caller that blocks: it gets the call that it is to do itself, if there is one. `alone`:
-    /// only if nobody else uses the client.
+    /// only if nobody else uses the client and that is done within that time, as it seems.
     pub(crate) fn request_blocking(
         self: &Arc<Self>,
         request: Request,
         sink: Sink,
-        alone: bool,
+        alone: Option<Duration>,
     ) -> Result<(RequestId, Option<OwnCall>)> {
         let id = self.prepare(&request);
         let call = self.handle.request(id, request, sink, alone).map_err(|()| self.ended())?;

@@ -71,8 +71,8 @@ enum Way {
     Engine,
     /// The caller, if nothing else is under way: it blocks for the answer anyway.
     Caller,
-    /// The caller, if nobody else uses the client.
-    Alone,
+    /// The caller, if nobody else uses the client and the answer can be expected within this time.
+    Alone(Duration),
 }
 
 /// The engine's end of a request: it answers exactly once, even when it is dropped.
@@ -210,8 +210,8 @@ impl Unsent {
         let sink = Box::new(move |result| promise.keep(result));
         let (id, own) = match way {
             Way::Engine => (running.request(self.request, sink)?, None),
-            Way::Caller => running.request_blocking(self.request, sink, false)?,
-            Way::Alone => running.request_blocking(self.request, sink, true)?,
+            Way::Caller => running.request_blocking(self.request, sink, None)?,
+            Way::Alone(patience) => running.request_blocking(self.request, sink, Some(patience))?,
         };
         if let Some(guard) = self.guard {
             guard.disarm();
@@ -357,7 +357,7 @@ impl<T> Operation<T> {
     /// others.
     pub fn deliver_soon(mut self, queue: &Arc<Queue>, tag: u64, patience: Duration) -> Delivered {
         let may = !driver::is_engine_thread() && queue.may_answer_at_once();
-        self.start(if may { Way::Alone } else { Way::Engine });
+        self.start(if may { Way::Alone(patience) } else { Way::Engine });
         match std::mem::replace(&mut self.state, State::Done) {
             State::Sent(mut sent) => {
                 if let Some(mut call) = sent.own.take() {

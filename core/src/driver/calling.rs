@@ -61,19 +61,23 @@ struct Next {
 
 impl Desk {
     /// Lets the engine decide about a request, and sends the call that follows if that can be done here;
-    /// else everything is given back. `alone`: only if nobody else uses the client.
+    /// else everything is given back. `alone`: only if nobody else uses the client, and the answer can be
+    /// expected within that time.
     pub(super) fn request(
         self: &Arc<Self>,
         id: RequestId,
         request: Request,
         completion: Completion,
-        alone: bool,
+        alone: Option<Duration>,
     ) -> Taken {
-        let Some(wire) = self.direct.take(clock::now()) else { return Taken::Back(request, completion) };
+        let Some(mut wire) = self.direct.take(clock::now()) else { return Taken::Back(request, completion) };
+        let quick = alone.is_none_or(|patience| wire.is_worth_it(patience));
         let fits = |state: &MutexGuard<'_, State>| {
-            !state.ended && self.machine.is_up_to_date() && state.engine.suits_caller(&request, alone)
+            !state.ended
+                && self.machine.is_up_to_date()
+                && state.engine.suits_caller(&request, alone.is_some())
         };
-        let Some(mut state) = self.machine.state().filter(fits) else {
+        let Some(mut state) = quick.then(|| self.machine.state()).flatten().filter(fits) else {
             self.direct.give(wire);
             return Taken::Back(request, completion);
         };

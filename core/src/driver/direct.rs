@@ -352,6 +352,15 @@ impl Wire {
         self.took <= patience
     }
 
+    /// The same for a caller who takes the other way if not. What took long once is tried again after a while.
+    pub(super) fn is_worth_it(&mut self, patience: Duration) -> bool {
+        let quick = self.is_quick(patience);
+        if !quick {
+            self.took = self.took * 7 / 8;
+        }
+        quick
+    }
+
     /// Whether something has come within `patience`.
     pub(super) fn is_answered_within(&self, patience: Duration) -> bool {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];

@@ -239,13 +239,14 @@ impl Handle {
     }
 
     /// Hands over a request whose caller blocks: he gets the call that follows from it if he is to do it
-    /// himself; with `alone` only if nobody else uses the client. `Err` if the thread has ended; the sink is dropped uncalled then.
+    /// himself; with `alone` only if nobody else uses the client and that is
+    /// done within that time, as it seems. `Err` if the thread has ended; the sink is dropped uncalled then.
     pub(crate) fn request(
         &self,
         id: RequestId,
         request: Request,
         sink: Sink,
-        alone: bool,
+        alone: Option<Duration>,
     ) -> std::result::Result<Option<OwnCall>, ()> {
         match self.desk.request(id, request, Completion(Some(sink)), alone) {
             Taken::Over(call) => Ok(call),
