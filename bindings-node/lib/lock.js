@@ -35,7 +35,11 @@ class Lock {
     signal?.throwIfAborted()
     const id = this.#start(own, names, values)
     const token = await resultOf(id, { names, signal })
-    return new Hold(id, this, this.#client, token ?? undefined)
+    const hold = new Hold(id, this, this.#client, token ?? undefined)
+    if (!signal?.aborted) return hold
+    // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
+    await hold.release().catch(() => false)
+    throw signal.reason
   }
 
   #start({ key, hold, context = this.#context }, names, values) {
