@@ -1,6 +1,7 @@
 //! From an [`Op`] to the command that is sent.
 
-use std::sync::LazyLock;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use redis::Cmd;
@@ -11,19 +12,48 @@ use super::slots::slot;
 use super::{Fencing, Form, Layout, Lesson, Name, Op, Publish, Renewal};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A Lua script with the hash by which the server knows it.
+/// A Lua script.
 pub(super) struct Script {
     pub(super) name: &'static str,
-    text: LazyLock<String>,
-    sha1: LazyLock<String>,
+    source: &'static str,
+    layout: Layout,
+}
+
+/// Its text, and the hash by which the server knows it.
+struct Made {
+    text: String,
+    sha1: String,
+}
+
+thread_local! {
+    /// What this thread has made. Not once for the process: a fork while another thread made it would leave the
+    /// child waiting for that thread, which it has not got.
+    static MADE: RefCell<Vec<(&'static Script, Rc<Made>)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Script {
+    fn made(&'static self) -> Rc<Made> {
+        let known = |made: &RefCell<Vec<(&'static Script, Rc<Made>)>>| {
+            let made = made.borrow();
+            made.iter().find(|(script, _)| std::ptr::eq(*script, self)).map(|(_, made)| made.clone())
+        };
+        if let Some(made) = MADE.try_with(known).ok().flatten() {
+            return made;
+        }
+        let text = assembled(self.source, self.layout);
+        let made = Rc::new(Made { sha1: redis::Script::new(&text).get_hash().to_owned(), text });
+        // Fails only while the thread ends.
+        let _ = MADE.try_with(|all| all.borrow_mut().push((self, made.clone())));
+        made
+    }
 }
 
 macro_rules! scripts {
     ($( $constant:ident = $name:literal $layout:ident; )+) => { $(
         static $constant: Script = Script {
             name: $name,
-            text: LazyLock::new(|| assembled(include_str!(concat!("lua/", $name, ".lua")), Layout::$layout)),
-            sha1: LazyLock::new(|| redis::Script::new(&$constant.text).get_hash().to_owned()),
+            source: include_str!(concat!("lua/", $name, ".lua")),
+            layout: Layout::$layout,
         };
     )+ };
 }
@@ -182,12 +212,12 @@ impl Call {
     }
 
     pub(crate) fn evalsha(&self) -> Cmd {
-        self.with("EVALSHA", &self.script.sha1)
+        self.with("EVALSHA", &self.script.made().sha1)
     }
 
     /// The same call with the full text, which also makes the server know the script.
     pub(crate) fn eval(&self) -> Cmd {
-        self.with("EVAL", &self.script.text)
+        self.with("EVAL", &self.script.made().text)
     }
 
     fn with(&self, command: &str, script: &str) -> Cmd {
@@ -382,13 +412,20 @@ mod tests {
         for (script, layout) in
             [(&ACQUIRE, "HMGET"), (&ACQUIRE_PLAIN, "'NX'"), (&ACQUIRE_LEARNING, "learnt + 10")]
         {
-            assert!(script.text.contains(layout), "{}", *script.text);
-            assert!(script.text.contains("local ACQUIRED = 1\n") && !script.text.contains("RELEASED"));
-            assert!(!script.text.contains("--#") && !script.text.contains("--@"), "{}", *script.text);
+            assert!(script.made().text.contains(layout), "{}", script.made().text);
+            assert!(
+                script.made().text.contains("local ACQUIRED = 1\n")
+                    && !script.made().text.contains("RELEASED")
+            );
+            assert!(
+                !script.made().text.contains("--#") && !script.made().text.contains("--@"),
+                "{}",
+                script.made().text
+            );
         }
-        assert!(!ACQUIRE.text.contains("'GET', lock") && !ACQUIRE_PLAIN.text.contains("HSET"));
+        assert!(!ACQUIRE.made().text.contains("'GET', lock") && !ACQUIRE_PLAIN.made().text.contains("HSET"));
         for script in [&ACQUIRE, &ACQUIRE_PLAIN, &RELEASE, &RELEASE_PLAIN, &LOWER, &RENEW, &RENEW_PLAIN] {
-            assert!(!script.text.contains("function"), "{}", *script.text);
+            assert!(!script.made().text.contains("function"), "{}", script.made().text);
         }
     }
 
@@ -411,8 +448,8 @@ mod tests {
         let call =
             Call::new(&Op::Inspect { name: "o".into(), kind: Kind::Reentrant }, UUID, 0, Publish::Classic);
         let packed = |cmd: Cmd| String::from_utf8_lossy(&cmd.get_packed_command()).into_owned();
-        assert_eq!(call.script.sha1.len(), 40);
-        assert!(packed(call.evalsha()).contains(&*call.script.sha1));
+        assert_eq!(call.script.made().sha1.len(), 40);
+        assert!(packed(call.evalsha()).contains(&*call.script.made().sha1));
         assert!(packed(call.eval()).contains("Reads who holds the lock."));
     }
 }
