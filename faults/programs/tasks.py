@@ -28,8 +28,8 @@ from act import (
 from redlatch import aio
 
 
-async def open_client(act: Act) -> aio.Client:
-    return await aio.Client(act.url, watchdog_lease=act.lease, outage=PATIENCE).connect()
+async def open_client(act: Act, *, direct: bool = True) -> aio.Client:
+    return await aio.Client(act.url, watchdog_lease=act.lease, outage=PATIENCE, direct=direct).connect()
 
 
 async def until(text: str, holds: Callable[[], object]) -> None:
@@ -231,7 +231,8 @@ async def everything(lock: aio.Lock) -> None:
 
 
 async def steps(act: Act) -> None:
-    client, other = await open_client(act), await open_client(act)
+    # With answers at once there are no steps.
+    client, other = await open_client(act, direct=False), await open_client(act)
     lock, others = client.lock(act.lock), other.lock(act.lock)
     ready()
     stopped = 0
@@ -297,8 +298,8 @@ async def instants(act: Act) -> None:
 
 
 async def granted(act: Act) -> None:
-    """Cancelled when the lock is won and the task has not heard of it yet."""
-    client = await open_client(act)
+    """Cancelled when the lock is won and the task has not heard of it yet, which takes an answer from afar."""
+    client = await open_client(act, direct=False)
     lock = client.lock(act.lock)
     ready()
     for _ in range(act.size):
