@@ -352,7 +352,13 @@ class Lock(BaseLock):
         note(error, failure)
 
     async def _guard(
-        self, keys: Keys, wait: float | None, lease: float | None, token: str | None = None, *, tied: bool = False
+        self,
+        keys: Keys,
+        wait: float | None,
+        lease: float | None,
+        token: str | None = None,
+        *,
+        tied: bool = False,
     ) -> _redlatch.Guard:
         guard: _redlatch.Guard = await ask(
             self._client, lambda to: self._core.acquire(keys.key, wait, lease, token, tied, to)
