@@ -47,6 +47,15 @@ impl Direct {
         guard.release().wait().expect("released");
     }
 
+    /// Waits until what a call may have left behind is gone.
+    fn nothing_is_left(&mut self) {
+        let start = Instant::now();
+        while self.command::<u64>("DBSIZE") > 0 || self.client.stats().waiting > 0 {
+            assert!(start.elapsed() < LIMIT, "something is left");
+            thread::sleep(ms(5));
+        }
+    }
+
     fn command<T: redis::FromRedisValue>(&mut self, words: &str) -> T {
         let mut command = redis::Cmd::new();
         words.split(' ').for_each(|word| {
@@ -170,11 +179,7 @@ fn a_wait_ends_in_time_though_the_server_does_not_answer() {
     assert!(waited >= ms(200) && waited < ms(2500), "{waited:?}");
     assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable), "{kind:?}");
     // What it may have acquired is given back.
-    let start = Instant::now();
-    while world.command::<u64>("DBSIZE") > 0 || world.client.stats().waiting > 0 {
-        assert!(start.elapsed() < LIMIT, "something is left");
-        thread::sleep(ms(5));
-    }
+    world.nothing_is_left();
     world.pair("n");
 }
 
@@ -186,11 +191,7 @@ fn a_check_that_fails_ends_the_wait_and_leaves_nothing() {
     world.command::<()>("CLIENT PAUSE 2000 ALL");
     let stopped = soon(move || lock.acquire().wait_interruptibly(|| Err::<(), &str>("stop")).err());
     assert_eq!(stopped, Some("stop"));
-    let start = Instant::now();
-    while world.command::<u64>("DBSIZE") > 0 || world.client.stats().waiting > 0 {
-        assert!(start.elapsed() < LIMIT, "something is left");
-        thread::sleep(ms(5));
-    }
+    world.nothing_is_left();
     world.pair("n");
 }
 
