@@ -402,12 +402,17 @@ impl<T> Operation<T> {
 
     fn start_blocking(&mut self) {
         let _entered = self.span.clone().entered();
+        self.refuse_fork();
+        self.start(Way::Caller);
+    }
+
+    /// What was sent before a fork has no answer in the child.
+    fn refuse_fork(&mut self) {
         if let State::Sent(sent) = &self.state
             && let Err(error) = sent.running.refuse_fork()
         {
             self.state = State::Known(Outcome::Failed(error));
         }
-        self.start(Way::Caller);
     }
 
     /// Polls for the blocking faces.
@@ -422,11 +427,7 @@ impl<T> Future for Operation<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         // A task may have come along into a child.
-        if let State::Sent(sent) = &this.state
-            && let Err(error) = sent.running.refuse_fork()
-        {
-            this.state = State::Known(Outcome::Failed(error));
-        }
+        this.refuse_fork();
         this.poll_result(cx)
     }
 }

@@ -239,8 +239,8 @@ impl Handle {
     }
 
     /// Hands over a request whose caller blocks: he gets the call that follows from it if he is to do it
-    /// himself; with `alone` only if nobody else uses the client and that is
-    /// done within that time, as it seems. `Err` if the thread has ended; the sink is dropped uncalled then.
+    /// himself; with `alone` only if nobody else uses the client and it seems to be done within that time.
+    /// `Err` if the thread has ended; the sink is dropped uncalled then.
     pub(crate) fn request(
         &self,
         id: RequestId,
