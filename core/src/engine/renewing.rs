@@ -29,9 +29,16 @@ pub(super) struct Flow {
 
 impl Engine {
     /// Renews `due` and takes along the holds that are due soon.
+    ///
+    /// Where all can go in one call, calls are filled up and no more are made: holds that are renewed together are
+    /// due together from then on, so that what began at random soon goes in full calls, each at its own time.
     pub(super) fn renew_with_neighbours(&mut self, mut due: Vec<OwnerId>) {
         let periods = due.iter().filter_map(|owner| self.holds.get(owner)?.period());
         let horizon = self.now.after(periods.max().unwrap_or_default() / EARLY);
+        let room = match self.links.routes.is_split() {
+            true => usize::MAX,
+            false => due.len().next_multiple_of(BATCH) - due.len(),
+        };
         let neighbours = self.timers.holds_until(horizon).filter(|owner| {
             self.holds.get(owner).is_some_and(|hold| {
                 let early = hold.period().unwrap_or_default() / EARLY;
@@ -39,7 +46,7 @@ impl Engine {
                 soon && !hold.renewal.is_under_way() && hold.phase == Phase::Held
             })
         });
-        due.extend(neighbours);
+        due.extend(neighbours.take(room));
         self.send_renewals(&due);
     }
 

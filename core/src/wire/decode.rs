@@ -73,6 +73,7 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             [what],
         ) => Reply::Foreign(foreign(&text(what)?)),
         (Op::Release { remaining: 1.., .. }, KEPT, []) => Reply::Kept,
+        (Op::Renew { holds }, RENEWED, []) => Reply::Renewed(vec![RenewReply::Kept; holds.len()]),
         (Op::Renew { holds }, RENEWED, results) if results.len() == holds.len() => {
             Reply::Renewed(results.iter().map(renewal).collect::<Option<_>>()?)
         }
@@ -232,6 +233,7 @@ mod tests {
                     RenewReply::Gone(LostReason::Stolen),
                 ]),
             ),
+            (renew(3), ints(&[5, 7]), Reply::Renewed(vec![RenewReply::Kept; 3])),
             (Op::Force { name: "o".into(), kind: Kind::Reentrant }, ints(&[5, 8, 1]), Reply::Forced(true)),
             (Op::Inspect { name: "o".into(), kind: Kind::Reentrant }, ints(&[5, 9]), Reply::Holder(None)),
             (

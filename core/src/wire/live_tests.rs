@@ -383,6 +383,37 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
 // ---- other things at the name ----
 
 #[test]
+fn a_renewal_shortens_nothing_and_leaves_no_lock_without_an_end() {
+    let mut live = Live::new();
+    for kind in [Kind::Reentrant, Kind::Simple, Kind::Adaptive] {
+        live.run(&of_kind(&acquire(1), kind));
+        live.cmd::<()>("PEXPIRE orders", &["500000"]);
+        let renewal = of_kind(&renew(&["orders"], LEASE), kind);
+        assert_eq!(live.run(&renewal), Reply::Renewed(vec![RenewReply::Kept]));
+        assert!(is_near(live.pttl("orders"), Duration::from_secs(500)), "{kind:?}");
+        live.cmd::<()>("PERSIST orders", &[]);
+        assert_eq!(live.run(&renewal), Reply::Renewed(vec![RenewReply::Kept]));
+        assert!(is_near(live.pttl("orders"), LEASE), "{kind:?}");
+        live.cmd::<()>("DEL orders", &[]);
+    }
+}
+
+#[test]
+fn each_lock_of_a_renewal_gets_its_own_time() {
+    let mut live = Live::new();
+    let mut holds = Vec::new();
+    for (name, seconds) in [("a", 100), ("b", 200)] {
+        live.cmd::<()>(&format!("HSET {name}"), &[&format!("{U}:76"), "1"]);
+        live.cmd::<()>(&format!("PEXPIRE {name}"), &["5000"]);
+        let ttl = Duration::from_secs(seconds);
+        holds.push(Renewal { name: name.into(), owner: 76, form: Form::default(), ttl });
+    }
+    assert_eq!(live.run(&Op::Renew { holds }), Reply::Renewed(vec![RenewReply::Kept; 2]));
+    assert!(is_near(live.pttl("a"), Duration::from_secs(100)));
+    assert!(is_near(live.pttl("b"), Duration::from_secs(200)));
+}
+
+#[test]
 fn other_kinds_are_told_and_left_alone() {
     let mut live = Live::new();
     let foreign = |what: &str| Reply::Foreign(what.into());

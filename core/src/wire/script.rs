@@ -200,8 +200,12 @@ impl Call {
                 vec![form.owner(uuid, *owner), remaining.to_string(), lease_ms(*ttl), not_after.to_string()]
             }
             Op::Renew { holds } => {
-                let pair = |hold: &Renewal| [hold.form.owner(uuid, hold.owner), lease_ms(hold.ttl)];
-                holds.iter().flat_map(pair).collect()
+                let mut args = Vec::with_capacity(holds.len() + 1);
+                args.extend(holds.iter().map(|hold| hold.form.owner(uuid, hold.owner)));
+                // Most are renewed for the same time: it is given once.
+                let times = if alike(holds) { 1 } else { holds.len() };
+                args.extend(holds.iter().take(times).map(|hold| lease_ms(hold.ttl)));
+                args
             }
             Op::Force { name, .. } => {
                 vec![not_after.to_string(), channel(name), verbs(name, publish).to_owned()]
@@ -234,6 +238,11 @@ impl Call {
         cmd.arg(&self.args);
         cmd
     }
+}
+
+/// Whether all are renewed for the same time.
+fn alike(holds: &[Renewal]) -> bool {
+    holds.windows(2).all(|two| two[0].ttl == two[1].ttl)
 }
 
 /// How long the fencing counter lives, if a token is wanted.
@@ -430,17 +439,19 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_has_two_arguments_per_lock() {
-        let hold = |name: &str, owner| Renewal {
+    fn a_renewal_gives_the_time_once_if_it_is_the_same_for_all() {
+        let hold = |name: &str, owner, seconds| Renewal {
             name: name.into(),
             owner,
             form: Form::default(),
-            ttl: Duration::from_secs(3),
+            ttl: Duration::from_secs(seconds),
         };
-        let call =
-            Call::new(&Op::Renew { holds: vec![hold("a", 1), hold("b", 2)] }, "u", 0, Publish::Classic);
-        assert_eq!(keys(&call), ["a", "b"]);
-        assert_eq!(call.args, ["u:1", "3000", "u:2", "3000"]);
+        let call = |holds| Call::new(&Op::Renew { holds }, "u", 0, Publish::Classic);
+        let same = call(vec![hold("a", 1, 3), hold("b", 2, 3), hold("c", 3, 3)]);
+        assert_eq!(keys(&same), ["a", "b", "c"]);
+        assert_eq!(same.args, ["u:1", "u:2", "u:3", "3000"]);
+        assert_eq!(call(vec![hold("a", 1, 3), hold("b", 2, 4)]).args, ["u:1", "u:2", "3000", "4000"]);
+        assert_eq!(call(vec![hold("a", 1, 3)]).args, ["u:1", "3000"]);
     }
 
     #[test]

@@ -71,6 +71,33 @@ fn holds_that_are_due_soon_go_along() {
     assert_eq!(rig.sent().renewal().len(), 1);
 }
 
+/// However the holds began, all that is sent after a while is full calls, one for each hundred and third of a lease.
+#[test]
+fn many_holds_that_began_one_by_one_go_in_full_calls() {
+    let mut rig = Rig::new();
+    for n in 0..1000 {
+        rig.hold(&format!("n{n}"));
+        rig.pass(ms(if n % 7 == 0 { 43 } else { 3 }));
+    }
+    let mut renew_for = |time| {
+        let end = rig.now.after(time);
+        let mut sizes = Vec::new();
+        while let Some(at) = rig.engine.next_wake().filter(|at| *at <= end) {
+            rig.pass(rig.now.until(at));
+            for sent in rig.all_sent() {
+                sizes.push(sent.renewal().len());
+                rig.keep(&sent);
+            }
+        }
+        rig.pass(rig.now.until(end));
+        sizes
+    };
+    renew_for(secs(20));
+    let sizes = renew_for(secs(100));
+    assert!((99..=101).contains(&sizes.len()), "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size == 100), "{sizes:?}");
+}
+
 #[test]
 fn a_hold_goes_along_only_if_it_is_due_soon_by_its_own_lease() {
     let mut rig = Rig::new();

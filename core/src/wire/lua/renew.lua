@@ -1,15 +1,17 @@
 -- Lets every lock that is still its owner's live at least the given time; recreates nothing. One
 -- lock that cannot be handled does not hinder the others.
 -- KEYS   locks
--- ARGV   for each lock: owner, ms
--- reply  now RENEWED and for each lock: 0 kept, 1 refused by the server, DELETED or STOLEN;
---        or the server's refusal, when it refused all
-local call = redis.pcall
+-- ARGV   the owner of each lock, then ms: one for all of them, or one for each lock
+-- reply  now RENEWED, and unless all are kept, for each lock: 0 kept, 1 refused by the server, DELETED or
+--        STOLEN; or the server's refusal, when it refused all
+local call, type = redis.pcall, type
 --@ clock
-local reply = {now, RENEWED}
+local count, reply, kept = #KEYS, {now, RENEWED}, 0
+local common = #ARGV == count + 1 and ARGV[count + 1]
+local newer = redis.REDIS_VERSION_NUM -- which tells of Redis 7: its expiries can be asked never to shorten
 local refusals, refusal = 0, nil
-for i = 1, #KEYS do
-  local lock, owner, ms = KEYS[i], ARGV[2 * i - 1], ARGV[2 * i]
+for i = 1, count do
+  local lock, owner, ms = KEYS[i], ARGV[i], common or ARGV[count + i]
   local result, why = 0, nil
 --# hash
   local fields = call('HMGET', lock, owner, 'mode')
@@ -27,20 +29,29 @@ for i = 1, #KEYS do
     result = value and STOLEN or DELETED
 --# all
   else
-    local ttl = call('PTTL', lock)
-    if type(ttl) == 'table' then
-      why = ttl
-    elseif ttl - ms < 0 then
-      local set = call('PEXPIRE', lock, ms)
-      if type(set) == 'table' then why = set else call('PTTL', lock) end -- for the tracking, as in acquire
+    local set
+    if newer then
+      set = call('PEXPIRE', lock, ms, 'GT')
+    else
+      set = call('PTTL', lock)
+      if type(set) == 'number' and set - ms < 0 then set = call('PEXPIRE', lock, ms) end
     end
+    local ttl = type(set) == 'table' and set or call('PTTL', lock) -- read for the tracking, as in acquire
+    if ttl == -1 then
+      -- No expiry is later than any, for the server; a lock must not be without.
+      set = call('PEXPIRE', lock, ms)
+      ttl = type(set) == 'table' and set or call('PTTL', lock)
+    end
+    if type(ttl) == 'table' then why = ttl end
   end
   if why and string.find(why.err, 'WRONGTYPE', 1, true) then
     result = STOLEN
   elseif why then
     refusals, refusal, result = refusals + 1, why, 1
   end
+  if result == 0 then kept = kept + 1 end
   reply[i + 2] = result
 end
-if refusals == #KEYS then return refusal end
+if kept == count then return {now, RENEWED} end
+if refusals == count then return refusal end
 return reply
