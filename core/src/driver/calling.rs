@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use super::direct::{Direct, TICK, Wire};
 use super::link::{is_demoted, millis};
@@ -45,7 +45,6 @@ struct UnderWay {
     wire: Box<Wire>,
     call: CallId,
     op: Op,
-    script: wire::Call,
     sent: Moment,
     limit: Duration,
     /// It was sent with the text of the script.
@@ -112,9 +111,8 @@ impl Desk {
             };
             let sent = clock::now();
             let not_after = open.clock.least(sent).saturating_add(millis(limit));
-            let script = wire::Call::new(&op, &self.machine.shared.uuid, not_after, open.publish);
-            if send(&mut open, &script.evalsha()) {
-                return Some(UnderWay { wire: open, call, op, script, sent, limit, full: false });
+            if open.call(sent, &op, &self.machine.shared.uuid, not_after) {
+                return Some(UnderWay { wire: open, call, op, sent, limit, full: false });
             }
             self.lose(*open);
             // A part of it may have been sent, and a part does nothing.
@@ -273,7 +271,7 @@ impl UnderWay {
             Ok(None) => Look::Nothing,
             Ok(Some(Value::ServerError(error))) if error.code() == "NOSCRIPT" && !self.full => {
                 self.full = true;
-                match send(&mut self.wire, &self.script.eval()) {
+                match self.wire.call_with_text() {
                     true => Look::Nothing,
                     false => Look::Answer(Outcome::NotSent, false),
                 }
@@ -298,8 +296,4 @@ impl UnderWay {
     fn is_late(&self) -> bool {
         self.sent.after(self.limit) <= clock::now()
     }
-}
-
-fn send(wire: &mut Wire, command: &Cmd) -> bool {
-    wire.send(&command.get_packed_command()).is_ok()
 }

@@ -28,7 +28,7 @@ use super::link::Link;
 use super::server_clock::ServerClock;
 use crate::clock;
 use crate::moment::Moment;
-use crate::wire::{Name, Publish};
+use crate::wire::{Call, Name, Op, Publish};
 
 /// How many calls of blocked callers it takes before the connection is made: short programs need none.
 const WORTH: u32 = 2;
@@ -214,6 +214,8 @@ impl Plan {
         let made = tokio::task::spawn_blocking(move || {
             let mut wire = Wire {
                 stream: Stream::connect(&address)?,
+                call: None,
+                command: Vec::new(),
                 answer: vec![0; READ],
                 got: 0,
                 clock,
@@ -240,6 +242,9 @@ impl Plan {
 /// The direct connection.
 pub(super) struct Wire {
     stream: Stream,
+    /// The call under way, and what was sent of it.
+    call: Option<Call>,
+    command: Vec<u8>,
     /// What has come of the answer, and how much of it.
     answer: Vec<u8>,
     got: usize,
@@ -260,7 +265,8 @@ impl Wire {
     fn log_in(&mut self, address: &Address, told: Option<i64>) -> io::Result<()> {
         let deadline = clock::now().after(address.timeout());
         let mut ask = |command: &Cmd| {
-            self.send(&command.get_packed_command())?;
+            self.command = command.get_packed_command();
+            self.send(clock::now())?;
             loop {
                 match self.receive(TICK)? {
                     Some(answer) => return Ok(answer),
@@ -283,12 +289,35 @@ impl Wire {
         self.used.until(now) < RESTED || !self.is_answered_within(Duration::ZERO)
     }
 
+    /// Sends the script call for `op`; false if the connection is broken.
+    pub(super) fn call(&mut self, sent: Moment, op: &Op, uuid: &str, not_after: u64) -> bool {
+        let call = match self.call.take() {
+            Some(before) => Call::reusing(before, op, uuid, not_after, self.publish),
+            None => Call::new(op, uuid, not_after, self.publish),
+        };
+        call.write_evalsha(&mut self.command);
+        self.call = Some(call);
+        self.send(sent).is_ok()
+    }
+
+    /// Sends that call once more, with the text of the script; false if the connection is broken.
+    pub(super) fn call_with_text(&mut self) -> bool {
+        let Some(call) = &self.call else { return false };
+        call.write_eval(&mut self.command);
+        let sent = self.send(clock::now()).is_ok();
+        // It is long, and seldom needed.
+        self.command = Vec::new();
+        sent
+    }
+
+    /// Sends the command that was written.
+    ///
     /// # Errors
     /// When it is broken. Nothing was sent if it failed at the first byte.
-    pub(super) fn send(&mut self, command: &[u8]) -> io::Result<()> {
-        self.used = clock::now();
+    fn send(&mut self, now: Moment) -> io::Result<()> {
+        self.used = now;
         self.got = 0;
-        self.stream.write_all(command)
+        self.stream.write_all(&self.command)
     }
 
     /// Waits for the answer: `None` if it has not come within `patience`, or a signal came.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::script::write_number;
 use super::{Name, OwnerId};
 
 /// The wire protocol that a name speaks, so that other programs which speak it are excluded.
@@ -123,10 +124,25 @@ pub(crate) struct Form {
 impl Form {
     /// The owner as it stands in Redis.
     pub(crate) fn owner(&self, uuid: &str, owner: OwnerId) -> String {
+        let mut text = Vec::new();
+        self.write_owner(uuid, owner, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Writes that to the end of `out`.
+    pub(super) fn write_owner(&self, uuid: &str, owner: OwnerId, out: &mut Vec<u8>) {
         match (&self.token, self.kind) {
-            (Some(token), _) => token.to_string(),
-            (None, Kind::Article) => format!("{}-{owner}", uuid.replace('-', "")),
-            (None, _) => format!("{uuid}:{owner}"),
+            (Some(token), _) => out.extend_from_slice(token.as_bytes()),
+            (None, Kind::Article) => {
+                out.extend(uuid.bytes().filter(|byte| *byte != b'-'));
+                out.push(b'-');
+                write_number(out, owner);
+            }
+            (None, _) => {
+                out.extend_from_slice(uuid.as_bytes());
+                out.push(b':');
+                write_number(out, owner);
+            }
         }
     }
 }

@@ -27,18 +27,23 @@ pub(crate) fn name_from_bytes(bytes: &[u8]) -> Result<Name> {
 }
 
 /// `prefix:{name}`, or `prefix:name` for a name that contains `{`: the same slot for well-formed names.
-fn prefixed(prefix: &str, name: &str) -> String {
-    if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
+fn prefixed<'a>(prefix: &'a str, name: &'a str) -> [&'a str; 4] {
+    if name.contains('{') { [prefix, ":", name, ""] } else { [prefix, ":{", name, "}"] }
 }
 
 /// The channel on which a release is published.
 pub(crate) fn channel(name: &str) -> String {
+    channel_parts(name).concat()
+}
+
+/// The same, for those who write it somewhere.
+pub(super) fn channel_parts(name: &str) -> [&str; 4] {
     prefixed("redisson_lock__channel", name)
 }
 
 /// The key that counts fencing tokens.
 pub(crate) fn token_key(name: &str) -> String {
-    prefixed("redisson_lock_token", name)
+    prefixed("redisson_lock_token", name).concat()
 }
 
 /// The key in which an adaptive lock keeps what it learnt about the work.

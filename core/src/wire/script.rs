@@ -7,9 +7,9 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::codes::CODES;
-use super::names::{channel, learnt_key, token_key};
+use super::names::{channel_parts, learnt_key, token_key};
 use super::slots::slot;
-use super::{Fencing, Form, Layout, Lesson, Name, Op, Publish, Renewal};
+use super::{Fencing, Form, Layout, Lesson, Name, Op, OwnerId, Publish, Renewal};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A Lua script.
@@ -145,9 +145,6 @@ pub(super) fn script(op: &Op) -> &'static Script {
     }
 }
 
-/// How long the number of keys may be as text.
-const MOST_DIGITS: usize = 20;
-
 /// How long the counter of fencing tokens outlives its last use, unless it is persistent: longer than
 /// the longest lease (24 h), so that a copy of a grant finds the token that the first one drew.
 const COUNTER_EXPIRY: Duration = Duration::from_secs(25 * 3600);
@@ -155,8 +152,9 @@ const COUNTER_EXPIRY: Duration = Duration::from_secs(25 * 3600);
 /// One script call, ready to be written as EVALSHA or, for a server that does not know it, as EVAL.
 pub(crate) struct Call {
     script: &'static Script,
-    keys: Vec<Name>,
-    args: Vec<String>,
+    /// How many of the words are keys; the others are arguments.
+    keys: usize,
+    words: Words,
 }
 
 impl Call {
@@ -166,77 +164,116 @@ impl Call {
     /// Only an acquire, a hand-over, a partial release and a force-release regard it: late copies of
     /// the others do no harm.
     pub(crate) fn new(op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
-        let args = match op {
-            Op::Acquire { owner, form, count, lease, fencing, .. } => {
-                let lease = whole_ms(*lease);
-                let latest = not_after.saturating_add(lease);
-                let mut args = vec![form.owner(uuid, *owner), lease.to_string(), latest.to_string()];
-                let counter = counter_life(*fencing);
-                // What is usual is left out: each argument costs the server as much as a small command.
-                if *count != 1 || counter.is_some() {
-                    args.push(count.to_string());
-                }
-                args.extend(counter);
-                args
-            }
-            Op::HandOver { owner, to, form, lease, fencing, .. } => {
-                let [owner, to] = [owner, to].map(|owner| form.owner(uuid, *owner));
-                let mut args = vec![owner, to, lease_ms(*lease), not_after.to_string()];
-                args.extend(counter_life(*fencing));
-                args
-            }
-            Op::Release { name, owner, form, remaining: 0, lesson, .. } => {
-                let mut args = vec![form.owner(uuid, *owner), channel(name)];
-                let verbs = verbs(name, publish);
-                if verbs != CLASSIC || lesson.is_some() {
-                    args.push(verbs.to_owned());
-                }
-                if let Some(Lesson { asked, took }) = lesson {
-                    args.extend([took, asked].map(|time| time.as_secs().to_string()));
-                }
-                args
-            }
-            Op::Release { owner, form, remaining, ttl, .. } => {
-                vec![form.owner(uuid, *owner), remaining.to_string(), lease_ms(*ttl), not_after.to_string()]
-            }
-            Op::Renew { holds } => {
-                let mut args = Vec::with_capacity(holds.len() + 1);
-                args.extend(holds.iter().map(|hold| hold.form.owner(uuid, hold.owner)));
-                // Most are renewed for the same time: it is given once.
-                let times = if alike(holds) { 1 } else { holds.len() };
-                args.extend(holds.iter().take(times).map(|hold| lease_ms(hold.ttl)));
-                args
-            }
-            Op::Force { name, .. } => {
-                vec![not_after.to_string(), channel(name), verbs(name, publish).to_owned()]
-            }
-            Op::Inspect { .. } => Vec::new(),
-        };
-        Call { script: script(op), keys: keys(op), args }
+        Call::refilled(Words::default(), op, uuid, not_after, publish)
+    }
+
+    /// The same in the memory of a call that is over.
+    pub(crate) fn reusing(before: Call, op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
+        let mut words = before.words;
+        words.clear();
+        Call::refilled(words, op, uuid, not_after, publish)
+    }
+
+    fn refilled(mut words: Words, op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
+        each_key(op, &mut |key| words.add(key));
+        let keys = words.count();
+        arguments(op, uuid, not_after, publish, &mut words);
+        Call { script: script(op), keys, words }
     }
 
     pub(crate) fn evalsha(&self) -> Cmd {
-        self.with("EVALSHA", &self.script.made().sha1)
+        self.command("EVALSHA", &self.script.made().sha1)
     }
 
     /// The same call with the full text, which also makes the server know the script.
     pub(crate) fn eval(&self) -> Cmd {
-        self.with("EVAL", &self.script.made().text)
+        self.command("EVAL", &self.script.made().text)
     }
 
-    fn with(&self, command: &str, script: &str) -> Cmd {
-        let bytes =
-            self.keys.iter().map(|key| key.len()).chain(self.args.iter().map(String::len)).sum::<usize>();
-        let mut cmd = Cmd::with_capacity(
-            3 + self.keys.len() + self.args.len(),
-            command.len() + script.len() + MOST_DIGITS + bytes,
-        );
-        cmd.arg(command).arg(script).arg(self.keys.len());
-        self.keys.iter().for_each(|key| {
-            cmd.arg(&**key);
+    /// As [`evalsha`](Call::evalsha), as it goes over the wire.
+    pub(crate) fn write_evalsha(&self, out: &mut Vec<u8>) {
+        self.write("EVALSHA", &self.script.made().sha1, out);
+    }
+
+    /// As [`eval`](Call::eval), as it goes over the wire.
+    pub(crate) fn write_eval(&self, out: &mut Vec<u8>) {
+        self.write("EVAL", &self.script.made().text, out);
+    }
+
+    fn command(&self, command: &str, script: &str) -> Cmd {
+        let bytes = command.len() + script.len() + MOST_DIGITS + self.words.bytes.len();
+        let mut cmd = Cmd::with_capacity(3 + self.words.count(), bytes);
+        cmd.arg(command).arg(script).arg(self.keys);
+        self.words.each(|word| {
+            cmd.arg(word);
         });
-        cmd.arg(&self.args);
         cmd
+    }
+
+    fn write(&self, command: &str, script: &str, out: &mut Vec<u8>) {
+        out.clear();
+        out.push(b'*');
+        write_number(out, 3 + self.words.count() as u64);
+        out.extend_from_slice(b"\r\n");
+        write_bulk(out, command.as_bytes());
+        write_bulk(out, script.as_bytes());
+        write_bulk_number(out, self.keys as u64);
+        self.words.each(|word| write_bulk(out, word));
+    }
+}
+
+/// Writes what comes behind the keys.
+fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut Words) {
+    match op {
+        Op::Acquire { owner, form, count, lease, fencing, .. } => {
+            let lease = whole_ms(*lease);
+            words.owner(form, uuid, *owner);
+            words.number(lease);
+            words.number(not_after.saturating_add(lease));
+            let counter = counter_life(*fencing);
+            // What is usual is left out: each argument costs the server as much as a small command.
+            if *count != 1 || counter.is_some() {
+                words.number(u64::from(*count));
+            }
+            counter.into_iter().for_each(|life| words.number(life));
+        }
+        Op::HandOver { owner, to, form, lease, fencing, .. } => {
+            words.owner(form, uuid, *owner);
+            words.owner(form, uuid, *to);
+            words.number(whole_ms(*lease));
+            words.number(not_after);
+            counter_life(*fencing).into_iter().for_each(|life| words.number(life));
+        }
+        Op::Release { name, owner, form, remaining: 0, lesson, .. } => {
+            words.owner(form, uuid, *owner);
+            words.parts(&channel_parts(name));
+            let verbs = verbs(name, publish);
+            if verbs != CLASSIC || lesson.is_some() {
+                words.add(verbs);
+            }
+            if let Some(Lesson { asked, took }) = lesson {
+                words.number(took.as_secs());
+                words.number(asked.as_secs());
+            }
+        }
+        Op::Release { owner, form, remaining, ttl, .. } => {
+            words.owner(form, uuid, *owner);
+            words.number(u64::from(*remaining));
+            words.number(whole_ms(*ttl));
+            words.number(not_after);
+        }
+        Op::Renew { holds } => {
+            holds.iter().for_each(|hold| words.owner(&hold.form, uuid, hold.owner));
+            // Most are renewed for the same time: it is given once.
+            let times = if alike(holds) { 1 } else { holds.len() };
+            holds.iter().take(times).for_each(|hold| words.number(whole_ms(hold.ttl)));
+        }
+        Op::Force { name, .. } => {
+            words.number(not_after);
+            words.parts(&channel_parts(name));
+            words.add(verbs(name, publish));
+        }
+        Op::Inspect { .. } => {}
     }
 }
 
@@ -245,26 +282,133 @@ fn alike(holds: &[Renewal]) -> bool {
     holds.windows(2).all(|two| two[0].ttl == two[1].ttl)
 }
 
-/// How long the fencing counter lives, if a token is wanted.
-fn counter_life(fencing: Fencing) -> Option<String> {
-    match fencing {
-        Fencing::Off => None,
-        Fencing::Expiring => Some(COUNTER_EXPIRY.as_millis().to_string()),
-        Fencing::Persistent => Some("0".to_owned()),
+/// Words of a command, one behind the other in one piece of memory.
+#[derive(Default)]
+struct Words {
+    bytes: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+}
+
+/// So much memory most calls need, and so many words.
+const USUAL: (usize, usize) = (192, 8);
+
+impl Words {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Adds the word that `write` writes.
+    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(USUAL.0);
+            self.ends.reserve(USUAL.1);
+        }
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn add(&mut self, word: &str) {
+        self.write(|out| out.extend_from_slice(word.as_bytes()));
+    }
+
+    /// Adds one word made of these.
+    fn parts(&mut self, parts: &[&str]) {
+        self.write(|out| parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes())));
+    }
+
+    fn number(&mut self, number: u64) {
+        self.write(|out| write_number(out, number));
+    }
+
+    fn owner(&mut self, form: &Form, uuid: &str, owner: OwnerId) {
+        self.write(|out| form.write_owner(uuid, owner, out));
+    }
+
+    fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn each(&self, mut each: impl FnMut(&[u8])) {
+        let mut begin = 0;
+        for end in &self.ends {
+            each(&self.bytes[begin..*end]);
+            begin = *end;
+        }
     }
 }
 
-/// The keys that a script uses.
-fn keys(op: &Op) -> Vec<Name> {
+/// The longest number as text.
+const MOST_DIGITS: usize = 20;
+
+/// Writes a number in decimal digits.
+pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
+    let (mut digits, mut first, mut rest) = ([0; MOST_DIGITS], MOST_DIGITS, number);
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[first..]);
+}
+
+/// Writes a word as it goes over the wire.
+fn write_bulk(out: &mut Vec<u8>, word: &[u8]) {
+    out.push(b'$');
+    write_number(out, word.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(word);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_bulk_number(out: &mut Vec<u8>, number: u64) {
+    let digits = number.checked_ilog10().unwrap_or_default() + 1;
+    out.push(b'$');
+    write_number(out, u64::from(digits));
+    out.extend_from_slice(b"\r\n");
+    write_number(out, number);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// How long the fencing counter lives, in milliseconds (0: for ever), if a token is wanted.
+fn counter_life(fencing: Fencing) -> Option<u64> {
+    match fencing {
+        Fencing::Off => None,
+        Fencing::Expiring => Some(u64::try_from(COUNTER_EXPIRY.as_millis()).unwrap_or(u64::MAX)),
+        Fencing::Persistent => Some(0),
+    }
+}
+
+/// Goes through the keys that a script uses.
+fn each_key(op: &Op, each: &mut impl FnMut(&str)) {
     match op {
         Op::Acquire { name, form, fencing, .. } | Op::HandOver { name, form, fencing, .. } => {
-            let counter = (*fencing != Fencing::Off).then(|| token_key(name).into());
-            [Some(name.clone()), counter, learnt(name, form)].into_iter().flatten().collect()
+            each(name);
+            if *fencing != Fencing::Off {
+                each(&token_key(name));
+            }
+            if learns(form) {
+                each(&learnt_key(name));
+            }
         }
-        Op::Release { name, form, .. } => [name.clone()].into_iter().chain(learnt(name, form)).collect(),
-        Op::Renew { holds } => holds.iter().map(|hold| hold.name.clone()).collect(),
-        Op::Force { name, .. } | Op::Inspect { name, .. } => vec![name.clone()],
+        Op::Release { name, form, .. } => {
+            each(name);
+            if learns(form) {
+                each(&learnt_key(name));
+            }
+        }
+        Op::Renew { holds } => holds.iter().for_each(|hold| each(&hold.name)),
+        Op::Force { name, .. } | Op::Inspect { name, .. } => each(name),
     }
+}
+
+/// Whether an adaptive lock keeps what it learnt in a key of its own.
+fn learns(form: &Form) -> bool {
+    form.kind.layout() == Layout::Learning
 }
 
 /// The slot of the keys of `op` in a cluster.
@@ -272,7 +416,8 @@ fn keys(op: &Op) -> Vec<Name> {
 /// # Errors
 /// `name_not_clusterable` if they have different ones.
 pub(crate) fn slot_of(op: &Op) -> Result<u16> {
-    let keys = keys(op);
+    let mut keys = Vec::new();
+    each_key(op, &mut |key| keys.push(key.to_owned()));
     let mut slots = keys.iter().map(|key| (&**key, slot(key)));
     let (first, at) = slots.next().unwrap_or_default();
     match slots.find(|(_, other)| *other != at) {
@@ -285,11 +430,6 @@ pub(crate) fn slot_of(op: &Op) -> Result<u16> {
             Err(Error::new(ErrorKind::NameNotClusterable, text))
         }
     }
-}
-
-/// The key in which an adaptive lock keeps what it learnt.
-fn learnt(name: &Name, form: &Form) -> Option<Name> {
-    (form.kind.layout() == Layout::Learning).then(|| learnt_key(name).into())
 }
 
 /// How a release is published outside of clusters.
@@ -307,17 +447,13 @@ fn verbs(name: &Name, publish: Publish) -> &'static str {
 
 /// Whether the channel lies with the lock.
 pub(crate) fn is_shardable(name: &str) -> bool {
-    slot(&channel(name)) == slot(name)
+    slot(&channel_parts(name).concat()) == slot(name)
 }
 
 /// Whole milliseconds, rounded up: the server never holds a lock for less than the time from which
 /// the engine computes its deadline. At least 1, because an expiry of 0 would delete the key.
 pub(super) fn whole_ms(lease: Duration) -> u64 {
     u64::try_from(lease.as_micros().div_ceil(1000).max(1)).unwrap_or(u64::MAX)
-}
-
-fn lease_ms(lease: Duration) -> String {
-    whole_ms(lease).to_string()
 }
 
 #[cfg(test)]
@@ -340,19 +476,29 @@ mod tests {
         }
     }
 
-    fn keys(call: &Call) -> Vec<&str> {
-        call.keys.iter().map(|key| &**key).collect()
+    fn words(call: &Call) -> Vec<String> {
+        let mut words = Vec::new();
+        call.words.each(|word| words.push(String::from_utf8_lossy(word).into_owned()));
+        words
+    }
+
+    fn keys(call: &Call) -> Vec<String> {
+        words(call)[..call.keys].to_vec()
+    }
+
+    fn args(call: &Call) -> Vec<String> {
+        words(call)[call.keys..].to_vec()
     }
 
     #[test]
     fn an_acquire_names_the_counter_only_with_fencing() {
         let call = Call::new(&acquire(Fencing::Off), UUID, 99, Publish::Classic);
         assert_eq!(keys(&call), ["orders"]);
-        assert_eq!(call.args, [&*format!("{UUID}:7"), "30001", "30100"]);
+        assert_eq!(args(&call), [&*format!("{UUID}:7"), "30001", "30100"]);
         let call = Call::new(&acquire(Fencing::Expiring), UUID, 99, Publish::Classic);
         assert_eq!(keys(&call), ["orders", "redisson_lock_token:{orders}"]);
-        assert_eq!(call.args[3..], ["1", "90000000"]);
-        assert_eq!(Call::new(&acquire(Fencing::Persistent), UUID, 99, Publish::Classic).args[4], "0");
+        assert_eq!(args(&call)[3..], ["1", "90000000"]);
+        assert_eq!(args(&Call::new(&acquire(Fencing::Persistent), UUID, 99, Publish::Classic))[4], "0");
     }
 
     #[test]
@@ -404,7 +550,7 @@ mod tests {
 
     #[test]
     fn a_release_has_the_channel_and_verbs_only_where_they_are_unusual() {
-        let args = |publish| Call::new(&release(0), UUID, 5, publish).args[1..].to_vec();
+        let args = |publish| args(&Call::new(&release(0), UUID, 5, publish))[1..].to_vec();
         assert_eq!(args(Publish::Classic), ["redisson_lock__channel:{eu}:o"]);
         assert_eq!(args(Publish::Sharded), ["redisson_lock__channel:{eu}:o", "SPUBLISH"]);
     }
@@ -412,7 +558,7 @@ mod tests {
     #[test]
     fn a_lower_count_comes_with_a_time_that_is_never_zero() {
         let call = Call::new(&release(2), UUID, 5, Publish::Classic);
-        assert_eq!((call.script.name, &call.args[1..]), ("lower", &["2", "1", "5"].map(str::to_owned)[..]));
+        assert_eq!((call.script.name, &args(&call)[1..]), ("lower", &["2", "1", "5"].map(str::to_owned)[..]));
     }
 
     /// A call costs the server every line, every table and every function that its script makes.
@@ -449,9 +595,9 @@ mod tests {
         let call = |holds| Call::new(&Op::Renew { holds }, "u", 0, Publish::Classic);
         let same = call(vec![hold("a", 1, 3), hold("b", 2, 3), hold("c", 3, 3)]);
         assert_eq!(keys(&same), ["a", "b", "c"]);
-        assert_eq!(same.args, ["u:1", "u:2", "u:3", "3000"]);
-        assert_eq!(call(vec![hold("a", 1, 3), hold("b", 2, 4)]).args, ["u:1", "u:2", "3000", "4000"]);
-        assert_eq!(call(vec![hold("a", 1, 3)]).args, ["u:1", "3000"]);
+        assert_eq!(args(&same), ["u:1", "u:2", "u:3", "3000"]);
+        assert_eq!(args(&call(vec![hold("a", 1, 3), hold("b", 2, 4)])), ["u:1", "u:2", "3000", "4000"]);
+        assert_eq!(args(&call(vec![hold("a", 1, 3)])), ["u:1", "3000"]);
     }
 
     #[test]
@@ -462,5 +608,27 @@ mod tests {
         assert_eq!(call.script.made().sha1.len(), 40);
         assert!(packed(call.evalsha()).contains(&*call.script.made().sha1));
         assert!(packed(call.eval()).contains("Reads who holds the lock."));
+    }
+
+    /// Both ways of sending a call say the same, in memory that was used before too.
+    #[test]
+    fn a_call_is_written_as_the_command_is() {
+        let renewal = |number: u64| Renewal {
+            name: format!("{number}").as_str().into(),
+            owner: number,
+            form: Form::default(),
+            ttl: Duration::from_millis(number),
+        };
+        let many = Op::Renew { holds: [0, 9, 10, 99, 100, u64::MAX].map(renewal).into() };
+        let ops = [acquire(Fencing::Expiring), many, release(0), release(3), acquire(Fencing::Off)];
+        let (mut call, mut written) = (Call::new(&release(1), UUID, 1, Publish::Both), Vec::new());
+        for op in &ops {
+            call = Call::reusing(call, op, UUID, 1_700_000_000_000, Publish::Sharded);
+            call.write_evalsha(&mut written);
+            assert_eq!(written, call.evalsha().get_packed_command(), "{op:?}");
+            call.write_eval(&mut written);
+            let anew = Call::new(op, UUID, 1_700_000_000_000, Publish::Sharded);
+            assert_eq!(written, anew.eval().get_packed_command(), "{op:?}");
+        }
     }
 }
