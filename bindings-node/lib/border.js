@@ -36,23 +36,27 @@ function settle(id, answer) {
   take?.(answer)
 }
 
-// The answer to the call that was just made, if it was there at once.
-function atOnce(id) {
-  const batch = unwrap(border.atOnce(id))
-  if (batch === null) return undefined
-  return batch.failed ? new Failed(batch.failed[1]) : batch.done[1]
+// What a native call gave, `started`, is one of
+// - the number of the call, if the answer comes later,
+// - the number with a minus, if it is done and there is nothing to tell,
+// - the answer, in an object as `drain` has them.
+const numberOf = (started) => (typeof started === 'number' ? Math.abs(started) : started.done[0])
+
+function atOnce(started) {
+  if (typeof started === 'number') return started < 0 ? null : undefined
+  return started.failed ? new Failed(started.failed[1]) : started.done[1]
 }
 
-// The answer to a call, be it a Failed: itself, or a promise of it.
-function answerTo(id) {
-  const answer = atOnce(id)
-  return answer !== undefined ? answer : new Promise((resolve) => calls.set(id, resolve))
-}
-
-// The same until `signal` is aborted: then the call is cancelled, and what it may have won meanwhile is released.
-function answerUntil(id, signal) {
-  const answer = atOnce(id)
+// The answer to a call, be it a Failed: itself, or a promise of it. Once `signal` is aborted the call is cancelled,
+// and what it may have won meanwhile is released.
+function answerTo(started, signal) {
+  const answer = atOnce(started)
   if (answer !== undefined) return answer
+  if (signal !== undefined) return answerUntil(started, signal)
+  return new Promise((resolve) => calls.set(started, resolve))
+}
+
+function answerUntil(id, signal) {
   return new Promise((resolve, reject) => {
     const abort = () => {
       border.cancel(id)
@@ -67,12 +71,15 @@ function answerUntil(id, signal) {
   })
 }
 
-// What a call gives. It throws from an async function, so that the stack shows who waits.
-async function resultOf(started, { names, signal } = {}) {
-  const id = unwrap(started, names)
-  const answer = await (signal === undefined ? answerTo(id) : answerUntil(id, signal))
+// What an answer gives. To be called in an async function after the wait, so that the stack shows who waits.
+function valueOf(answer) {
   if (answer instanceof Failed) throw errorFrom(answer.failure)
   return answer
 }
 
-module.exports = { border, clients, holds, Failed, answerTo, resultOf, tellEvents }
+async function resultOf(started, names) {
+  const answer = answerTo(unwrap(started, names))
+  return valueOf(answer instanceof Promise ? await answer : answer)
+}
+
+module.exports = { border, clients, holds, Failed, answerTo, numberOf, resultOf, tellEvents, valueOf }

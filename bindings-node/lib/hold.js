@@ -108,7 +108,8 @@ class Hold {
 
   async #release() {
     const state = this.#state
-    const answer = await answerTo(unwrap(border.release(state.id)))
+    let answer = answerTo(unwrap(border.release(state.id)))
+    if (answer instanceof Promise) answer = await answer
     holds.delete(state.id)
     collected.unregister(state.ticket)
     if (!(answer instanceof Failed)) return true

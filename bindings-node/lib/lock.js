@@ -2,9 +2,10 @@
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
-const { border, resultOf } = require('./border.js')
+const { answerTo, border, numberOf, resultOf, valueOf } = require('./border.js')
 const { Hold, stateOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
+const { unwrap } = require('./errors.js').internal
 
 const OWN = ['signal', 'key', 'hold', 'context']
 
@@ -33,9 +34,12 @@ class Lock {
     const { signal } = own
     checkSignal(signal)
     signal?.throwIfAborted()
-    const id = this.#start(own, names, values)
-    const token = await resultOf(id, { names, signal })
-    const hold = new Hold(id, this, this.#client, token ?? undefined)
+    const started = unwrap(this.#start(own, names, values), names)
+    let answer = answerTo(started, signal)
+    // Who has a signal may abort it in the tick of the call, which is later than an answer that is here.
+    if (signal !== undefined || answer instanceof Promise) answer = await answer
+    const token = valueOf(answer)
+    const hold = new Hold(numberOf(started), this, this.#client, token ?? undefined)
     if (!signal?.aborted) return hold
     // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
     await hold.release().catch(() => false)

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use napi::Either;
 use napi::bindgen_prelude::{Env, Function};
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use napi::{Status, sys};
 use redlatch::{Delivered, Error, ErrorKind, Guard, Operation, Outcome, Pending, Queue, Result};
 
-use crate::values::Batch;
+use crate::values::{Asked, Batch};
 
 /// Names a call, the hold it may become, or a client. Counted up, so that JavaScript can have it as a number.
 pub(crate) type Id = i64;
@@ -43,8 +44,6 @@ pub(crate) struct State {
     bell: Arc<Bell>,
     queue: Arc<Queue>,
     last_id: Cell<Id>,
-    /// The last call, if its answer was there at once. JavaScript takes it before it does anything else.
-    at_once: Cell<Option<(Id, Outcome)>>,
     /// The calls that JavaScript waits for. An answer that is not among them is dropped, and with it what it grants.
     pending: RefCell<HashMap<Id, Pending>>,
     /// The holds that JavaScript has; the id is that of the call that acquired it.
@@ -62,7 +61,6 @@ impl State {
             bell,
             queue: Queue::with_notify(move || ringer.ring()),
             last_id: Cell::new(0),
-            at_once: Cell::new(None),
             pending: RefCell::default(),
             guards: RefCell::default(),
         });
@@ -90,29 +88,35 @@ impl State {
     }
 
     /// Sends what is asked. Until it is answered the event loop is kept alive.
-    pub(crate) fn ask<T>(&self, operation: Operation<T>) -> Id {
+    pub(crate) fn ask<T>(&self, operation: Operation<T>) -> Asked {
         let id = self.next_id();
         let pending = match operation.deliver_soon(&self.queue, id as u64, PATIENCE) {
             Delivered::Later(pending) => pending,
-            Delivered::Now(outcome) => {
-                self.at_once.set(Some((id, outcome)));
-                return id;
-            }
+            Delivered::Now(outcome) => return self.at_once(id, outcome),
         };
         let mut all = self.pending.borrow_mut();
         all.insert(id, pending);
         if all.len() == 1 {
             self.keep_alive(true);
         }
-        id
+        Either::A(id)
     }
 
-    /// The answer to the last call, if it was there at once.
-    pub(crate) fn at_once(&self, id: Id) -> Option<Batch> {
-        let (_, outcome) = self.at_once.take().filter(|(of, _)| *of == id)?;
-        let mut batch = Batch::default();
-        self.answer(&mut batch, id, outcome);
-        Some(batch)
+    /// An answer that is there at once. One with nothing to tell goes without an object: those cost more than
+    /// the rest of a call.
+    fn at_once(&self, id: Id, outcome: Outcome) -> Asked {
+        match outcome {
+            Outcome::Granted(guard) if guard.fencing_token().is_none() => {
+                self.keep(id, guard);
+                Either::A(-id)
+            }
+            Outcome::Connected | Outcome::Released | Outcome::Extended => Either::A(-id),
+            other => {
+                let mut batch = Batch::default();
+                self.answer(&mut batch, id, other);
+                Either::B(batch)
+            }
+        }
     }
 
     /// Tells JavaScript of an answer, and keeps a hold for it.
@@ -120,11 +124,15 @@ impl State {
         match outcome {
             Outcome::Granted(guard) => {
                 batch.granted(id, guard.fencing_token());
-                guard.watch_lost(&self.queue, id as u64);
-                self.guards.borrow_mut().insert(id, guard);
+                self.keep(id, guard);
             }
             other => batch.answered(id, other),
         }
+    }
+
+    fn keep(&self, id: Id, guard: Guard) {
+        guard.watch_lost(&self.queue, id as u64);
+        self.guards.borrow_mut().insert(id, guard);
     }
 
     /// Stops waiting for a call.

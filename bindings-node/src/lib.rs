@@ -16,7 +16,7 @@ use napi_derive::napi;
 use redlatch::{AcquireOptions, Key, LockOptions, read_duration};
 
 use border::{Id, State};
-use values::{Batch, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
+use values::{Asked, Batch, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
 
 /// The answers, holds and clients of one JavaScript environment.
 #[napi]
@@ -59,12 +59,6 @@ impl Border {
         caught(|| Ok(self.0.drain()))
     }
 
-    /// The answer to the call that was made last, if it was there at once.
-    #[napi]
-    pub fn at_once(&self, call: Id) -> Checked<Option<Batch>> {
-        caught(|| Ok(self.0.at_once(call)))
-    }
-
     /// Stops waiting for a call. What it may have won is released.
     #[napi]
     pub fn cancel(&self, call: Id) -> Checked<()> {
@@ -100,13 +94,13 @@ impl Border {
 
     /// Gives the level back.
     #[napi]
-    pub fn release(&self, hold: Id) -> Checked<Id> {
+    pub fn release(&self, hold: Id) -> Checked<Asked> {
         caught(|| Ok(self.0.ask(self.0.take(hold)?.release())))
     }
 
     /// Makes the lock live at least so long from now.
     #[napi]
-    pub fn extend(&self, hold: Id, lease: Value) -> Checked<Id> {
+    pub fn extend(&self, hold: Id, lease: Value) -> Checked<Asked> {
         caught(|| {
             let lease = read_duration("lease", option(&lease))?;
             Ok(self.0.ask(self.0.held(hold, |guard| guard.extend(lease))?))
@@ -137,7 +131,7 @@ impl Shared {
         Ok(())
     }
 
-    fn ask<T>(&self, operation: redlatch::Operation<T>) -> redlatch::Result<Id> {
+    fn ask<T>(&self, operation: redlatch::Operation<T>) -> redlatch::Result<Asked> {
         self.listen()?;
         Ok(self.state.ask(operation))
     }
@@ -157,7 +151,7 @@ impl Client {
 
     /// Answered when the server is reached.
     #[napi]
-    pub fn ready(&self) -> Checked<Id> {
+    pub fn ready(&self) -> Checked<Asked> {
         caught(|| self.0.ask(self.0.client.ready()))
     }
 
@@ -186,7 +180,7 @@ impl Client {
 
     /// Closes within a limit, or within the client's own.
     #[napi]
-    pub fn close(&self, limit: Option<Value>) -> Checked<Id> {
+    pub fn close(&self, limit: Option<Value>) -> Checked<Asked> {
         caught(|| {
             Ok(self.0.state.ask(match limit {
                 Some(limit) => self.0.client.close_within(read_duration("close_limit", option(&limit))?),
@@ -220,7 +214,7 @@ impl Lock {
         context: Option<Id>,
         names: Names,
         values: Values,
-    ) -> Checked<Id> {
+    ) -> Checked<Asked> {
         caught(|| {
             let mut options = acquire_options(&names, &values)?;
             if let Some(number) = context {
@@ -235,7 +229,7 @@ impl Lock {
 
     /// Acquires once more as the owner of a hold of this lock.
     #[napi]
-    pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Checked<Id> {
+    pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Checked<Asked> {
         caught(|| {
             let options = acquire_options(&names, &values)?;
             self.client.ask(self.client.state.held(hold, |guard| guard.reenter_with(&self.options, options))?)
@@ -244,19 +238,19 @@ impl Lock {
 
     /// Asks who holds the lock.
     #[napi]
-    pub fn holder(&self) -> Checked<Id> {
+    pub fn holder(&self) -> Checked<Asked> {
         caught(|| self.client.ask(self.lock.holder()))
     }
 
     /// Frees the lock if this is its value.
     #[napi]
-    pub fn release_token(&self, token: String) -> Checked<Id> {
+    pub fn release_token(&self, token: String) -> Checked<Asked> {
         caught(|| self.client.ask(self.lock.release_token(&token)))
     }
 
     /// Makes the lock live at least so long from now if this is its value.
     #[napi]
-    pub fn extend_token(&self, token: String, lease: Value) -> Checked<Id> {
+    pub fn extend_token(&self, token: String, lease: Value) -> Checked<Asked> {
         caught(|| {
             let lease = read_duration("lease", option(&lease))?;
             self.client.ask(self.lock.extend_token(&token, lease))
@@ -265,7 +259,7 @@ impl Lock {
 
     /// Deletes the lock whoever holds it.
     #[napi]
-    pub fn force_release(&self) -> Checked<Id> {
+    pub fn force_release(&self) -> Checked<Asked> {
         caught(|| self.client.ask(self.lock.force_release()))
     }
 }

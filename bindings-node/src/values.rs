@@ -18,6 +18,10 @@ pub(crate) type Value = Either4<f64, bool, String, Null>;
 /// What a function returns that can fail: nothing is thrown across the border.
 pub(crate) type Checked<T> = Either<T, Failure>;
 
+/// What a call gives: its number if the answer comes later, the negated number if it is done and there is nothing
+/// to tell, or the answer.
+pub(crate) type Asked = Either<Id, Batch>;
+
 /// An error of the core, to be made into one of JavaScript's.
 #[napi(object)]
 pub struct Failure {

@@ -353,8 +353,8 @@ impl<T> Operation<T> {
     ///
     /// While nobody else uses the client and the server has lately answered within `patience`, the calling
     /// thread does the call itself and waits for that long at most: for less than a loop takes to be woken
-    /// twice. A few such answers in a row are followed by one through the queue, so that the loop can serve
-    /// others.
+    /// twice. A few such answers in a row, or a millisecond of them, are followed by one through the queue,
+    /// so that the loop can serve others.
     pub fn deliver_soon(mut self, queue: &Arc<Queue>, tag: u64, patience: Duration) -> Delivered {
         let may = !driver::is_engine_thread() && queue.may_answer_at_once();
         self.start(if may { Way::Alone(patience) } else { Way::Engine });
