@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import direct_rows
 import program_rows
 import programs
 from clock_rows import CLOCK_ROWS
@@ -50,7 +51,15 @@ NETWORK_ROWS: dict[str, tuple[str, int]] = {
 }
 
 
-OTHER_ROWS = [*EVERY_BYTE, *SERVER_ROWS, *CLOCK_ROWS, *SUSPEND_ROWS, *HOLE_ROWS, *PROCESS_ROWS]
+OTHER_ROWS = [
+    *EVERY_BYTE,
+    *SERVER_ROWS,
+    *CLOCK_ROWS,
+    *SUSPEND_ROWS,
+    *HOLE_ROWS,
+    *PROCESS_ROWS,
+    *direct_rows.rows(NETWORK_ROWS),
+]
 
 
 @dataclass
@@ -106,6 +115,12 @@ def topology_tasks(world: World) -> list[Task]:
             if kind.name in TOPOLOGY_LANGUAGES:
                 for topology in TOPOLOGIES:
                     found.append(Task(row, operation, kind, on_topology(topology, perform), topology))
+    for row, operation, there in direct_rows.rows_on_sentinel(NETWORK_ROWS):
+        found += [
+            Task(row, operation, kind, there, "sentinel")
+            for kind in world.kinds
+            if kind.name in TOPOLOGY_LANGUAGES
+        ]
     return found
 
 

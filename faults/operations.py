@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from world import LEASE_MS, SOON, Cell, Failed, Kind, World
+from world import LEASE_MS, PATIENCE, SOON, Cell, Failed, Kind, World
 
 # What a try may answer when the server was not heard.
 UNHEARD = {"ok", "timeout", "unavailable"}
@@ -20,7 +20,7 @@ def acquire(cell: Cell, arm: Callable[[str], None]) -> None:
 
 
 def try_once(cell: Cell, arm: Callable[[str], None]) -> None:
-    cell.open("a")
+    cell.ready("a")
     arm("acquire")
     reply = cell.status(UNHEARD, "try", cell.call("acquire", wait_ms=0))
     if reply["status"] == "ok":
@@ -99,12 +99,48 @@ OPERATIONS: dict[str, Callable[[Cell, Callable[[str], None]], None]] = {
 }
 
 
+def busy(cell: Cell, arm: Callable[[str], None]) -> None:
+    cell.ok("acquire", "b")
+    cell.ready("a")
+    arm("acquire")
+    waiter = cell.call("acquire", wait_ms=60000)
+    cell.waiting()
+    cell.ok("release", "b")
+    cell.status({"ok"}, "the waiter", waiter)
+    cell.held_with(1)
+    cell.ok("release")
+
+
+# What a caller can do himself on the direct connection.
+DIRECT: dict[str, Callable[[Cell, Callable[[str], None]], None]] = {
+    **{name: act for name, act in OPERATIONS.items() if name not in ("be renewed", "wait")},
+    "wait": busy,
+}
+
+
 def play(cell: Cell, operation: str, action: str, number: int) -> None:
-    OPERATIONS[operation](cell, lambda script: cell.arm(script, action, number))
-    cell.wait_fired()
+    strike(cell, operation, action, number)
     if action in ("twice", "stall"):
         cell.wait_delivered()
     cell.works()
+
+
+def strike(cell: Cell, operation: str, action: str, number: int) -> None:
+    """Plays the operation with the fault; on the direct connection as often as it takes for its call to go there."""
+    before, armed, end = cell.fired(0), False, time.monotonic() + PATIENCE
+
+    def arm(script: str) -> None:
+        nonlocal armed
+        if not armed:
+            cell.arm(script, action, number)
+        armed = True
+
+    operations = DIRECT if cell.direct else OPERATIONS
+    operations[operation](cell, arm)
+    while cell.direct and cell.fired(0) == before:
+        cell.check(time.monotonic() < end, "the call never goes over the direct connection")
+        operations[operation](cell, arm)
+    cell.wait_fired(before + 1)
 
 
 # ---- every byte ----
@@ -115,16 +151,16 @@ OFFSETS = 16
 CLIENTS = 8
 
 
-def cut_everywhere(action: str, operation: str) -> Callable[[World, Kind], None]:
+def cut_everywhere(action: str, operation: str, direct: bool = False) -> Callable[[World, Kind], None]:
     def perform(world: World, kind: Kind) -> None:
-        size = frame_size(world, kind, action, operation)
+        size = frame_size(world, kind, action, operation, direct)
         step = 1 if kind.name == "rust" else max(1, size // OFFSETS)
         offsets = [*range(0, size + 1, step)]
         clients = CLIENTS if kind.name == "rust" else 2
 
         def share(first: int) -> None:
             # A short lease, so that a copy without an answer is soon over.
-            cell = Cell(world, f"{action} everywhere / {operation}", kind, lease_ms=4000)
+            cell = Cell(world, f"{action} everywhere / {operation}", kind, lease_ms=4000, direct=direct)
             try:
                 for offset in offsets[first::clients]:
                     cut_at(cell, action, operation, offset)
@@ -138,9 +174,9 @@ def cut_everywhere(action: str, operation: str) -> Callable[[World, Kind], None]
     return perform
 
 
-def frame_size(world: World, kind: Kind, action: str, operation: str) -> int:
+def frame_size(world: World, kind: Kind, action: str, operation: str, direct: bool) -> int:
     """How long the command is, or its reply."""
-    cell = Cell(world, "size", kind)
+    cell = Cell(world, "size", kind, direct=direct)
     try:
         cut_at(cell, "cut-reply", operation, 0)
         _, request, reply, _ = cell.tell("fired")
@@ -150,10 +186,8 @@ def frame_size(world: World, kind: Kind, action: str, operation: str) -> int:
 
 
 def cut_at(cell: Cell, action: str, operation: str, offset: int) -> None:
-    before = int(cell.tell("fired")[0])
     try:
-        OPERATIONS[operation](cell, lambda script: cell.arm(script, action, offset))
-        cell.wait_fired(before + 1)
+        strike(cell, operation, action, offset)
         cell.gone()
     except Failed as error:
         raise Failed(f"cut at byte {offset}: {error}") from error

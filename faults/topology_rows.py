@@ -74,10 +74,10 @@ OTHERS: list[tuple[str, str, Perform]] = [
 ]
 
 
-def on_topology(topology: str, perform: Perform) -> Callable[[World, Kind], None]:
+def on_topology(topology: str, perform: Perform, **options: bool) -> Callable[[World, Kind], None]:
     def play(world: World, kind: Kind) -> None:
         with world.pool.lent(topology) as behind:
-            cell = Cell(world, topology, kind, behind=behind)
+            cell = Cell(world, topology, kind, behind=behind, **options)
             try:
                 perform(cell)
             finally:

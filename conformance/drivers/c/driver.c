@@ -1,7 +1,8 @@
 /* The conformance driver of C; see conformance/README.md for the protocol.
  *
  * Every request is served by a thread of its own; an actor thread is an owner number. Acquisitions go
- * through the event loop face, one loop thread per client, so that they can be cancelled. */
+ * through the event loop face, one loop thread per client, so that they can be cancelled; those that are
+ * `blocked` go through the face for threads. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 #include <pthread.h>
@@ -339,13 +340,26 @@ static void fork_and_try(redlatch_lock *lock, int64_t id)
     answer_status(id, WIFEXITED(status) ? WEXITSTATUS(status) : REDLATCH_INTERNAL);
 }
 
+static bool is_blocked(const struct request *request)
+{
+    const char *blocked = field(request, "blocked");
+    return blocked != NULL && strcmp(blocked, "true") == 0;
+}
+
 static void acquire(redlatch_lock *lock, uint64_t owner, const struct request *request, int64_t id)
 {
     int64_t wait = number(request, "wait_ms", REDLATCH_FOREVER);
     int64_t lease = number(request, "lease_ms", REDLATCH_LOCK_LEASE);
     const char *token = field(request, "token");
+    uint64_t fencing = 0;
     redlatch_status status = token == NULL ? REDLATCH_OK : redlatch_lock_set_token(lock, token);
-    if (status == REDLATCH_OK)
+    if (status == REDLATCH_OK && is_blocked(request)) {
+        status = redlatch_lock_acquire(lock, owner, wait, lease, &fencing);
+        if (status == REDLATCH_OK) {
+            answer(id, "\"status\": \"ok\", \"token\": %llu", (unsigned long long)fencing);
+            return;
+        }
+    } else if (status == REDLATCH_OK)
         status = redlatch_lock_acquire_start(lock, owner, wait, lease, (uint64_t)id);
     if (status != REDLATCH_OK)
         answer_status(id, status);
@@ -461,7 +475,7 @@ int main(void)
         if (request == NULL || fgets(request->line, sizeof request->line, stdin) == NULL)
             return 0;
         parse(request);
-        if (strcmp(field(request, "op"), "acquire") == 0)
+        if (strcmp(field(request, "op"), "acquire") == 0 && !is_blocked(request))
             perform(request); /* only starts it: in order with what comes next */
         else if (pthread_create(&thread, &detached, perform, request) != 0)
             return 1;

@@ -5,6 +5,8 @@
 //! ```text
 //! open TARGET                        listens for the server on this port of 127.0.0.1; `ok PORT`
 //! arm PORT NEEDLE SKIP ACTION NUMBER a rule for the next command that contains the needle
+//! arm-direct PORT ...                the same, for commands on the client's direct connection
+//! direct PORT                        `ok CALLS`, how many scripts were called on direct connections
 //! clear PORT                         drops the rules that have not been used
 //! fired PORT                         `ok RULES-USED REQUEST-SIZE REPLY-SIZE DONE-LATE`
 //! scripts PORT                       `ok HASH...`, in the order in which scripts came first
@@ -52,11 +54,11 @@ async fn open(proxies: &mut Proxies, target: &str) -> Result<String, String> {
     Ok(port.to_string())
 }
 
-fn arm(proxy: &Proxy, words: &[&str]) -> Result<String, String> {
+fn arm(proxy: &Proxy, words: &[&str], direct: bool) -> Result<String, String> {
     let [needle, skip, action, number] = words else { return Err("arm: four words".to_owned()) };
     let action = Action::parse(action, number).ok_or_else(|| format!("no action: {action} {number}"))?;
     let skip = skip.parse().map_err(|_| format!("no number: {skip}"))?;
-    locked(&proxy.rules).arm(Rule { needle: needle.as_bytes().to_vec(), skip, action });
+    locked(&proxy.rules).arm(Rule { needle: needle.as_bytes().to_vec(), skip, action, direct });
     Ok(String::new())
 }
 
@@ -74,7 +76,9 @@ async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
     let proxy = place.parse().ok().and_then(|port: u16| proxies.get(&port));
     let proxy = proxy.ok_or_else(|| format!("no proxy: {place}"))?;
     Ok(match *word {
-        "arm" => arm(proxy, rest)?,
+        "arm" => arm(proxy, rest, false)?,
+        "arm-direct" => arm(proxy, rest, true)?,
+        "direct" => locked(&proxy.rules).direct.to_string(),
         "clear" => {
             locked(&proxy.rules).clear();
             String::new()

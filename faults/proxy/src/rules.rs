@@ -29,6 +29,16 @@ pub(crate) struct Rule {
     pub(crate) needle: Vec<u8>,
     pub(crate) skip: u64,
     pub(crate) action: Action,
+    /// Commands on other connections than the direct one do not count.
+    pub(crate) direct: bool,
+}
+
+/// What makes a connection a direct one: it has another one told of the keys that were read on it.
+const REDIRECT: &[u8] = b"\r\nREDIRECT\r\n";
+
+/// Whether this command says that its connection is a direct one.
+pub(crate) fn is_direct(command: &[u8]) -> bool {
+    contains(command, REDIRECT)
 }
 
 impl Action {
@@ -61,6 +71,8 @@ pub(crate) struct Rules {
     pub(crate) reply_size: usize,
     /// Copies that were done late.
     pub(crate) delivered: u64,
+    /// Calls of scripts on direct connections.
+    pub(crate) direct: u64,
 }
 
 impl Rules {
@@ -72,10 +84,12 @@ impl Rules {
         self.waiting.clear();
     }
 
-    /// What is to be done with this command.
-    pub(crate) fn judge(&mut self, command: &[u8]) -> Option<Action> {
-        self.note_script(command);
-        let hit = |rule: &Rule| contains(command, &rule.needle);
+    /// What is to be done with this command, which came on a direct connection or another one.
+    pub(crate) fn judge(&mut self, command: &[u8], direct: bool) -> Option<Action> {
+        if self.note_script(command) && direct {
+            self.direct += 1;
+        }
+        let hit = |rule: &Rule| (direct || !rule.direct) && contains(command, &rule.needle);
         let at = self.waiting.iter().position(hit)?;
         if self.waiting[at].skip > 0 {
             self.waiting[at].skip -= 1;
@@ -86,15 +100,18 @@ impl Rules {
         Some(self.waiting.remove(at).action)
     }
 
-    fn note_script(&mut self, command: &[u8]) {
+    /// True if it calls a script.
+    fn note_script(&mut self, command: &[u8]) -> bool {
         let mut words = command.split(|byte| *byte == b'\n').skip(2).step_by(2);
-        let (Some(verb), Some(hash)) = (words.next(), words.next()) else { return };
-        if verb.trim_ascii() == b"EVALSHA" {
-            let hash = String::from_utf8_lossy(hash.trim_ascii()).into_owned();
-            if !self.scripts.contains(&hash) {
-                self.scripts.push(hash);
-            }
+        let (Some(verb), Some(hash)) = (words.next(), words.next()) else { return false };
+        if verb.trim_ascii() != b"EVALSHA" {
+            return false;
         }
+        let hash = String::from_utf8_lossy(hash.trim_ascii()).into_owned();
+        if !self.scripts.contains(&hash) {
+            self.scripts.push(hash);
+        }
+        true
     }
 }
 
@@ -111,12 +128,26 @@ mod tests {
     #[test]
     fn a_rule_is_for_one_command_after_those_it_skips() {
         let mut rules = Rules::default();
-        rules.arm(Rule { needle: b"ab".to_vec(), skip: 1, action: Action::Hole });
-        assert_eq!(rules.judge(b"*1\r\n$4\r\nPING\r\n"), None);
-        assert_eq!(rules.judge(CALL), None);
-        assert_eq!(rules.judge(CALL), Some(Action::Hole));
-        assert_eq!(rules.judge(CALL), None);
+        rules.arm(Rule { needle: b"ab".to_vec(), skip: 1, action: Action::Hole, direct: false });
+        assert_eq!(rules.judge(b"*1\r\n$4\r\nPING\r\n", false), None);
+        assert_eq!(rules.judge(CALL, false), None);
+        assert_eq!(rules.judge(CALL, false), Some(Action::Hole));
+        assert_eq!(rules.judge(CALL, false), None);
         assert_eq!((rules.fired, rules.request_size), (1, CALL.len()));
         assert_eq!(rules.scripts, ["ab"]);
+    }
+
+    #[test]
+    fn a_rule_for_the_direct_connection_leaves_the_others_alone() {
+        let mut rules = Rules::default();
+        rules.arm(Rule { needle: b"ab".to_vec(), skip: 0, action: Action::Hole, direct: true });
+        assert_eq!(rules.judge(CALL, false), None);
+        assert_eq!(rules.direct, 0);
+        assert_eq!(rules.judge(CALL, true), Some(Action::Hole));
+        assert_eq!(rules.direct, 1);
+        assert!(is_direct(
+            b"*6\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n$8\r\nREDIRECT\r\n$1\r\n7\r\n"
+        ));
+        assert!(!is_direct(CALL));
     }
 }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redlatch::{AcquireOptions, Client, Error, ErrorKind, Guard, Key, LostReason, OptionValue, all_options};
+use redlatch::{
+    AcquireOptions, Client, Error, ErrorKind, Guard, Key, LostReason, Operation, OptionValue, all_options,
+};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{Notify, oneshot};
@@ -99,6 +101,15 @@ fn option_value(given: &Value) -> OptionValue<'_> {
     }
 }
 
+/// Waits as a future, or as a thread that is blocked meanwhile, if the request says so.
+async fn wait<T: Send + 'static>(request: &Value, operation: Operation<T>) -> Result<T, Error> {
+    if request["blocked"].as_bool() != Some(true) {
+        return operation.await;
+    }
+    let waited = tokio::task::spawn_blocking(move || operation.wait()).await;
+    waited.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
 async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
     let name = text(request, "client");
     match text(request, "op") {
@@ -134,7 +145,7 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             if let Some(token) = request["token"].as_str() {
                 options = options.token(token);
             }
-            let guard = lock.acquire_with(options).await?;
+            let guard = wait(request, lock.acquire_with(options)).await?;
             let reply = with("token", json!(guard.fencing_token()));
             locked(&seat.guards).push(guard);
             reply
@@ -142,21 +153,22 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
         "release" => {
             let guard = locked(&seat.guards).pop();
             match guard {
-                Some(guard) => guard.release().await?,
-                None => lock.release_by(seat.key).await?,
+                Some(guard) => wait(request, guard.release()).await?,
+                None => wait(request, lock.release_by(seat.key)).await?,
             }
             ok()
         }
         "extend" => {
-            lock.extend_by(seat.key, millis(request, "lease_ms").unwrap_or_default()).await?;
+            let lease = millis(request, "lease_ms").unwrap_or_default();
+            wait(request, lock.extend_by(seat.key, lease)).await?;
             ok()
         }
-        "force" => with("value", json!(lock.force_release().await?)),
+        "force" => with("value", json!(wait(request, lock.force_release()).await?)),
         "held" => with("value", json!(lock.hold(seat.key).is_held())),
         "count" => with("value", json!(lock.hold(seat.key).count())),
-        "locked" => with("value", json!(lock.is_locked().await?)),
+        "locked" => with("value", json!(wait(request, lock.is_locked()).await?)),
         "holder" => {
-            let holder = lock.holder().await?;
+            let holder = wait(request, lock.holder()).await?;
             with(
                 "value",
                 holder.map_or(Value::Null, |holder| json!({"owner": holder.owner, "count": holder.count})),

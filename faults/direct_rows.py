@@ -1,0 +1,77 @@
+"""The same things again on the direct connection, where callers do their calls themselves.
+
+The proxy knows that connection by what it says first, and nothing happens to others: a cell in which no call went there
+fails. What is left of a call that went wrong is for the engine to settle, on its own connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from operations import DIRECT, cut_everywhere, play
+from server_rows import (
+    Play,
+    acquires,
+    connections_killed,
+    holds,
+    lost,
+    on,
+    paused,
+    refused_for_a_while,
+    releases,
+    scripts_flushed,
+    silent_for_a_while,
+    stopped_for,
+)
+from topology_rows import on_topology
+from world import Cell
+
+WHERE = "direct: "
+
+
+def network(operation: str, action: str, number: int) -> Callable[[Cell], None]:
+    return lambda cell: play(cell, operation, action, number)
+
+
+def deleted_there(cell: Cell) -> None:
+    """Another connection is told of what was read on the direct one."""
+    cell.ready("a")
+    cell.until_direct(lambda: cell.ok("acquire"), lambda: cell.ok("release"))
+    cell.redis("DEL", cell.lock)
+    lost(cell, "deleted")
+    cell.works()
+
+
+OWN = {"own_server": True}
+TROUBLES: list[tuple[str, Callable[[Cell], None], dict[str, bool]]] = [
+    ("server stopped for 2 s", stopped_for(2.0), OWN),
+    ("CLIENT PAUSE", paused, OWN),
+    ("SCRIPT FLUSH", scripts_flushed, OWN),
+    ("all connections killed", connections_killed, {}),
+    ("network away for 2 s", silent_for_a_while, {}),
+    ("connections refused for 2 s", refused_for_a_while, {}),
+]
+
+
+def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
+    found: list[tuple[str, str, Play]] = [
+        (WHERE + row, operation, on(network(operation, *fault), direct=True))
+        for row, fault in network_rows.items()
+        for operation in DIRECT
+    ]
+    for what, action in (("request", "cut-request"), ("reply", "cut-reply")):
+        for operation in ("acquire", "release"):
+            everywhere = cut_everywhere(action, operation, direct=True)
+            found.append((f"{WHERE}{what} cut at every byte", operation, everywhere))
+    for row, trouble, options in TROUBLES:
+        for name, way in (("acquire", acquires), ("hold", holds), ("release", releases)):
+            found.append((WHERE + row, name, on(way(trouble), direct=True, **options)))
+    return [*found, (f"{WHERE}key deleted", "hold", on(deleted_there, direct=True))]
+
+
+def rows_on_sentinel(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
+    return [
+        (WHERE + row, operation, on_topology("sentinel", network(operation, *fault), direct=True))
+        for row, fault in network_rows.items()
+        for operation in ("acquire", "release")
+    ]
