@@ -45,6 +45,10 @@ To = tuple[_redlatch.Queue, int]
 NOBODY = (None, None)
 
 
+def _nothing() -> None:
+    return None
+
+
 class Bridge:
     """Brings the answers of the engines into one event loop: a queue, and one reader that drains it.
 
@@ -54,6 +58,8 @@ class Bridge:
     _bridges: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Bridge]]] = (
         weakref.WeakKeyDictionary()
     )
+    # The loop and the bridge that were asked for last: in most programs there is one loop.
+    _latest: ClassVar[tuple[Callable[[], object], Callable[[], Bridge | None]]] = (_nothing, _nothing)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.queue = _redlatch.Queue()
@@ -63,12 +69,16 @@ class Bridge:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Bridge:
+        latest_loop, latest_bridge = cls._latest
+        if latest_loop() is loop and (latest := latest_bridge()) is not None:
+            return latest
         known = cls._bridges.get(loop)
         bridge = known() if known is not None else None
         if bridge is None:
             cls._close_orphans()
             bridge = cls(loop)
             cls._bridges[loop] = weakref.ref(bridge)
+        cls._latest = weakref.ref(loop), weakref.ref(bridge)
         return bridge
 
     @classmethod
@@ -88,16 +98,16 @@ class Bridge:
     async def ask(self, send: Callable[[To], Any]) -> Any:
         """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
         tag = _dispatcher.next_tag()
-        pending = send((self.queue, tag))
-        if not isinstance(pending, _redlatch.Pending):
-            return pending  # answered at once
+        answer = send((self.queue, tag))
+        if not isinstance(answer, _redlatch.Pending):
+            return answer
         future = asyncio.get_running_loop().create_future()
-        self._asked[tag] = future, pending
+        self._asked[tag] = future, answer
         try:
             return await future
         except BaseException:  # also when the coroutine is closed
             if self._asked.pop(tag, None) is not None:
-                pending.cancel()
+                answer.cancel()
             elif not future.cancelled() and future.exception() is None:
                 _drop(future.result())
             raise
@@ -194,10 +204,10 @@ class Client(BaseClient):
         await self.close()
 
 
-async def ask(client: BaseClient, send: Callable[[To], Any]) -> Any:
+def ask(client: BaseClient, send: Callable[[To], Any]) -> Coroutine[Any, Any, Any]:
     """Sends something in the name of this client, and waits for the answer."""
     client._start()
-    return await Bridge.of(asyncio.get_running_loop()).ask(send)
+    return Bridge.of(asyncio.get_running_loop()).ask(send)
 
 
 class Keys:
@@ -208,6 +218,7 @@ class Keys:
     def __init__(self) -> None:
         self.key = _redlatch.Key()
         self._clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
+        self._latest: Callable[[], BaseClient | None] = _nothing
 
     @classmethod
     def of(cls, task: Task) -> Keys:
@@ -218,6 +229,9 @@ class Keys:
 
     def end_with(self, task: Task, client: BaseClient) -> None:
         """What the task still holds without a grant when it ends is nobody's then."""
+        if self._latest() is client:
+            return
+        self._latest = weakref.ref(client)
         if client not in self._clients:
             self._clients.add(client)
             core, key = client._core, self.key
@@ -269,7 +283,8 @@ class Lock(BaseLock):
             guard = await self._guard(keys, wait, lease, token, tied=True)
         except LockTimeoutError:
             return False
-        self._watch(guard.hold())
+        if self._on_lost is not None:
+            self._watch(guard.hold())
         guard.detach()
         keys.end_with(task, self._client)
         return True
@@ -351,7 +366,7 @@ class Lock(BaseLock):
             raise failure from error
         note(error, failure)
 
-    async def _guard(
+    def _guard(
         self,
         keys: Keys,
         wait: float | None,
@@ -359,11 +374,8 @@ class Lock(BaseLock):
         token: str | None = None,
         *,
         tied: bool = False,
-    ) -> _redlatch.Guard:
-        guard: _redlatch.Guard = await ask(
-            self._client, lambda to: self._core.acquire(keys.key, wait, lease, token, tied, to)
-        )
-        return guard
+    ) -> Coroutine[Any, Any, _redlatch.Guard]:
+        return ask(self._client, lambda to: self._core.acquire(keys.key, wait, lease, token, tied, to))
 
     def _watch(self, hold: _redlatch.Hold) -> None:
         if on_lost := self._to_watch(hold):
