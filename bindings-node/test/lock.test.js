@@ -32,6 +32,40 @@ test('a lock is held, seen by others, and given back', async () => {
   assert.equal(await lock.isLocked(), false)
 })
 
+// Whether a promise is settled before the event loop goes on: what comes from another thread needs a turn of it.
+async function isSettledAtOnce(promise) {
+  let settled = false
+  promise.then(() => (settled = true))
+  let turned = false
+  setImmediate(() => (turned = true))
+  for (let tick = 0; tick < 50; tick += 1) await null
+  assert.equal(turned, false)
+  return settled
+}
+
+test('who is alone is answered at once', async () => {
+  const client = await Client.connect(context.url)
+  const lock = client.lock(freshName())
+  await until(async () => {
+    const acquired = lock.acquire()
+    const first = await isSettledAtOnce(acquired)
+    const released = (await acquired).release()
+    return (await isSettledAtOnce(released)) && (await released) && first
+  })
+  await client.close()
+})
+
+test('without a direct connection nobody is answered at once', async () => {
+  const client = await Client.connect(context.url, { direct: false })
+  const lock = client.lock(freshName())
+  for (let round = 0; round < 50; round += 1) {
+    const acquired = lock.acquire()
+    assert.equal(await isSettledAtOnce(acquired), false)
+    await (await acquired).release()
+  }
+  await client.close()
+})
+
 test('release is idempotent, and a released hold is nobody\'s', async () => {
   const hold = await context.client.lock(freshName()).acquire()
   const [first, second] = await Promise.all([hold.release(), hold.release()])

@@ -41,6 +41,45 @@ async def test_a_block_holds_and_releases(name: str, look: redis.Redis) -> None:
         assert not look.exists(name) and not lock.owned()
 
 
+class Steps:
+    """Counts how often what is awaited lets the event loop go on."""
+
+    def __init__(self, awaitable: Any) -> None:
+        self.awaitable, self.count = awaitable, 0
+
+    def __await__(self) -> Any:
+        inner = self.awaitable.__await__()
+        while True:
+            try:
+                waited = next(inner)
+            except StopIteration as done:
+                return done.value
+            self.count += 1
+            yield waited
+
+
+async def test_a_task_that_is_alone_is_answered_at_once(name: str) -> None:
+    async with aio.Client() as client:
+        lock, end = client.lock(name), time.monotonic() + LIMIT
+        while True:
+            acquired = Steps(lock.acquire())
+            released = Steps(lock.release()) if await acquired else None
+            assert released is not None
+            await released
+            if acquired.count == released.count == 0:
+                break
+            assert time.monotonic() < end, "no answer comes at once"
+
+
+async def test_without_a_direct_connection_nobody_is_answered_at_once(name: str) -> None:
+    async with aio.Client(direct=False) as client:
+        lock = client.lock(name)
+        for _ in range(50):
+            acquired = Steps(lock.acquire())
+            assert await acquired and acquired.count > 0
+            await lock.release()
+
+
 async def test_the_owner_is_the_task(name: str, look: redis.Redis) -> None:
     async with aio.Client() as client:
         lock = client.lock(name)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 import redlatch
-from conftest import LIMIT, eventually
+from conftest import LIMIT, Server, direct_connection, eventually
 
 
 def in_thread(function: Any, *args: Any) -> Any:
@@ -34,6 +34,18 @@ def test_a_block_holds_and_releases(client: redlatch.Client, name: str, look: re
     assert (grant.remaining, lock.remaining, lock.hold_count) == (0, 0, 0)
     with pytest.raises(redlatch.NotOwnerError):
         grant.check()
+
+
+def test_a_thread_makes_its_calls_on_the_direct_connection(own_server: Server, name: str) -> None:
+    with redlatch.Client(own_server.url) as client, redis.Redis(port=own_server.port) as look:
+
+        def served() -> bool:
+            with client.lock(name):
+                pass
+            row = direct_connection(look)
+            return row is not None and row["cmd"] == "evalsha"
+
+        eventually(served, "calls go there")
 
 
 def test_re_entry_counts(client: redlatch.Client, name: str, look: redis.Redis) -> None:

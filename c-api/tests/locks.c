@@ -45,6 +45,35 @@ static void acquire_and_release(void)
     close_client(client);
 }
 
+/* Of the connections only the direct one has another one told of changed keys; its last command is ours. */
+static int calls_go_to_the_direct_connection(redlatch_lock *lock)
+{
+    char *line;
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
+    for (line = strtok((char *)redis("CLIENT", "LIST", NULL), "\n"); line != NULL; line = strtok(NULL, "\n"))
+        if (strstr(line, " name=c-direct ") != NULL && strstr(line, " redir=-1") == NULL &&
+            strstr(line, " redir=0 ") == NULL && strstr(line, " cmd=evalsha") != NULL)
+            return 1;
+    return 0;
+}
+
+static void a_thread_makes_its_calls_on_the_direct_connection(void)
+{
+    redlatch_options *options = NULL;
+    redlatch_client *client = NULL;
+    redlatch_lock *lock;
+
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "client_name", "c-direct"));
+    CHECK_OK(redlatch_client_open(NULL, options, &client));
+    redlatch_options_free(options);
+    lock = lock_of(client, "c:direct");
+    EVENTUALLY(calls_go_to_the_direct_connection(lock));
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
 static void a_simple_lock_is_a_string(void)
 {
     redlatch_client *client = open_client();
@@ -427,7 +456,7 @@ static void events_reach_the_log(void)
     CHECK(atomic_load(&told.count) == before);
 }
 
-MAIN(TEST(acquire_and_release), TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
+MAIN(TEST(acquire_and_release), TEST(a_thread_makes_its_calls_on_the_direct_connection), TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
      TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself), TEST(a_hold_outlives_its_lease),
      TEST(tokens_grow), TEST(whoever_knows_the_token_releases_it), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),
      TEST(what_a_freed_lock_held_ends_with_its_lease), TEST(locks_keep_their_client),

@@ -88,8 +88,6 @@ static redlatch_client *open_client(void)
     snprintf(lease, sizeof lease, "%lldms", (long long)lease_ms);
     OK(redlatch_options_new(&options));
     OK(redlatch_options_set(options, "watchdog_lease", lease));
-    /* A busy machine is no reason to give up. */
-    OK(redlatch_options_set(options, "outage", "60s"));
     OK(redlatch_client_open(url, options, &client));
     redlatch_options_free(options);
     return client;

@@ -29,7 +29,7 @@ from redlatch import aio
 
 
 async def open_client(act: Act, *, direct: bool = True) -> aio.Client:
-    return await aio.Client(act.url, watchdog_lease=act.lease, outage=PATIENCE, direct=direct).connect()
+    return await aio.Client(act.url, watchdog_lease=act.lease, direct=direct).connect()
 
 
 async def until(text: str, holds: Callable[[], object]) -> None:

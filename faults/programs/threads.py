@@ -29,7 +29,7 @@ from act import (
 
 
 def open_client(act: Act) -> redlatch.Client:
-    return redlatch.Client(act.url, watchdog_lease=act.lease, outage=PATIENCE).connect()
+    return redlatch.Client(act.url, watchdog_lease=act.lease).connect()
 
 
 def start(work: Callable[[], object]) -> threading.Thread:

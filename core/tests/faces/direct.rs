@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::{Cancelled, Client, Delivered, ErrorKind, LostReason, OptionValue, Outcome, Queue};
 
-use super::support::Server;
+use super::support::{Server, direct_connection};
 use super::{LIMIT, ms};
 
 /// A client whose blocked threads have a connection of their own, and a connection to look at the data.
@@ -64,11 +64,9 @@ impl Direct {
         command.query(&mut self.look).expect("an answer")
     }
 
-    /// What CLIENT LIST says of the direct connection: only its changed keys are told to another one.
+    /// What CLIENT LIST says of the direct connection.
     fn direct(&mut self) -> Option<String> {
-        let list: String = self.command("CLIENT LIST");
-        let leads = |line: &&str| !line.contains(" redir=0 ") && !line.contains(" redir=-1");
-        list.lines().find(leads).map(str::to_owned)
+        direct_connection(&self.command::<String>("CLIENT LIST"))
     }
 
     fn direct_id(&mut self) -> u64 {

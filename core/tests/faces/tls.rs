@@ -5,6 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redlatch::{ClientBuilder, ClientOptions, Error, OptionValue};
 use tokio::io::copy_bidirectional;
@@ -35,6 +36,8 @@ fn chain(name: &str) -> Vec<CertificateDer<'static>> {
 /// Speaks TLS in front of a server.
 struct Terminator {
     addr: SocketAddr,
+    /// How many connections were made to it.
+    accepted: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -57,8 +60,10 @@ impl Terminator {
         let config = builder.with_single_cert(chain(&format!("{name}.pem")), key).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let task = tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), server.port()));
-        Terminator { addr, task }
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let task = tokio::spawn(serve(listener, accepted.clone(), acceptor, server.port()));
+        Terminator { addr, accepted, task }
     }
 
     fn url(&self) -> String {
@@ -76,9 +81,10 @@ impl Drop for Terminator {
     }
 }
 
-async fn serve(listener: TcpListener, acceptor: TlsAcceptor, port: u16) {
+async fn serve(listener: TcpListener, accepted: Arc<AtomicUsize>, acceptor: TlsAcceptor, port: u16) {
     loop {
         let (outer, _) = listener.accept().await.unwrap();
+        accepted.fetch_add(1, Ordering::SeqCst);
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
             let Ok(mut outer) = acceptor.accept(outer).await else { return };
@@ -144,6 +150,24 @@ async fn a_lock_over_tls_with_a_certificate_of_the_client() {
     works(&server, &builder.build().unwrap()).await;
 
     says(&refused(terminator.builder()).await, ErrorKind::Auth, &["TLS", "give tls_cert and tls_key"]);
+}
+
+/// There is none that is encrypted, and none in clear text beside it.
+#[tokio::test]
+async fn threads_over_tls_have_no_direct_connection() {
+    let server = Server::start();
+    let terminator = Terminator::start(&server, "server", false).await;
+    let client = terminator.builder().build().unwrap();
+    let lock = client.lock("n").unwrap();
+    let pairs = tokio::task::spawn_blocking(move || {
+        for _ in 0..50 {
+            lock.acquire().wait().unwrap().release().wait().unwrap();
+        }
+    });
+    soon("the pairs", pairs).await.unwrap();
+    // One for commands and one for messages.
+    assert!(terminator.accepted.load(Ordering::SeqCst) <= 2);
+    assert_eq!(client.stats().connects, 1);
 }
 
 #[tokio::test]

@@ -52,6 +52,23 @@ async fn locks_of_all_slots_are_taken_waited_for_and_released() {
     assert_eq!(clients[0].stats().connects, 3, "one connection for commands to each node");
 }
 
+/// There it has no direct connection: each lock is another server's.
+#[tokio::test(flavor = "multi_thread")]
+async fn threads_ask_the_engine_in_a_cluster() {
+    let cluster = Cluster::start(3, false);
+    let client = client(&cluster.url()).await;
+    let locks: Vec<_> = (0..3).map(|node| client.lock(&name_at(&cluster, node)).unwrap()).collect();
+    let pairs = tokio::task::spawn_blocking(move || {
+        for lock in locks.iter().cycle().take(90) {
+            lock.acquire().wait().unwrap().release().wait().unwrap();
+        }
+    });
+    soon("the pairs", pairs).await.unwrap();
+    for node in &cluster.nodes {
+        assert_eq!(support::direct_connection(&node.ask::<String>("CLIENT LIST")), None);
+    }
+}
+
 /// Locks are taken, held and waited for while `change` lets the first primary be replaced.
 async fn survives(change: impl FnOnce(&mut Cluster)) {
     let mut cluster = Cluster::start(3, true);

@@ -37,6 +37,27 @@ async fn survives(change: impl FnOnce(&mut SentinelSet)) {
     eventually("nothing is left", || set.servers[1].ask::<u64>("DBSIZE") == 0).await;
 }
 
+/// It leads to whoever is the primary, and to the next one after a fail-over.
+#[tokio::test(flavor = "multi_thread")]
+async fn threads_have_a_direct_connection_to_the_primary() {
+    let set = SentinelSet::start();
+    let client = client(&set.url()).await;
+    let lock = client.lock("n").unwrap();
+    let has_served = |server: &support::Server| {
+        let list = server.ask::<String>("CLIENT LIST");
+        support::direct_connection(&list).is_some_and(|line| line.contains("cmd=evalsha"))
+    };
+    // What is held while the primary is replaced may be lost.
+    let pair = || drop(lock.acquire().wait().unwrap().release().wait());
+    let serves = |server: &support::Server| {
+        tokio::task::block_in_place(pair);
+        has_served(server)
+    };
+    eventually("calls that go to the first primary", || serves(&set.servers[0])).await;
+    set.fail_over();
+    eventually("calls that go to the next one", || serves(&set.servers[1])).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_fail_over_is_followed() {
     survives(|set| set.fail_over()).await;

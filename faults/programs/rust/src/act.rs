@@ -41,8 +41,6 @@ impl Act {
         let mut builder = Client::builder(&self.url);
         let lease = u32::try_from(self.lease.as_millis())?;
         builder.set("watchdog_lease", OptionValue::Millis(f64::from(lease)))?;
-        // A busy machine is no reason to give up.
-        builder.set("outage", OptionValue::Millis(PATIENCE.as_secs_f64() * 1000.0))?;
         let client = builder.build()?;
         client.ready().wait()?;
         Ok(client)
