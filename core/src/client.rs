@@ -41,7 +41,10 @@ pub struct ClientBuilder {
 pub(crate) struct ClientInner {
     servers: Servers,
     options: ClientOptions,
-    locks: LockOptions,
+    /// The defaults of its locks.
+    locks: Arc<LockOptions>,
+    /// The options of the last lock that had others: a program has few kinds of locks, and may have very many of each.
+    others: Mutex<Arc<LockOptions>>,
     /// The process that began to start the engine, or [`UNSTARTED`], or [`CLOSED`]. Read before any
     /// lock is taken, since a child may have inherited a lock that nobody will ever open.
     pid: AtomicU32,
@@ -58,7 +61,7 @@ const CLOSED: u32 = u32::MAX;
 pub(crate) struct Running {
     client: Weak<ClientInner>,
     /// What is needed to speak for the client when the last handle to it is gone.
-    parts: (Servers, ClientOptions, LockOptions),
+    parts: (Servers, ClientOptions, Arc<LockOptions>),
     pid: u32,
     handle: Handle,
     shared: Arc<Shared>,
@@ -139,7 +142,7 @@ impl Client {
     /// `invalid_argument` for a bad name or an option out of bounds.
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<Lock> {
         options.validate()?;
-        Ok(Lock::new(self.0.clone(), names::name(name)?, options))
+        Ok(Lock::new(self.0.clone(), names::name(name)?, self.0.shared(options)))
     }
 
     /// The lock of a name that may not be text. No I/O.
@@ -148,12 +151,12 @@ impl Client {
     /// As [`lock_with`](Client::lock_with), and for bytes that are not UTF-8.
     pub fn lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Lock> {
         options.validate()?;
-        Ok(Lock::new(self.0.clone(), names::name_from_bytes(name)?, options))
+        Ok(Lock::new(self.0.clone(), names::name_from_bytes(name)?, self.0.shared(options)))
     }
 
     /// The options that this client's locks have by default.
     pub fn lock_options(&self) -> LockOptions {
-        self.0.locks.clone()
+        (*self.0.locks).clone()
     }
 
     /// The client's random UUID, the first part of its owners; starts the engine.
@@ -297,20 +300,34 @@ impl ClientBuilder {
         self.locks.validate()?;
         let place = self.url.as_deref().map_or_else(url::from_env, url::parse)?;
         let servers = Servers::new(&place, &Manner::new(&self.options, place.tls)?);
-        Ok(Client(Arc::new(ClientInner::new(servers, self.options, self.locks))))
+        Ok(Client(Arc::new(ClientInner::new(servers, self.options, Arc::new(self.locks)))))
     }
 }
 
 impl ClientInner {
-    fn new(servers: Servers, options: ClientOptions, locks: LockOptions) -> Self {
+    fn new(servers: Servers, options: ClientOptions, locks: Arc<LockOptions>) -> Self {
         ClientInner {
             servers,
             options,
+            others: Mutex::new(locks.clone()),
             locks,
             pid: AtomicU32::new(UNSTARTED),
             starting: Mutex::new(()),
             running: OnceLock::new(),
         }
+    }
+
+    /// These options, in one place with those of other locks if they are the same.
+    fn shared(&self, options: LockOptions) -> Arc<LockOptions> {
+        if options == *self.locks {
+            return self.locks.clone();
+        }
+        // A child may have inherited it closed; then they are not shared.
+        let Ok(mut others) = self.others.try_lock() else { return Arc::new(options) };
+        if **others != options {
+            *others = Arc::new(options);
+        }
+        others.clone()
     }
 
     pub(crate) fn is_forked(&self) -> bool {
@@ -461,11 +478,14 @@ impl Running {
 
     /// Wraps the engine's answer, so that a grant that is dropped anywhere is released.
     /// `terms` are those of an acquisition.
-    pub(crate) fn outcome(self: &Arc<Self>, result: Result<Done>, terms: Option<Terms>) -> Outcome {
+    pub(crate) fn outcome(self: &Arc<Self>, result: Result<Done>, terms: Option<&Terms>) -> Outcome {
         match result {
-            Ok(Done::Granted { cell, level }) => {
-                Outcome::Granted(Guard::new(self.clone(), cell, level, terms))
-            }
+            Ok(Done::Granted { cell, level }) => match terms {
+                Some(terms) => Outcome::Granted(Guard::new(self.clone(), cell, level, terms)),
+                None => {
+                    Outcome::Failed(Error::new(ErrorKind::Internal, "granted without having been asked for"))
+                }
+            },
             Ok(Done::Connected) => Outcome::Connected,
             Ok(Done::Released) => Outcome::Released,
             Ok(Done::Extended) => Outcome::Extended,

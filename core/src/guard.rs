@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::client::Running;
-use crate::engine::{Input, LevelId, Request, Target, Terms};
+use crate::engine::{Input, Lease, LevelId, Request, Target, Terms};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::hold::HoldCell;
 use crate::lock::Hold;
+use crate::moment::Span;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease};
 use crate::owner::Key;
 use crate::queue::{Outcome, Queue};
+use crate::wire::{Fencing, Kind};
 
 /// A held lock. Dropping it releases the lock in the background, without blocking and without
 /// telling whether that worked; [`release`](Guard::release) tells.
@@ -27,26 +29,67 @@ struct Armed {
     cell: Arc<HoldCell>,
     level: LevelId,
     /// How the level is held; re-entering does the same.
-    terms: Option<Terms>,
+    manner: Manner,
+}
+
+/// What a re-entry on the same terms needs to know of them: the rest is the hold's.
+#[derive(Clone, Copy)]
+struct Manner {
+    lease: Span,
+    mode: Mode,
+    tied: bool,
+    replicas: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Mode {
+    Watchdog,
+    Fixed,
+    Adaptive,
+}
+
+impl Manner {
+    fn of(terms: &Terms) -> Manner {
+        let (mode, lease) = match terms.lease {
+            Lease::Watchdog(lease) => (Mode::Watchdog, lease),
+            Lease::Fixed(lease) => (Mode::Fixed, lease),
+            Lease::Adaptive(lease) => (Mode::Adaptive, lease),
+        };
+        Manner { lease: lease.into(), mode, tied: terms.tied, replicas: terms.replicas }
+    }
+
+    /// Terms of a re-entry by hold, to which the others have no meaning.
+    fn terms(self, kind: Kind) -> Terms {
+        let lease = match self.mode {
+            Mode::Watchdog => Lease::Watchdog,
+            Mode::Fixed => Lease::Fixed,
+            Mode::Adaptive => Lease::Adaptive,
+        };
+        Terms {
+            kind,
+            reentrant: true,
+            lease: lease(self.lease.into()),
+            fencing: Fencing::Off,
+            max_hold: None,
+            replicas: self.replicas,
+            linger: false,
+            tied: self.tied,
+        }
+    }
 }
 
 impl Armed {
     /// Ties the level to its key, unless it was acquired so.
     fn tie(&self) {
-        if !self.terms.is_some_and(|terms| terms.tied) {
+        if !self.manner.tied {
             self.running.tell(Input::Detached { owner: self.cell.owner, level: self.level });
         }
     }
 }
 
 impl Guard {
-    pub(crate) fn new(
-        running: Arc<Running>,
-        cell: Arc<HoldCell>,
-        level: LevelId,
-        terms: Option<Terms>,
-    ) -> Self {
-        Guard(Some(Armed { running, cell, level, terms }))
+    pub(crate) fn new(running: Arc<Running>, cell: Arc<HoldCell>, level: LevelId, terms: &Terms) -> Self {
+        Guard(Some(Armed { running, cell, level, manner: Manner::of(terms) }))
     }
 
     /// Forgets the level without releasing it: somebody else answers for it now.
@@ -160,8 +203,8 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the operation leaves the hold as it was.
     pub fn reenter(&self) -> Operation<Guard> {
-        match self.0.as_ref().and_then(|armed| armed.terms) {
-            Some(terms) => self.reenter_on(terms, None),
+        match &self.0 {
+            Some(armed) => self.reenter_on(armed.manner.terms(armed.cell.form.kind), None),
             None => Operation::failed(spent()),
         }
     }

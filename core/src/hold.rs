@@ -4,7 +4,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -32,8 +32,15 @@ pub(crate) struct HoldCell {
     count: AtomicU32,
     /// [`LIVE`], [`RELEASED`] or the number of a [`LostReason`].
     state: AtomicU8,
+    /// Made for the first who wants to be told of a loss, or when there is one.
+    told: OnceLock<Box<Told>>,
+}
+
+/// Who is to be told of a loss.
+#[derive(Default)]
+struct Told {
     watchers: Mutex<Vec<LostWatcher>>,
-    /// Wakes the futures that wait for a loss.
+    /// Wakes the futures that wait for it.
     signal: Notify,
 }
 
@@ -48,8 +55,7 @@ impl HoldCell {
             deadline: AtomicU64::new(0),
             count: AtomicU32::new(0),
             state: AtomicU8::new(LIVE),
-            watchers: Mutex::new(Vec::new()),
-            signal: Notify::new(),
+            told: OnceLock::new(),
         }
     }
 
@@ -105,12 +111,23 @@ impl HoldCell {
 
     // ---- told of a loss ----
 
+    /// Made by whoever comes first, those who tell included: so that who watches and who tells meet at one lock.
+    fn told(&self) -> &Told {
+        self.told.get_or_init(Box::default)
+    }
+
     /// Calls `watcher` when the hold is lost, at once if it is lost already.
     /// It is dropped uncalled when the hold ends by release.
     pub(crate) fn watch(&self, watcher: LostWatcher) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.told().watchers.lock().unwrap_or_else(PoisonError::into_inner);
         match self.state.load(Ordering::Acquire) {
-            LIVE => watchers.push(watcher),
+            LIVE => {
+                // Seldom more than one, and there may be very many holds.
+                if watchers.is_empty() {
+                    watchers.reserve_exact(1);
+                }
+                watchers.push(watcher);
+            }
             RELEASED => {}
             reason => {
                 drop(watchers);
@@ -125,7 +142,7 @@ impl HoldCell {
     pub(crate) async fn lost_async(&self) -> LostReason {
         loop {
             // Made before the state is read, so that it hears whatever happens after that.
-            let told = self.signal.notified();
+            let told = self.told().signal.notified();
             let state = self.state.load(Ordering::Acquire);
             if let Some(reason) = LostReason::from_number(state) {
                 return reason;
@@ -136,8 +153,9 @@ impl HoldCell {
 
     /// Calls and forgets all watchers. The driver does this after the engine marked the loss.
     pub(crate) fn tell(&self, reason: LostReason) {
-        let watchers = std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner));
-        self.signal.notify_waiters();
+        let told = self.told();
+        let watchers = std::mem::take(&mut *told.watchers.lock().unwrap_or_else(PoisonError::into_inner));
+        told.signal.notify_waiters();
         for watcher in watchers {
             // A panic in one must not keep the loss from the others.
             let _ = catch_unwind(AssertUnwindSafe(|| watcher(reason)));

@@ -27,8 +27,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(client: Arc<ClientInner>, name: Name, options: LockOptions) -> Self {
-        Lock { client, name: options.kind.key(name), options: Arc::new(options) }
+    pub(crate) fn new(client: Arc<ClientInner>, name: Name, options: Arc<LockOptions>) -> Self {
+        Lock { client, name: options.kind.key(name), options }
     }
 
     /// The name, as it stands in Redis: some kinds put a word before the name that was given.

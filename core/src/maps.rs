@@ -2,7 +2,10 @@
 //! that the program chooses; the standard library's hash, made against keys chosen by an enemy, takes as long
 //! as the work.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A hash map with a fast hash, seeded by the process.
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// The same for a set.
+pub(crate) type Set<T> = HashSet<T, foldhash::fast::RandomState>;

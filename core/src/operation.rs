@@ -223,7 +223,7 @@ impl Unsent {
 impl Promise {
     fn keep(mut self, result: Result<Done>) {
         if let Some(slot) = self.slot.take() {
-            slot.answer(self.running.outcome(result, self.terms));
+            slot.answer(self.running.outcome(result, self.terms.as_ref()));
         }
     }
 }

@@ -23,7 +23,9 @@ mod slotmap;
 mod timer;
 mod tls;
 
+use std::borrow::Borrow;
 use std::cell::Cell;
+use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -37,7 +39,7 @@ use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring};
 use crate::hold::HoldCell;
-use crate::maps::Map;
+use crate::maps::Set;
 use crate::options::ClusterPubsub;
 use crate::owner::Key;
 use crate::url::{Place, Topology};
@@ -136,28 +138,83 @@ impl Shared {
 
 /// The holds that have a re-entry key, for questions that are answered without I/O.
 #[derive(Default)]
-pub(crate) struct Registry(Mutex<Map<(Name, Key), Arc<HoldCell>>>);
+pub(crate) struct Registry(Mutex<Set<Entry>>);
 
 impl Registry {
-    fn holds(&self) -> MutexGuard<'_, Map<(Name, Key), Arc<HoldCell>>> {
+    fn holds(&self) -> MutexGuard<'_, Set<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn get(&self, name: &Name, key: Key) -> Option<Arc<HoldCell>> {
-        self.holds().get(&(name.clone(), key)).cloned()
+        let wanted: &dyn Keyed = &(&**name, key);
+        self.holds().get(wanted).map(|entry| entry.0.clone())
     }
 
     fn open(&self, cell: Arc<HoldCell>) {
-        self.holds().insert((cell.name.clone(), cell.key), cell);
+        self.holds().replace(Entry(cell));
     }
 
     /// Forgets a hold, unless its key holds the name anew already.
     fn end(&self, cell: &Arc<HoldCell>) {
         let mut holds = self.holds();
-        let key = (cell.name.clone(), cell.key);
-        if holds.get(&key).is_some_and(|held| Arc::ptr_eq(held, cell)) {
-            holds.remove(&key);
+        let entry = Entry(cell.clone());
+        if holds.get(&entry).is_some_and(|held| Arc::ptr_eq(&held.0, cell)) {
+            holds.remove(&entry);
         }
+    }
+}
+
+/// A hold, known by its name and key: eight bytes, of which a table may have a million.
+struct Entry(Arc<HoldCell>);
+
+/// What an entry is found by.
+trait Keyed {
+    fn id(&self) -> (&str, Key);
+}
+
+impl Keyed for Entry {
+    fn id(&self) -> (&str, Key) {
+        (&self.0.name, self.0.key)
+    }
+}
+
+impl Keyed for (&str, Key) {
+    fn id(&self) -> (&str, Key) {
+        *self
+    }
+}
+
+impl Hash for dyn Keyed + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
+
+impl PartialEq for dyn Keyed + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for dyn Keyed + '_ {}
+
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for Entry {}
+
+impl<'a> Borrow<dyn Keyed + 'a> for Entry {
+    fn borrow(&self) -> &(dyn Keyed + 'a) {
+        self
     }
 }
 

@@ -1,11 +1,13 @@
 //! What callers want of a hold: one command that changes its count or its time is in flight, the
 //! others wait for it.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::asking::release_of;
 use super::holding::{Hold, Phase, unconfirmed};
 use super::links::Which;
+use super::rare::Idle;
 use super::waiting::{not_replicated, timeout};
 use super::{CallId, Done, Engine, LevelId, Outcome, Output, RequestId, Target, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
@@ -104,19 +106,46 @@ impl Command {
     }
 }
 
+/// What callers want of a hold, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) command: Option<Command>,
+    /// What comes after the command in flight. Counts are computed when a command starts.
+    pub(super) todo: VecDeque<Task>,
+}
+
+impl Idle for Work {
+    const IDLE: &'static Work = &Work { command: None, todo: VecDeque::new() };
+
+    fn is_idle(&self) -> bool {
+        self.command.is_none() && self.todo.is_empty()
+    }
+}
+
 impl Hold {
+    pub(super) fn take_command(&mut self) -> Option<Command> {
+        self.work.made()?.command.take()
+    }
+
+    /// Takes all that was wanted, the task of the command in flight first.
+    pub(super) fn take_tasks(&mut self) -> Vec<Task> {
+        let work = self.work.take().map(|work| *work).unwrap_or_default();
+        work.command.map(|command| command.task).into_iter().chain(work.todo).collect()
+    }
+
     /// Who waits for the command in flight.
     pub(super) fn asked_by(&self) -> Option<RequestId> {
-        self.command.as_ref()?.task.request
+        self.work.command.as_ref()?.task.request
     }
 
     /// The command in flight and what waits behind it.
     pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
-        self.command.iter().map(|command| &command.task).chain(&self.todo)
+        self.work.command.iter().map(|command| &command.task).chain(&self.work.todo)
     }
 
     fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
-        self.command.iter_mut().map(|command| &mut command.task).chain(&mut self.todo)
+        let work = self.work.made().into_iter();
+        work.flat_map(|work| work.command.iter_mut().map(|command| &mut command.task).chain(&mut work.todo))
     }
 }
 
@@ -186,7 +215,7 @@ impl Engine {
         if let Some(id) = task.request {
             self.callers.insert(id, owner);
         }
-        hold.todo.push_back(task);
+        hold.work.todo.push_back(task);
         self.start_next(owner);
     }
 
@@ -209,12 +238,15 @@ impl Engine {
                 Err(error) => self.answer(task.request, Err(error)),
             }
         }
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            hold.work.tidy();
+        }
         self.arm_hold(owner);
     }
 
     fn next_task(&mut self, owner: OwnerId) -> Option<Task> {
-        let hold = self.holds.get_mut(&owner).filter(|hold| hold.command.is_none())?;
-        hold.todo.pop_front()
+        let hold = self.holds.get_mut(&owner).filter(|hold| hold.work.command.is_none())?;
+        hold.work.made()?.todo.pop_front()
     }
 
     /// What to send for a wish, given the levels as they are now.
@@ -286,14 +318,15 @@ impl Engine {
             return;
         };
         let time = asked(&op).unwrap_or_else(|| self.now.until(hold.deadline));
-        hold.longest = hold.longest.max(time);
+        hold.asked_for(time);
         let limit = timing::limit_with(op.replicas(), time);
-        hold.command = Some(Command { task, op, limit, call: None, copies: 0, failures: 0, retry: None });
+        hold.work.command =
+            Some(Command { task, op, limit, call: None, copies: 0, failures: 0, retry: None });
         self.send_command(owner);
     }
 
     pub(super) fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
-        self.holds.get_mut(&owner)?.command.as_mut()
+        self.holds.get_mut(&owner)?.work.made()?.command.as_mut()
     }
 
     /// Sends a copy of the command; without a connection it waits for `link_up`.
@@ -321,8 +354,8 @@ impl Engine {
     /// Puts the count right before anything else is done.
     fn settle_count(&mut self, owner: OwnerId) {
         if let Some(hold) = self.holds.get_mut(&owner) {
-            hold.command = None;
-            hold.todo.push_front(Task { request: None, wish: Wish::Settle, answer_by: None });
+            hold.work.command = None;
+            hold.work.todo.push_front(Task { request: None, wish: Wish::Settle, answer_by: None });
         }
         self.start_next(owner);
     }
@@ -342,7 +375,7 @@ impl Engine {
             return;
         };
         let waits = |command: &mut Command| command.call.is_none() && command.is_pointless();
-        if hold.command.take_if(waits).is_some() {
+        if hold.work.made().and_then(|work| work.command.take_if(waits)).is_some() {
             self.start_next(owner);
         }
     }
@@ -411,7 +444,7 @@ impl Engine {
             return;
         };
         let (name, freeing) = (hold.cell.name.clone(), hold.phase == Phase::Releasing);
-        let Some(Command { task, copies, .. }) = hold.command.take() else {
+        let Some(Command { task, copies, .. }) = hold.take_command() else {
             return;
         };
         match task.wish {
@@ -437,7 +470,7 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let Some(command) = hold.command.take() else {
+        let Some(command) = hold.take_command() else {
             return;
         };
         let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
@@ -478,7 +511,7 @@ impl Engine {
                 self.start_next(owner);
             }
             (Wish::Extend { .. }, Reply::Renewed(results)) if results == [RenewReply::Failed] => {
-                hold.command = Some(command);
+                hold.work.command = Some(command);
                 self.retry_command(owner, Some(self.now.after(pause)));
             }
             (_, reply) => {
@@ -560,7 +593,9 @@ impl Engine {
         for task in hold.tasks_mut().filter(|task| task.request == Some(id)) {
             task.request = None;
         }
-        hold.todo.retain(|task| task.request.is_some() || !task.optional());
+        if let Some(work) = hold.work.made() {
+            work.todo.retain(|task| task.request.is_some() || !task.optional());
+        }
         self.fail(id, error.on(&name));
         self.drop_pointless(owner);
         self.arm_hold(owner);
@@ -638,9 +673,7 @@ impl Engine {
         let leaves = |task: &Task| matches!(task.wish, Wish::Leave(_));
         let stays = hold.lingers && !hold.tasks().any(leaves);
         hold.levels.clear();
-        let command = hold.command.take().map(|command| command.task);
-        let tasks: Vec<Task> = command.into_iter().chain(hold.todo.drain(..)).collect();
-        for task in tasks {
+        for task in hold.take_tasks() {
             let error = Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name);
             self.answer(task.request, Err(error));
         }

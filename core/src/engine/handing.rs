@@ -13,7 +13,7 @@ use crate::moment::Moment;
 use crate::wire::{Layout, Name, Op, OwnerId, Reply};
 
 /// How a lock stays with this client, since it was won in competition with others.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Run {
     /// The first hand-over.
     began: Option<Moment>,
@@ -21,6 +21,8 @@ pub(super) struct Run {
 }
 
 impl Run {
+    pub(super) const NONE: Run = Run { began: None, handovers: 0 };
+
     pub(super) fn one_more(self, sent: Moment) -> Run {
         Run { began: self.began.or(Some(sent)), handovers: self.handovers + 1 }
     }

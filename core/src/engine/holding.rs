@@ -1,42 +1,44 @@
 //! Holds: their levels, how long they can be trusted, and what is due for them.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::commanding::{Command, Task};
+use super::commanding::{Command, Task, Work};
+use super::levels::{Level, Levels};
 use super::links::Which;
-use super::timers::Timer;
+use super::rare::Rare;
 use super::waiting::Waiter;
-use super::{Done, Engine, Lease, LevelId, Output, RequestId, Terms, timing};
+use super::{Done, Engine, LevelId, Output, RequestId, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
-use crate::moment::Moment;
+use crate::moment::{Maybe, Moment, Span};
 use crate::owner::Key;
 use crate::wire::{Layout, Lesson, Name, OwnerId};
 
-/// One owner's possession of a name.
+/// One owner's possession of a name. A program may have a million of them, so what is rare has room of its own.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) cell: Arc<HoldCell>,
     pub(super) phase: Phase,
-    pub(super) levels: Vec<Level>,
+    pub(super) levels: Levels,
     /// When the hold stops being trusted: the latest end of its levels, within `must_end`.
     pub(super) deadline: Moment,
     /// The end that `max_hold` sets.
-    pub(super) must_end: Option<Moment>,
+    must_end: Maybe,
     /// Only a release or its lease ends it.
     pub(super) lingers: bool,
-    /// When the first acquisition was sent, and the lease that it asked for.
-    pub(super) began: (Moment, Duration),
+    /// When the first acquisition was sent, and the lease that it asked for; only of what learns from that.
+    began: Option<Box<(Moment, Duration)>>,
     /// The longest time that was ever asked for: nothing of this hold is in Redis that long after
     /// the last command.
-    pub(super) longest: Duration,
+    longest: Span,
     pub(super) renewal: Renewing,
-    pub(super) command: Option<Command>,
-    /// What comes after the command in flight. Counts are computed when a command starts.
-    pub(super) todo: VecDeque<Task>,
+    /// When it is looked at: the entry of the timers that counts.
+    pub(super) alarm: Maybe,
+    /// What callers want of it.
+    pub(super) work: Rare<Work>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,40 +49,11 @@ pub(super) enum Phase {
     Lost(LostReason),
 }
 
-/// One acquisition on a hold.
-#[derive(Debug)]
-pub(super) struct Level {
-    pub(super) id: LevelId,
-    lease: Lease,
-    /// Until when this level's lease can be trusted, as far as renewed.
-    pub(super) end: Moment,
-    /// Nobody renews for it any more; it goes with the hold.
-    pub(super) abandoned: bool,
-    /// Only its key can release it.
-    detached: bool,
-}
-
-impl Level {
-    /// The lease that the watchdog renews for this level.
-    fn watched(&self) -> Option<Duration> {
-        match self.lease {
-            Lease::Watchdog(lease) | Lease::Adaptive(lease) if !self.abandoned => Some(lease),
-            _ => None,
-        }
-    }
-
-    /// How long the key must live for this level: its renewed lease, or what remains of its time
-    /// with the allowance for drift, whichever is longer (it may have been extended).
-    fn needs(&self, now: Moment) -> Duration {
-        timing::lasting(now.until(self.end)).max(self.watched().unwrap_or_default())
-    }
-}
-
 /// The state of a hold's renewal.
 #[derive(Debug, Default)]
 pub(super) struct Renewing {
     /// When the next one is to be sent.
-    pub(super) due: Option<Moment>,
+    pub(super) due: Maybe,
     pub(super) in_flight: bool,
     /// It waits until other renewals are answered.
     pub(super) put_off: bool,
@@ -106,6 +79,20 @@ impl Hold {
         self.phase == Phase::Held || (self.phase == Phase::Releasing && !once)
     }
 
+    /// The end that `max_hold` sets.
+    pub(super) fn must_end(&self) -> Option<Moment> {
+        self.must_end.get()
+    }
+
+    pub(super) fn longest(&self) -> Duration {
+        self.longest.into()
+    }
+
+    /// So much is asked for now.
+    pub(super) fn asked_for(&mut self, time: Duration) {
+        self.longest = self.longest.max(time.into());
+    }
+
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.levels.len()).unwrap_or(u32::MAX)
     }
@@ -123,20 +110,20 @@ impl Hold {
 
     /// `lease`, but not longer than the hold may last.
     pub(super) fn capped(&self, lease: Duration, now: Moment) -> Duration {
-        self.must_end.map_or(lease, |end| lease.min(timing::lasting(now.until(end))))
+        self.must_end().map_or(lease, |end| lease.min(timing::lasting(now.until(end))))
     }
 
     /// Sets the deadline from the levels.
     pub(super) fn refresh_deadline(&mut self) {
         let end = self.levels.iter().map(|level| level.end).max().unwrap_or(self.deadline);
-        self.deadline = self.must_end.map_or(end, |must| end.min(must));
+        self.deadline = self.must_end().map_or(end, |must| end.min(must));
         self.cell.set_deadline(self.deadline);
     }
 
     /// Counts a request for `ttl` that was sent at `sent` and succeeded. A level that came after
     /// it was sent gains no more than was asked for.
     pub(super) fn renewed_at(&mut self, sent: Moment, ttl: Duration) {
-        for level in &mut self.levels {
+        for level in self.levels.iter_mut() {
             if let Some(lease) = level.watched() {
                 level.end = level.end.max(sent.after(timing::trusted(lease.min(ttl))));
             }
@@ -149,15 +136,16 @@ impl Hold {
     /// and never be answered, so the time of the levels that stay counts from now.
     pub(super) fn shrink(&mut self, now: Moment) {
         let known = self.deadline;
-        for level in &mut self.levels {
+        for level in self.levels.iter_mut() {
             if let Some(lease) = level.watched() {
                 level.end = level.end.max(known.min(now.after(timing::trusted(lease))));
             }
         }
         self.refresh_deadline();
-        let due = self.renewal.due;
+        let before = self.renewal.due.get();
         self.plan_renewal(now);
-        self.renewal.due = self.renewal.due.map(|at| due.map_or(at, |before| at.min(before)));
+        let due = self.renewal.due.get().map(|at| before.map_or(at, |before| at.min(before)));
+        self.renewal.due = due.into();
     }
 
     /// The time between two renewals, if a level is watched.
@@ -170,16 +158,15 @@ impl Hold {
     }
 
     /// Plans the next renewal after one that was sent at `sent`, if a level is watched.
-    fn plan_renewal(&mut self, sent: Moment) {
+    pub(super) fn plan_renewal(&mut self, sent: Moment) {
         let next = self.period().map(|period| sent.after(period));
-        self.renewal.due = next.filter(|at| self.must_end.is_none_or(|end| *at < end));
+        self.renewal.due = next.filter(|at| self.must_end().is_none_or(|end| *at < end)).into();
     }
 
     /// What an adaptive lock learns when it is freed now.
     pub(super) fn lesson(&self, now: Moment) -> Option<Lesson> {
-        let (began, asked) = self.began;
-        let learns = self.cell.form.kind.layout() == Layout::Learning;
-        learns.then(|| Lesson { asked, took: began.until(now) })
+        let (began, asked) = **self.began.as_ref()?;
+        Some(Lesson { asked, took: began.until(now) })
     }
 
     /// The level of an event that is `usual` for others: of what is left to its lease on purpose, few
@@ -235,21 +222,22 @@ impl Engine {
         token: Option<u64>,
     ) {
         let Waiter { name, key, owner, terms, form, .. } = waiter;
+        let learns = form.kind.layout() == Layout::Learning;
         let cell = Arc::new(HoldCell::new(name, key, owner, form, token));
         let hold = Hold {
             cell: cell.clone(),
             phase: Phase::Held,
-            levels: Vec::with_capacity(1),
+            levels: Levels::none(),
             deadline: Moment::default(),
-            must_end: terms.max_hold.map(|most| sent.after(timing::trusted(most))),
+            must_end: terms.max_hold.map(|most| sent.after(timing::trusted(most))).into(),
             lingers: terms.linger,
-            began: (sent, terms.lease.duration()),
-            longest: terms.first_lease().max(ttl),
+            began: learns.then(|| Box::new((sent, terms.lease.duration()))),
+            longest: terms.first_lease().max(ttl).into(),
             renewal: Renewing::default(),
-            command: None,
-            todo: VecDeque::new(),
+            alarm: Maybe::default(),
+            work: Rare::default(),
         };
-        self.holds.insert(owner, hold);
+        self.holds.insert(owner, Box::new(hold));
         if key != Key::Once {
             self.out.push(Output::Opened(cell));
         }
@@ -272,11 +260,11 @@ impl Engine {
         };
         let (lease, sure) = terms.lease.granted(ttl);
         let end = sent.after(timing::trusted(sure));
-        hold.longest = hold.longest.max(lease.duration());
-        hold.levels.push(Level { id: level, lease, end, abandoned: false, detached: terms.tied });
+        hold.asked_for(lease.duration());
+        hold.levels.push(Level::new(level, lease, end, terms.tied));
         hold.cell.set_count(hold.count());
         hold.refresh_deadline();
-        if hold.renewal.due.is_none() {
+        if hold.renewal.due.get().is_none() {
             hold.plan_renewal(sent);
         }
         let cell = hold.cell.clone();
@@ -293,16 +281,14 @@ impl Engine {
         let Some(mut hold) = self.holds.remove(&owner) else {
             return;
         };
-        self.timers.disarm(Timer::Hold(owner));
         hold.cell.set_count(0);
         hold.cell.set_released();
         let name = hold.cell.name.clone();
         if let Some(queue) = self.queues.get_mut(&name) {
-            queue.holds.retain(|other| *other != owner);
+            queue.holds.remove(owner);
         }
         let form = hold.cell.form.clone();
-        let command = hold.command.take().map(|command| command.task);
-        let tasks: Vec<Task> = command.into_iter().chain(hold.todo.drain(..)).collect();
+        let tasks = hold.take_tasks();
         if hold.cell.key != Key::Once {
             self.out.push(Output::Ended(hold.cell));
         }
@@ -333,7 +319,7 @@ impl Engine {
         };
         hold.levels[at].abandoned = true;
         if hold.watched_lease().is_none() {
-            hold.renewal.due = None;
+            hold.renewal.due = Maybe::default();
         }
         let (name, lost) = (hold.cell.name.clone(), matches!(hold.phase, Phase::Lost(_)));
         let level = hold.told_at(EventLevel::Warn);
@@ -385,18 +371,54 @@ impl Engine {
 
     /// Arms the one timer of a hold for the first thing that is due.
     pub(super) fn arm_hold(&mut self, owner: OwnerId) {
-        let Some(hold) = self.holds.get(&owner) else {
+        let now = self.now;
+        let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
         if matches!(hold.phase, Phase::Lost(_)) {
-            return self.timers.disarm(Timer::Hold(owner));
+            hold.alarm = Maybe::default();
+            return;
         }
         let up = self.links.is_up(&hold.cell.name);
-        let renewal = hold.renewal.due.filter(|_| !hold.renewal.is_under_way() && up);
-        let retry = hold.command.as_ref().and_then(Command::retry).filter(|_| up);
+        // The one after the one that is under way is looked forward to already: then its answer changes nothing.
+        let comes = |at: &Moment| up && (!hold.renewal.is_under_way() || *at > now);
+        let renewal = hold.renewal.due.get().filter(comes);
+        let retry = hold.work.command.as_ref().and_then(Command::retry).filter(|_| up);
         let answer = hold.tasks().filter_map(Task::answer_by).min();
         let first = [renewal, retry, answer].into_iter().flatten().fold(hold.deadline, Moment::min);
-        self.timers.arm(Timer::Hold(owner), first);
+        if hold.alarm.get().is_some_and(|at| at <= first) {
+            return;
+        }
+        hold.alarm = Some(first).into();
+        self.timers.push_hold(first, owner);
+        let holds = &self.holds;
+        self.timers.tidy_holds(holds.len(), |at, owner| has_alarm(holds, owner, at));
+    }
+
+    /// Whether this is the alarm of a hold, which has none then.
+    pub(super) fn take_alarm(&mut self, owner: OwnerId, at: Moment) -> bool {
+        let alarm =
+            self.holds.get_mut(&owner).map(|hold| &mut hold.alarm).filter(|alarm| alarm.get() == Some(at));
+        alarm.map(std::mem::take).is_some()
+    }
+
+    /// Forgets alarms that were left behind, up to the first that counts.
+    pub(super) fn forget_alarms(&mut self) {
+        while let Some((at, owner)) = self.timers.first_hold() {
+            if has_alarm(&self.holds, owner, at) {
+                break;
+            }
+            self.timers.pop_hold();
+        }
+    }
+
+    /// Takes the alarm of the hold that wants attention first, if it does until `end`.
+    pub(super) fn pop_hold_until(&mut self, end: Moment) -> Option<OwnerId> {
+        self.forget_alarms();
+        let (at, owner) = self.timers.first_hold().filter(|(at, _)| *at <= end)?;
+        self.timers.pop_hold();
+        self.take_alarm(owner, at);
+        Some(owner)
     }
 
     /// Does what is due for a hold; returns it if it is to be renewed.
@@ -409,7 +431,7 @@ impl Engine {
         self.retry_if_due(owner);
         let up = self.is_up_for(owner);
         let renewal = &self.holds.get(&owner)?.renewal;
-        let due = renewal.due.is_some_and(|at| at <= self.now) && !renewal.is_under_way() && up;
+        let due = renewal.due.get().is_some_and(|at| at <= self.now) && !renewal.is_under_way() && up;
         if !due {
             self.arm_hold(owner);
         }
@@ -424,7 +446,7 @@ impl Engine {
             return self.release_unconfirmed(owner);
         }
         // Only a hold that should have been renewed ends because the server was not heard.
-        let renewable = hold.watched_lease().is_some() && hold.must_end.is_none_or(|end| self.now < end);
+        let renewable = hold.watched_lease().is_some() && hold.must_end().is_none_or(|end| self.now < end);
         let unheard = hold.renewal.silent || !self.links.is_up(&hold.cell.name);
         let reason = if renewable && unheard { LostReason::Unreachable } else { LostReason::Expired };
         self.lose(owner, reason);
@@ -436,9 +458,9 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let (cell, longest) = (hold.cell.clone(), hold.longest);
+        let (cell, longest) = (hold.cell.clone(), hold.longest());
         let name = &cell.name;
-        if let Some(command) = hold.command.take() {
+        if let Some(command) = hold.take_command() {
             self.answer(command.task.request, Err(unconfirmed().on(name)));
         }
         self.clean_up(name, owner, &cell.form, longest, None);
@@ -453,6 +475,10 @@ impl Engine {
             _ => self.end_hold(owner),
         }
     }
+}
+
+fn has_alarm(holds: &BTreeMap<OwnerId, Box<Hold>>, owner: OwnerId, at: Moment) -> bool {
+    holds.get(&owner).is_some_and(|hold| hold.alarm.get() == Some(at))
 }
 
 pub(super) fn unconfirmed() -> Error {

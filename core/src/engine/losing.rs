@@ -2,7 +2,6 @@
 
 use super::commanding::{Task, Wish};
 use super::holding::Phase;
-use super::timers::Timer;
 use super::{Engine, LevelId, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
@@ -19,11 +18,10 @@ impl Engine {
         }
         hold.phase = Phase::Lost(reason);
         hold.renewal = Default::default();
-        let (cell, longest, lingers) = (hold.cell.clone(), hold.longest, hold.lingers);
+        hold.alarm = Default::default();
+        let (cell, longest, lingers) = (hold.cell.clone(), hold.longest(), hold.lingers);
         let level = hold.told_at(EventLevel::Warn);
-        let command = hold.command.take();
-        let todo: Vec<Task> = hold.todo.drain(..).collect();
-        self.timers.disarm(Timer::Hold(owner));
+        let work = hold.work.take().map(|work| *work).unwrap_or_default();
         self.counters.lost.add(1);
         let text = format!("lost by {owner}: {}", reason.meaning());
         self.event("lost", level, &cell.name, text);
@@ -36,10 +34,10 @@ impl Engine {
             self.clean_up(&cell.name, owner, &cell.form, longest, None);
         }
         // A release in flight has taken its level out already.
-        if let Some(command) = command {
+        if let Some(command) = work.command {
             self.answer(command.task.request, Err(Error::lost(&cell.name, reason)));
         }
-        for task in todo {
+        for task in work.todo {
             self.unwind(owner, &cell.name, task, reason);
         }
         self.unwind_abandoned(owner);
@@ -61,7 +59,7 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return Ok(());
         };
-        let (cell, longest) = (hold.cell.clone(), hold.longest);
+        let (cell, longest) = (hold.cell.clone(), hold.longest());
         if !hold.take_out(level) {
             return Err(Error::new(ErrorKind::NotOwner, "this level was released before").on(&cell.name));
         }
@@ -97,6 +95,6 @@ impl Engine {
 
     /// The holds of this client on a name.
     pub(super) fn holds_on(&self, name: &Name) -> Vec<OwnerId> {
-        self.queues.get(name).map(|queue| queue.holds.clone()).unwrap_or_default()
+        self.queues.get(name).map(|queue| queue.holds.to_vec()).unwrap_or_default()
     }
 }

@@ -15,8 +15,10 @@ mod asking;
 mod commanding;
 mod handing;
 mod holding;
+mod levels;
 mod links;
 mod losing;
+mod rare;
 mod renewing;
 mod settling;
 #[cfg(test)]
@@ -276,7 +278,7 @@ pub(crate) struct Engine {
     queues: Map<Name, Queue>,
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
     waiters: BTreeMap<RequestId, Waiter>,
-    holds: BTreeMap<OwnerId, Hold>,
+    holds: BTreeMap<OwnerId, Box<Hold>>,
     flows: BTreeMap<LinkId, Flow>,
     cleanups: BTreeMap<OwnerId, Cleanup>,
     /// Names nobody waits for any more whose channels are subscribed, and when to look at that.
@@ -287,6 +289,9 @@ pub(crate) struct Engine {
     /// Which hold a caller waits on that wants something of a hold.
     callers: Map<RequestId, OwnerId>,
     timers: Timers,
+    /// Holds whose keys were changed: renewed when all that has come in is known. Each key comes in a message of
+    /// its own, and they go in few calls.
+    hurried: Vec<OwnerId>,
     closing: Option<Closing>,
 }
 
@@ -312,6 +317,7 @@ impl Engine {
             queries: BTreeMap::new(),
             callers: Map::default(),
             timers: Timers::default(),
+            hurried: Vec::new(),
             closing: None,
         }
     }
@@ -328,20 +334,24 @@ impl Engine {
 
     /// The next moment at which [`Engine::wake`] must be called, if nothing else happens.
     pub(crate) fn next_wake(&self) -> Option<Moment> {
-        self.timers.first()
+        let first = self.timers.first();
+        if self.hurried.is_empty() { first } else { Some(first.map_or(self.now, |at| at.min(self.now))) }
     }
 
     /// Does what is due at `now`.
     pub(crate) fn wake(&mut self, now: Moment, out: &mut Vec<Output>) {
         self.begin(now, out);
         self.do_due();
+        let hurried = std::mem::take(&mut self.hurried);
+        self.renew_now(hurried);
         self.end(out);
     }
 
     fn do_due(&mut self) {
         let mut renewals = Vec::new();
-        while let Some(timer) = self.timers.pop_due(self.now) {
+        while let Some((at, timer)) = self.timers.pop_due(self.now) {
             match timer {
+                Timer::Hold(owner) if !self.take_alarm(owner, at) => {}
                 Timer::Waiter(id) => self.waiter_due(id),
                 Timer::Hold(owner) => renewals.extend(self.tend(owner)),
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
@@ -408,6 +418,7 @@ impl Engine {
         if self.closing.is_some() {
             self.close_if_settled();
         }
+        self.forget_alarms();
         self.counters.holds.set(self.holds.len() as u64);
         self.counters.waiting.set(self.waiters.len() as u64);
         std::mem::swap(&mut self.out, out);
@@ -489,15 +500,13 @@ impl Engine {
     /// renewed at once, which tells; waiters may try.
     fn invalidated(&mut self, names: Option<Vec<Name>>) {
         let names = names.unwrap_or_else(|| self.all_names());
-        let mut renewals = Vec::new();
         for name in &names {
             let Some(queue) = self.queues.get(name) else {
                 continue;
             };
-            renewals.extend(queue.holds.iter().copied());
+            self.hurried.extend(queue.holds.iter().copied());
             self.hint(name);
         }
-        self.renew_now(renewals);
     }
 
     // ---- small services for all parts ----
@@ -512,7 +521,7 @@ impl Engine {
         self.counters.calls.add(1);
         let of = match &purpose {
             Purpose::Try(id) | Purpose::Query { id, .. } => Some(*id),
-            Purpose::Command(owner) => self.holds.get(owner).and_then(Hold::asked_by),
+            Purpose::Command(owner) => self.holds.get(owner).and_then(|hold| hold.asked_by()),
             // It is for two callers, or for nobody.
             Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup(_) => None,
         };

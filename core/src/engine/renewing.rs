@@ -39,15 +39,24 @@ impl Engine {
             true => usize::MAX,
             false => due.len().next_multiple_of(BATCH) - due.len(),
         };
-        let neighbours = self.timers.holds_until(horizon).filter(|owner| {
-            self.holds.get(owner).is_some_and(|hold| {
-                let early = hold.period().unwrap_or_default() / EARLY;
-                let soon = hold.renewal.due.is_some_and(|at| at <= self.now.after(early));
-                soon && !hold.renewal.is_under_way() && hold.phase == Phase::Held
-            })
-        });
-        due.extend(neighbours.take(room));
+        let (full, mut passed_over) = (due.len().saturating_add(room), Vec::new());
+        while due.len() < full
+            && let Some(owner) = self.pop_hold_until(horizon)
+        {
+            let goes = if self.goes_along(owner) { &mut due } else { &mut passed_over };
+            goes.push(owner);
+        }
+        passed_over.into_iter().for_each(|owner| self.arm_hold(owner));
         self.send_renewals(&due);
+    }
+
+    /// Whether the renewal of this hold is due soon, by its own lease.
+    fn goes_along(&self, owner: OwnerId) -> bool {
+        self.holds.get(&owner).is_some_and(|hold| {
+            let early = hold.period().unwrap_or_default() / EARLY;
+            let soon = hold.renewal.due.get().is_some_and(|at| at <= self.now.after(early));
+            soon && !hold.renewal.is_under_way() && hold.phase == Phase::Held
+        })
     }
 
     /// Renews these holds now, whatever their plan: their keys may have changed.
@@ -90,7 +99,7 @@ impl Engine {
     /// Renews these holds when others are answered. A server that is slow gets no more work for that.
     fn put_off(&mut self, link: LinkId, owners: &[OwnerId]) {
         for owner in owners {
-            let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.is_under_way();
+            let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.is_under_way();
             if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
                 self.flows.entry(link).or_default().ready.push_back(*owner);
@@ -130,7 +139,7 @@ impl Engine {
         let mut holds = Vec::with_capacity(owners.len());
         for owner in owners {
             // Work that came due twice in one turn is done once.
-            let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.in_flight;
+            let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.in_flight;
             let Some(hold) = self.holds.get_mut(owner).filter(wanted) else {
                 continue;
             };
@@ -139,6 +148,7 @@ impl Engine {
             hold.renewal.again = false;
             let watched = hold.watched_lease();
             let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
+            hold.plan_renewal(now);
             limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline))));
             let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
             holds.push(Renewal { name, owner: *owner, form, ttl });
@@ -227,7 +237,7 @@ impl Engine {
         let retry = self.now.after(pause.min(most));
         let again = std::mem::take(&mut hold.renewal.again);
         hold.renewal.in_flight = false;
-        hold.renewal.due = Some(retry);
+        hold.renewal.due = Some(retry).into();
         hold.renewal.silent = silent;
         if !std::mem::replace(&mut hold.renewal.failing, true) {
             let (name, left) = (hold.cell.name.clone(), self.now.until(hold.deadline));

@@ -48,7 +48,7 @@ impl Engine {
         let Some(hold) = self.holds.get(&owner).filter(|hold| hold.cell.form.token.is_none()) else {
             return;
         };
-        let (cell, lease) = (&hold.cell, hold.longest);
+        let (cell, lease) = (&hold.cell, hold.longest());
         let (at, name, form) = (self.now, cell.name.clone(), cell.form.clone());
         self.confirmed.push_back(Confirmed { at, name, owner, form, lease });
         let is_old = |kept: &VecDeque<Confirmed>| {

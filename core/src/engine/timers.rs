@@ -1,6 +1,10 @@
-//! What is due when: one ordered set, at most one entry per thing.
+//! What is due when: one ordered set, at most one entry per thing; and a heap for holds, of which there are many.
+//!
+//! A hold that is renewed, released or lost leaves its entry behind, and one that wants attention later than it
+//! said is looked at early: so a renewal costs one entry, and a pair of calls none that has to be found again.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use super::{LinkId, RequestId};
 use crate::maps::Map;
@@ -23,7 +27,11 @@ pub(super) enum Timer {
 pub(super) struct Timers {
     due: BTreeSet<(Moment, Timer)>,
     armed: Map<Timer, Moment>,
+    holds: BinaryHeap<Reverse<(Moment, OwnerId)>>,
 }
+
+/// So many entries that do not count are never worth the work of forgetting them.
+const FEW: usize = 64;
 
 impl Timers {
     /// Makes `timer` due at `at`, and not at the moment it was armed for before.
@@ -44,25 +52,46 @@ impl Timers {
     }
 
     pub(super) fn first(&self) -> Option<Moment> {
-        self.due.first().map(|(at, _)| *at)
+        self.next().map(|(at, _)| at)
     }
 
-    pub(super) fn pop_due(&mut self, now: Moment) -> Option<Timer> {
-        let (at, timer) = *self.due.first()?;
-        if at > now {
-            return None;
+    /// The first thing that is due at all.
+    fn next(&self) -> Option<(Moment, Timer)> {
+        let hold = self.first_hold().map(|(at, owner)| (at, Timer::Hold(owner)));
+        self.due.first().copied().into_iter().chain(hold).min()
+    }
+
+    pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, Timer)> {
+        let (at, timer) = self.next().filter(|(at, _)| *at <= now)?;
+        if let Timer::Hold(_) = timer {
+            self.holds.pop();
+        } else {
+            self.due.pop_first();
+            self.armed.remove(&timer);
         }
-        self.due.pop_first();
-        self.armed.remove(&timer);
-        Some(timer)
+        Some((at, timer))
     }
 
-    /// The holds that want attention until `end`, soonest first.
-    pub(super) fn holds_until(&self, end: Moment) -> impl Iterator<Item = OwnerId> + '_ {
-        self.due.iter().take_while(move |(at, _)| *at <= end).filter_map(|(_, timer)| match timer {
-            Timer::Hold(owner) => Some(*owner),
-            _ => None,
-        })
+    // ---- holds ----
+
+    /// A hold wants attention at `at`. It knows that moment as its alarm, by which an entry counts.
+    pub(super) fn push_hold(&mut self, at: Moment, owner: OwnerId) {
+        self.holds.push(Reverse((at, owner)));
+    }
+
+    pub(super) fn first_hold(&self) -> Option<(Moment, OwnerId)> {
+        self.holds.peek().map(|Reverse(first)| *first)
+    }
+
+    pub(super) fn pop_hold(&mut self) {
+        self.holds.pop();
+    }
+
+    /// Forgets what does not count any more, if that is more than half of all for so many holds.
+    pub(super) fn tidy_holds(&mut self, holds: usize, counts: impl Fn(Moment, OwnerId) -> bool) {
+        if self.holds.len() > 2 * holds + FEW {
+            self.holds.retain(|Reverse((at, owner))| counts(*at, *owner));
+        }
     }
 }
 
@@ -73,15 +102,38 @@ mod tests {
     #[test]
     fn a_timer_is_due_once_at_the_moment_it_was_armed_for_last() {
         let mut timers = Timers::default();
-        timers.arm(Timer::Hold(1), Moment(10));
-        timers.arm(Timer::Hold(1), Moment(30));
+        timers.arm(Timer::Query(1), Moment(10));
+        timers.arm(Timer::Query(1), Moment(30));
         timers.arm(Timer::Waiter(2), Moment(20));
         assert_eq!(timers.first(), Some(Moment(20)));
         assert_eq!(timers.pop_due(Moment(19)), None);
-        assert_eq!(timers.pop_due(Moment(40)), Some(Timer::Waiter(2)));
-        assert_eq!(timers.pop_due(Moment(40)), Some(Timer::Hold(1)));
+        assert_eq!(timers.pop_due(Moment(40)), Some((Moment(20), Timer::Waiter(2))));
+        assert_eq!(timers.pop_due(Moment(40)), Some((Moment(30), Timer::Query(1))));
         assert_eq!(timers.pop_due(Moment(40)), None);
         assert_eq!(timers.first(), None);
+    }
+
+    #[test]
+    fn holds_come_in_their_turn_among_the_others() {
+        let mut timers = Timers::default();
+        timers.push_hold(Moment(30), 1);
+        timers.push_hold(Moment(10), 2);
+        timers.arm(Timer::Waiter(3), Moment(20));
+        let due: Vec<Timer> =
+            std::iter::from_fn(|| timers.pop_due(Moment(40)).map(|(_, timer)| timer)).collect();
+        assert_eq!(due, [Timer::Hold(2), Timer::Waiter(3), Timer::Hold(1)]);
+    }
+
+    #[test]
+    fn entries_that_do_not_count_are_forgotten_when_they_are_many() {
+        let mut timers = Timers::default();
+        for at in 0..200 {
+            timers.push_hold(Moment(at), 7);
+        }
+        timers.tidy_holds(100, |_, _| false);
+        assert_eq!(timers.holds.len(), 200);
+        timers.tidy_holds(1, |at, _| at == Moment(9));
+        assert_eq!((timers.holds.len(), timers.first()), (1, Some(Moment(9))));
     }
 
     #[test]

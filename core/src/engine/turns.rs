@@ -22,7 +22,7 @@ const TURNS: u32 = 8;
 const ECHO: Duration = Duration::from_millis(100);
 
 /// What is known of the channel of a name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Channel {
     /// It is to be subscribed: wanted by the first waiter that finds the lock held elsewhere, given up some
     /// time after nobody waits any more.
@@ -40,7 +40,7 @@ pub(super) struct Channel {
 }
 
 /// Whose turn it is.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Turn {
     /// That of the others, until then.
     others: Option<Moment>,
@@ -55,6 +55,9 @@ pub(super) struct Turn {
 }
 
 impl Turn {
+    pub(super) const NONE: Turn =
+        Turn { others: None, rivals: 0, heard: 0, needless: Moment(0), contended: false };
+
     /// The lock was got here, after a refusal (`refused`) or at once. When others did not use the time
     /// that they had, they get none for a while.
     pub(super) fn taken(&mut self, now: Moment, refused: bool, pause: Duration) {
@@ -225,6 +228,15 @@ impl Engine {
 }
 
 impl Channel {
+    pub(super) const NONE: Channel = Channel {
+        wanted: false,
+        confirmed: false,
+        echo: None,
+        echoed: false,
+        idle_until: None,
+        looked_at: None,
+    };
+
     /// Somebody waits.
     pub(super) fn is_used(&mut self) {
         self.idle_until = None;

@@ -1,12 +1,15 @@
 //! First acquisitions: per name a queue, first come first served, whose head alone talks to Redis.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::slice;
 use std::time::Duration;
 
 use super::asking::foreign;
 use super::handing::Run;
 use super::holding::Hold;
 use super::links::Which;
+use super::rare::{Idle, Rare};
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY, HINTS};
 use super::turns::{Channel, Turn};
@@ -20,10 +23,72 @@ use crate::wire::{Form, Kind, Layout, Name, Op, OwnerId, Reply};
 /// A name that somebody here holds or waits for.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
+    /// Holds that are not unwound yet.
+    pub(super) holds: Owners,
+    /// Of most names that are held nothing else is to be said.
+    rest: Rare<Waiting>,
+}
+
+impl Deref for Queue {
+    type Target = Waiting;
+
+    fn deref(&self) -> &Waiting {
+        &self.rest
+    }
+}
+
+impl DerefMut for Queue {
+    fn deref_mut(&mut self) -> &mut Waiting {
+        &mut self.rest
+    }
+}
+
+/// Mostly one.
+#[derive(Debug, Default, Clone)]
+pub(super) enum Owners {
+    #[default]
+    None,
+    One(OwnerId),
+    // Boxed, since it is so rare and would make all the others larger.
+    #[allow(clippy::box_collection)]
+    Many(Box<Vec<OwnerId>>),
+}
+
+impl Owners {
+    pub(super) fn push(&mut self, owner: OwnerId) {
+        match self {
+            Owners::None => *self = Owners::One(owner),
+            Owners::One(first) => *self = Owners::Many(Box::new(vec![*first, owner])),
+            Owners::Many(all) => all.push(owner),
+        }
+    }
+
+    pub(super) fn remove(&mut self, owner: OwnerId) {
+        match self {
+            Owners::One(only) if *only == owner => *self = Owners::None,
+            Owners::Many(all) => all.retain(|other| *other != owner),
+            Owners::None | Owners::One(_) => {}
+        }
+    }
+}
+
+impl Deref for Owners {
+    type Target = [OwnerId];
+
+    fn deref(&self) -> &[OwnerId] {
+        match self {
+            Owners::None => &[],
+            Owners::One(owner) => slice::from_ref(owner),
+            Owners::Many(all) => all,
+        }
+    }
+}
+
+/// Who waits for a name, and what is known of others who want it.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Waiting {
     /// Callers without a hold, in their order.
     pub(super) waiters: VecDeque<RequestId>,
-    /// Holds that are not unwound yet.
-    pub(super) holds: Vec<OwnerId>,
     pub(super) attempt: Attempt,
     /// How the lock has gone from owner to owner of this client.
     pub(super) run: Run,
@@ -31,6 +96,21 @@ pub(super) struct Queue {
     pub(super) turn: Turn,
     /// The last try that an invalidation caused.
     hinted: Option<Moment>,
+}
+
+impl Idle for Waiting {
+    const IDLE: &'static Waiting = &Waiting {
+        waiters: VecDeque::new(),
+        attempt: Attempt::Idle,
+        run: Run::NONE,
+        channel: Channel::NONE,
+        turn: Turn::NONE,
+        hinted: None,
+    };
+
+    fn is_idle(&self) -> bool {
+        self == Self::IDLE
+    }
 }
 
 /// What the head of the queue is doing.
@@ -135,7 +215,7 @@ impl Engine {
             _ => terms.reentrant && hold.cell.form == form,
         };
         let mine = self.hold_of(&name, key);
-        if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(enters)) {
+        if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(|hold| enters(hold))) {
             return self.enter(id, owner, key, wait, terms);
         }
         if let Key::Hold(_) = key {
@@ -190,7 +270,7 @@ impl Engine {
     /// of another layout it is foreign data, of which the server tells.
     fn is_blocked(&self, queue: &Queue, kind: Kind, once: bool) -> bool {
         let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.form.kind.excludes(kind);
-        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(blocks))
+        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(|hold| blocks(hold)))
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
@@ -223,7 +303,10 @@ impl Engine {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        queue.attempt = Attempt::Idle;
+        if queue.attempt != Attempt::Idle {
+            queue.attempt = Attempt::Idle;
+        }
+        queue.rest.tidy();
         self.leave_channel(name);
         self.drop_queue(name);
     }
@@ -251,7 +334,10 @@ impl Engine {
 
     pub(super) fn set_attempt(&mut self, name: &Name, attempt: Attempt) {
         if let Some(queue) = self.queues.get_mut(name) {
-            queue.attempt = attempt;
+            // Where nobody waits, nothing is said of that.
+            if queue.attempt != attempt {
+                queue.attempt = attempt;
+            }
         }
     }
 
@@ -485,7 +571,9 @@ impl Engine {
             if queue.waiters.front() == Some(&id) {
                 queue.attempt = Attempt::Idle;
             }
-            queue.waiters.retain(|other| *other != id);
+            if !queue.waiters.is_empty() {
+                queue.waiters.retain(|other| *other != id);
+            }
         }
         Some(waiter)
     }

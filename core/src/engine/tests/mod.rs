@@ -195,6 +195,10 @@ impl Rig {
         let mut out = Vec::new();
         self.engine.handle(self.now, input, &mut out);
         self.look_at(out);
+        // As the driver does.
+        if self.engine.next_wake().is_some_and(|at| at <= self.now) {
+            self.wake();
+        }
     }
 
     fn request(&mut self, request: Request) -> RequestId {

@@ -1165,8 +1165,9 @@ impl Engine {
 
     /// The lease that the watchdog keeps up for a hold that may last.
     fn renewed_lease(&self, owner: OwnerId) -> Option<Duration> {
-        let lasting = |hold: &&Hold| hold.phase == Phase::Held && hold.must_end.is_none();
-        self.holds.get(&owner).filter(lasting)?.watched_lease()
+        let hold: &Hold = self.holds.get(&owner)?;
+        let lasting = hold.phase == Phase::Held && hold.must_end().is_none();
+        hold.watched_lease().filter(|_| lasting)
     }
 
     /// Whether this owner holds, or tries to.

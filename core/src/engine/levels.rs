@@ -1,0 +1,104 @@
+//! The levels of a hold: nearly always one, which then lies in the hold itself.
+
+use std::ops::{Deref, DerefMut};
+use std::slice;
+use std::time::Duration;
+
+use super::{Lease, LevelId, timing};
+use crate::moment::{Moment, Span};
+
+/// One acquisition on a hold.
+#[derive(Debug)]
+pub(super) struct Level {
+    pub(super) id: LevelId,
+    /// Until when this level's lease can be trusted, as far as renewed.
+    pub(super) end: Moment,
+    lease: Span,
+    /// The watchdog renews it.
+    watched: bool,
+    /// Nobody renews for it any more; it goes with the hold.
+    pub(super) abandoned: bool,
+    /// Only its key can release it.
+    pub(super) detached: bool,
+}
+
+impl Level {
+    pub(super) fn new(id: LevelId, lease: Lease, end: Moment, detached: bool) -> Level {
+        let watched = !matches!(lease, Lease::Fixed(_));
+        Level { id, end, lease: lease.duration().into(), watched, abandoned: false, detached }
+    }
+
+    /// The lease that the watchdog renews for this level.
+    pub(super) fn watched(&self) -> Option<Duration> {
+        (self.watched && !self.abandoned).then(|| self.lease.into())
+    }
+
+    /// How long the key must live for this level: its renewed lease, or what remains of its time
+    /// with the allowance for drift, whichever is longer (it may have been extended).
+    pub(super) fn needs(&self, now: Moment) -> Duration {
+        timing::lasting(now.until(self.end)).max(self.watched().unwrap_or_default())
+    }
+}
+
+/// All levels of a hold, oldest first.
+#[derive(Debug)]
+pub(super) enum Levels {
+    One(Level),
+    Many(Vec<Level>),
+}
+
+impl Levels {
+    pub(super) fn none() -> Levels {
+        Levels::Many(Vec::new())
+    }
+
+    pub(super) fn push(&mut self, level: Level) {
+        *self = match std::mem::replace(self, Levels::none()) {
+            Levels::Many(levels) if levels.is_empty() => Levels::One(level),
+            Levels::Many(mut levels) => {
+                levels.push(level);
+                Levels::Many(levels)
+            }
+            Levels::One(first) => Levels::Many(vec![first, level]),
+        };
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        match self {
+            Levels::Many(levels) => drop(levels.remove(at)),
+            Levels::One(_) => self.clear(),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Levels::none();
+    }
+
+    pub(super) fn retain(&mut self, keep: impl Fn(&Level) -> bool) {
+        match self {
+            Levels::Many(levels) => levels.retain(keep),
+            Levels::One(level) if keep(level) => {}
+            Levels::One(_) => self.clear(),
+        }
+    }
+}
+
+impl Deref for Levels {
+    type Target = [Level];
+
+    fn deref(&self) -> &[Level] {
+        match self {
+            Levels::One(level) => slice::from_ref(level),
+            Levels::Many(levels) => levels,
+        }
+    }
+}
+
+impl DerefMut for Levels {
+    fn deref_mut(&mut self) -> &mut [Level] {
+        match self {
+            Levels::One(level) => slice::from_mut(level),
+            Levels::Many(levels) => levels,
+        }
+    }
+}
