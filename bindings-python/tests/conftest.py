@@ -104,8 +104,8 @@ def look(server: Server) -> Iterator[redis.Redis]:
 
 
 def direct_connection(look: redis.Redis) -> dict[str, str] | None:
-    """The connection on which callers do their calls themselves: only its changed keys are told to another one."""
-    rows = [row for row in look.client_list() if int(row.get("redir", "-1")) > 0]
+    """The connection on which callers do their calls themselves: the server tells it nothing unasked."""
+    rows = [row for row in look.client_list() if row["name"] == "redlatch" and row["flags"] == "N"]
     return rows[0] if rows else None
 
 

@@ -45,15 +45,15 @@ static void acquire_and_release(void)
     close_client(client);
 }
 
-/* Of the connections only the direct one has another one told of changed keys; its last command is ours. */
+/* Of the connections the server tells only the direct one nothing unasked; its last command is ours. */
 static int calls_go_to_the_direct_connection(redlatch_lock *lock)
 {
     char *line;
     CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
     CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
     for (line = strtok((char *)redis("CLIENT", "LIST", NULL), "\n"); line != NULL; line = strtok(NULL, "\n"))
-        if (strstr(line, " name=c-direct ") != NULL && strstr(line, " redir=-1") == NULL &&
-            strstr(line, " redir=0 ") == NULL && strstr(line, " cmd=evalsha") != NULL)
+        if (strstr(line, " name=c-direct ") != NULL && strstr(line, " flags=N ") != NULL &&
+            strstr(line, " cmd=evalsha") != NULL)
             return 1;
     return 0;
 }

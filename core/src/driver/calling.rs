@@ -14,7 +14,7 @@ use super::{Completion, Letter, Post};
 use crate::clock;
 use crate::engine::{CallId, Input, Outcome, Output, Request, RequestId};
 use crate::moment::Moment;
-use crate::wire::{self, Op, Reply};
+use crate::wire::{self, Op};
 
 /// What callers need for calls of their own.
 pub(super) struct Desk {
@@ -71,10 +71,11 @@ impl Desk {
     ) -> Taken {
         let Some(mut wire) = self.direct.take(clock::now()) else { return Taken::Back(request, completion) };
         let quick = alone.is_none_or(|patience| wire.is_worth_it(patience));
+        let unseen = wire.is_unseen();
         let fits = |state: &MutexGuard<'_, State>| {
             !state.ended
                 && self.machine.is_up_to_date()
-                && state.engine.suits_caller(&request, alone.is_some())
+                && state.engine.suits_caller(&request, alone.is_some(), unseen)
         };
         let Some(mut state) = quick.then(|| self.machine.state()).flatten().filter(fits) else {
             self.direct.give(wire);
@@ -125,7 +126,7 @@ impl Desk {
         }
     }
 
-    /// Closes the connection. The thread has what was held there looked after.
+    /// Closes the connection. The thread makes another one when it is wanted.
     fn lose(&self, wire: Wire) {
         self.direct.lose(wire);
         self.post.send(Letter::Look);
@@ -224,14 +225,11 @@ impl OwnCall {
 
     /// Tells the engine what became of the call.
     fn settle(&mut self, outcome: Outcome, in_order: bool) {
-        let Some(UnderWay { mut wire, call, op, .. }) = self.under_way.take() else { return };
-        if let Some(name) = op.name() {
-            match &outcome {
-                Outcome::Answered(Reply::Acquired { .. }) => wire.acquired(name),
-                Outcome::Answered(Reply::Released(_)) => wire.released(name),
-                _ => {}
-            }
-        }
+        let Some(UnderWay { wire, call, .. }) = self.under_way.take() else { return };
+        let input = match outcome {
+            Outcome::Answered(reply) if wire.is_unseen() => Input::AnsweredUnseen { call, reply },
+            outcome => Input::Outcome { call, outcome },
+        };
         let wire = if in_order {
             Some(wire)
         } else {
@@ -240,7 +238,7 @@ impl OwnCall {
         };
         // Without a state the engine has panicked, and everybody is told so.
         if let Some(state) = self.desk.machine.state() {
-            self.under_way = self.desk.go_on(self.id, wire, state, Input::Outcome { call, outcome });
+            self.under_way = self.desk.go_on(self.id, wire, state, input);
         }
     }
 

@@ -121,8 +121,8 @@ impl Address {
     }
 
     /// What is said first on a connection that redis-rs does not set up; with each command comes whether a
-    /// refusal makes the connection useless. `told`: the connection that hears of changes of keys.
-    pub(super) fn log_in(&self, told: Option<i64>) -> Vec<(Cmd, bool)> {
+    /// refusal makes the connection useless.
+    pub(super) fn log_in(&self) -> Vec<(Cmd, bool)> {
         let settings = self.info.redis_settings();
         let command = |words: &[&str]| {
             let mut command = Cmd::new();
@@ -135,10 +135,8 @@ impl Address {
         });
         let select = (settings.db() != 0).then(|| command(&["SELECT", &settings.db().to_string()]));
         let name = command(&["CLIENT", "SETNAME", &self.manner.client_name]);
-        let track =
-            told.map(|id| command(&["CLIENT", "TRACKING", "ON", "REDIRECT", &id.to_string(), "NOLOOP"]));
         let vital = |command: Option<Cmd>| command.map(|command| (command, true));
-        [vital(auth), vital(select), Some((name, false)), vital(track)].into_iter().flatten().collect()
+        [vital(auth), vital(select), Some((name, false))].into_iter().flatten().collect()
     }
 
     fn settings(&self, protocol: ProtocolVersion) -> RedisConnectionInfo {

@@ -3,12 +3,12 @@
 //!
 //! It is a second way for calls of the same engine, and changes nothing of what a call means. Rules:
 //! - There is one, made when callers have blocked a few times; who finds it taken asks the thread.
-//! - It belongs to one connection for commands, which is told of changed keys that were read here too,
-//!   and ends with it.
+//! - It belongs to one connection for commands, and ends with it.
+//! - The server does not remember what is read here, which would cost it an eighth of a pair: what is still held
+//!   after some milliseconds the engine looks at on the connection for commands, and is told of changes then.
 //! - A call that is late or interrupted closes it. What became of the call is for the engine to settle,
 //!   as it does for the others.
 
-use std::collections::HashSet;
 use std::io::{self, ErrorKind as IoKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,14 +21,14 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use redis::io::tcp::socket2::SockRef;
-use redis::{Cmd, ConnectionAddr, RedisResult, Value};
+use redis::{Cmd, ConnectionAddr, Value};
 
-use super::connect::{Address, ask};
+use super::connect::Address;
 use super::link::Link;
 use super::server_clock::ServerClock;
 use crate::clock;
 use crate::moment::Moment;
-use crate::wire::{Call, Name, Op, Publish};
+use crate::wire::{Call, Op, Publish};
 
 /// How many calls of blocked callers it takes before the connection is made: short programs need none.
 const WORTH: u32 = 2;
@@ -52,8 +52,6 @@ struct Keep {
     generation: u64,
     /// Calls of blocked callers since it was last lost.
     asked: u32,
-    /// Keys that were read on connections that are lost: their changes are not told any more.
-    forgotten: Vec<Name>,
 }
 
 enum Place {
@@ -69,7 +67,7 @@ enum Place {
 impl Direct {
     pub(super) fn new(on: bool) -> Direct {
         let place = if on { Place::Empty } else { Place::Off };
-        Direct(Mutex::new(Keep { place, generation: 0, asked: 0, forgotten: Vec::new() }))
+        Direct(Mutex::new(Keep { place, generation: 0, asked: 0 }))
     }
 
     fn keep(&self) -> MutexGuard<'_, Keep> {
@@ -113,17 +111,10 @@ impl Direct {
         self.keep().place = Place::Off;
     }
 
-    /// The names whose changes are not told any more, since the last call.
-    fn forgotten(&self) -> Vec<Name> {
-        std::mem::take(&mut self.keep().forgotten)
-    }
-
     /// Another connection for commands is up: what belonged to the last one is of no use.
     fn renew(&self, generation: u64) {
         let mut keep = self.keep();
         keep.generation = generation;
-        // Everything that is held is renewed after a reconnect.
-        keep.forgotten.clear();
         if let Place::Idle(_) = keep.place {
             keep.place = Place::Empty;
         }
@@ -144,9 +135,7 @@ impl Direct {
 
 impl Keep {
     fn lose(&mut self, wire: Wire) {
-        if wire.generation == self.generation {
-            self.forgotten.extend(wire.read);
-        }
+        drop(wire);
         if matches!(self.place, Place::Taken) {
             self.place = Place::Empty;
             self.asked = 0;
@@ -166,8 +155,8 @@ pub(super) struct Maker {
 type Attempt = Pin<Box<dyn Future<Output = io::Result<Wire>>>>;
 
 impl Maker {
-    /// Makes a connection if one is wanted; returns the names whose changes are not told any more.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, direct: &Direct, link: &Link) -> Vec<Name> {
+    /// Makes a connection if one is wanted.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, direct: &Direct, link: &Link) {
         let generation = link.generation();
         if self.generation != generation {
             self.generation = generation;
@@ -190,14 +179,13 @@ impl Maker {
                 Err(_) => self.rests_until = now.after(REFUSED),
             }
         }
-        direct.forgotten()
     }
 }
 
 /// How to make a direct connection that goes with one for commands.
 pub(super) struct Plan {
     pub(super) address: Address,
-    pub(super) connection: redis::aio::MultiplexedConnection,
+    /// Whether the connection for commands is told of changes to what is read there.
     pub(super) tracked: bool,
     pub(super) publish: Publish,
     pub(super) clock: ServerClock,
@@ -206,11 +194,7 @@ pub(super) struct Plan {
 
 impl Plan {
     async fn open(self) -> io::Result<Wire> {
-        let told = match self.tracked {
-            true => Some(self.id().await.map_err(io::Error::other)?),
-            false => None,
-        };
-        let Plan { address, publish, clock, generation, .. } = self;
+        let Plan { address, tracked, publish, clock, generation } = self;
         let made = tokio::task::spawn_blocking(move || {
             let mut wire = Wire {
                 stream: Stream::connect(&address)?,
@@ -224,18 +208,12 @@ impl Plan {
                 used: clock::now(),
                 patience: None,
                 took: Duration::ZERO,
-                read: HashSet::new(),
-                tracked: told.is_some(),
+                tracked,
             };
-            wire.log_in(&address, told)?;
+            wire.log_in(&address)?;
             Ok(wire)
         });
         made.await.map_err(io::Error::other)?
-    }
-
-    /// What the server calls the connection that is to be told of changed keys.
-    async fn id(&self) -> RedisResult<i64> {
-        Ok(redis::from_redis_value(ask(&self.connection, &["CLIENT", "ID"]).await?)?)
     }
 }
 
@@ -256,13 +234,12 @@ pub(super) struct Wire {
     patience: Option<Duration>,
     /// How long the last answer took.
     took: Duration,
-    /// The locks that were acquired here and not released here.
-    read: HashSet<Name>,
+    /// Whether the connection for commands is told of changes, unlike this one.
     tracked: bool,
 }
 
 impl Wire {
-    fn log_in(&mut self, address: &Address, told: Option<i64>) -> io::Result<()> {
+    fn log_in(&mut self, address: &Address) -> io::Result<()> {
         let deadline = clock::now().after(address.timeout());
         let mut ask = |command: &Cmd| {
             self.command = command.get_packed_command();
@@ -275,7 +252,7 @@ impl Wire {
                 }
             }
         };
-        for (command, vital) in address.log_in(told) {
+        for (command, vital) in address.log_in() {
             let answer: Value = ask(&command)?;
             if let (Value::ServerError(error), true) = (answer, vital) {
                 return Err(io::Error::other(error.code().to_owned()));
@@ -396,15 +373,9 @@ impl Wire {
         nix::poll::ppoll(&mut fds, Some(TimeSpec::from_duration(patience)), None) == Ok(1)
     }
 
-    /// The server tells of changes of this lock's key because it was read here.
-    pub(super) fn acquired(&mut self, name: &Name) {
-        if self.tracked {
-            self.read.insert(name.clone());
-        }
-    }
-
-    pub(super) fn released(&mut self, name: &Name) {
-        self.read.remove(name);
+    /// Whether it matters that the server tells nobody of changes to what is read here.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.tracked
     }
 }
 

@@ -173,7 +173,6 @@ impl Link {
         let State::Up(live) = &self.state else { return None };
         live.address.is_plain().then(|| Plan {
             address: live.address.clone(),
-            connection: live.connection.clone(),
             tracked: self.manner.tracking && self.untracked.is_none(),
             publish: live.publish,
             clock: live.clock,

@@ -14,7 +14,7 @@ use super::link::{Manner, Sending, Target};
 use super::pubsub::Subscriptions;
 use super::sentinel::{Sentinels, Watch};
 use super::{News, Servers};
-use crate::engine::{CallId, Input, NOWHERE};
+use crate::engine::{CallId, NOWHERE};
 use crate::moment::Moment;
 use crate::wire::{Name, Op};
 
@@ -132,10 +132,7 @@ impl One {
             self.subscriptions.follow(vec![server.clone()]);
         }
         self.subscriptions.poll(cx, news);
-        let forgotten = self.maker.poll(cx, &self.direct, self.link.plain());
-        if !forgotten.is_empty() {
-            news.tell(Input::Invalidated(Some(forgotten)));
-        }
+        self.maker.poll(cx, &self.direct, self.link.plain());
     }
 
     fn next_wake(&self) -> Option<Moment> {

@@ -177,8 +177,11 @@ impl Driver {
             self.inform(now, &mut state);
         }
         self.end_if_orphaned(now, &state);
-        let due =
-            [state.engine.next_wake(), self.net.next_wake()].into_iter().flatten().chain(self.orphaned).min();
+        // What callers count on stays, though what it was for may be over: else each of their calls would wake the
+        // thread to arm the timer anew.
+        let promised = state.alarm.filter(|at| *at > now);
+        let wakes = [state.engine.next_wake(), self.net.next_wake(), promised, self.orphaned];
+        let due = wakes.into_iter().flatten().min();
         self.timer.arm(now, due)?;
         state.alarm = self.timer.armed();
         Ok(())

@@ -55,6 +55,8 @@ pub(super) struct Renewing {
     /// When the next one is to be sent.
     pub(super) due: Maybe,
     pub(super) in_flight: bool,
+    /// The server was not asked yet to tell of changes: the hold is looked at soon after it began.
+    pub(super) unseen: bool,
     /// It waits until other renewals are answered.
     pub(super) put_off: bool,
     /// Something happened since the one in flight was sent: send another.
@@ -157,8 +159,11 @@ impl Hold {
         self.watched_lease().map(period)
     }
 
-    /// Plans the next renewal after one that was sent at `sent`, if a level is watched.
+    /// Plans the next renewal after one that was sent at `sent`, if a level is watched. A look stays planned.
     pub(super) fn plan_renewal(&mut self, sent: Moment) {
+        if self.renewal.unseen && self.renewal.due.get().is_some() {
+            return;
+        }
         let next = self.period().map(|period| sent.after(period));
         self.renewal.due = next.filter(|at| self.must_end().is_none_or(|end| *at < end)).into();
     }
@@ -224,6 +229,8 @@ impl Engine {
         let Waiter { name, key, owner, terms, form, .. } = waiter;
         let learns = form.kind.layout() == Layout::Learning;
         let cell = Arc::new(HoldCell::new(name, key, owner, form, token));
+        let look = self.unseen.then(|| timing::look(sent));
+        let renewal = Renewing { due: look.into(), unseen: self.unseen, ..Renewing::default() };
         let hold = Hold {
             cell: cell.clone(),
             phase: Phase::Held,
@@ -233,7 +240,7 @@ impl Engine {
             lingers: terms.linger,
             began: learns.then(|| Box::new((sent, terms.lease.duration()))),
             longest: terms.first_lease().max(ttl).into(),
-            renewal: Renewing::default(),
+            renewal,
             alarm: Maybe::default(),
             work: Rare::default(),
         };

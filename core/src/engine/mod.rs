@@ -76,6 +76,9 @@ pub(crate) enum Input {
     Orphaned,
     /// What became of a call: exactly one per [`Output::Send`].
     Outcome { call: CallId, outcome: Outcome },
+    /// The same for a call that was answered on a connection whose reads the server does not remember: it
+    /// tells nobody when the key is changed.
+    AnsweredUnseen { call: CallId, reply: Reply },
     /// The command connection to this server is up (first time or again): calls can be sent.
     Up(LinkId),
     /// The command connection to this server is gone, or an attempt to connect failed, for this
@@ -271,6 +274,8 @@ pub(crate) struct Engine {
     now: Moment,
     /// What the input being handled has caused so far.
     out: Vec<Output>,
+    /// The input being handled is an answer after which the server tells nobody of changes.
+    unseen: bool,
     last_id: u64,
     links: Links,
     calls: Map<CallId, Call>,
@@ -304,6 +309,7 @@ impl Engine {
             listened: true,
             now: Moment::default(),
             out: Vec::new(),
+            unseen: false,
             last_id: 0,
             links: Links::default(),
             calls: Map::default(),
@@ -368,8 +374,8 @@ impl Engine {
 
     /// Whether the caller of this request may do its call itself: nothing else is under way that the call
     /// could leave together with, nobody here waits for the lock, and the server is there. `alone`: only if
-    /// nobody else uses the client.
-    pub(crate) fn suits_caller(&self, request: &Request, alone: bool) -> bool {
+    /// nobody else uses the client. `unseen`: the server tells nobody of changes to what is read there.
+    pub(crate) fn suits_caller(&self, request: &Request, alone: bool, unseen: bool) -> bool {
         if alone && (!self.waiters.is_empty() || self.holds.len() > 1) {
             return false;
         }
@@ -382,8 +388,27 @@ impl Engine {
             | Request::Inspect { name, .. } => Some(name),
             Request::Acquire { .. } | Request::Connect | Request::Close { .. } => None,
         };
-        let waited_for = |name| self.queues.get(name).is_some_and(|queue| !queue.waiters.is_empty());
-        self.calls.is_empty() && name.is_some_and(|name| self.links.is_up(name) && !waited_for(name))
+        let free = |name: &Name| {
+            let queue = self.queues.get(name);
+            queue.is_none_or(|queue| {
+                queue.waiters.is_empty() && !(unseen && self.is_better_seen(queue, request))
+            })
+        };
+        self.calls.is_empty() && name.is_some_and(|name| self.links.is_up(name) && free(name))
+    }
+
+    /// Whether the server is to see to whom the call is of use. Who may have to wait is to be told of changes,
+    /// and a change to a key that the server watches for us would be told to us as one of somebody else. The
+    /// release that frees a lock is harmless.
+    fn is_better_seen(&self, queue: &Queue, request: &Request) -> bool {
+        let watched = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| !hold.renewal.unseen);
+        let last = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.count() == 1);
+        match request {
+            Request::Acquire { .. } => queue.channel.wanted || queue.holds.iter().any(watched),
+            Request::Release(Target::Level { owner, .. }) => watched(owner) && !last(owner),
+            Request::Release(_) => queue.holds.iter().any(|owner| watched(owner) && !last(owner)),
+            _ => queue.holds.iter().any(watched),
+        }
     }
 
     fn name_of<'a>(&'a self, target: &'a Target) -> Option<&'a Name> {
@@ -434,6 +459,11 @@ impl Engine {
             Input::KeyEnded(key) => self.abandon_detached(|of| of == key),
             Input::Orphaned => self.abandon_detached(|_| true),
             Input::Outcome { call, outcome } => self.outcome(call, outcome),
+            Input::AnsweredUnseen { call, reply } => {
+                self.unseen = true;
+                self.outcome(call, Outcome::Answered(reply));
+                self.unseen = false;
+            }
             Input::Up(link) => self.link_up(link),
             Input::Down(link, error) => self.link_down(link, error),
             Input::Routes(routes) => self.reroute(routes),

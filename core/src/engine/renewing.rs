@@ -55,7 +55,8 @@ impl Engine {
         self.holds.get(&owner).is_some_and(|hold| {
             let early = hold.period().unwrap_or_default() / EARLY;
             let soon = hold.renewal.due.get().is_some_and(|at| at <= self.now.after(early));
-            soon && !hold.renewal.is_under_way() && hold.phase == Phase::Held
+            // Most that are only to be looked at are given back before that.
+            soon && !hold.renewal.unseen && !hold.renewal.is_under_way() && hold.phase == Phase::Held
         })
     }
 
@@ -144,6 +145,7 @@ impl Engine {
                 continue;
             };
             hold.renewal.in_flight = true;
+            hold.renewal.unseen = false;
             hold.renewal.put_off = false;
             hold.renewal.again = false;
             let watched = hold.watched_lease();

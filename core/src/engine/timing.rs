@@ -14,6 +14,10 @@ pub(super) const HINT_DELAY: Duration = Duration::from_millis(10);
 pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 /// What remains of an adaptive lock when it is renewed.
 const LATE: Duration = Duration::from_secs(5);
+/// What was acquired where nobody tells of changes is looked at when it is this old, together with what gets that
+/// old soon.
+const SETTLED: Duration = Duration::from_millis(5);
+const TOGETHER: Duration = Duration::from_millis(10);
 /// So many tries may invalidations cause in the time of a recheck, where no message follows them.
 pub(super) const HINTS: u32 = 20;
 /// The response limit of calls that have no lease.
@@ -42,6 +46,12 @@ pub(super) fn lasting(time: Duration) -> Duration {
 /// clock, which may be slower than ours.
 pub(super) fn copy_expires(sent: Moment, limit: Duration) -> Moment {
     sent.after(limit + drift(limit))
+}
+
+/// When to look at something that was acquired at `sent` where nobody tells of changes.
+pub(super) fn look(sent: Moment) -> Moment {
+    let step = u64::try_from(TOGETHER.as_micros()).unwrap_or(1);
+    Moment(sent.after(SETTLED).0.div_ceil(step).saturating_mul(step))
 }
 
 /// The time between two renewals.
@@ -123,6 +133,15 @@ mod tests {
             let spare = trusted(lasting(time)) - time;
             assert!(spare <= Duration::from_micros(2), "{time:?} {spare:?}");
         }
+    }
+
+    #[test]
+    fn what_was_acquired_soon_after_each_other_is_looked_at_together_and_soon() {
+        assert_eq!(look(Moment(1_000_000)), Moment(1_010_000));
+        assert_eq!(look(Moment(1_004_999)), Moment(1_010_000));
+        assert_eq!(look(Moment(1_005_000)), Moment(1_010_000));
+        assert_eq!(look(Moment(1_005_001)), Moment(1_020_000));
+        assert_eq!(look(Moment(u64::MAX)), Moment(u64::MAX));
     }
 
     #[test]

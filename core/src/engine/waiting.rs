@@ -538,7 +538,8 @@ impl Engine {
         }
         let recheck = self.jitter.spread(self.config.recheck);
         let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + EXPIRY_SLACK));
-        self.park(id, self.now.after(pause));
+        let end = self.now.after(pause);
+        self.park(id, if self.unseen { end.min(timing::look(self.now)) } else { end });
     }
 
     /// The head holds the lock: it becomes a hold.

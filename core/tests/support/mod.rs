@@ -18,10 +18,10 @@ pub mod sets;
 /// How long a server may take to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// What this answer to CLIENT LIST says of the direct connection: only its changed keys are told to another one.
+/// What this answer to CLIENT LIST says of the direct connection: the server tells it nothing unasked.
 pub fn direct_connection(list: &str) -> Option<String> {
-    let leads = |line: &&str| !line.contains(" redir=0 ") && !line.contains(" redir=-1");
-    list.lines().find(leads).map(str::to_owned)
+    let direct = |line: &&str| line.contains(" name=redlatch ") && line.contains(" flags=N ");
+    list.lines().find(direct).map(str::to_owned)
 }
 
 /// A running server.

@@ -330,3 +330,58 @@ fn renewals_that_were_put_off_are_sent_over_the_next_connection() {
     }
     assert_eq!(renewed, held);
 }
+
+/// Grants the acquire on a connection of its caller, whose reads the server does not remember.
+fn grant_unseen(rig: &mut Rig, sent: &Sent) {
+    let (_, _, ttl) = sent.acquire();
+    rig.input(Input::AnsweredUnseen { call: sent.call, reply: Reply::Acquired { ttl, token: None } });
+}
+
+#[test]
+fn what_the_server_does_not_watch_is_looked_at_soon_and_once_together() {
+    let mut rig = Rig::new();
+    let ids = ["a", "b", "c"].map(|name| {
+        let id = rig.acquire(name);
+        let sent = rig.sent();
+        grant_unseen(&mut rig, &sent);
+        id
+    });
+    let [a, b, c] = ids.map(|id| rig.granted(id));
+    // One is given back before.
+    rig.release(&c);
+    let release = rig.sent();
+    rig.reply(&release, Reply::Released(0));
+    rig.pass(ms(15));
+    let look = rig.sent();
+    assert_eq!(look.renewal().len(), 2);
+    rig.keep(&look);
+    rig.pass(LEASE / 4);
+    rig.nothing_sent();
+    assert!(a.cell.is_held(rig.now) && b.cell.is_held(rig.now));
+}
+
+#[test]
+fn a_change_before_the_look_is_told_by_it() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("a");
+    let sent = rig.sent();
+    grant_unseen(&mut rig, &sent);
+    let grant = rig.granted(id);
+    rig.pass(ms(15));
+    let look = rig.sent();
+    rig.reply(&look, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    assert_eq!(rig.lost, [(grant.cell.owner, LostReason::Deleted)]);
+}
+
+#[test]
+fn who_is_refused_where_nobody_tells_of_changes_tries_again_soon() {
+    let mut rig = Rig::new();
+    rig.acquire("a");
+    let sent = rig.sent();
+    rig.input(Input::AnsweredUnseen { call: sent.call, reply: Reply::Busy { ttl: Some(LEASE) } });
+    rig.pass(ms(15));
+    let again = rig.sent();
+    rig.busy(&again, LEASE);
+    rig.pass(ms(100));
+    rig.nothing_sent();
+}

@@ -69,6 +69,9 @@ fn allowed(usual: u64, name: &Name) -> u64 {
     usual + if kind_of(name) == Kind::Adaptive { LATER } else { 0 }
 }
 
+/// Marks the connection for the calls that callers do themselves.
+const DIRECT: u64 = 1 << 63;
+
 /// A program with one engine. It keeps its place when it dies and is started again.
 struct Client {
     uuid: Uuid,
@@ -79,6 +82,10 @@ struct Client {
     /// Nothing runs in it until then.
     stopped_until: u64,
     tracks: bool,
+    /// Its callers do calls themselves, on a connection whose reads the server does not remember.
+    direct: bool,
+    /// The requests, and the calls, that are done so.
+    own: (BTreeSet<RequestId>, BTreeSet<CallId>),
     /// To one server; or to two parts of it, as to the nodes of a cluster.
     connections: Vec<Connection>,
     /// The number of the last connection that was made.
@@ -199,6 +206,8 @@ struct Copied {
     answered: bool,
     /// The network made it; the engine knows of one copy less.
     doubled: bool,
+    /// A caller sent it, on a connection of its own.
+    direct: bool,
 }
 
 pub(super) struct World {
@@ -293,6 +302,8 @@ impl World {
             ahead: random.below(100_000_000),
             stopped_until: 0,
             tracks: random.chance(700),
+            direct: parts == 1 && random.chance(500),
+            own: Default::default(),
             connections: (0..parts).map(|_| Connection::new()).collect(),
             last_generation: 0,
             routes: (0..self.names.len()).map(|_| random.index(parts)).collect(),
@@ -453,7 +464,7 @@ impl World {
                 self.note(|| format!("{uuid} > {output:?}"));
             }
             match output {
-                Output::Send { call, op, limit, .. } => self.send(place, call, op, limit),
+                Output::Send { call, op, limit, of } => self.send(place, call, op, limit, of),
                 Output::Subscribe(name) => {
                     assert!(self.clients[place].channels.insert(name.clone()), "subscribed twice");
                     self.change_channel(place, Event::Subscribe(uuid, name));
@@ -477,7 +488,7 @@ impl World {
 
     // ---- the command connection ----
 
-    fn send(&mut self, place: usize, call: CallId, op: Op, limit: Duration) {
+    fn send(&mut self, place: usize, call: CallId, op: Op, limit: Duration, of: Option<RequestId>) {
         let delay = self.delay();
         let connection = self.connection_for(place, &op);
         let client = &mut self.clients[place];
@@ -487,6 +498,10 @@ impl World {
             return self.later(delay.min(5000), Event::Input(uuid, input));
         }
         client.calls.insert(call, connection);
+        let direct = of.is_some_and(|id| client.own.0.remove(&id));
+        if direct {
+            client.own.1.insert(call);
+        }
         let now = client.local(self.time);
         let not_after = client.connections[connection].not_after(now, limit);
         let limit_at = client.time_at(now.after(limit));
@@ -497,7 +512,7 @@ impl World {
             self.trouble(limit_at);
         }
         let expires = limit_at + u64::try_from(timing::drift(limit).as_micros()).unwrap();
-        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled: false };
+        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled: false, direct };
         let answered = Copied { answered: true, ..copy.clone() };
         match fate {
             Fate::Never => {}
@@ -532,6 +547,10 @@ impl World {
 
     /// The requests of a connection keep their order.
     fn arrives(&mut self, place: usize, connection: usize, arrival: u64, copy: Copied) {
+        if copy.direct {
+            let delay = self.delay();
+            return self.later(delay, Event::Request(Box::new(copy)));
+        }
         self.clients[place].connections[connection].last_arrival.0 = arrival;
         self.at(arrival, Event::Request(Box::new(copy)));
     }
@@ -543,15 +562,18 @@ impl World {
     }
 
     fn request(&mut self, copy: &Copied) {
-        let Copied { origin, call, ref op, not_after, .. } = *copy;
-        let tracks = self.clients.iter().any(|client| client.connection(origin).is_some() && client.tracks);
+        let Copied { origin, call, ref op, not_after, direct, .. } = *copy;
+        let tracks =
+            !direct && self.clients.iter().any(|client| client.connection(origin).is_some() && client.tracks);
         let outcome = if self.random.chance(self.faults.refusal) {
             self.trouble(self.time);
             let error = Error::new(ErrorKind::Server, "refused");
             let passing = !matches!(op, Op::Acquire { .. }) || self.random.chance(700);
             Outcome::Refused { error, passing }
         } else {
-            match self.server.execute(origin, tracks, op, not_after) {
+            // To the server it is another connection, whose writes it tells of.
+            let by = Origin { generation: origin.generation | if direct { DIRECT } else { 0 }, ..origin };
+            match self.server.execute(by, tracks, op, not_after) {
                 // It is done, but no replica has it.
                 Reply::Acquired { .. } if op.replicas() > 0 && self.random.chance(self.faults.alone) => {
                     self.trouble(self.time);
@@ -570,7 +592,12 @@ impl World {
         self.note_excuses(copy, &outcome);
         if copy.answered {
             let event = Event::Reply { origin, call, server_ms: self.server.now_ms(), outcome };
-            self.answer(origin, event);
+            if direct {
+                let delay = self.delay();
+                self.later(delay, event);
+            } else {
+                self.answer(origin, event);
+            }
         }
     }
 
@@ -642,10 +669,15 @@ impl World {
     }
 
     fn outcome(&mut self, uuid: Uuid, call: CallId, outcome: Outcome) {
-        let known =
-            self.place_of(uuid).is_some_and(|place| self.clients[place].calls.remove(&call).is_some());
-        if known {
-            self.input(uuid, Input::Outcome { call, outcome });
+        let Some(place) = self.place_of(uuid) else {
+            return;
+        };
+        let client = &mut self.clients[place];
+        let (known, own) = (client.calls.remove(&call).is_some(), client.own.1.remove(&call));
+        match outcome {
+            _ if !known => {}
+            Outcome::Answered(reply) if own => self.input(uuid, Input::AnsweredUnseen { call, reply }),
+            outcome => self.input(uuid, Input::Outcome { call, outcome }),
         }
     }
 
@@ -803,6 +835,10 @@ impl World {
         client.asked.insert(id, caller);
         client.callers[caller].asked.push(id);
         let uuid = client.uuid;
+        let client = &mut self.clients[place];
+        if client.direct && client.tracks && client.engine.suits_caller(&request, false, true) {
+            client.own.0.insert(id);
+        }
         self.input(uuid, Input::Request { id, request });
         id
     }
