@@ -158,6 +158,7 @@ MEASURES = [
         Measure(f"w1_server_{kind}", partial(of_server, kind), 0.05, "valgrind")
         for kind in ("reentrant", "simple")
     ),
+    Measure("w2_commands", lambda: w2()["cmds"], None),
     Measure("w2_sleeps_async", lambda: w2()["switches"], None),
     Measure("w2_allocations_async", lambda: w2()["allocations"], 0.05),
     Measure("w3_commands", lambda: measured(rust("async"), "W3")["cmds"], 0.2),

@@ -53,9 +53,11 @@ def layers(cargo_test: list[str]) -> list[Layer]:
         "live_tests",
         "--skip",
         "model_tests",
+        "--skip",
+        "many_tests",
     ]
     simulated = ["engine::tests::simulation::promises"]
-    scripts = ["wire::live_tests", "wire::model_tests"]
+    scripts = ["wire::live_tests", "wire::many_tests", "wire::model_tests"]
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces", "--", *one]
     conformance = [sys.executable, "conformance/run.py", "--drivers", "rust", "--jobs", "4"]
     return [

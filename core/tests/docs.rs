@@ -15,7 +15,8 @@ use support::Server;
 /// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with `orders`.
 const KEYS: &str = "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
-                        +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking";
+                        +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
+                        +exists +mget";
 /// What only newer servers know.
 const SINCE_7: &str = "+pexpiretime";
 /// What nodes of a cluster must allow as well.
@@ -201,7 +202,8 @@ fn acl() -> String {
         "For locks whose names begin with `orders` (Redis 6.2 or later):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
          {commands}\n```\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
-         `recheck`; without `+client|tracking` a loss is noticed at the next renewal. `+select` is for a database other \
+         `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
+         many callers do not share commands. `+select` is for a database other \
          than 0, `+info` for a warning when the server may evict locks, `+wait` for the option `replicas`. On \
          Redis 7 or later also `{SINCE_7}`: without it an acquisition costs the server one refused command.\n\n\
          Behind sentinels also `+role`.\n\n\

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::News;
 use super::connect::{Address, Backoff, Connected};
 use super::direct::Plan;
+use super::gathered::{Gathered, Group};
 use super::replies::{self, Replies, Request};
 use super::sentinel::Sentinels;
 use super::server_clock::ServerClock;
@@ -24,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::options::ClusterPubsub;
-use crate::wire::{self, Name, Op, Publish};
+use crate::wire::{self, Name, Op, Publish, Reply, Sort};
 
 /// A connection is not given up before it was silent for this long.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -148,7 +149,7 @@ impl Link {
     /// Sends a call, or says at once that it cannot be sent.
     pub(super) fn send(&mut self, now: Moment, sending: Sending, news: &mut News) {
         match &mut self.state {
-            State::Up(live) => live.send(now, &self.manner.uuid, sending),
+            State::Up(live) => live.send(now, sending),
             _ => news.tell(Input::Outcome { call: sending.call, outcome: Outcome::NotSent }),
         }
     }
@@ -182,12 +183,12 @@ impl Link {
 
     /// Whether the connection is up and nothing is under way on it.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(&self.state, State::Up(live) if live.replies.is_empty())
+        matches!(&self.state, State::Up(live) if live.is_idle())
     }
 
     /// Whether something is under way.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(&self.state, State::Up(live) if !live.replies.is_empty())
+        matches!(&self.state, State::Up(live) if !live.is_idle())
     }
 
     /// The server that the connection leads to, while it is up.
@@ -288,7 +289,10 @@ impl Link {
         self.backoff.ended(live.since.until(clock::now()));
         let last = last.map(|waiting| (*waiting, true));
         for (waiting, begun) in last.into_iter().chain(live.replies.abandon()) {
-            tell(&waiting, if begun { Outcome::Unanswered } else { Outcome::NotSent }, news);
+            tell(&waiting, || if begun { Outcome::Unanswered } else { Outcome::NotSent }, news);
+        }
+        for sending in live.gathered.sendings() {
+            news.tell(Input::Outcome { call: sending.call, outcome: Outcome::NotSent });
         }
         self.rest();
     }
@@ -314,10 +318,15 @@ impl Link {
 struct Live {
     id: LinkId,
     address: Address,
+    uuid: String,
     publish: Publish,
     connection: MultiplexedConnection,
     pushes: Option<UnboundedReceiver<PushInfo>>,
     clock: ServerClock,
+    /// What is sent at the next poll, several calls in one command.
+    gathered: Gathered,
+    /// Whether the server takes such commands, as far as is known. It serves all locks: nodes of clusters do not.
+    sharing: bool,
     replies: Replies<Waiting>,
     since: Moment,
     /// When something came last.
@@ -326,20 +335,37 @@ struct Live {
     due: Option<Moment>,
 }
 
-/// A call under way.
+/// A command under way.
 struct Waiting {
-    sending: Sending,
+    load: Load,
     script: wire::Call,
     sent: Moment,
+    limit: Duration,
     /// The engine has its outcome. The reply is still waited for: it shows that the server lives.
     told: bool,
     /// It was sent with the text of the script.
     full: bool,
 }
 
+/// What a command does.
+enum Load {
+    One(Sending),
+    /// Several calls of this sort.
+    Many(Sort, Vec<Sending>),
+}
+
+impl Load {
+    fn sendings(&self) -> &[Sending] {
+        match self {
+            Load::One(sending) => std::slice::from_ref(sending),
+            Load::Many(_, sendings) => sendings,
+        }
+    }
+}
+
 impl Waiting {
     fn deadline(&self) -> Moment {
-        self.sent.after(self.sending.limit)
+        self.sent.after(self.limit)
     }
 }
 
@@ -350,10 +376,13 @@ impl Live {
         Live {
             id,
             address,
+            uuid: manner.uuid.clone(),
             publish: manner.pubsub.publish(sharded),
             connection,
             pushes,
             clock,
+            gathered: Gathered::default(),
+            sharing: id == NOWHERE,
             replies: Replies::new(),
             since: now,
             heard: now,
@@ -361,13 +390,53 @@ impl Live {
         }
     }
 
-    fn send(&mut self, now: Moment, uuid: &str, sending: Sending) {
+    fn is_idle(&self) -> bool {
+        self.replies.is_empty() && self.gathered.is_empty()
+    }
+
+    fn send(&mut self, now: Moment, sending: Sending) {
+        self.wake_by(now.after(sending.limit));
+        // What is for one lock goes in the order of the engine.
+        if sending.op.name().is_none_or(|name| self.gathered.has(name)) {
+            self.send_gathered();
+        }
+        let sort = Sort::of(&sending.op, self.publish).filter(|_| self.sharing && !sending.asking);
+        match sort {
+            Some(sort) => self.gathered.add(now, sort, sending),
+            None => self.send_alone(now, sending),
+        }
+    }
+
+    fn send_alone(&mut self, now: Moment, sending: Sending) {
         let not_after = self.clock.least(now).saturating_add(millis(sending.limit));
-        let script = wire::Call::new(&sending.op, uuid, not_after, self.publish);
+        let script = wire::Call::new(&sending.op, &self.uuid, not_after, self.publish);
         let request = request(&self.connection, script.evalsha(), &sending);
-        let waiting = Waiting { sending, script, sent: now, told: false, full: false };
-        self.wake_by(waiting.deadline());
-        self.replies.push(waiting, request);
+        let limit = sending.limit;
+        let load = Load::One(sending);
+        self.replies.push(Waiting { load, script, sent: now, limit, told: false, full: false }, request);
+    }
+
+    /// Sends what has come together.
+    fn send_gathered(&mut self) {
+        for Group { sort, sent, limit, mut sendings } in self.gathered.take() {
+            if sendings.len() == 1 {
+                sendings.drain(..).for_each(|sending| self.send_alone(sent, sending));
+                continue;
+            }
+            let not_after = self.clock.least(sent).saturating_add(millis(limit));
+            let ops = sendings.iter().map(|sending| &sending.op);
+            let script = wire::Call::many(sort, ops, &self.uuid, not_after);
+            let request = plain(&self.connection, script.evalsha());
+            let load = Load::Many(sort, sendings);
+            self.replies.push(Waiting { load, script, sent, limit, told: false, full: false }, request);
+        }
+    }
+
+    /// Nothing was done for these calls: what is left of their time, they have alone.
+    fn send_again(&mut self, sendings: impl IntoIterator<Item = Sending>, deadline: Moment) {
+        let now = clock::now();
+        let limit = now.until(deadline);
+        sendings.into_iter().for_each(|sending| self.send_alone(now, Sending { limit, ..sending }));
     }
 
     fn wake_by(&mut self, at: Moment) {
@@ -377,6 +446,7 @@ impl Live {
     /// Takes in replies and pushes.
     fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), Broken> {
         let mut demoted = false;
+        self.send_gathered();
         while let Poll::Ready((waiting, result)) = self.replies.poll(cx) {
             match result {
                 Ok(value) => demoted |= self.replied(waiting, value, news),
@@ -394,41 +464,90 @@ impl Live {
     /// Takes in a reply. True if it says that this is no primary.
     fn replied(&mut self, mut waiting: Waiting, value: Value, news: &mut News) -> bool {
         self.heard = clock::now();
-        match value {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" && !waiting.full => {
-                if !waiting.told {
-                    waiting.full = true;
-                    let request = request(&self.connection, waiting.script.eval(), &waiting.sending);
-                    self.replies.push(waiting, request);
-                }
-                false
-            }
-            Value::ServerError(error) if self.redirect(&error).is_some() => {
-                news.redirects.extend(self.redirect(&error).map(|(to, asking)| {
-                    let call = (!waiting.told).then(|| (waiting.deadline(), waiting.sending));
-                    Redirect { from: self.id, to, asking, call: call.map(|(end, sending)| (sending, end)) }
-                }));
-                false
-            }
-            Value::ServerError(error) => {
-                let detail = error.details().unwrap_or_default();
-                let (refusal, passing) = wire::refusal(error.code(), detail);
-                tell(&waiting, Outcome::Refused { error: refusal, passing }, news);
-                is_demoted(&error)
-            }
-            value => {
-                let outcome = match wire::decode(&waiting.sending.op, value) {
-                    Ok((server_ms, reply)) => {
-                        if let Some(server_ms) = server_ms {
-                            self.clock = ServerClock::new(server_ms, self.heard);
-                        }
-                        Outcome::Answered(reply)
-                    }
-                    Err(error) => Outcome::Refused { error, passing: false },
+        let Value::ServerError(error) = value else {
+            self.answered(waiting, value, news);
+            return false;
+        };
+        if error.code() == "NOSCRIPT" && !waiting.full {
+            if !waiting.told {
+                waiting.full = true;
+                let request = match &waiting.load {
+                    Load::One(sending) => request(&self.connection, waiting.script.eval(), sending),
+                    Load::Many(..) => plain(&self.connection, waiting.script.eval()),
                 };
-                tell(&waiting, outcome, news);
-                false
+                self.replies.push(waiting, request);
             }
+            return false;
+        }
+        let deadline = waiting.deadline();
+        if let Some((to, asking)) = self.redirect(&error) {
+            let from = self.id;
+            match waiting.load {
+                Load::One(sending) => {
+                    let call = (!waiting.told).then_some((sending, deadline));
+                    news.redirects.push(Redirect { from, to, asking, call });
+                }
+                // Nodes of clusters get none; if they did, nothing was done.
+                Load::Many(_, sendings) => self.send_again(sendings, deadline),
+            }
+            return false;
+        }
+        let (refusal, passing) = wire::refusal(error.code(), error.details().unwrap_or_default());
+        match waiting.load {
+            // It has done nothing. Perhaps one lock is to blame, or the user may not do what only such a script
+            // does: each gets the answer that it gets alone, and there are no more of them on this connection.
+            Load::Many(_, sendings) if !passing && !waiting.told => {
+                self.sharing = false;
+                self.send_again(sendings, deadline);
+            }
+            _ => tell(&waiting, || Outcome::Refused { error: refusal.clone(), passing }, news),
+        }
+        is_demoted(&error)
+    }
+
+    /// Takes in the answer of a script.
+    fn answered(&mut self, waiting: Waiting, value: Value, news: &mut News) {
+        let not_understood = |error: Error| move || Outcome::Refused { error: error.clone(), passing: false };
+        match &waiting.load {
+            Load::One(sending) => match wire::decode(&sending.op, value) {
+                Ok((server_ms, reply)) => {
+                    self.learn(server_ms);
+                    if !waiting.told {
+                        news.tell(Input::Outcome { call: sending.call, outcome: Outcome::Answered(reply) });
+                    }
+                }
+                Err(error) => tell(&waiting, not_understood(error), news),
+            },
+            Load::Many(sort, sendings) => match wire::decode_many(*sort, sendings.len(), &value) {
+                Ok((server_ms, replies)) => {
+                    self.learn(server_ms);
+                    self.answered_many(waiting, replies, news);
+                }
+                Err(error) => tell(&waiting, not_understood(error), news),
+            },
+        }
+    }
+
+    /// Each lock has its own answer, or has to be seen to alone.
+    fn answered_many(&mut self, waiting: Waiting, replies: Vec<Option<Reply>>, news: &mut News) {
+        let deadline = waiting.deadline();
+        if waiting.told {
+            return;
+        }
+        let Load::Many(_, sendings) = waiting.load else { return };
+        for (sending, reply) in sendings.into_iter().zip(replies) {
+            match reply {
+                Some(reply) => {
+                    news.tell(Input::Outcome { call: sending.call, outcome: Outcome::Answered(reply) });
+                }
+                None => self.send_again([sending], deadline),
+            }
+        }
+    }
+
+    fn learn(&mut self, server_ms: Option<u64>) {
+        if let Some(server_ms) = server_ms {
+            self.clock = ServerClock::new(server_ms, self.heard);
         }
     }
 
@@ -467,13 +586,12 @@ impl Live {
         self.due = None;
         for waiting in self.replies.iter_mut() {
             if waiting.deadline() <= now {
-                tell(waiting, Outcome::Unanswered, news);
+                tell(waiting, || Outcome::Unanswered, news);
                 waiting.told = true;
             }
         }
         let heard = self.heard;
-        let silent =
-            |waiting: &Waiting| heard.max(waiting.sent).after(SILENCE.max(waiting.sending.limit * 2));
+        let silent = |waiting: &Waiting| heard.max(waiting.sent).after(SILENCE.max(waiting.limit * 2));
         let too_long = self.replies.iter().map(silent).min();
         if too_long.is_some_and(|at| at <= now) {
             return Err(Broken::from(format!("has been silent for {:?}", heard.until(now))));
@@ -487,11 +605,10 @@ impl Live {
 /// The call with what has to stand right before and behind it: all is handed over in one go. Behind it
 /// is the question how many replicas have it; then there are two answers in an array.
 fn request(connection: &MultiplexedConnection, command: Cmd, sending: &Sending) -> Request {
-    let mut lane = connection.clone();
     if !sending.asking && sending.op.replicas() == 0 {
-        return replies::request(async move { lane.send_packed_command(&command).await });
+        return plain(connection, command);
     }
-    let mut lanes = [lane, connection.clone(), connection.clone()];
+    let mut lanes = [connection.clone(), connection.clone(), connection.clone()];
     let before = sending.asking.then(|| redis::cmd("ASKING"));
     let behind = wait(sending);
     replies::request(async move {
@@ -508,6 +625,12 @@ fn request(connection: &MultiplexedConnection, command: Cmd, sending: &Sending) 
             (answer, None) => answer,
         })
     })
+}
+
+/// A command and nothing else.
+fn plain(connection: &MultiplexedConnection, command: Cmd) -> Request {
+    let mut lane = connection.clone();
+    replies::request(async move { lane.send_packed_command(&command).await })
 }
 
 /// Waits for replicas for half of the time that the call has.
@@ -528,10 +651,12 @@ async fn optional(
     }
 }
 
-/// Every call has one outcome.
-fn tell(waiting: &Waiting, outcome: Outcome, news: &mut News) {
+/// Every call has one outcome; all that were done in one command have the same.
+fn tell(waiting: &Waiting, outcome: impl Fn() -> Outcome, news: &mut News) {
     if !waiting.told {
-        news.tell(Input::Outcome { call: waiting.sending.call, outcome });
+        for sending in waiting.load.sendings() {
+            news.tell(Input::Outcome { call: sending.call, outcome: outcome() });
+        }
     }
 }
 

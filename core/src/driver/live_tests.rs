@@ -276,6 +276,195 @@ async fn many_calls_are_answered_in_order() {
     assert!(link.part.is_idle());
 }
 
+fn release(text: &str) -> Op {
+    let form = Form::default();
+    Op::Release { name: name(text), owner: 1, form, remaining: 0, ttl: LEASE, lesson: None }
+}
+
+/// How many scripts the server was asked for, by hash and by text, those included that it did not know or allow.
+fn scripts(server: &Server) -> usize {
+    let stats: String = command(server, "INFO commandstats");
+    let counts = |line: &str, what: &str| {
+        let (_, rest) = line.split_once(what)?;
+        rest.split(',').next()?.trim().parse::<usize>().ok()
+    };
+    let asked = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    asked.flat_map(|line| [counts(line, ":calls="), counts(line, "rejected_calls=")]).flatten().sum()
+}
+
+impl Rig<Link> {
+    /// Sends these in one turn; the outcomes in the order of the calls.
+    async fn ask_all(&mut self, first: u64, ops: impl IntoIterator<Item = Op>) -> Vec<Outcome> {
+        let last = ops.into_iter().fold(first, |call, op| {
+            self.send(call, op, LIMIT);
+            call + 1
+        });
+        let mut outcomes = std::collections::BTreeMap::new();
+        while outcomes.len() < usize::try_from(last - first).unwrap() {
+            let Input::Outcome { call, outcome } = self.next().await else { continue };
+            assert!(outcomes.insert(call, outcome).is_none(), "one outcome for each: {:?}", self.past);
+        }
+        outcomes.into_values().collect()
+    }
+}
+
+fn is_acquired(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered(Reply::Acquired { .. }))
+}
+
+fn is_released(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered(Reply::Released(0)))
+}
+
+#[tokio::test]
+async fn calls_that_leave_together_share_a_command() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    let names: Vec<String> = (0..40).map(|at| format!("n{at}")).collect();
+    for round in 0..3 {
+        let before = scripts(&server);
+        // Unknown scripts are sent with their text, in the second round for the second time.
+        if round == 1 {
+            command::<()>(&server, "SCRIPT FLUSH");
+        }
+        assert!(
+            link.ask_all(round * 100, names.iter().map(|name| acquire(name))).await.iter().all(is_acquired)
+        );
+        assert_eq!(command::<usize>(&server, "DBSIZE"), 40);
+        assert!(
+            link.ask_all(round * 100, names.iter().map(|name| release(name))).await.iter().all(is_released)
+        );
+        assert_eq!(command::<usize>(&server, "DBSIZE"), 0);
+        let commands = scripts(&server) - before;
+        assert!(commands <= if round < 2 { 12 } else { 6 }, "{commands} commands for 80 calls");
+    }
+    assert!(link.part.is_idle());
+}
+
+#[tokio::test]
+async fn a_call_that_leaves_alone_is_a_single_one() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    let mixed = [acquire("a"), inspect("b"), release("c")];
+    let outcomes = link.ask_all(1, mixed).await;
+    assert!(is_acquired(&outcomes[0]), "{outcomes:?}");
+    assert!(matches!(outcomes[2], Outcome::Answered(Reply::Gone(LostReason::Deleted))), "{outcomes:?}");
+    assert_eq!(scripts(&server), 6, "three by hash, and three texts");
+}
+
+/// What the engine wants of one lock is done in its order, whatever could be done together.
+#[tokio::test]
+async fn calls_for_one_lock_stay_in_order() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    for round in 0..3 {
+        let ops = [
+            acquire("a"),
+            acquire("b"),
+            inspect("a"),
+            release("a"),
+            release("b"),
+            inspect("a"),
+            acquire("a"),
+        ];
+        let outcomes = link.ask_all(round * 100, ops.into_iter().chain([release("a")])).await;
+        for (at, outcome) in outcomes.iter().enumerate() {
+            let right = match at {
+                0 | 1 | 6 => is_acquired(outcome),
+                2 => matches!(outcome, Outcome::Answered(Reply::Holder(Some(_)))),
+                5 => matches!(outcome, Outcome::Answered(Reply::Holder(None))),
+                _ => is_released(outcome),
+            };
+            assert!(right, "{at}: {outcomes:?}");
+        }
+    }
+}
+
+/// Of calls in one command each has its own outcome: what is odd is asked for alone.
+#[tokio::test]
+async fn one_odd_lock_does_not_touch_the_others_in_its_command() {
+    let server = Server::start();
+    command::<()>(&server, "SET b x");
+    let mut link = Rig::up(&server.url()).await;
+    for round in 0..2 {
+        let outcomes = link.ask_all(round * 100, ["a", "b", "c"].map(acquire)).await;
+        assert!(is_acquired(&outcomes[0]) && is_acquired(&outcomes[2]), "{outcomes:?}");
+        assert!(matches!(&outcomes[1], Outcome::Answered(Reply::Foreign(_))), "{outcomes:?}");
+        let outcomes = link.ask_all(round * 100 + 10, ["a", "b", "c"].map(release)).await;
+        assert!(is_released(&outcomes[0]) && is_released(&outcomes[2]), "{outcomes:?}");
+        assert!(matches!(outcomes[1], Outcome::Answered(Reply::Gone(LostReason::Stolen))), "{outcomes:?}");
+    }
+}
+
+/// The server refuses a command with a key that is not allowed as a whole; only that lock may suffer.
+#[tokio::test]
+async fn a_lock_that_is_denied_does_not_touch_the_others() {
+    let server = Server::start();
+    command::<()>(&server, "ACL SETUSER app on >secret +@all &* ~a ~c");
+    let mut link = Rig::up(&server.url().replace("redis://", "redis://app:secret@")).await;
+    for round in 0..3 {
+        let before = scripts(&server);
+        let outcomes = link.ask_all(round * 100, ["a", "b", "c"].map(acquire)).await;
+        assert!(is_acquired(&outcomes[0]) && is_acquired(&outcomes[2]), "{outcomes:?}");
+        let Outcome::Refused { error, passing: false } = &outcomes[1] else { panic!("{outcomes:?}") };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        let outcomes = link.ask_all(round * 100 + 10, ["a", "c"].map(release)).await;
+        assert!(outcomes.iter().all(is_released), "{outcomes:?}");
+        // Nothing is sent in vain for long.
+        let commands = scripts(&server) - before;
+        assert!(round < 2 || commands == 5, "{commands} commands");
+    }
+}
+
+#[tokio::test]
+async fn calls_in_a_command_on_a_connection_that_breaks_stay_unanswered() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    signal(&server, Signal::SIGSTOP);
+    ["a", "b", "c"]
+        .into_iter()
+        .enumerate()
+        .for_each(|(at, name)| link.send(at as u64, acquire(name), PATIENCE));
+    let never = tokio::time::timeout(Duration::from_millis(50), link.next()).await;
+    assert!(never.is_err(), "{never:?}");
+    // Not handed over before the connection breaks: it cannot have been done.
+    link.send(7, acquire("d"), PATIENCE);
+    link.part.leave("is left", &mut link.news);
+    assert!(matches!(link.next().await, Input::Down(..)), "{:?}", link.past);
+    for expected in 0..3 {
+        let input = link.next().await;
+        assert!(
+            matches!(input, Input::Outcome { call, outcome: Outcome::Unanswered } if call == expected),
+            "{input:?}"
+        );
+    }
+    let input = link.next().await;
+    assert!(matches!(input, Input::Outcome { call: 7, outcome: Outcome::NotSent }), "{input:?}");
+    signal(&server, Signal::SIGCONT);
+}
+
+#[tokio::test]
+async fn calls_in_a_command_that_is_late_are_told_once() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    let limit = Duration::from_millis(100);
+    signal(&server, Signal::SIGSTOP);
+    ["a", "b"].into_iter().enumerate().for_each(|(at, name)| link.send(at as u64, acquire(name), limit));
+    for expected in 0..2 {
+        let input = link.next().await;
+        assert!(
+            matches!(input, Input::Outcome { call, outcome: Outcome::Unanswered } if call == expected),
+            "{input:?}"
+        );
+    }
+    signal(&server, Signal::SIGCONT);
+    // The late copies do nothing, as single ones.
+    assert!(is_acquired(&link.ask(5, acquire("c")).await), "{:?}", link.past);
+    assert_eq!(command::<usize>(&server, "DBSIZE"), 1);
+    let told = link.past.iter().filter(|input| input.contains("Outcome")).count();
+    assert_eq!(told, 3, "{:?}", link.past);
+}
+
 #[tokio::test]
 async fn nothing_is_sent_without_a_connection() {
     let mut link = Rig::link("redis://127.0.0.1:1/");

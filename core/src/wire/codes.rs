@@ -22,6 +22,9 @@ codes! {
     RENEWED = 7;
     FORCED = 8;
     HOLDER = 9;
+    // Of one lock among several, where a number that is not negative is a time or a count, and -1 no time.
+    TAKEN = -3;
+    ALONE = -4;
     // Why an owner's field is not there.
     DELETED = LostReason::Deleted.number() as i64;
     STOLEN = LostReason::Stolen.number() as i64;

@@ -7,7 +7,7 @@ use redis::Value;
 use super::codes::{
     ACQUIRED, BUSY, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, STOLEN,
 };
-use super::script::{script, whole_ms};
+use super::script::{Script, script, whole_ms};
 use super::{Fencing, Holder, Op, RenewReply, Reply};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 
@@ -17,14 +17,17 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 /// `server` when our scripts cannot have given such an answer.
 pub(crate) fn decode(op: &Op, value: Value) -> Result<(Option<u64>, Reply)> {
     let reply = if op.replicas() == 0 { read(op, &value) } else { read_both(op, &value) };
-    reply.ok_or_else(|| {
-        let text = format!(
-            "the server's answer to the script {} cannot be understood: {}; is there a proxy that changes answers?",
-            script(op).name,
-            shortened(&value),
-        );
-        Error::new(ErrorKind::Server, text)
-    })
+    reply.ok_or_else(|| not_understood(script(op), &value))
+}
+
+/// The error for an answer that the script cannot have given.
+pub(super) fn not_understood(script: &Script, value: &Value) -> Error {
+    let text = format!(
+        "the server's answer to the script {} cannot be understood: {}; is there a proxy that changes answers?",
+        script.name,
+        shortened(value),
+    );
+    Error::new(ErrorKind::Server, text)
 }
 
 fn read(op: &Op, value: &Value) -> Option<(Option<u64>, Reply)> {

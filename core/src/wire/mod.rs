@@ -8,6 +8,9 @@ mod decode;
 mod kind;
 #[cfg(test)]
 mod live_tests;
+mod many;
+#[cfg(test)]
+mod many_tests;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod names;
@@ -25,6 +28,7 @@ use crate::error::LostReason;
 pub(crate) use decode::decode;
 pub use kind::Kind;
 pub(crate) use kind::{Form, Layout, Lesson};
+pub(crate) use many::{Sort, decode_many};
 pub(crate) use refusal::refusal;
 pub(crate) use script::{Call, is_shardable, slot_of};
 

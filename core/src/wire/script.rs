@@ -50,7 +50,7 @@ impl Script {
 
 macro_rules! scripts {
     ($( $constant:ident = $name:literal $layout:ident; )+) => { $(
-        static $constant: Script = Script {
+        pub(super) static $constant: Script = Script {
             name: $name,
             source: include_str!(concat!("lua/", $name, ".lua")),
             layout: Layout::$layout,
@@ -75,6 +75,10 @@ scripts! {
     INSPECT_PLAIN = "inspect" Plain;
     ACQUIRE_LEARNING = "acquire" Learning;
     RELEASE_LEARNING = "release" Learning;
+    ACQUIRE_MANY = "acquire_many" Hash;
+    ACQUIRE_MANY_PLAIN = "acquire_many" Plain;
+    RELEASE_MANY = "release_many" Hash;
+    RELEASE_MANY_PLAIN = "release_many" Plain;
 }
 
 /// What several scripts have in common.
@@ -151,10 +155,10 @@ const COUNTER_EXPIRY: Duration = Duration::from_secs(25 * 3600);
 
 /// One script call, ready to be written as EVALSHA or, for a server that does not know it, as EVAL.
 pub(crate) struct Call {
-    script: &'static Script,
+    pub(super) script: &'static Script,
     /// How many of the words are keys; the others are arguments.
-    keys: usize,
-    words: Words,
+    pub(super) keys: usize,
+    pub(super) words: Words,
 }
 
 impl Call {
@@ -284,7 +288,7 @@ fn alike(holds: &[Renewal]) -> bool {
 
 /// Words of a command, one behind the other in one piece of memory.
 #[derive(Default)]
-struct Words {
+pub(super) struct Words {
     bytes: Vec<u8>,
     /// Where each of them ends.
     ends: Vec<usize>,
@@ -294,6 +298,11 @@ struct Words {
 const USUAL: (usize, usize) = (192, 8);
 
 impl Words {
+    /// For so many usual calls in one.
+    pub(super) fn for_calls(calls: usize) -> Words {
+        Words { bytes: Vec::with_capacity(calls * USUAL.0), ends: Vec::with_capacity(calls * USUAL.1) }
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -309,28 +318,28 @@ impl Words {
         self.ends.push(self.bytes.len());
     }
 
-    fn add(&mut self, word: &str) {
+    pub(super) fn add(&mut self, word: &str) {
         self.write(|out| out.extend_from_slice(word.as_bytes()));
     }
 
     /// Adds one word made of these.
-    fn parts(&mut self, parts: &[&str]) {
+    pub(super) fn parts(&mut self, parts: &[&str]) {
         self.write(|out| parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes())));
     }
 
-    fn number(&mut self, number: u64) {
+    pub(super) fn number(&mut self, number: u64) {
         self.write(|out| write_number(out, number));
     }
 
-    fn owner(&mut self, form: &Form, uuid: &str, owner: OwnerId) {
+    pub(super) fn owner(&mut self, form: &Form, uuid: &str, owner: OwnerId) {
         self.write(|out| form.write_owner(uuid, owner, out));
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.ends.len()
     }
 
-    fn each(&self, mut each: impl FnMut(&[u8])) {
+    pub(super) fn each(&self, mut each: impl FnMut(&[u8])) {
         let mut begin = 0;
         for end in &self.ends {
             each(&self.bytes[begin..*end]);
@@ -433,11 +442,11 @@ pub(crate) fn slot_of(op: &Op) -> Result<u16> {
 }
 
 /// How a release is published outside of clusters.
-const CLASSIC: &str = "PUBLISH";
+pub(super) const CLASSIC: &str = "PUBLISH";
 
 /// By which commands a release is published. The channel is an argument and no key: then it may lie in
 /// another slot, and an ACL need not allow it as a key. From there, only classic messages reach everybody.
-fn verbs(name: &Name, publish: Publish) -> &'static str {
+pub(super) fn verbs(name: &Name, publish: Publish) -> &'static str {
     match publish {
         Publish::Sharded if is_shardable(name) => "SPUBLISH",
         Publish::Both if is_shardable(name) => "SPUBLISH PUBLISH",

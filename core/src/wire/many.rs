@@ -1,0 +1,289 @@
+//! Several locks of several callers in one call: a call costs the server more than what it does for a lock.
+//!
+//! Only the plain cases go together. What else a lock may be in need of, and every refusal, is left to the call
+//! that does it alone: the script says which locks those are, and has done nothing for them.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::codes::{ALONE, TAKEN};
+use super::decode::not_understood;
+use super::names::channel_parts;
+use super::script::{
+    ACQUIRE_MANY, ACQUIRE_MANY_PLAIN, CLASSIC, RELEASE_MANY, RELEASE_MANY_PLAIN, Script, Words, verbs,
+    whole_ms,
+};
+use super::{Call, Fencing, Layout, Op, Publish, Reply};
+use crate::error::Result;
+
+/// Calls of the same sort, for different locks, can be done in one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// Acquires for this many ms.
+    Acquire(Shape, u64),
+    /// Releases that free their lock.
+    Release(Shape),
+}
+
+/// How the data of a lock looks that can be done together with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Hash,
+    Plain,
+}
+
+impl Sort {
+    /// Of what sort `op` is, if it can be done together with others.
+    pub(crate) fn of(op: &Op, publish: Publish) -> Option<Sort> {
+        let shape = match op.layout() {
+            Layout::Hash => Shape::Hash,
+            Layout::Plain => Shape::Plain,
+            Layout::Learning => return None,
+        };
+        match op {
+            Op::Acquire { count: 1, lease, fencing: Fencing::Off, replicas: 0, .. } => {
+                Some(Sort::Acquire(shape, whole_ms(*lease)))
+            }
+            Op::Release { name, remaining: 0, lesson: None, .. } if verbs(name, publish) == CLASSIC => {
+                Some(Sort::Release(shape))
+            }
+            _ => None,
+        }
+    }
+
+    fn script(self) -> &'static Script {
+        match self {
+            Sort::Acquire(Shape::Hash, _) => &ACQUIRE_MANY,
+            Sort::Acquire(Shape::Plain, _) => &ACQUIRE_MANY_PLAIN,
+            Sort::Release(Shape::Hash) => &RELEASE_MANY,
+            Sort::Release(Shape::Plain) => &RELEASE_MANY_PLAIN,
+        }
+    }
+}
+
+impl Call {
+    /// One call for all of `ops`, which are of this sort and for different locks. `not_after` as for a single one.
+    pub(crate) fn many<'a>(
+        sort: Sort,
+        ops: impl Iterator<Item = &'a Op> + Clone,
+        uuid: &str,
+        not_after: u64,
+    ) -> Call {
+        let mut words = Words::for_calls(ops.clone().count());
+        ops.clone().filter_map(Op::name).for_each(|name| words.add(name));
+        let keys = words.count();
+        if let Sort::Acquire(_, lease) = sort {
+            words.number(lease);
+            words.number(not_after);
+        }
+        for op in ops {
+            match op {
+                Op::Acquire { owner, form, .. } => words.owner(form, uuid, *owner),
+                Op::Release { name, owner, form, .. } => {
+                    words.owner(form, uuid, *owner);
+                    words.parts(&channel_parts(name));
+                }
+                Op::HandOver { .. } | Op::Renew { .. } | Op::Force { .. } | Op::Inspect { .. } => {}
+            }
+        }
+        Call { script: sort.script(), keys, words }
+    }
+}
+
+/// Reads the answer to a call for `count` locks: the server's clock, and for each of them what became of it;
+/// `None`: nothing, it has to be done alone.
+///
+/// # Errors
+/// `server` when our scripts cannot have given such an answer.
+pub(crate) fn decode_many(
+    sort: Sort,
+    count: usize,
+    value: &Value,
+) -> Result<(Option<u64>, Vec<Option<Reply>>)> {
+    read(sort, count, value).ok_or_else(|| not_understood(sort.script(), value))
+}
+
+fn read(sort: Sort, count: usize, value: &Value) -> Option<(Option<u64>, Vec<Option<Reply>>)> {
+    let Value::Array(items) = value else { return None };
+    match sort {
+        Sort::Acquire(_, lease) => {
+            let (clock, results) = items.split_first()?;
+            let clock = u64::try_from(int(clock)?).ok()?;
+            if results.is_empty() {
+                return Some((Some(clock), vec![Some(Reply::Stale); count]));
+            }
+            Some((Some(clock), each(results, count, |number| taken(number, lease))?))
+        }
+        Sort::Release(_) => Some((None, each(items, count, freed)?)),
+    }
+}
+
+fn each(results: &[Value], count: usize, reply: impl Fn(i64) -> Option<Reply>) -> Option<Vec<Option<Reply>>> {
+    let one = |result: &Value| match int(result)? {
+        ALONE => Some(None),
+        number => reply(number).map(Some),
+    };
+    (results.len() == count).then(|| results.iter().map(one).collect())?
+}
+
+fn taken(number: i64, lease: u64) -> Option<Reply> {
+    match number {
+        TAKEN => Some(Reply::Acquired { ttl: Duration::from_millis(lease), token: None }),
+        -1 => Some(Reply::Busy { ttl: None }),
+        ttl => Some(Reply::Busy { ttl: Some(Duration::from_millis(u64::try_from(ttl).ok()?)) }),
+    }
+}
+
+fn freed(number: i64) -> Option<Reply> {
+    Some(Reply::Released(u32::try_from(number).ok()?))
+}
+
+fn int(value: &Value) -> Option<i64> {
+    if let Value::Int(number) = value { Some(*number) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Form, Kind, Lesson};
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn acquire(name: &str) -> Op {
+        Op::Acquire {
+            name: name.into(),
+            owner: 7,
+            form: Form::default(),
+            count: 1,
+            lease: Duration::from_secs(3),
+            fencing: Fencing::Off,
+            replicas: 0,
+        }
+    }
+
+    fn release(name: &str) -> Op {
+        Op::Release {
+            name: name.into(),
+            owner: 7,
+            form: Form::default(),
+            remaining: 0,
+            ttl: Duration::ZERO,
+            lesson: None,
+        }
+    }
+
+    fn sort(op: &Op) -> Option<Sort> {
+        Sort::of(op, Publish::Classic)
+    }
+
+    fn changed(mut op: Op, change: impl Fn(&mut Op)) -> Op {
+        change(&mut op);
+        op
+    }
+
+    #[test]
+    fn only_the_plain_cases_go_together() {
+        assert_eq!(sort(&acquire("a")), Some(Sort::Acquire(Shape::Hash, 3000)));
+        assert_eq!(sort(&release("a")), Some(Sort::Release(Shape::Hash)));
+        let kind = |kind| {
+            move |op: &mut Op| match op {
+                Op::Acquire { form, .. } | Op::Release { form, .. } => form.kind = kind,
+                _ => {}
+            }
+        };
+        assert_eq!(
+            sort(&changed(acquire("a"), kind(Kind::Article))),
+            Some(Sort::Acquire(Shape::Plain, 3000))
+        );
+        type Change<'a> = &'a dyn Fn(&mut Op);
+        let odd: [(Op, Change<'_>); 7] = [
+            (acquire("a"), &kind(Kind::Adaptive)),
+            (release("a"), &kind(Kind::Adaptive)),
+            (acquire("a"), &|op| {
+                if let Op::Acquire { count, .. } = op {
+                    *count = 0
+                }
+            }),
+            (acquire("a"), &|op| {
+                if let Op::Acquire { fencing, .. } = op {
+                    *fencing = Fencing::Expiring
+                }
+            }),
+            (acquire("a"), &|op| {
+                if let Op::Acquire { replicas, .. } = op {
+                    *replicas = 1
+                }
+            }),
+            (release("a"), &|op| {
+                if let Op::Release { remaining, .. } = op {
+                    *remaining = 1
+                }
+            }),
+            (release("a"), &|op| {
+                if let Op::Release { lesson, .. } = op {
+                    *lesson = Some(Lesson { asked: Duration::ZERO, took: Duration::ZERO });
+                }
+            }),
+        ];
+        for (op, change) in odd {
+            let op = changed(op, change);
+            assert_eq!(sort(&op), None, "{op:?}");
+        }
+        assert_eq!(Sort::of(&release("a"), Publish::Sharded), None);
+    }
+
+    #[test]
+    fn every_answer_is_read_and_no_other() {
+        let acquires = Sort::Acquire(Shape::Hash, 3000);
+        let ints = |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
+        let read = |sort, numbers: &[i64]| decode_many(sort, 2, &ints(numbers)).ok();
+        let lease = Duration::from_secs(3);
+        assert_eq!(
+            read(acquires, &[5, TAKEN, ALONE]),
+            Some((Some(5), vec![Some(Reply::Acquired { ttl: lease, token: None }), None]))
+        );
+        assert_eq!(
+            read(acquires, &[5, -1, 7]),
+            Some((
+                Some(5),
+                vec![
+                    Some(Reply::Busy { ttl: None }),
+                    Some(Reply::Busy { ttl: Some(Duration::from_millis(7)) })
+                ]
+            ))
+        );
+        assert_eq!(read(acquires, &[5]), Some((Some(5), vec![Some(Reply::Stale), Some(Reply::Stale)])));
+        let releases = Sort::Release(Shape::Plain);
+        assert_eq!(read(releases, &[3, ALONE]), Some((None, vec![Some(Reply::Released(3)), None])));
+        for (sort, numbers) in [
+            (acquires, &[][..]),
+            (acquires, &[5, TAKEN]),
+            (acquires, &[5, TAKEN, TAKEN, TAKEN]),
+            (acquires, &[5, TAKEN, -2]),
+            (acquires, &[-5, TAKEN, TAKEN]),
+            (releases, &[0]),
+            (releases, &[0, -1]),
+            (releases, &[0, 1 << 40]),
+        ] {
+            assert_eq!(read(sort, numbers), None, "{sort:?} {numbers:?}");
+        }
+        let error = decode_many(acquires, 1, &Value::Okay).expect_err("no answer of ours");
+        assert_eq!(error.kind(), ErrorKind::Server);
+        assert!(error.message().contains("acquire_many"), "{error}");
+    }
+
+    #[test]
+    fn a_call_has_the_lease_once_and_each_owner() {
+        let words = |sort, ops: [Op; 2]| {
+            let (call, mut words) = (Call::many(sort, ops.iter(), "u", 99), Vec::new());
+            call.words.each(|word| words.push(String::from_utf8_lossy(word).into_owned()));
+            assert_eq!((call.keys, &words[..2]), (2, &["a", "b"].map(str::to_owned)[..]));
+            words[2..].join(" ")
+        };
+        let acquires = [acquire("a"), acquire("b")];
+        assert_eq!(words(Sort::Acquire(Shape::Hash, 3000), acquires), "3000 99 u:7 u:7");
+        let releases = [release("a"), release("b")];
+        let expected = "u:7 redisson_lock__channel:{a} u:7 redisson_lock__channel:{b}";
+        assert_eq!(words(Sort::Release(Shape::Hash), releases), expected);
+    }
+}
