@@ -38,7 +38,8 @@ pub struct redlatch_lock {
     /// What the next acquisitions put into Redis.
     token: Mutex<Option<Arc<str>>>,
     held: Mutex<Vec<Held>>,
-    lost: Arc<Lost>,
+    /// Made when a function is registered: most programs register none, and may have very many locks.
+    lost: OnceLock<Arc<Lost>>,
 }
 
 /// One owner's hold, as far as it came about through this handle.
@@ -51,20 +52,29 @@ struct Held {
 /// Who is to be told of a loss.
 struct Lost {
     slot: Arc<Slot<LostFn>>,
-    /// Known once a function was registered.
-    caller: OnceLock<Caller>,
+    caller: Caller,
 }
 
 impl Lost {
     /// On the engine's thread: leaves the call to the thread that calls.
     fn tell(&self, owner: u64, token: u64, reason: LostReason) {
-        let Some(caller) = self.caller.get() else { return };
         let slot = self.slot.clone();
-        caller.later(move || {
+        self.caller.later(move || {
             // SAFETY: what is registered is called as the header says.
             slot.call(|told, user| unsafe { told(user, owner, token, reason.number().into()) });
         });
     }
+
+    /// Tells of this hold, which was acquired for `owner`.
+    fn watch(self: &Arc<Self>, owner: u64, hold: &Hold) {
+        let (lost, token) = (self.clone(), hold.fencing_token().unwrap_or_default());
+        hold.on_lost(move |reason| lost.tell(owner, token, reason));
+    }
+}
+
+/// The owner by which a key was given.
+fn owner_of(key: Key) -> u64 {
+    if let Key::Explicit(owner) = key { owner } else { REDLATCH_THREAD }
 }
 
 pub(crate) fn key(owner: u64) -> Key {
@@ -79,8 +89,8 @@ impl redlatch_lock {
     ) -> Result<Arc<redlatch_lock>> {
         let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
         let core = client.core.lock_from_bytes(name, options)?;
-        let lost = Arc::new(Lost { slot: Slot::new(), caller: OnceLock::new() });
-        Ok(Arc::new(redlatch_lock { client, core, token: Mutex::default(), held: Mutex::default(), lost }))
+        let (token, held, lost) = (Mutex::default(), Mutex::default(), OnceLock::new());
+        Ok(Arc::new(redlatch_lock { client, core, token, held, lost }))
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Held>> {
@@ -116,11 +126,26 @@ impl redlatch_lock {
             held.levels.push(guard);
             return (token, None);
         }
-        let lost = self.lost.clone();
+        // Mostly there is only this one.
+        if held.is_empty() {
+            held.reserve_exact(1);
+        }
         held.push(Held { key, hold: hold.clone(), levels: vec![guard] });
-        drop(held);
-        hold.on_lost(move |reason| lost.tell(owner, token, reason));
+        if let Some(lost) = self.lost.get() {
+            lost.watch(owner, &hold);
+        }
         (token, Some(hold))
+    }
+
+    /// Has losses told from now on, those of holds that began before included.
+    fn tell_losses(&self, caller: Caller) {
+        // Held meanwhile, so that each hold is watched once: by this, or when it is kept.
+        let held = self.held();
+        let lost = Arc::new(Lost { slot: Slot::new(), caller });
+        if self.lost.set(lost.clone()).is_ok() {
+            let living = held.iter().filter(|held| held.hold.lost_reason().is_none());
+            living.for_each(|held| lost.watch(owner_of(held.key), &held.hold));
+        }
     }
 
     /// Takes the newest level of a key out.
@@ -220,7 +245,9 @@ pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
             std::mem::forget(lock);
             return Ok(());
         }
-        lock.lost.slot.set(None, ptr::null_mut());
+        if let Some(lost) = lock.lost.get() {
+            lost.slot.set(None, ptr::null_mut());
+        }
         lock.client.events().forget(&lock);
         Ok(())
     });
@@ -449,10 +476,12 @@ pub unsafe extern "C" fn redlatch_lock_on_lost(
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
         lock.client.refuse_fork()?;
-        if told.is_some() && lock.lost.caller.get().is_none() {
-            let _ = lock.lost.caller.set(lock.client.caller()?);
+        if told.is_some() && lock.lost.get().is_none() {
+            lock.tell_losses(lock.client.caller()?);
         }
-        lock.lost.slot.set(told, user);
+        if let Some(lost) = lock.lost.get() {
+            lost.slot.set(told, user);
+        }
         Ok(())
     })
 }

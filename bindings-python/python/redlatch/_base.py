@@ -83,7 +83,9 @@ class BaseClient:
 
 
 class BaseLock:
-    """A name on a client, with options."""
+    """A name on a client, with options. A program may have very many, so it has only what nearly all need."""
+
+    __slots__ = ("__weakref__", "_client", "_core", "_entered", "_on_lost", "_timeout", "_watched")
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class BaseLock:
         self._timeout = timeout_of(timeout)
         self._on_lost = on_lost
         self._watched = ""
+        self._entered: Entered[Any] | None = None
 
     @property
     def name(self) -> str:
@@ -106,6 +109,17 @@ class BaseLock:
 
     def _hold(self) -> _redlatch.Hold:
         raise NotImplementedError
+
+    def _enter(self, who: object, grant: BaseGrant) -> None:
+        """A `with` block begins."""
+        if self._entered is None:
+            with _entering:
+                self._entered = self._entered or Entered()
+        self._entered.push(who, grant)
+
+    def _leave(self, who: object) -> Any:
+        """A `with` block ends: the grant that it gave."""
+        return (self._entered or Entered[Any]()).pop(who)
 
     def _to_watch(self, hold: _redlatch.Hold) -> OnLost | None:
         """The callback of this lock, once for each hold and not for each level."""
@@ -135,13 +149,15 @@ class BaseLock:
 class BaseGrant:
     """One level of a hold."""
 
+    __slots__ = ("__weakref__", "_client", "_guard", "_hold", "_name", "_released", "_tags")
+
     def __init__(self, lock: BaseLock, guard: _redlatch.Guard) -> None:
         self._name = lock.name
         # The client lives as long as its grants, to be closed when the program exits.
         self._client = lock._client
         self._guard = guard
         self._hold = guard.hold()
-        self._tags: list[int] = []
+        self._tags: tuple[int, ...] = ()
         self._released = False
         guard.keep()
 
@@ -207,6 +223,8 @@ G = TypeVar("G", bound=BaseGrant)
 class Entered(Generic[G]):
     """The grants of the `with` blocks of one lock that are open now."""
 
+    __slots__ = ("_entries",)
+
     def __init__(self) -> None:
         self._entries: list[tuple[object, G]] = []
 
@@ -230,6 +248,9 @@ class Entered(Generic[G]):
             return entry[1]
         raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
 
+
+# Two threads may enter a lock for the first time at once.
+_entering = threading.Lock()
 
 L = TypeVar("L", bound=BaseLock)
 Name = str | Callable[..., str]

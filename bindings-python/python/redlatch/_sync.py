@@ -13,7 +13,6 @@ from redlatch._base import (
     BaseClient,
     BaseGrant,
     BaseLock,
-    Entered,
     Holder,
     decorate,
     holder_of,
@@ -108,6 +107,8 @@ class Client(BaseClient):
 class Lock(BaseLock):
     """A re-entrant lock for threads: the thread that holds it can acquire it again, and releases as often."""
 
+    __slots__ = ()
+
     def __init__(
         self,
         client: BaseClient,
@@ -118,7 +119,6 @@ class Lock(BaseLock):
         **options: Unpack[LockOptions],
     ) -> None:
         super().__init__(client, name, dict(options), timeout, on_lost)
-        self._entered: Entered[Grant] = Entered()
 
     def acquire(
         self,
@@ -185,13 +185,13 @@ class Lock(BaseLock):
     def __enter__(self) -> Grant:
         grant = Grant(self, self._acquire(self._timeout, None))
         self._watch(grant._hold)
-        self._entered.push(_thread.token, grant)
+        self._enter(_thread.token, grant)
         return grant
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        grant = self._entered.pop(_thread.token)
+        grant: Grant = self._leave(_thread.token)
         if grant._released:
             return
         try:
@@ -219,6 +219,8 @@ class Lock(BaseLock):
 class Grant(BaseGrant):
     """What `with lock as grant` gives: one level of a hold."""
 
+    __slots__ = ()
+
     def release(self) -> None:
         """Gives the level back before the block ends; see Lock.release. The end of the block does nothing then."""
         self._spend()
@@ -233,7 +235,7 @@ class Grant(BaseGrant):
 
     def on_lost(self, callback: OnLost) -> None:
         """Has `callback` called once with the LockLostError, on a thread of its own, when the lock is lost."""
-        self._tags.append(_dispatcher.dispatcher.watch(self._hold, callback))
+        self._tags += (_dispatcher.dispatcher.watch(self._hold, callback),)
 
     def _watchers(self) -> _dispatcher.Watchers:
         return _dispatcher.dispatcher.watchers

@@ -19,7 +19,6 @@ from redlatch._base import (
     BaseClient,
     BaseGrant,
     BaseLock,
-    Entered,
     Holder,
     decorate,
     holder_of,
@@ -245,6 +244,8 @@ class Lock(BaseLock):
     acquires for the caller.
     """
 
+    __slots__ = ("_cancel_on_lost",)
+
     def __init__(
         self,
         client: BaseClient,
@@ -257,7 +258,6 @@ class Lock(BaseLock):
     ) -> None:
         super().__init__(client, name, dict(options), timeout, on_lost)
         self._cancel_on_lost = cancel_on_lost
-        self._entered: Entered[Grant] = Entered()
 
     def acquire(
         self,
@@ -339,7 +339,7 @@ class Lock(BaseLock):
         self._watch(grant._hold)
         if self._cancel_on_lost:
             grant.on_lost(grant._cancel)
-        self._entered.push(task, grant)
+        self._enter(task, grant)
         return grant
 
     async def __aexit__(
@@ -347,7 +347,7 @@ class Lock(BaseLock):
     ) -> None:
         if self._client._core.forked:  # what a child inherits is the parent's
             return
-        grant = self._entered.pop(asyncio.current_task())
+        grant: Grant = self._leave(asyncio.current_task())
         failure: LockError | None = None
         try:
             if not grant._released:
@@ -396,6 +396,8 @@ def _task_of_loop() -> Task:
 class Grant(BaseGrant):
     """What `async with lock as grant` gives: one level of a hold."""
 
+    __slots__ = ("_bridge", "_cancelled", "_cancelling", "_task")
+
     def __init__(self, lock: Lock, guard: _redlatch.Guard, task: Task) -> None:
         super().__init__(lock, guard)
         self._bridge = Bridge.of(task.get_loop())
@@ -418,7 +420,7 @@ class Grant(BaseGrant):
 
     def on_lost(self, callback: OnLost) -> None:
         """Has `callback` called once with the LockLostError, in the event loop, when the lock is lost."""
-        self._tags.append(self._bridge.watchers.add(self._hold, self._bridge.queue, callback))
+        self._tags += (self._bridge.watchers.add(self._hold, self._bridge.queue, callback),)
 
     def _cancel(self, _: LockLostError) -> None:
         if not self._released:
