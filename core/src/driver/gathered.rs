@@ -7,8 +7,8 @@ use crate::moment::Moment;
 use crate::wire::{Name, Sort};
 
 /// How many locks a command is for at most. More would save little, and the first of them waits for the answer of
-/// the last: the server does about 200,000 a second.
-const MOST: usize = 16;
+/// the last: a lock takes the server about 3 us.
+const MOST: usize = 32;
 
 /// Calls that are waiting for the end of this turn of the engine's thread.
 #[derive(Default)]
