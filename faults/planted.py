@@ -1,10 +1,11 @@
 """Plants the bugs of planted.toml, one after the other, in a copy of the sources and tells who finds each, and how fast.
 
-planted.py [--only WORD ...] [--seeds N] [--both] [--report FILE]
+planted.py [--only WORD ...] [--from N] [--layer WORD] [--seeds N] [--both] [--report FILE]
 
 The layers, in their order: unit tests of the engine and of the wire; the simulation; the scripts on a real server
 (their tests, and the model against them); the driver and the public face on real servers; the conformance scenarios in Rust.
-Each is asked while nobody has found the bug; with --both the first two in any case. Ends with `planted: bugs=N caught=N`.
+Each that a bug names (all, if it names none) is asked while nobody has found it; with --both the first two in any case.
+A layer ends with its first test that fails. Ends with `planted: bugs=N caught=N`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +24,11 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-# A bug may hang what it breaks.
-LIMIT = 120.0
+# A bug may hang what it breaks: a layer has so many times what it takes without one, and so many seconds.
+TIMES = 4
+SECONDS = 30.0
+# A build, or a layer about which nothing is known yet.
+LONG = 900.0
 ALWAYS = 2
 
 
@@ -31,12 +36,15 @@ ALWAYS = 2
 class Layer:
     name: str
     command: list[str]
+    limit: float = LONG
 
 
 @dataclass
 class Bug:
     name: str
     edits: list[tuple[str, str, str]]
+    # Those that are asked, by their first words; others have nothing to do with what it breaks.
+    layers: list[str] = field(default_factory=list)
     caught: dict[str, float] = field(default_factory=dict)
     by: str = ""
 
@@ -92,8 +100,18 @@ def edited(text: str, old: str, new: str, where: str) -> str:
     return text.replace(old, new)
 
 
-def run(command: list[str], folder: Path, env: dict[str, str]) -> tuple[bool, float, str]:
-    """Whether it succeeded, how long it took, and what it printed."""
+def failed(line: str) -> str | None:
+    """The test that this line says has failed, or the scenario."""
+    words = line.split()
+    if line.startswith("test ") and line.endswith("FAILED"):
+        return words[1].rsplit("::", 1)[-1]
+    return line.removeprefix("FAILED ") if line.startswith("FAILED ") else None
+
+
+def run(
+    command: list[str], folder: Path, env: dict[str, str], limit: float = LONG
+) -> tuple[str | None, float, str]:
+    """Who failed, if anybody, after how long, and what was printed. With the first failure it is over."""
     begun = time.monotonic()
     with subprocess.Popen(
         command,
@@ -106,24 +124,22 @@ def run(command: list[str], folder: Path, env: dict[str, str]) -> tuple[bool, fl
         errors="replace",
         start_new_session=True,
     ) as process:
-        try:
-            output, _ = process.communicate(timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            output += "\nhung"
-    return process.returncode == 0, time.monotonic() - begun, output
-
-
-def finder(output: str) -> str:
-    """The first test that failed, or scenario."""
-    for line in output.splitlines():
-        words = line.split()
-        if line.startswith("test ") and line.endswith("FAILED"):
-            return words[1].rsplit("::", 1)[-1]
-        if line.startswith("FAILED "):
-            return line.removeprefix("FAILED ")
-    return output.strip().splitlines()[-1] if output.strip() else "ended"
+        hung = threading.Event()
+        watch = threading.Timer(limit, lambda: (hung.set(), os.killpg(process.pid, signal.SIGKILL)))
+        watch.start()
+        lines, by = [], None
+        for line in process.stdout or ():
+            lines.append(line.rstrip("\n"))
+            if by := failed(lines[-1]):
+                # Its tests, and the servers that they have started.
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+        took = time.monotonic() - begun
+        process.wait()
+        watch.cancel()
+    if by is None and process.returncode != 0:
+        by = "a test that hangs" if hung.is_set() else next(reversed(lines), "ended")
+    return by, took, "\n".join(lines)
 
 
 def plant(
@@ -135,23 +151,25 @@ def plant(
             path = scratch / file
             originals.setdefault(path, path.read_text())
             path.write_text(edited(path.read_text(), old, new, file))
-        built, _, output = run(build, scratch, env)
-        if not built:
+        refused, _, output = run(build, scratch, env)
+        if refused:
             raise SystemExit(f"{bug.name}: does not compile\n{output[-3000:]}")
         for number, layer in enumerate(chosen):
             if bug.caught and number >= always:
                 return
-            passed, took, output = run(layer.command, scratch, env)
-            if not passed:
+            if bug.layers and not layer.name.startswith(tuple(bug.layers)):
+                continue
+            by, took, _ = run(layer.command, scratch, env, layer.limit)
+            if by:
                 bug.caught[layer.name] = took
-                bug.by = bug.by or finder(output)
+                bug.by = bug.by or by
     finally:
         for path, text in originals.items():
             path.write_text(text)
 
 
 def table(bugs: list[Bug], names: list[str]) -> list[str]:
-    """Seconds from the start of a layer to its end, where it found the bug."""
+    """Seconds from the start of a layer to its first failure, where it found the bug."""
     lines = [
         f"| planted bug | {' | '.join(names)} | found first by |",
         "|---|" + "---:|" * len(names) + "---|",
@@ -165,6 +183,8 @@ def table(bugs: list[Bug], names: list[str]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[], help="words of a bug's name")
+    parser.add_argument("--from", type=int, default=1, dest="first", help="begin with this bug of the list")
+    parser.add_argument("--layer", nargs="*", default=[], help="ask only these, by their first words")
     parser.add_argument(
         "--seeds", default="150", help="how many seeds the simulation has for each kind of faults"
     )
@@ -174,7 +194,10 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
     listed = tomllib.loads((Path(__file__).parent / "planted.toml").read_text())["bug"]
-    bugs = [Bug(entry["name"], [tuple(edit) for edit in entry["edits"]]) for entry in listed]
+    bugs = [
+        Bug(entry["name"], [tuple(edit) for edit in entry["edits"]], args.layer or entry.get("layers", []))
+        for entry in listed[args.first - 1 :]
+    ]
     bugs = [bug for bug in bugs if all(word in bug.name for word in args.only)]
 
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -194,11 +217,14 @@ def main() -> int:
     build = [*cargo_test, "--no-run"]
     run(build, scratch, env)
     # Without a bug nobody may find one.
-    for layer in chosen[: 4 if args.report else ALWAYS]:
-        passed, took, output = run(layer.command, scratch, env)
-        if not passed:
+    for layer in chosen:
+        if bugs and not any(not bug.layers or layer.name.startswith(tuple(bug.layers)) for bug in bugs):
+            continue
+        by, took, output = run(layer.command, scratch, env)
+        if by:
             print(output[-3000:])
-            raise SystemExit(f"{layer.name}: fails without a planted bug")
+            raise SystemExit(f"{layer.name}: {by} fails without a planted bug")
+        layer.limit = TIMES * took + SECONDS
         print(f"no bug: {layer.name} passes in {took:.1f} s", flush=True)
     for bug in bugs:
         plant(bug, scratch, env, build, chosen, ALWAYS if args.both else 0)

@@ -11,7 +11,7 @@ use super::timers::Timer;
 use super::timing;
 use super::{Engine, Outcome, Purpose};
 use crate::moment::Moment;
-use crate::wire::{Form, Name, OwnerId, Reply};
+use crate::wire::{Form, Layout, Name, OwnerId, Reply};
 
 /// A release that has no caller.
 #[derive(Debug)]
@@ -32,6 +32,9 @@ pub(super) struct Cleanup {
 const KEPT: usize = 1024;
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
+/// How long a lock is looked after whose lease the server has chosen, and nobody has been told.
+const LEARNT: Duration = Duration::from_secs(3600);
+
 /// A release that a server has confirmed. Its successor may never have heard of it.
 #[derive(Debug)]
 pub(super) struct Confirmed {
@@ -40,6 +43,18 @@ pub(super) struct Confirmed {
     owner: OwnerId,
     form: Form,
     lease: Duration,
+}
+
+impl Confirmed {
+    /// Whether anything can be left of it where it was not heard of.
+    pub(super) fn counts(&self, now: Moment) -> bool {
+        now < self.at.after(self.lease.min(KEPT_FOR))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_of(&self, owner: OwnerId) -> bool {
+        self.owner == owner
+    }
 }
 
 impl Engine {
@@ -66,10 +81,8 @@ impl Engine {
             std::mem::take(&mut self.confirmed).into_iter().partition(|old| which(&old.name));
         self.confirmed = kept;
         let repeated: VecDeque<Confirmed> = repeated;
-        for Confirmed { name, owner, form, lease, at } in repeated {
-            if self.now < at.after(lease.min(KEPT_FOR)) {
-                self.clean_up(&name, owner, &form, lease, None);
-            }
+        for old in repeated.into_iter().filter(|old| old.counts(self.now)).collect::<Vec<_>>() {
+            self.clean_up(&old.name, old.owner, &old.form, old.lease, None);
         }
     }
 
@@ -85,6 +98,9 @@ impl Engine {
     ) {
         let again_at = alive_until.filter(|at| *at > self.now);
         let limit = timing::limit(lease);
+        // What an unanswered acquire of an adaptive lock got may last longer than what it asked for.
+        let unknown = alive_until.is_some() && form.kind.layout() == Layout::Learning;
+        let lease = if unknown { lease.max(LEARNT) } else { lease };
         let until = again_at.unwrap_or(self.now).after(lease + limit);
         if self.cleanups.contains_key(&owner) {
             return;

@@ -180,13 +180,29 @@ fn a_wait_ends_in_time_though_the_server_does_not_answer() {
 }
 
 #[test]
+fn a_call_that_is_late_closes_the_connection() {
+    let mut world = Direct::new();
+    world.warm();
+    let (id, lock) = (world.direct_id(), world.client.lock("n").expect("a name"));
+    // Longer than a call may take.
+    world.command::<()>("CLIENT PAUSE 2500 ALL");
+    let guard = soon(move || lock.acquire().wait()).expect("granted by the other way");
+    let kept = world.direct().is_some_and(|line| line.starts_with(&format!("id={id} ")));
+    assert!(!kept, "the late answer would be taken for that of the next call");
+    guard.release().wait().expect("released");
+    world.nothing_is_left();
+}
+
+#[test]
 fn a_check_that_fails_ends_the_wait_and_leaves_nothing() {
     let mut world = Direct::new();
     world.warm();
-    let lock = world.client.lock("n").expect("a name");
+    let (id, lock) = (world.direct_id(), world.client.lock("n").expect("a name"));
     world.command::<()>("CLIENT PAUSE 2000 ALL");
     let stopped = soon(move || lock.acquire().wait_interruptibly(|| Err::<(), &str>("stop")).err());
     assert_eq!(stopped, Some("stop"));
+    let kept = world.direct().is_some_and(|line| line.starts_with(&format!("id={id} ")));
+    assert!(!kept, "the late answer would be taken for that of the next call");
     world.nothing_is_left();
     world.pair("n");
 }

@@ -256,3 +256,21 @@ fn writes_of_a_stranger_cause_few_tries_and_no_wait_for_a_third_of_a_lease() {
     // 5 s: one at once, one every 250 ms, and one recheck.
     assert!((19..=23).contains(&tries), "{tries}");
 }
+
+#[test]
+fn what_an_unanswered_adaptive_acquire_may_have_got_is_looked_after_for_longer_than_it_asked_for() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", Key::Once, None, ADAPTIVE);
+    let sent = rig.sent();
+    rig.input(down());
+    rig.outcome(&sent, Outcome::Unanswered);
+    rig.cancel(id);
+    rig.failed(id);
+    // The server may have chosen what it has learnt, and nobody was told.
+    rig.pass(LEASE * 3);
+    rig.input(Input::Up(0));
+    let clean = rig.sent();
+    assert_eq!(clean.release(), (sent.acquire().0, 0, Duration::ZERO));
+    rig.reply(&clean, Reply::Released(0));
+    rig.nothing_left();
+}

@@ -30,6 +30,8 @@ pub(crate) struct Faults {
     pub(crate) alone: u64,
     /// A message on a channel is lost.
     pub(crate) lost_message: u64,
+    /// A caller does not wait any longer for its own call on the direct connection.
+    pub(crate) interruption: u64,
     /// The time between two disturbances; 0: none.
     pub(crate) disturbance: u64,
     /// Among the disturbances: the server starts again without its data.
@@ -52,6 +54,7 @@ impl Faults {
         refusal: 0,
         alone: 0,
         lost_message: 0,
+        interruption: 0,
         disturbance: 0,
         restarts: false,
         jumps: false,
@@ -71,12 +74,13 @@ impl Faults {
         slow: 30,
         alone: 300,
         lost_message: 100,
+        interruption: 50,
         ..Faults::NONE
     };
 
     /// Connections break, processes stop or die.
     pub(crate) const BREAKS: Faults =
-        Faults { disturbance: 1_000_000, slow: 20, strangers: true, ..Faults::NONE };
+        Faults { disturbance: 1_000_000, slow: 20, interruption: 50, strangers: true, ..Faults::NONE };
 
     /// The server forgets everything, and its clock jumps: the promises do not hold for what was
     /// held then, and hold again for what is acquired later.
@@ -91,14 +95,8 @@ impl Faults {
 
     /// A replica takes over that has not got the last writes: two may hold then, and each that does not
     /// any more is told.
-    pub(crate) const FAILOVER: Faults = Faults {
-        disturbance: 500_000,
-        failovers: true,
-        slow: 20,
-        lost_reply: 30,
-        alone: 200,
-        ..Faults::NONE
-    };
+    pub(crate) const FAILOVER: Faults =
+        Faults { disturbance: 500_000, failovers: true, slow: 20, alone: 200, ..Faults::NONE };
 
     pub(crate) const ALL: Faults = Faults {
         lost_request: 40,
@@ -109,6 +107,7 @@ impl Faults {
         refusal: 40,
         alone: 300,
         lost_message: 200,
+        interruption: 50,
         disturbance: 700_000,
         restarts: true,
         jumps: false,
@@ -126,6 +125,11 @@ impl Faults {
         ("failover", Faults::FAILOVER),
         ("all", Faults::ALL),
     ];
+
+    /// Whether calls get lost, so that they have to be repeated.
+    pub(crate) fn loses_calls(&self) -> bool {
+        self.lost_request + self.lost_reply + self.late_request + self.refusal > 0
+    }
 
     /// How long a message is on its way.
     pub(crate) fn delay(&self, random: &mut Random) -> u64 {

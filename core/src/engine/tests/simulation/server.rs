@@ -82,6 +82,13 @@ pub(crate) struct Effects {
     pub(crate) bereaved: Vec<(Uuid, OwnerId)>,
 }
 
+/// Owners of whom a replica that takes over has something that is not so any more.
+#[derive(Debug, Default)]
+pub(crate) struct Outdated {
+    pub(crate) revived: Vec<(Uuid, OwnerId)>,
+    pub(crate) miscounted: Vec<(Uuid, OwnerId)>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) locks: BTreeMap<Name, Lock>,
@@ -168,16 +175,16 @@ impl Server {
     }
 
     /// The replica takes over with what it has; nobody is connected. Owners of whom it has something
-    /// that is not so any more.
-    pub(crate) fn fail_over(&mut self) -> Vec<(Uuid, OwnerId)> {
+    /// that is not so any more: a lock that they had released, or another count.
+    pub(crate) fn fail_over(&mut self) -> Outdated {
         let Data { mut locks, tokens, learnt } = self.replica.clone();
-        let mut outdated = Vec::new();
+        let mut outdated = Outdated::default();
         for (name, lock) in &mut locks {
             match self.locks.get(name).filter(|known| known.owner == lock.owner) {
                 Some(known) => lock.promised_ms = known.promised_ms.max(lock.promised_ms),
-                None => outdated.extend(lock.owner),
+                None => outdated.revived.extend(lock.owner),
             }
-            outdated.extend(
+            outdated.miscounted.extend(
                 lock.owner.filter(|_| self.locks.get(name).is_some_and(|known| known.count != lock.count)),
             );
         }

@@ -41,6 +41,8 @@ const REPLICATED: u64 = 400;
 /// How long after a deletion a holder may believe that it holds while nothing is wrong: a renewal,
 /// and one more if the first was lost.
 const TOLD: u64 = 300_000;
+/// The same where no call is lost: a look and its answer, behind others.
+const TOLD_SOON: u64 = 50_000;
 
 /// How long something that nobody wants may stay while nothing is wrong: until the last copy that
 /// made it is dead, and a clean-up that had to be repeated.
@@ -69,9 +71,6 @@ fn allowed(usual: u64, name: &Name) -> u64 {
     usual + if kind_of(name) == Kind::Adaptive { LATER } else { 0 }
 }
 
-/// Marks the connection for the calls that callers do themselves.
-const DIRECT: u64 = 1 << 63;
-
 /// A program with one engine. It keeps its place when it dies and is started again.
 struct Client {
     uuid: Uuid,
@@ -82,12 +81,11 @@ struct Client {
     /// Nothing runs in it until then.
     stopped_until: u64,
     tracks: bool,
-    /// Its callers do calls themselves, on a connection whose reads the server does not remember.
-    direct: bool,
-    /// The requests, and the calls, that are done so.
-    own: (BTreeSet<RequestId>, BTreeSet<CallId>),
-    /// To one server; or to two parts of it, as to the nodes of a cluster.
+    /// To one server; or to two parts of it, as to the nodes of a cluster. One more is the direct connection.
     connections: Vec<Connection>,
+    parts: usize,
+    /// What callers that block do on the direct connection, while there is one.
+    direct: Option<Direct>,
     /// The number of the last connection that was made.
     last_generation: u64,
     /// Which connection is for which name.
@@ -102,6 +100,16 @@ struct Client {
     last_request: RequestId,
     cells: Vec<Arc<HoldCell>>,
     closed: bool,
+}
+
+/// The direct connection: callers do calls on it themselves, one at a time, beside those of the thread.
+#[derive(Default)]
+struct Direct {
+    /// The connection for commands that it ends with.
+    belongs_to: u64,
+    /// Whose it is for the moment, and the call under way.
+    user: Option<RequestId>,
+    call: Option<CallId>,
 }
 
 /// A connection for commands.
@@ -154,7 +162,17 @@ impl Client {
     }
 
     fn is_split(&self) -> bool {
-        self.connections.len() > 1
+        self.parts > 1
+    }
+
+    /// Where the direct connection is among the others.
+    fn at_direct(&self) -> usize {
+        self.parts
+    }
+
+    /// Whether this call is the one of a caller on the direct connection.
+    fn is_own(&self, call: CallId) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.call == Some(call))
     }
 
     /// What the engine has to know of the connections.
@@ -206,8 +224,6 @@ struct Copied {
     answered: bool,
     /// The network made it; the engine knows of one copy less.
     doubled: bool,
-    /// A caller sent it, on a connection of its own.
-    direct: bool,
 }
 
 pub(super) struct World {
@@ -232,11 +248,18 @@ pub(super) struct World {
     /// What a late renewal has let live on, or a copy that the network made has counted wrongly:
     /// right again with the next command, and gone with its lease.
     excused: BTreeSet<(Uuid, OwnerId)>,
+    /// What a replica brings back though its release was confirmed: its client tells it so.
+    revived: BTreeSet<(Uuid, OwnerId)>,
+    /// Requests for locks that a replica has to have, and whoever got one.
+    wants_replica: BTreeSet<(Uuid, RequestId)>,
+    replicated: BTreeSet<(Uuid, OwnerId)>,
     /// What the server's clock has jumped over: nothing is promised for these.
     jumped: BTreeSet<(Uuid, OwnerId)>,
     /// The server's clock went back; the server lost its data.
     has_jumped: bool,
     has_forgotten: bool,
+    /// How long a loss may go untold.
+    told_within: u64,
     wrong: Option<String>,
     traced: bool,
     pub(super) trace: Vec<String>,
@@ -261,9 +284,13 @@ impl World {
             highest_token: BTreeMap::new(),
             ghosts: BTreeMap::new(),
             excused: BTreeSet::new(),
+            revived: BTreeSet::new(),
+            wants_replica: BTreeSet::new(),
+            replicated: BTreeSet::new(),
             jumped: BTreeSet::new(),
             has_jumped: false,
             has_forgotten: false,
+            told_within: if faults.loses_calls() { TOLD } else { TOLD_SOON },
             wrong: None,
             traced,
             trace: Vec::new(),
@@ -294,6 +321,8 @@ impl World {
             Config { recheck: RECHECK, outage: OUTAGE, handovers, linger, renewals, seed: random.next() };
         let callers = (1..=random.between(1, 3)).map(Caller::new).collect();
         let parts = if random.chance(400) { 2 } else { 1 };
+        // Only to one server is there a direct connection.
+        let connections = parts + usize::from(parts == 1);
         Client {
             uuid: self.last_uuid,
             engine: Engine::new(config, Arc::new(Counters::default())),
@@ -302,9 +331,9 @@ impl World {
             ahead: random.below(100_000_000),
             stopped_until: 0,
             tracks: random.chance(700),
-            direct: parts == 1 && random.chance(500),
-            own: Default::default(),
-            connections: (0..parts).map(|_| Connection::new()).collect(),
+            connections: (0..connections).map(|_| Connection::new()).collect(),
+            parts,
+            direct: None,
             last_generation: 0,
             routes: (0..self.names.len()).map(|_| random.index(parts)).collect(),
             calls: BTreeMap::new(),
@@ -323,7 +352,7 @@ impl World {
         if self.clients[place].is_split() {
             self.tell_routes(place);
         }
-        for connection in 0..self.clients[place].connections.len() {
+        for connection in 0..self.clients[place].parts {
             let delay = self.random.between(100, 20_000);
             self.later(delay, Event::Connect(place, connection));
         }
@@ -464,7 +493,10 @@ impl World {
                 self.note(|| format!("{uuid} > {output:?}"));
             }
             match output {
-                Output::Send { call, op, limit, of } => self.send(place, call, op, limit, of),
+                Output::Send { call, op, limit, of } => {
+                    let connection = self.connection_for(place, of, call, &op);
+                    self.send(place, connection, call, op, limit);
+                }
                 Output::Subscribe(name) => {
                     assert!(self.clients[place].channels.insert(name.clone()), "subscribed twice");
                     self.change_channel(place, Event::Subscribe(uuid, name));
@@ -484,13 +516,13 @@ impl World {
                 Output::Stop => self.clients[place].closed = true,
             }
         }
+        self.give_back_direct(place);
     }
 
     // ---- the command connection ----
 
-    fn send(&mut self, place: usize, call: CallId, op: Op, limit: Duration, of: Option<RequestId>) {
+    fn send(&mut self, place: usize, connection: usize, call: CallId, op: Op, limit: Duration) {
         let delay = self.delay();
-        let connection = self.connection_for(place, &op);
         let client = &mut self.clients[place];
         let (uuid, origin) = (client.uuid, client.origin(connection));
         if !client.connections[connection].up {
@@ -498,10 +530,6 @@ impl World {
             return self.later(delay.min(5000), Event::Input(uuid, input));
         }
         client.calls.insert(call, connection);
-        let direct = of.is_some_and(|id| client.own.0.remove(&id));
-        if direct {
-            client.own.1.insert(call);
-        }
         let now = client.local(self.time);
         let not_after = client.connections[connection].not_after(now, limit);
         let limit_at = client.time_at(now.after(limit));
@@ -512,7 +540,10 @@ impl World {
             self.trouble(limit_at);
         }
         let expires = limit_at + u64::try_from(timing::drift(limit).as_micros()).unwrap();
-        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled: false, direct };
+        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled: false };
+        if self.clients[place].is_own(call) && self.random.chance(self.faults.interruption) {
+            return self.interrupt(limit_at, copy);
+        }
         let answered = Copied { answered: true, ..copy.clone() };
         match fate {
             Fate::Never => {}
@@ -535,9 +566,18 @@ impl World {
         }
     }
 
-    /// The connection that is for this; one call is for one server.
-    fn connection_for(&self, place: usize, op: &Op) -> usize {
-        let client = &self.clients[place];
+    /// The connection that is for this; one call is for one server. A caller that has the direct connection
+    /// does what is sent for it.
+    fn connection_for(&mut self, place: usize, request: Option<RequestId>, call: CallId, op: &Op) -> usize {
+        let client = &mut self.clients[place];
+        let at_direct = client.at_direct();
+        if let Some(direct) =
+            client.direct.as_mut().filter(|direct| request.is_some() && direct.user == request)
+        {
+            assert!(direct.call.is_none(), "two calls at once for one caller");
+            direct.call = Some(call);
+            return at_direct;
+        }
         let of = |name: &Name| self.names.iter().position(|known| known == name).unwrap();
         let mut places = names(op).into_iter().map(|name| of(&name));
         let first = places.next().unwrap();
@@ -547,10 +587,6 @@ impl World {
 
     /// The requests of a connection keep their order.
     fn arrives(&mut self, place: usize, connection: usize, arrival: u64, copy: Copied) {
-        if copy.direct {
-            let delay = self.delay();
-            return self.later(delay, Event::Request(Box::new(copy)));
-        }
         self.clients[place].connections[connection].last_arrival.0 = arrival;
         self.at(arrival, Event::Request(Box::new(copy)));
     }
@@ -562,18 +598,19 @@ impl World {
     }
 
     fn request(&mut self, copy: &Copied) {
-        let Copied { origin, call, ref op, not_after, direct, .. } = *copy;
-        let tracks =
-            !direct && self.clients.iter().any(|client| client.connection(origin).is_some() && client.tracks);
+        let Copied { origin, call, ref op, not_after, .. } = *copy;
+        let tracks = |client: &Client| {
+            client.tracks
+                && client.connection(origin).is_some_and(|connection| connection != client.at_direct())
+        };
+        let tracks = self.clients.iter().any(tracks);
         let outcome = if self.random.chance(self.faults.refusal) {
             self.trouble(self.time);
             let error = Error::new(ErrorKind::Server, "refused");
             let passing = !matches!(op, Op::Acquire { .. }) || self.random.chance(700);
             Outcome::Refused { error, passing }
         } else {
-            // To the server it is another connection, whose writes it tells of.
-            let by = Origin { generation: origin.generation | if direct { DIRECT } else { 0 }, ..origin };
-            match self.server.execute(by, tracks, op, not_after) {
+            match self.server.execute(origin, tracks, op, not_after) {
                 // It is done, but no replica has it.
                 Reply::Acquired { .. } if op.replicas() > 0 && self.random.chance(self.faults.alone) => {
                     self.trouble(self.time);
@@ -592,12 +629,7 @@ impl World {
         self.note_excuses(copy, &outcome);
         if copy.answered {
             let event = Event::Reply { origin, call, server_ms: self.server.now_ms(), outcome };
-            if direct {
-                let delay = self.delay();
-                self.later(delay, event);
-            } else {
-                self.answer(origin, event);
-            }
+            self.answer(origin, event);
         }
     }
 
@@ -673,11 +705,74 @@ impl World {
             return;
         };
         let client = &mut self.clients[place];
-        let (known, own) = (client.calls.remove(&call).is_some(), client.own.1.remove(&call));
-        match outcome {
-            _ if !known => {}
-            Outcome::Answered(reply) if own => self.input(uuid, Input::AnsweredUnseen { call, reply }),
-            outcome => self.input(uuid, Input::Outcome { call, outcome }),
+        if client.calls.remove(&call).is_none() {
+            return;
+        }
+        if client.is_own(call) {
+            // A call that is late, or interrupted, closes the direct connection.
+            match (&mut client.direct, matches!(outcome, Outcome::Unanswered)) {
+                (Some(direct), false) => direct.call = None,
+                _ => self.close_direct(place),
+            }
+            // Its reads are not remembered: the server tells nobody of changes.
+            if let (Outcome::Answered(reply), true) = (&outcome, self.clients[place].tracks) {
+                return self.input(uuid, Input::AnsweredUnseen { call, reply: reply.clone() });
+            }
+        }
+        self.input(uuid, Input::Outcome { call, outcome });
+    }
+
+    // ---- the direct connection ----
+
+    /// A caller that blocks takes the direct connection for its request, if it may.
+    fn take_direct(&mut self, place: usize, id: RequestId, request: &Request) {
+        let (wanted, alone) = (self.random.chance(800), self.random.chance(300));
+        let client = &mut self.clients[place];
+        let suits = wanted && client.engine.suits_caller(request, alone, client.tracks);
+        if let Some(direct) = client.direct.as_mut().filter(|direct| suits && direct.user.is_none()) {
+            direct.user = Some(id);
+        }
+    }
+
+    /// A signal, or the caller's own time is over while the call takes long: it is done all the same, later.
+    fn interrupt(&mut self, limit_at: u64, copy: Copied) {
+        self.trouble(limit_at);
+        let at = self.random.between(self.time, limit_at);
+        self.at(at, Event::Limit(copy.origin.uuid, copy.call));
+        let arrival = self.random.between(at, limit_at);
+        self.at(arrival, Event::Request(Box::new(copy)));
+    }
+
+    /// Its user waits for nothing more.
+    fn give_back_direct(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        let generation = client.connections[0].generation;
+        let Some(direct) = client.direct.as_mut().filter(|direct| direct.call.is_none()) else {
+            return;
+        };
+        direct.user = None;
+        if direct.belongs_to != generation {
+            self.close_direct(place);
+        }
+    }
+
+    fn close_direct(&mut self, place: usize) {
+        let client = &mut self.clients[place];
+        if client.direct.take().is_some() {
+            // What comes on it from now on is for nobody.
+            let at = client.at_direct();
+            client.connections[at] = Connection::new();
+            self.make_direct(place);
+        }
+    }
+
+    /// The direct connection is made in a while. Where there are many servers, there is none.
+    fn make_direct(&mut self, place: usize) {
+        let client = &self.clients[place];
+        if !client.is_split() {
+            let at = client.at_direct();
+            let delay = self.random.between(100, 20_000);
+            self.later(delay, Event::Connect(place, at));
         }
     }
 
@@ -704,14 +799,23 @@ impl World {
         self.trouble(self.time);
         let client = &mut self.clients[place];
         let now = client.local(self.time);
-        if client.connections[connection].up || client.closed {
+        let is_direct = connection == client.at_direct();
+        if client.connections[connection].up || client.closed || is_direct && !client.connections[0].up {
             return;
         }
         client.last_generation += 1;
         let (generation, server_clock) = (client.last_generation, (server_ms, now));
         client.connections[connection] =
             Connection { up: true, generation, server_clock, last_arrival: (0, 0) };
+        if is_direct {
+            let belongs_to = client.connections[0].generation;
+            client.direct = Some(Direct { belongs_to, ..Direct::default() });
+            return;
+        }
         let (uuid, link) = (client.uuid, client.link(connection));
+        // One that belonged to the last connection is closed when its user is done with it.
+        self.give_back_direct(place);
+        self.make_direct(place);
         self.input(uuid, Input::Up(link));
     }
 
@@ -720,6 +824,9 @@ impl World {
         let client = &mut self.clients[place];
         if !client.connections[connection].up {
             return;
+        }
+        if connection == client.at_direct() {
+            return self.break_direct(place);
         }
         client.connections[connection].up = false;
         let (origin, uuid, link) = (client.origin(connection), client.uuid, client.link(connection));
@@ -748,6 +855,15 @@ impl World {
         self.trouble(self.time + away);
     }
 
+    /// The direct connection breaks. Whoever waits on it sees that; else nobody does before it is used.
+    fn break_direct(&mut self, place: usize) {
+        let client = &self.clients[place];
+        let uuid = client.uuid;
+        if let Some(call) = client.direct.as_ref().and_then(|direct| direct.call) {
+            self.at(self.time, Event::Limit(uuid, call));
+        }
+    }
+
     /// All connections break.
     fn disconnect_all(&mut self, place: usize) {
         for connection in 0..self.clients[place].connections.len() {
@@ -761,7 +877,7 @@ impl World {
         self.input(uuid, Input::Routes(routes));
         // Links that had no name until now are news.
         let client = &self.clients[place];
-        let up = (0..client.connections.len()).filter(|at| client.connections[*at].up);
+        let up = (0..client.parts).filter(|at| client.connections[*at].up);
         let up: Vec<LinkId> = up.map(|at| client.link(at)).collect();
         up.into_iter().for_each(|link| self.input(uuid, Input::Up(link)));
     }
@@ -770,7 +886,7 @@ impl World {
     fn reroute(&mut self, place: usize) {
         let name = self.random.index(self.names.len());
         let client = &mut self.clients[place];
-        client.routes[name] = (client.routes[name] + 1) % client.connections.len();
+        client.routes[name] = (client.routes[name] + 1) % client.parts;
         if client.is_split() && !client.closed {
             self.tell_routes(place);
         }
@@ -835,10 +951,10 @@ impl World {
         client.asked.insert(id, caller);
         client.callers[caller].asked.push(id);
         let uuid = client.uuid;
-        let client = &mut self.clients[place];
-        if client.direct && client.tracks && client.engine.suits_caller(&request, false, true) {
-            client.own.0.insert(id);
+        if matches!(&request, Request::Acquire { terms, .. } if terms.replicas > 0) {
+            self.wants_replica.insert((uuid, id));
         }
+        self.take_direct(place, id, &request);
         self.input(uuid, Input::Request { id, request });
         id
     }
@@ -856,6 +972,9 @@ impl World {
                 caller.granted(cell.clone(), level);
                 if !client.cells.iter().any(|known| Arc::ptr_eq(known, &cell)) {
                     client.cells.push(cell.clone());
+                    if self.wants_replica.contains(&(uuid, id)) {
+                        self.replicated.insert((uuid, cell.owner));
+                    }
                     self.check_token(uuid, &cell);
                 }
                 if !cell.is_held(now) {
@@ -913,7 +1032,10 @@ impl World {
             4..6 => self.interrupt_channels(place),
             6 => {
                 let stop = self.random.between(1000, 2_500_000);
-                self.clients[place].stopped_until = self.time + stop;
+                // One at a time: what waits for the end of a stop keeps its order.
+                if self.clients[place].stopped_until <= self.time {
+                    self.clients[place].stopped_until = self.time + stop;
+                }
                 self.trouble(self.time + stop);
                 self.note(|| format!("{place} is stopped for {stop} us"));
             }
@@ -953,8 +1075,31 @@ impl World {
     fn fail_over(&mut self) {
         let outdated = self.server.fail_over();
         self.note(|| format!("a replica takes over, which is wrong about {outdated:?}"));
-        self.excused.extend(outdated);
+        self.excused.extend(outdated.miscounted);
+        let told = |(uuid, owner): &(Uuid, OwnerId)| {
+            let client = self.clients.iter().find(|client| client.uuid == *uuid);
+            client.is_some_and(|client| client.engine.tells_of_release(*owner, client.local(self.time)))
+        };
+        let (told, others): (Vec<_>, Vec<_>) = outdated.revived.into_iter().partition(told);
+        self.revived.extend(told);
+        self.excused.extend(others);
         self.leave_server();
+        self.check_replicated();
+    }
+
+    /// What a replica has acknowledged is not lost.
+    fn check_replicated(&mut self) {
+        let mut wrong = None;
+        for client in &self.clients {
+            let now = client.local(self.time);
+            for cell in client.cells.iter().filter(|cell| cell.is_held(now)) {
+                let me = (client.uuid, cell.owner);
+                if self.replicated.contains(&me) && self.bereaved.get(&me) == Some(&self.time) {
+                    wrong = Some(format!("{cell:?} is lost with its server, though a replica had it"));
+                }
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
     /// Another server answers: what was on its way to the old one is lost.
@@ -1075,7 +1220,8 @@ impl World {
                     }
                     Some(since)
                         if client.tracks
-                            && self.time > *since.max(&self.disturbed) + allowed(TOLD, &cell.name) =>
+                            && self.time
+                                > *since.max(&self.disturbed) + allowed(self.told_within, &cell.name) =>
                     {
                         wrong = Some(format!("{} was not told of {cell:?}", client.uuid));
                     }
@@ -1148,7 +1294,7 @@ impl World {
             if !is_ghost || self.is_excused((uuid, owner)) {
                 continue;
             }
-            if !client.engine.cleanups.contains_key(&owner) {
+            if !client.engine.cleanups.contains_key(&owner) && !self.revived.contains(&(uuid, owner)) {
                 wrong = Some(format!("{name}: {lock:?} is forgotten"));
             }
             let since = *self.ghosts.entry((uuid, owner)).or_insert(self.time);
@@ -1204,6 +1350,11 @@ impl Engine {
         let hold: &Hold = self.holds.get(&owner)?;
         let lasting = hold.phase == Phase::Held && hold.must_end().is_none();
         hold.watched_lease().filter(|_| lasting)
+    }
+
+    /// Whether a new server would be told once more that this owner has released its lock.
+    fn tells_of_release(&self, owner: OwnerId, now: Moment) -> bool {
+        self.confirmed.iter().any(|kept| kept.is_of(owner) && kept.counts(now))
     }
 
     /// Whether this owner holds, or tries to.
