@@ -416,6 +416,27 @@ async fn a_lock_that_is_denied_does_not_touch_the_others() {
     }
 }
 
+/// A server that has become a replica has done nothing of a command, and is left.
+#[tokio::test]
+async fn calls_in_a_command_to_a_replica_are_refused_for_the_time_being() {
+    let server = Server::start();
+    let mut link = Rig::up(&server.url()).await;
+    for (round, ops) in [["a", "b", "c"].map(acquire), ["a", "b", "c"].map(release)].into_iter().enumerate() {
+        assert!(link.ask_all(round as u64 * 100, ["a", "b", "c"].map(acquire)).await.iter().all(is_acquired));
+        // Nobody answers at this address: the server stays a replica with the data it has.
+        command::<()>(&server, "REPLICAOF 127.0.0.1 1");
+        let outcomes = link.ask_all(round as u64 * 100 + 10, ops).await;
+        let refused = |outcome: &Outcome| {
+            matches!(outcome, Outcome::Refused { passing: true, .. } | Outcome::Unanswered)
+        };
+        assert!(outcomes.iter().all(refused), "{outcomes:?}");
+        assert!(matches!(&outcomes[0], Outcome::Refused { .. }), "{outcomes:?}");
+        link.until(|input| matches!(input, Input::Up(_)).then_some(())).await;
+        assert_eq!(command::<usize>(&server, "DBSIZE"), 3, "nothing was done");
+        command::<()>(&server, "REPLICAOF NO ONE");
+    }
+}
+
 #[tokio::test]
 async fn calls_in_a_command_on_a_connection_that_breaks_stay_unanswered() {
     let server = Server::start();
