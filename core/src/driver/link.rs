@@ -19,6 +19,7 @@ use super::replies::{self, Replies, Request};
 use super::sentinel::Sentinels;
 use super::server_clock::ServerClock;
 use super::slotmap::{Elsewhere, elsewhere};
+use super::window::Window;
 use crate::clock;
 use crate::engine::{CallId, Input, LinkId, NOWHERE, Outcome};
 use crate::error::{Error, Result};
@@ -74,6 +75,7 @@ pub(super) struct Manner {
 }
 
 /// A call to be sent.
+#[derive(Debug)]
 pub(super) struct Sending {
     pub(super) call: CallId,
     pub(super) op: Op,
@@ -291,7 +293,7 @@ impl Link {
         for (waiting, begun) in last.into_iter().chain(live.replies.abandon()) {
             tell(&waiting, || if begun { Outcome::Unanswered } else { Outcome::NotSent }, news);
         }
-        for sending in live.gathered.sendings() {
+        for sending in live.gathered.sendings().chain(live.window.sendings()) {
             news.tell(Input::Outcome { call: sending.call, outcome: Outcome::NotSent });
         }
         self.rest();
@@ -328,6 +330,10 @@ struct Live {
     /// Whether the server takes such commands, as far as is known. It serves all locks: nodes of clusters do not.
     sharing: bool,
     replies: Replies<Waiting>,
+    /// How many calls those are.
+    under_way: usize,
+    /// What would be too much for the server.
+    window: Window,
     since: Moment,
     /// When something came last.
     heard: Moment,
@@ -384,6 +390,8 @@ impl Live {
             gathered: Gathered::default(),
             sharing: id == NOWHERE,
             replies: Replies::new(),
+            under_way: 0,
+            window: Window::new(),
             since: now,
             heard: now,
             due: None,
@@ -391,10 +399,51 @@ impl Live {
     }
 
     fn is_idle(&self) -> bool {
-        self.replies.is_empty() && self.gathered.is_empty()
+        self.replies.is_empty() && self.gathered.is_empty() && self.window.is_empty()
     }
 
+    /// Sends a call, if that is not too much for the server; else it waits for its turn.
     fn send(&mut self, now: Moment, sending: Sending) {
+        if self.window.is_empty() && self.is_open() {
+            return self.gather(now, sending);
+        }
+        self.window.push(now, sending);
+        self.window.next_wake().into_iter().for_each(|at| self.wake_by(at));
+    }
+
+    fn is_open(&self) -> bool {
+        self.window.is_open(self.under_way + self.gathered.sendings().count())
+    }
+
+    /// Sends what has waited for answers to others; true if there was any.
+    fn go_on(&mut self, news: &mut News) -> bool {
+        if self.window.is_empty() {
+            return false;
+        }
+        let (now, mut begun) = (clock::now(), false);
+        self.give_up_overdue(now, news);
+        while self.is_open()
+            && let Some(sending) = self.window.next(now)
+        {
+            self.gather(now, sending);
+            begun = true;
+        }
+        begun
+    }
+
+    /// What has waited for too long. An acquisition goes again after a pause, since nothing was done; for the rest
+    /// it is as if there had been no answer.
+    fn give_up_overdue(&mut self, now: Moment, news: &mut News) {
+        while let Some(sending) = self.window.overdue(now) {
+            let outcome = match sending.op {
+                Op::Acquire { .. } => Outcome::NotSent,
+                _ => Outcome::Unanswered,
+            };
+            news.tell(Input::Outcome { call: sending.call, outcome });
+        }
+    }
+
+    fn gather(&mut self, now: Moment, sending: Sending) {
         self.wake_by(now.after(sending.limit));
         // What is for one lock goes in the order of the engine.
         if sending.op.name().is_none_or(|name| self.gathered.has(name)) {
@@ -413,7 +462,12 @@ impl Live {
         let request = request(&self.connection, script.evalsha(), &sending);
         let limit = sending.limit;
         let load = Load::One(sending);
-        self.replies.push(Waiting { load, script, sent: now, limit, told: false, full: false }, request);
+        self.push(Waiting { load, script, sent: now, limit, told: false, full: false }, request);
+    }
+
+    fn push(&mut self, waiting: Waiting, request: Request) {
+        self.under_way += waiting.load.sendings().len();
+        self.replies.push(waiting, request);
     }
 
     /// Sends what has come together.
@@ -428,7 +482,7 @@ impl Live {
             let script = wire::Call::many(sort, ops, &self.uuid, not_after);
             let request = plain(&self.connection, script.evalsha());
             let load = Load::Many(sort, sendings);
-            self.replies.push(Waiting { load, script, sent, limit, told: false, full: false }, request);
+            self.push(Waiting { load, script, sent, limit, told: false, full: false }, request);
         }
     }
 
@@ -446,14 +500,20 @@ impl Live {
     /// Takes in replies and pushes.
     fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), Broken> {
         let mut demoted = false;
-        self.send_gathered();
-        while let Poll::Ready((waiting, result)) = self.replies.poll(cx) {
-            match result {
-                Ok(value) => demoted |= self.replied(waiting, value, news),
-                Err(error) => {
-                    let why = format!("broke ({error})");
-                    return Err(Broken { why, last: Some(Box::new(waiting)) });
+        loop {
+            self.send_gathered();
+            while let Poll::Ready((waiting, result)) = self.replies.poll(cx) {
+                match result {
+                    Ok(value) => demoted |= self.replied(waiting, value, news),
+                    Err(error) => {
+                        let why = format!("broke ({error})");
+                        return Err(Broken { why, last: Some(Box::new(waiting)) });
+                    }
                 }
+            }
+            // What was begun now has to be polled once, too.
+            if !self.go_on(news) {
+                break;
             }
         }
         self.poll_pushes(cx, news)?;
@@ -464,6 +524,9 @@ impl Live {
     /// Takes in a reply. True if it says that this is no primary.
     fn replied(&mut self, mut waiting: Waiting, value: Value, news: &mut News) -> bool {
         self.heard = clock::now();
+        let calls = waiting.load.sendings().len();
+        self.under_way -= calls;
+        self.window.answered(calls, waiting.sent, waiting.limit, self.heard);
         let Value::ServerError(error) = value else {
             self.answered(waiting, value, news);
             return false;
@@ -475,7 +538,7 @@ impl Live {
                     Load::One(sending) => request(&self.connection, waiting.script.eval(), sending),
                     Load::Many(..) => plain(&self.connection, waiting.script.eval()),
                 };
-                self.replies.push(waiting, request);
+                self.push(waiting, request);
             }
             return false;
         }
@@ -584,6 +647,7 @@ impl Live {
     /// Gives up calls whose time is over, and the connection if it has been silent for too long.
     fn wake(&mut self, now: Moment, news: &mut News) -> Result<(), Broken> {
         self.due = None;
+        self.give_up_overdue(now, news);
         for waiting in self.replies.iter_mut() {
             if waiting.deadline() <= now {
                 tell(waiting, || Outcome::Unanswered, news);
@@ -597,7 +661,7 @@ impl Live {
             return Err(Broken::from(format!("has been silent for {:?}", heard.until(now))));
         }
         let deadlines = self.replies.iter().filter(|waiting| !waiting.told).map(Waiting::deadline);
-        self.due = deadlines.chain(too_long).min();
+        self.due = deadlines.chain(too_long).chain(self.window.next_wake()).min();
         Ok(())
     }
 }

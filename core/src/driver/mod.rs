@@ -23,6 +23,7 @@ mod server_clock;
 mod slotmap;
 mod timer;
 mod tls;
+mod window;
 
 use std::borrow::Borrow;
 use std::cell::Cell;

@@ -12,6 +12,7 @@ mod locking;
 mod losing;
 mod refusals;
 mod replicas;
+mod slow;
 mod tls;
 mod tokens;
 mod ways_to_wait;

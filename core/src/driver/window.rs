@@ -1,0 +1,163 @@
+//! How much a server is given at a time: no more than it answers in good time.
+//!
+//! Calls that come together at a server that is slow would all be answered too late, would all be asked for
+//! again, and from then on the server would do nothing but copies that nobody waits for any more. So what is
+//! too much for it waits here, where it costs the server nothing and can be given up with certainty.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::link::Sending;
+use crate::moment::Moment;
+use crate::wire::Op;
+
+/// So many calls may be under way at least, and in the beginning.
+const LEAST: usize = 16;
+const FIRST: usize = 64;
+/// Answers that come this part of their limit later than they could say that it is too much.
+const SLOW: u32 = 4;
+/// A call waits here for this part of its limit at most: the rest has to do for the server.
+const PATIENCE: u32 = 2;
+
+/// What waits until the server has answered other calls, and how many of those there may be.
+#[derive(Debug)]
+pub(super) struct Window {
+    size: usize,
+    /// How long the quickest answer took: so far away is the server.
+    quickest: Duration,
+    /// Answers to calls that were sent before say nothing new.
+    shrunk: Moment,
+    /// What is about locks that are held, or asked: new ones do not keep it waiting.
+    first: VecDeque<Queued>,
+    others: VecDeque<Queued>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    sending: Sending,
+    /// When it is given up.
+    until: Moment,
+    end: Moment,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        let (first, others) = (VecDeque::new(), VecDeque::new());
+        Window { size: FIRST, quickest: Duration::MAX, shrunk: Moment::default(), first, others }
+    }
+
+    /// Whether one more call may be sent now, while so many are under way.
+    pub(super) fn is_open(&self, under_way: usize) -> bool {
+        under_way < self.size
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.others.is_empty()
+    }
+
+    /// Keeps a call until it can be sent.
+    pub(super) fn push(&mut self, now: Moment, sending: Sending) {
+        let (until, end) = (now.after(sending.limit / PATIENCE), now.after(sending.limit));
+        let queue = if matches!(sending.op, Op::Acquire { .. }) { &mut self.others } else { &mut self.first };
+        queue.push_back(Queued { sending, until, end });
+    }
+
+    /// The next call to be sent, with what is left of its time.
+    pub(super) fn next(&mut self, now: Moment) -> Option<Sending> {
+        let Queued { sending, end, .. } = self.first.pop_front().or_else(|| self.others.pop_front())?;
+        Some(Sending { limit: now.until(end), ..sending })
+    }
+
+    /// The next call that has waited for too long.
+    pub(super) fn overdue(&mut self, now: Moment) -> Option<Sending> {
+        let queues = [&mut self.first, &mut self.others];
+        let queue = queues.into_iter().find(|queue| queue.front().is_some_and(|first| first.until <= now))?;
+        queue.pop_front().map(|queued| queued.sending)
+    }
+
+    /// When [`overdue`](Window::overdue) is to be asked.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        [&self.first, &self.others].into_iter().filter_map(|queue| Some(queue.front()?.until)).min()
+    }
+
+    /// Everything that waits.
+    pub(super) fn sendings(&self) -> impl Iterator<Item = &Sending> {
+        self.first.iter().chain(&self.others).map(|queued| &queued.sending)
+    }
+
+    /// The answer to so many calls in one command has come.
+    pub(super) fn answered(&mut self, calls: usize, sent: Moment, limit: Duration, now: Moment) {
+        let took = sent.until(now);
+        self.quickest = self.quickest.min(took);
+        if took - self.quickest <= limit / SLOW {
+            self.size += if self.is_empty() { 0 } else { calls };
+        } else if self.shrunk <= sent {
+            self.size = LEAST.max(self.size / 2);
+            self.shrunk = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Kind;
+    use crate::wire::Name;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    fn at(ms: u64) -> Moment {
+        Moment::default().after(Duration::from_millis(ms))
+    }
+
+    fn sending(call: u64) -> Sending {
+        let op = Op::Inspect { name: Name::from("n"), kind: Kind::Reentrant };
+        Sending { call, op, limit: LIMIT, hops: 0, asking: false }
+    }
+
+    #[test]
+    fn it_grows_while_answers_are_quick_and_more_is_wanted() {
+        let mut window = Window::new();
+        window.answered(1, at(0), LIMIT, at(1));
+        assert!(window.is_open(FIRST - 1) && !window.is_open(FIRST));
+        window.push(at(1), sending(1));
+        window.answered(1, at(0), LIMIT, at(1));
+        assert!(window.is_open(FIRST));
+    }
+
+    #[test]
+    fn it_shrinks_once_for_what_was_sent_together() {
+        let mut window = Window::new();
+        window.answered(1, at(0), LIMIT, at(1));
+        for _ in 0..50 {
+            window.answered(1, at(10), LIMIT, at(500));
+        }
+        assert!(window.is_open(FIRST / 2 - 1) && !window.is_open(FIRST / 2));
+        for turn in 1..9 {
+            window.answered(1, at(1000 * turn), LIMIT, at(1000 * turn + 500));
+        }
+        assert!(window.is_open(LEAST - 1) && !window.is_open(LEAST));
+    }
+
+    #[test]
+    fn a_server_that_is_far_away_is_not_slow() {
+        let mut window = Window::new();
+        for turn in 0..9 {
+            window.answered(1, at(1000 * turn), LIMIT, at(1000 * turn + 300));
+        }
+        assert!(window.is_open(FIRST - 1));
+    }
+
+    #[test]
+    fn what_waits_is_sent_in_what_is_left_of_its_time_or_given_up() {
+        let mut window = Window::new();
+        window.push(at(0), sending(1));
+        window.push(at(100), sending(2));
+        assert_eq!(window.next_wake(), Some(at(500)));
+        assert!(window.overdue(at(499)).is_none());
+        assert_eq!(window.overdue(at(500)).map(|given_up| given_up.call), Some(1));
+        let next = window.next(at(300)).expect("one waits");
+        assert_eq!((next.call, next.limit), (2, Duration::from_millis(800)));
+        assert!(window.is_empty());
+    }
+}
