@@ -1,6 +1,6 @@
 """The same things again on the direct connection, where callers do their calls themselves.
 
-The proxy knows that connection by what it says first, and nothing happens to others: a cell in which no call went there
+The proxy knows that connection by what is said first on it, and nothing happens to others: a cell in which no call went there
 fails. What is left of a call that went wrong is for the engine to settle, on its own connection.
 """
 
@@ -34,7 +34,7 @@ def network(operation: str, action: str, number: int) -> Callable[[Cell], None]:
 
 
 def deleted_there(cell: Cell) -> None:
-    """Another connection is told of what was read on the direct one."""
+    """Nobody is told on the direct connection; what is held for more than a moment is looked at on another one."""
     cell.ready("a")
     cell.until_direct(lambda: cell.ok("acquire"), lambda: cell.ok("release"))
     cell.redis("DEL", cell.lock)

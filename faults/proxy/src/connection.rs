@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use crate::frames;
-use crate::rules::{Action, Rules, is_direct};
+use crate::rules::{Action, Rules, is_greeting};
 use crate::{Shared, locked};
 
 /// What all connections of one proxy share.
@@ -61,11 +61,11 @@ async fn requests(
 ) -> io::Result<()> {
     let mut buffer = Vec::new();
     let mut number = 0;
-    let mut direct = false;
+    let mut direct = None;
     loop {
         while let Some(size) = frames::length(&buffer) {
             let command: Vec<u8> = buffer.drain(..size).collect();
-            direct |= is_direct(&command);
+            let direct = *direct.get_or_insert_with(|| !is_greeting(&command));
             let action = locked(&proxy.rules).judge(&command, direct);
             while_silent(proxy).await;
             match action {

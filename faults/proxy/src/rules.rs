@@ -33,12 +33,10 @@ pub(crate) struct Rule {
     pub(crate) direct: bool,
 }
 
-/// What makes a connection a direct one: it has another one told of the keys that were read on it.
-const REDIRECT: &[u8] = b"\r\nREDIRECT\r\n";
-
-/// Whether this command says that its connection is a direct one.
-pub(crate) fn is_direct(command: &[u8]) -> bool {
-    contains(command, REDIRECT)
+/// Whether this is how a connection begins on which the server may say something unasked, as it does on all but
+/// the direct one.
+pub(crate) fn is_greeting(command: &[u8]) -> bool {
+    contains(command, b"\r\nHELLO\r\n")
 }
 
 impl Action {
@@ -145,9 +143,6 @@ mod tests {
         assert_eq!(rules.direct, 0);
         assert_eq!(rules.judge(CALL, true), Some(Action::Hole));
         assert_eq!(rules.direct, 1);
-        assert!(is_direct(
-            b"*6\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n$8\r\nREDIRECT\r\n$1\r\n7\r\n"
-        ));
-        assert!(!is_direct(CALL));
+        assert!(is_greeting(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n") && !is_greeting(CALL));
     }
 }
