@@ -32,17 +32,13 @@ for i = 1, count do
     local set
     if newer then
       set = call('PEXPIRE', lock, ms, 'GT')
+      -- No expiry is later than any, for the server; a lock must not be without.
+      if set == 0 and call('PTTL', lock) == -1 then set = call('PEXPIRE', lock, ms) end
     else
       set = call('PTTL', lock)
       if type(set) == 'number' and set - ms < 0 then set = call('PEXPIRE', lock, ms) end
     end
-    local ttl = type(set) == 'table' and set or call('PTTL', lock) -- read for the tracking, as in acquire
-    if ttl == -1 then
-      -- No expiry is later than any, for the server; a lock must not be without.
-      set = call('PEXPIRE', lock, ms)
-      ttl = type(set) == 'table' and set or call('PTTL', lock)
-    end
-    if type(ttl) == 'table' then why = ttl end
+    if type(set) == 'table' then why = set end
   end
   if why and string.find(why.err, 'WRONGTYPE', 1, true) then
     result = STOLEN
@@ -51,6 +47,16 @@ for i = 1, count do
   end
   if result == 0 then kept = kept + 1 end
   reply[i + 2] = result
+end
+-- A write of ours ends the tracking of the keys for us, a read begins it again: one of all keys, since before
+-- Redis 7.2, with client tracking, each read costs as much as the script has keys. One by one where that is denied.
+if kept > 0 and type(call('EXISTS', unpack(KEYS))) == 'table' then
+  for i = 1, count do
+    local ttl = reply[i + 2] == 0 and call('PTTL', KEYS[i])
+    if type(ttl) == 'table' then
+      refusals, refusal, kept, reply[i + 2] = refusals + 1, ttl, kept - 1, 1
+    end
+  end
 end
 if kept == count then return {now, RENEWED} end
 if refusals == count then return refusal end
