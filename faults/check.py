@@ -189,7 +189,8 @@ def losses(past: Past, lease: float) -> list[str]:
         if not hold.granted:
             continue
         what = f"{hold.name} of {hold.who} since {hold.answered}"
-        # Who finds it lost by releasing it is told by that, and perhaps by nothing else.
+        # Who finds it lost by releasing it is told by that, and perhaps by nothing else; the rule about deletions
+        # bounds how late that may be. Who did not call it held before the release had been told, so once.
         if hold.watched and hold.release == "lost" and len(hold.lost) not in ((0, 1) if hold.kept else (1,)):
             wrong.append(f"{what} was lost, which was told {len(hold.lost)} times")
         if hold.lost and hold.release == "ok":
@@ -250,6 +251,13 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     deaf = replace(quiet, lost=[middle + 3 * lease], sure=middle + 2 * lease)
     others = [hold for hold in past.holds if hold is not example]
     found["held long after its key was deleted"] = Past([*others, deaf], [*past.deletions, long_ago])
+    # A release may be the first to tell, but not of what happened a lease before.
+    late_found = replace(
+        quiet, kept=True, sure=middle + 2 * lease, freed=middle + 2 * lease, done=middle + 2 * lease
+    )
+    found["a loss that its release tells a lease too late"] = Past(
+        [*others, late_found], [*past.deletions, long_ago]
+    )
     return found
 
 

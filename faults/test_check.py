@@ -105,7 +105,7 @@ class Checking(unittest.TestCase):
     def test_every_planted_violation_is_found(self) -> None:
         past = Past([held("ab"[turn % 2], turn, turn + 0.5, turn + 1) for turn in range(10)])
         self.assertEqual(check_past(past, LEASE), [])
-        self.assertEqual(reject(past, LEASE), (12, []))
+        self.assertEqual(reject(past, LEASE), (13, []))
 
 
 class Reading(unittest.TestCase):

@@ -5,14 +5,14 @@
 //! reaches code that none has reached before, is mutated further. The second needs a build that counts
 //! what is reached, as `make fuzz` makes it; the first serves the other tests.
 //!
-//! `REDLATCH_INPUTS` (default 3000 for each target), `REDLATCH_FIRST_SEED` (default 0); with `REDLATCH_KEEP`
-//! short inputs that reach more are added to the corpus.
+//! `REDLATCH_FUZZ_SECONDS` for each target, or `REDLATCH_INPUTS` (default 3000), `REDLATCH_FIRST_SEED` (default 0);
+//! with `REDLATCH_KEEP` short inputs that reach more are added to the corpus.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test says where")]
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlatch_coverage::Coverage;
 
@@ -134,8 +134,11 @@ fn fuzz(name: &str, text: &str, target: impl Fn(&[u8]) -> String) {
     }
     let (known, reached) = (inputs.len(), coverage.borrow().edges());
     let mut random = Random(number("REDLATCH_FIRST_SEED").unwrap_or(0));
-    let count = number("REDLATCH_INPUTS").unwrap_or(3000);
-    for _ in 0..count {
+    let seconds = number("REDLATCH_FUZZ_SECONDS").map(Duration::from_secs);
+    let most = number("REDLATCH_INPUTS").unwrap_or(if seconds.is_some() { u64::MAX } else { 3000 });
+    let (begun, mut count) = (Instant::now(), 0);
+    while count < most && seconds.is_none_or(|seconds| begun.elapsed() < seconds) {
+        count += 1;
         let input = mutated(&mut random, &inputs);
         let (answer, reaches_more) = run(&input);
         if answers.insert(answer) | reaches_more {
