@@ -38,11 +38,17 @@ fn threads() -> MutexGuard<'static, Threads> {
 pub(crate) struct Waiting(());
 
 impl Waiting {
-    pub(crate) fn begin(py: Python<'_>) -> PyResult<Self> {
-        if EXITING.get().is_some() {
-            let text = "the interpreter is exiting; release and close before";
-            return Err(Waiting::failed(py, &Error::new(ErrorKind::Closed, text)));
+    /// Refuses a wait, with the GIL or without, once the exit has begun.
+    pub(crate) fn refuse_exit(py: Python<'_>) -> PyResult<()> {
+        if EXITING.get().is_none() {
+            return Ok(());
         }
+        let text = "the interpreter is exiting; release and close before";
+        Err(Waiting::failed(py, &Error::new(ErrorKind::Closed, text)))
+    }
+
+    pub(crate) fn begin(py: Python<'_>) -> PyResult<Self> {
+        Waiting::refuse_exit(py)?;
         threads().waiting += 1;
         Ok(Waiting(()))
     }
@@ -58,7 +64,8 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let mut threads = threads();
         threads.waiting = threads.waiting.saturating_sub(1);
-        if threads.waiting == 0 {
+        // A word to nobody is a system call as well. Who waits for it has begun the exit before.
+        if threads.waiting == 0 && EXITING.get().is_some() {
             IDLE.notify_all();
         }
     }

@@ -55,9 +55,11 @@ impl Lock {
         if tied {
             options = options.tied_to_key();
         }
-        option("wait", wait, &mut |name, value| options.set(name, value))?;
-        option("lease", lease, &mut |name, value| options.set(name, value))?;
-        option("token", token, &mut |name, value| options.set(name, value))?;
+        for (name, value) in [("wait", wait), ("lease", lease), ("token", token)] {
+            if !value.is_none() {
+                option(name, value, &mut |name, value| options.set(name, value))?;
+            }
+        }
         run(py, self.0.acquire_with(options), to)
     }
 

@@ -81,11 +81,13 @@ where
             Delivered::Later(pending) => Ok(Py::new(py, Pending(pending))?.into_any()),
         };
     }
+    Waiting::refuse_exit(py)?;
+    if operation.wait_briefly(PATIENCE) {
+        return operation.wait().map_err(|error| Waiting::failed(py, &error))?.into_value(py);
+    }
     let interruptible = hears_signals(py)?;
     let waiting = Waiting::begin(py)?;
-    let result = if operation.wait_briefly(PATIENCE) {
-        Ok(operation.wait())
-    } else if interruptible {
+    let result = if interruptible {
         // The calling thread takes the GIL again only to let Python see a signal; an exception from its
         // handler (KeyboardInterrupt) cancels the operation.
         py.detach(|| operation.wait_interruptibly(|| Python::attach(|py| py.check_signals())))

@@ -186,10 +186,6 @@ impl Guard {
     /// Dropping the operation, sent or not, releases all the same, but does not tell.
     pub fn release(self) -> Operation<()> {
         let Some(armed) = &self.0 else { return Operation::known(Outcome::Released, unit) };
-        // What a child inherits is the parent's: nothing to do, nothing to tell.
-        if armed.running.is_forked() {
-            return Operation::known(Outcome::Released, unit);
-        }
         let target = Target::Level { owner: armed.cell.owner, level: armed.level };
         let client = armed.running.client();
         Operation::releasing(&client, Request::Release(target), self, unit)

@@ -113,10 +113,6 @@ impl Lock {
     /// # Cancel safety
     /// A release that was sent goes on.
     pub fn release_by(&self, key: Key) -> Operation<()> {
-        // What a child inherits is the parent's: nothing to do, nothing to tell.
-        if self.client.is_forked() {
-            return Operation::known(Outcome::Released, unit);
-        }
         self.ask(Request::Release(self.target(key)), unit)
     }
 

@@ -300,7 +300,12 @@ impl<T> Operation<T> {
         self.state = match std::mem::replace(&mut self.state, State::Done) {
             State::Unsent(unsent) => {
                 let closing = matches!(unsent.request, Request::Close { .. });
+                let releasing = matches!(unsent.request, Request::Release(_));
                 match unsent.send(way) {
+                    // What a child inherits is the parent's: nothing to do, nothing to tell.
+                    Err(error) if releasing && error.kind() == ErrorKind::Forked => {
+                        State::Known(Outcome::Released)
+                    }
                     Ok(sent) => State::Sent(sent),
                     // Closing twice is no error, not for those who take the outcome from a queue either.
                     Err(error) if closing && error.kind() == ErrorKind::Closed => {

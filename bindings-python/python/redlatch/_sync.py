@@ -139,7 +139,8 @@ class Lock(BaseLock):
             guard = self._acquire(wait, lease, token, tied=True)
         except LockTimeoutError:
             return False
-        self._watch(guard.hold())
+        if self._on_lost is not None:
+            self._watch(guard.hold())
         guard.detach()
         return True
 
