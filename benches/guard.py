@@ -129,8 +129,8 @@ def keys_written(program: Sequence[str]) -> float:
     return float(len(names))
 
 
-def of_server(kind: str) -> float:
-    mine = instructions.of_server(instructions.by(rust("async", kind)))
+def of_server(kind: str, peer: str = "async") -> float:
+    mine = instructions.of_server(instructions.by(rust(peer, kind)))
     return mine / redisson_minimum()
 
 
@@ -168,6 +168,7 @@ MEASURES = [
         Measure(f"w1_server_{kind}", partial(of_server, kind), 0.05, "valgrind")
         for kind in ("reentrant", "simple")
     ),
+    Measure("w1_server_blocking", lambda: of_server("reentrant", "blocking"), 0.05, "valgrind"),
     Measure("w2_commands", lambda: w2()["cmds"], None),
     Measure("w2_sleeps_async", lambda: w2()["switches"], None),
     Measure("w2_allocations_async", lambda: w2()["allocations"], 0.05),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use redlatch::{AcquireOptions, Cancelled, Client, ErrorKind, Guard, Key, Lock, Queue};
+use redlatch::{AcquireOptions, Cancelled, Client, ErrorKind, Guard, Key, Lock, OptionValue, Queue};
 use support::Server;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -44,7 +44,11 @@ struct World {
 impl World {
     fn new() -> World {
         let server = Server::start();
-        let client = Client::connect(&server.url()).wait().unwrap();
+        // The parent must send nothing by itself while its commands are counted: with tracking it looks at what its
+        // threads have acquired.
+        let client =
+            Client::builder(&server.url()).option("tracking", OptionValue::Flag(false)).build().unwrap();
+        client.ready().wait().unwrap();
         let lock = client.lock("n").unwrap();
         World { server, client, lock }
     }
