@@ -56,6 +56,13 @@ impl Engine {
         }
     }
 
+    /// Whether a force-release of this lock is on its way.
+    pub(super) fn is_forcing(&self, name: &Name) -> bool {
+        self.queries.values().any(|query| {
+            query.in_flight && matches!(&query.op, Some(Op::Force { name: forced, .. }) if forced == name)
+        })
+    }
+
     /// Sends the questions that wait for a server which is there now.
     pub(super) fn send_queries(&mut self) {
         let queries: Vec<RequestId> = self.queries.keys().copied().collect();

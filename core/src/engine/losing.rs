@@ -1,7 +1,7 @@
 //! Losing a hold, and unwinding what was lost.
 
 use super::commanding::{Task, Wish};
-use super::holding::Phase;
+use super::holding::{Hold, Phase};
 use super::{Engine, LevelId, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
@@ -10,6 +10,7 @@ use crate::wire::{Name, OwnerId};
 impl Engine {
     /// The hold can no longer be relied on. Final: its levels can only be unwound.
     pub(super) fn lose(&mut self, owner: OwnerId, reason: LostReason) {
+        let reason = self.seen_from_here(owner, reason);
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -42,6 +43,18 @@ impl Engine {
         }
         self.unwind_abandoned(owner);
         self.advance(&cell.name);
+    }
+
+    /// What is deleted while a force-release of our own is under way was deleted by that: a renewal on another
+    /// connection may tell before its answer comes.
+    fn seen_from_here(&self, owner: OwnerId, reason: LostReason) -> LostReason {
+        let forced = |hold: &Hold| self.is_forcing(&hold.cell.name);
+        match reason {
+            LostReason::Deleted if self.holds.get(&owner).is_some_and(|hold| forced(hold)) => {
+                LostReason::Forced
+            }
+            other => other,
+        }
     }
 
     /// A task on a lost hold: releasing unwinds a level, and everything reports the loss.

@@ -138,6 +138,21 @@ fn forcing_a_lock_tells_the_holds_of_this_client() {
     rig.granted(waiting);
 }
 
+/// Calls of a blocked caller and of a renewal go over two connections, so their answers have no order.
+#[test]
+fn a_renewal_that_tells_before_the_answer_to_our_force_tells_that_it_was_forced() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let id = rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
+    let force = rig.sent();
+    rig.input(Input::Invalidated(Some(vec!["n".into()])));
+    let renewal = rig.sent();
+    rig.reply(&renewal, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Forced)]);
+    rig.reply(&force, Reply::Forced(true));
+    assert!(matches!(rig.done(id), Done::Forced(true)));
+}
+
 #[test]
 fn forcing_a_lock_tells_the_holds_even_if_the_caller_has_gone() {
     let mut rig = Rig::new();
