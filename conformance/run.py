@@ -302,9 +302,12 @@ class Play:
         self.judge(actor, step, future.result(PATIENCE), begun)
 
     def do_serve(self, step: dict) -> None:
-        """Each background acquire is released as soon as it is granted, in whatever order."""
+        """Each background acquire is released as soon as it is granted, in whatever order; `w*` stands for all
+        whose name begins so."""
         begun = time.monotonic()
-        waiting = {name: self.background.pop(name) for name in step["serve"]}
+        names = [name for word in step["serve"] for name in self.waiters(word)]
+        waiting = {name: self.background.pop(name) for name in names}
+        served, owners = [], []
         while waiting:
             done = [name for name, entry in waiting.items() if entry[3].done()]
             self.check(
@@ -313,10 +316,23 @@ class Play:
             )
             for name in done:
                 actor, thread, _, future = waiting.pop(name)
-                self.check(future.result()["status"] == "ok", f"{name}: {future.result()}")
+                reply = future.result()
+                self.check(reply["status"] == "ok", f"{name}: {reply}")
+                if "token" in step:
+                    self.judge_token(step["token"], reply["token"])
+                owners.append(self.holder()["owner"])
                 reply = self.call(actor, "release", thread)
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
+            served += done
             time.sleep(0.01)
+        self.check(len(set(owners)) == len(names), f"one owner for two: {owners}")
+        if "in_between" in step:
+            self.check(served[-1] != step["in_between"], f"{step['in_between']} had to wait for all others")
+
+    def waiters(self, word: str) -> list[str]:
+        if not word.endswith("*"):
+            return [word]
+        return [name for name in self.background if name.startswith(word[:-1])]
 
     def do_redis(self, step: dict) -> None:
         # One pair of braces is the lock's name, two stand for themselves around it.

@@ -32,7 +32,7 @@ impl Run {
     }
 
     /// Whether others have to get a chance now.
-    fn is_over(self, now: Moment, (limit, time): (usize, Duration)) -> bool {
+    pub(super) fn is_over(self, now: Moment, (limit, time): (usize, Duration)) -> bool {
         self.handovers >= limit || self.began.unwrap_or(now).after(time) <= now
     }
 }

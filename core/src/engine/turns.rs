@@ -18,6 +18,10 @@ use crate::wire::Name;
 const TURN: Duration = Duration::from_micros(700);
 /// So many turns are waited for at most.
 const TURNS: u32 = 8;
+/// A client that has had the lock for as long as it may is more patient with each turn that nobody takes then, up to
+/// this: others may be slow (a busy machine, a JVM), and would never come in between. It is less than half of what
+/// a client has before (`handover_time`).
+const MOST: Duration = Duration::from_millis(20);
 /// A message of our own is not waited for longer than this.
 const ECHO: Duration = Duration::from_millis(100);
 
@@ -48,6 +52,10 @@ pub(super) struct Turn {
     rivals: u32,
     /// How many releases of others were heard since.
     heard: u32,
+    /// It was given after we had the lock for as long as we may: how much longer it is than usual.
+    patience: Option<u32>,
+    /// How many of those in a row nobody took.
+    missed: u32,
     /// They took none: they need not be given another one before this.
     needless: Moment,
     /// Others had the lock, or have it, since it was here last.
@@ -55,8 +63,15 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) const NONE: Turn =
-        Turn { others: None, rivals: 0, heard: 0, needless: Moment(0), contended: false };
+    pub(super) const NONE: Turn = Turn {
+        others: None,
+        rivals: 0,
+        heard: 0,
+        patience: None,
+        missed: 0,
+        needless: Moment(0),
+        contended: false,
+    };
 
     /// The lock was got here, after a refusal (`refused`) or at once. When others did not use the time
     /// that they had, they get none for a while.
@@ -64,25 +79,32 @@ impl Turn {
         self.contended = refused || self.heard > 0;
         if self.rivals > 0 && !self.contended {
             self.needless = now.after(pause);
+            self.missed += u32::from(self.patience.is_some());
+        } else if self.contended {
+            self.missed = 0;
         }
-        (self.rivals, self.heard, self.others) = (0, 0, None);
+        (self.rivals, self.heard, self.patience, self.others) = (0, 0, None, None);
     }
 
-    /// The lock was released here, and so many others heard that.
-    fn given(&mut self, now: Moment, rivals: u32) {
+    /// The lock was released here, and so many others heard that; `last`: after we had it for as long as we may.
+    fn given(&mut self, now: Moment, rivals: u32, last: bool) {
         (self.rivals, self.heard) = (rivals, 0);
+        self.patience = last.then(|| 1_u32.checked_shl(self.missed).unwrap_or(u32::MAX));
         self.wait(now);
     }
 
     /// Somebody else has released it.
     fn passed(&mut self, now: Moment) {
         self.heard = self.heard.saturating_add(1);
+        self.patience = None;
         self.wait(now);
     }
 
     fn wait(&mut self, now: Moment) {
         let turns = self.rivals.saturating_sub(self.heard).min(TURNS);
-        self.others = (turns > 0).then(|| now.after(TURN * turns));
+        let usual = TURN * turns;
+        let time = self.patience.map_or(usual, |times| usual.saturating_mul(times).min(MOST));
+        self.others = (turns > 0).then(|| now.after(time));
     }
 
     /// The end of the others' turn, while it is theirs.
@@ -102,9 +124,10 @@ impl Engine {
         if own && !std::mem::take(&mut queue.channel.echoed) {
             queue.channel.echo = Some(now.after(ECHO));
         }
-        let was_ours = queue.turn.contended || queue.run.has_handed_over();
-        if was_ours && queue.turn.needless <= now {
-            queue.turn.given(now, heard - u32::from(own));
+        let handed = queue.run.has_handed_over();
+        let last = handed && queue.run.is_over(now, self.config.handovers);
+        if (handed || queue.turn.contended) && (last || queue.turn.needless <= now) {
+            queue.turn.given(now, heard - u32::from(own), last);
         }
     }
 

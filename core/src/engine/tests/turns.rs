@@ -178,6 +178,44 @@ fn others_are_first_when_a_client_has_handed_the_lock_over_long_enough() {
     rig.sent().acquire();
 }
 
+/// Others may be too slow for their turn, on a busy machine or in a JVM: they came in between only when all who
+/// waited here had been served.
+#[test]
+fn a_client_that_had_the_lock_for_long_is_more_patient_each_time_until_somebody_comes() {
+    let mut rig = Rig::new();
+    let mut grant = rig.hold("n");
+    let mut turn = |longer: u32, taken: bool| {
+        let waiters = [(); HANDOVERS + 1].map(|()| rig.acquire("n"));
+        for waiter in &waiters[..HANDOVERS] {
+            rig.release(&grant);
+            let sent = rig.sent();
+            rig.pass_on(&sent);
+            grant = rig.granted(*waiter);
+        }
+        rig.release(&grant);
+        let sent = rig.sent();
+        rig.reply(&sent, Reply::Released(1));
+        rig.pass((TURN * longer).min(ms(20)) - Duration::from_micros(1));
+        rig.nothing_sent();
+        rig.pass(Duration::from_micros(1));
+        let sent = rig.sent();
+        if taken {
+            rig.busy(&sent, LEASE);
+            rig.input(Input::Subscribed("n".into()));
+            let sent = rig.sent();
+            rig.grant(&sent);
+        } else {
+            rig.grant(&sent);
+        }
+        grant = rig.granted(waiters[HANDOVERS]);
+    };
+    for longer in [1, 2, 4, 8, 16, 100, 100] {
+        turn(longer, false);
+    }
+    turn(100, true);
+    turn(1, false);
+}
+
 #[test]
 fn alone_nobody_waits_for_a_turn() {
     let mut rig = Rig::new();
