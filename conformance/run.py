@@ -33,6 +33,8 @@ from tap import Ground  # noqa: E402
 WATCHDOG_MS = 30_000
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
+# How long a lock that was acquired on the direct connection may be held, and is not looked at on the other one.
+A_MOMENT = 0.005
 # What a busy machine may add to a time that a scenario demands.
 SLACK_MS = 4000
 
@@ -502,7 +504,10 @@ class Play:
         """Commands that clients have sent about this lock since the mark."""
         self.tap.catch_up()
         sent = [line for line in self.tap.about(self.key, self.mark) if " lua]" not in line.split('"')[0]]
-        self.check(len(sent) <= step["at_most"], f"{len(sent)} commands: {sent}")
+        # What was held for longer than a moment is looked at once, by a script that the server may not know yet.
+        held = self.answered.get("release", 0) - self.sent.get("acquire", 0)
+        looks = 2 if step.get("pair") and held > A_MOMENT else 0
+        self.check(len(sent) <= step["at_most"] + looks, f"{len(sent)} commands: {sent}")
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
 
     def channel(self) -> str:

@@ -102,6 +102,8 @@ OPERATIONS: dict[str, Callable[[Cell, Callable[[str], None]], None]] = {
 def busy(cell: Cell, arm: Callable[[str], None]) -> None:
     cell.ok("acquire", "b")
     cell.ready("a")
+    # Who still listens from the last time has his first try go the other way.
+    cell.eventually(lambda: cell.subscribers() == 0, "somebody still listens")
     arm("acquire")
     waiter = cell.call("acquire", wait_ms=60000)
     cell.waiting()

@@ -11,9 +11,10 @@ use super::link::Sending;
 use crate::moment::Moment;
 use crate::wire::Op;
 
-/// So many calls may be under way at least, and in the beginning.
-const LEAST: usize = 16;
-const FIRST: usize = 64;
+/// So many calls may be under way at least, and in the beginning. A server that does few of them a second is
+/// not used by fewer of them any better, and on a busy machine every answer is late, however few there are.
+const LEAST: usize = 128;
+const FIRST: usize = 256;
 /// Answers that come this part of their limit later than they could say that it is too much.
 const SLOW: u32 = 4;
 /// A call waits here for this part of its limit at most: the rest has to do for the server.

@@ -234,7 +234,7 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
 }
 
-/// So many calls of a hundred renewals each are little work for a server, and enough to use it: while more is
+/// So many calls of a hundred renewals each, or as much in smaller ones, are little work for a server, and enough to use it: while more is
 /// due than it can do, calls for other things wait for this much only, and none are sent in vain.
 pub(crate) const RENEWALS: usize = 16;
 

@@ -18,13 +18,23 @@ const EARLY: u32 = 10;
 /// Asks whether a hold exists without making it live longer.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// What a call costs a server, and us, whatever it is for: about as much as so many of its locks.
+const CALL: usize = 4;
+
 /// The renewals at one server.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// Calls under way.
-    in_flight: usize,
+    /// The work of the calls under way, in locks. In a cluster a call is for few of them, often for one.
+    work: usize,
     /// Holds that are renewed when some of those are answered.
     ready: VecDeque<OwnerId>,
+}
+
+impl Flow {
+    /// Whether one more call may be sent, while as many full ones may be under way.
+    fn is_open(&self, calls: usize) -> bool {
+        self.work < calls * (BATCH + CALL)
+    }
 }
 
 impl Engine {
@@ -89,7 +99,7 @@ impl Engine {
         }
         for ((link, ..), group) in groups {
             for batch in group.chunks(BATCH) {
-                match self.flows.entry(link).or_default().in_flight < self.config.renewals {
+                match self.flows.entry(link).or_default().is_open(self.config.renewals) {
                     true => self.send_batch(link, batch),
                     false => self.put_off(link, batch),
                 }
@@ -113,7 +123,7 @@ impl Engine {
     fn renew_put_off(&mut self, link: LinkId) {
         let up = self.links.is_link_up(link);
         while let Some(flow) = self.flows.get_mut(&link) {
-            if flow.ready.is_empty() || up && flow.in_flight >= self.config.renewals {
+            if flow.ready.is_empty() || up && !flow.is_open(self.config.renewals) {
                 break;
             }
             let next: Vec<OwnerId> = flow.ready.drain(..BATCH.min(flow.ready.len())).collect();
@@ -128,7 +138,7 @@ impl Engine {
                 next.into_iter().for_each(|owner| self.arm_hold(owner));
             }
         }
-        if self.flows.get(&link).is_some_and(|flow| flow.in_flight == 0 && flow.ready.is_empty()) {
+        if self.flows.get(&link).is_some_and(|flow| flow.work == 0 && flow.ready.is_empty()) {
             self.flows.remove(&link);
         }
     }
@@ -158,7 +168,7 @@ impl Engine {
             self.arm_hold(*owner);
         }
         if !holds.is_empty() {
-            self.flows.entry(link).or_default().in_flight += 1;
+            self.flows.entry(link).or_default().work += holds.len() + CALL;
             self.send(Purpose::Renewal { link, asked }, Op::Renew { holds }, limit);
         }
     }
@@ -172,7 +182,7 @@ impl Engine {
         outcome: Outcome,
     ) {
         if let Some(flow) = self.flows.get_mut(&link) {
-            flow.in_flight -= 1;
+            flow.work -= asked.len() + CALL;
         }
         self.take_renewed(link, asked, sent, outcome);
         self.renew_put_off(link);
