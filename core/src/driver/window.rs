@@ -65,7 +65,7 @@ impl Window {
 
     /// The next call to be sent, with what is left of its time.
     pub(super) fn next(&mut self, now: Moment) -> Option<Sending> {
-        let Queued { sending, end, .. } = self.first.pop_front().or_else(|| self.others.pop_front())?;
+        let Queued { sending, end, .. } = take(&mut self.first).or_else(|| take(&mut self.others))?;
         Some(Sending { limit: now.until(end), ..sending })
     }
 
@@ -73,7 +73,7 @@ impl Window {
     pub(super) fn overdue(&mut self, now: Moment) -> Option<Sending> {
         let queues = [&mut self.first, &mut self.others];
         let queue = queues.into_iter().find(|queue| queue.front().is_some_and(|first| first.until <= now))?;
-        queue.pop_front().map(|queued| queued.sending)
+        take(queue).map(|queued| queued.sending)
     }
 
     /// When [`overdue`](Window::overdue) is to be asked.
@@ -97,6 +97,15 @@ impl Window {
             self.shrunk = now;
         }
     }
+}
+
+/// Takes the first. What many once needed is given back when all are gone: who holds many locks has few calls.
+fn take(queue: &mut VecDeque<Queued>) -> Option<Queued> {
+    let first = queue.pop_front();
+    if queue.is_empty() && queue.capacity() > FIRST {
+        *queue = VecDeque::new();
+    }
+    first
 }
 
 #[cfg(test)]
