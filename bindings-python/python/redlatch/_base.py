@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -251,6 +252,15 @@ class Entered(Generic[G]):
 
 # Two threads may enter a lock for the first time at once.
 _entering = threading.Lock()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held it.
+    global _entering
+    _entering = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 L = TypeVar("L", bound=BaseLock)
 Name = str | Callable[..., str]

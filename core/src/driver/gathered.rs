@@ -19,7 +19,7 @@ pub(super) struct Gathered {
 /// Calls for one command.
 pub(super) struct Group {
     pub(super) sort: Sort,
-    /// When the first of them was handed over, and the time that each of them has.
+    /// When the first of them was handed over, and the time that all of them have.
     pub(super) sent: Moment,
     pub(super) limit: Duration,
     pub(super) sendings: Vec<Sending>,
@@ -39,12 +39,18 @@ impl Gathered {
         self.groups.iter().flat_map(|group| &group.sendings)
     }
 
+    /// Those with about the same time go together, in the time of the one that has least: a release has a part of
+    /// what is left of its lease, and so each another.
     pub(super) fn add(&mut self, now: Moment, sort: Sort, sending: Sending) {
         let fits = |group: &&mut Group| {
-            group.sort == sort && group.limit == sending.limit && group.sendings.len() < MOST
+            let (less, more) = (group.limit.min(sending.limit), group.limit.max(sending.limit));
+            group.sort == sort && more <= less * 2 && group.sendings.len() < MOST
         };
         match self.groups.iter_mut().find(fits) {
-            Some(group) => group.sendings.push(sending),
+            Some(group) => {
+                group.limit = group.limit.min(sending.limit);
+                group.sendings.push(sending);
+            }
             None => {
                 let limit = sending.limit;
                 self.groups.push(Group { sort, sent: now, limit, sendings: vec![sending] });
@@ -55,5 +61,38 @@ impl Gathered {
     /// All of them, in the order of the first of each group.
     pub(super) fn take(&mut self) -> Vec<Group> {
         std::mem::take(&mut self.groups)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Form, Op, Publish};
+
+    fn release(call: u64, limit: u64) -> Sending {
+        let name = Name::from(format!("n{call}"));
+        let op = Op::Release {
+            name,
+            owner: 1,
+            form: Form::default(),
+            remaining: 0,
+            ttl: Duration::ZERO,
+            lesson: None,
+        };
+        Sending { call, op, limit: Duration::from_micros(limit), hops: 0, asking: false }
+    }
+
+    /// With a lease of less than 10 s no two releases had the same time, and each went alone.
+    #[test]
+    fn those_with_about_the_same_time_go_together_in_the_least_of_it() {
+        let mut gathered = Gathered::default();
+        for (call, limit) in [(1, 500_000), (2, 499_990), (3, 500_010), (4, 50_000)] {
+            let sending = release(call, limit);
+            let sort = Sort::of(&sending.op, Publish::Classic).expect("a plain release");
+            gathered.add(Moment::default(), sort, sending);
+        }
+        let groups: Vec<_> =
+            gathered.take().iter().map(|group| (group.sendings.len(), group.limit.as_micros())).collect();
+        assert_eq!(groups, [(3, 499_990), (1, 50_000)]);
     }
 }

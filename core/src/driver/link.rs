@@ -431,13 +431,13 @@ impl Live {
         begun
     }
 
-    /// What has waited for too long. An acquisition goes again after a pause, since nothing was done; for the rest
-    /// it is as if there had been no answer.
+    /// What has waited for too long was certainly not done. A question, of which nothing can be in doubt, is
+    /// asked once more.
     fn give_up_overdue(&mut self, now: Moment, news: &mut News) {
         while let Some(sending) = self.window.overdue(now) {
             let outcome = match sending.op {
-                Op::Acquire { .. } => Outcome::NotSent,
-                _ => Outcome::Unanswered,
+                Op::Inspect { .. } => Outcome::Unanswered,
+                _ => Outcome::NotSent,
             };
             news.tell(Input::Outcome { call: sending.call, outcome });
         }

@@ -4,7 +4,7 @@
 //! again, and from then on the server would do nothing but copies that nobody waits for any more. So what is
 //! too much for it waits here, where it costs the server nothing and can be given up with certainty.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::link::Sending;
@@ -13,8 +13,8 @@ use crate::wire::Op;
 
 /// So many calls may be under way at least, and in the beginning. A server that does few of them a second is
 /// not used by fewer of them any better, and on a busy machine every answer is late, however few there are.
-const LEAST: usize = 128;
-const FIRST: usize = 256;
+const LEAST: usize = 256;
+const FIRST: usize = 512;
 /// Answers that come this part of their limit later than they could say that it is too much.
 const SLOW: u32 = 4;
 /// A call waits here for this part of its limit at most: the rest has to do for the server.
@@ -29,22 +29,25 @@ pub(super) struct Window {
     /// Answers to calls that were sent before say nothing new.
     shrunk: Moment,
     /// What is about locks that are held, or asked: new ones do not keep it waiting.
-    first: VecDeque<Queued>,
-    others: VecDeque<Queued>,
+    first: Queue,
+    others: Queue,
+    /// How many have waited, to keep those in order that wait for the same time.
+    count: u64,
 }
+
+/// By when they are given up, the soonest first: those with short leases have the least time.
+type Queue = BTreeMap<(Moment, u64), Queued>;
 
 #[derive(Debug)]
 struct Queued {
     sending: Sending,
-    /// When it is given up.
-    until: Moment,
     end: Moment,
 }
 
 impl Window {
     pub(super) fn new() -> Self {
-        let (first, others) = (VecDeque::new(), VecDeque::new());
-        Window { size: FIRST, quickest: Duration::MAX, shrunk: Moment::default(), first, others }
+        let (first, others) = (Queue::new(), Queue::new());
+        Window { size: FIRST, quickest: Duration::MAX, shrunk: Moment::default(), first, others, count: 0 }
     }
 
     /// Whether one more call may be sent now, while so many are under way.
@@ -60,30 +63,33 @@ impl Window {
     pub(super) fn push(&mut self, now: Moment, sending: Sending) {
         let (until, end) = (now.after(sending.limit / PATIENCE), now.after(sending.limit));
         let queue = if matches!(sending.op, Op::Acquire { .. }) { &mut self.others } else { &mut self.first };
-        queue.push_back(Queued { sending, until, end });
+        self.count += 1;
+        queue.insert((until, self.count), Queued { sending, end });
     }
 
-    /// The next call to be sent, with what is left of its time.
+    /// The next call to be sent, with what is left of its time. First those are to be taken out that are overdue.
     pub(super) fn next(&mut self, now: Moment) -> Option<Sending> {
-        let Queued { sending, end, .. } = take(&mut self.first).or_else(|| take(&mut self.others))?;
+        let (_, Queued { sending, end }) = self.first.pop_first().or_else(|| self.others.pop_first())?;
         Some(Sending { limit: now.until(end), ..sending })
     }
 
     /// The next call that has waited for too long.
     pub(super) fn overdue(&mut self, now: Moment) -> Option<Sending> {
         let queues = [&mut self.first, &mut self.others];
-        let queue = queues.into_iter().find(|queue| queue.front().is_some_and(|first| first.until <= now))?;
-        take(queue).map(|queued| queued.sending)
+        let is_due =
+            |queue: &&mut Queue| queue.first_key_value().is_some_and(|((until, _), _)| *until <= now);
+        let (_, queued) = queues.into_iter().find(is_due)?.pop_first()?;
+        Some(queued.sending)
     }
 
     /// When [`overdue`](Window::overdue) is to be asked.
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        [&self.first, &self.others].into_iter().filter_map(|queue| Some(queue.front()?.until)).min()
+        [&self.first, &self.others].into_iter().filter_map(|queue| Some(queue.first_key_value()?.0.0)).min()
     }
 
     /// Everything that waits.
     pub(super) fn sendings(&self) -> impl Iterator<Item = &Sending> {
-        self.first.iter().chain(&self.others).map(|queued| &queued.sending)
+        self.first.values().chain(self.others.values()).map(|queued| &queued.sending)
     }
 
     /// The answer to so many calls in one command has come.
@@ -97,15 +103,6 @@ impl Window {
             self.shrunk = now;
         }
     }
-}
-
-/// Takes the first. What many once needed is given back when all are gone: who holds many locks has few calls.
-fn take(queue: &mut VecDeque<Queued>) -> Option<Queued> {
-    let first = queue.pop_front();
-    if queue.is_empty() && queue.capacity() > FIRST {
-        *queue = VecDeque::new();
-    }
-    first
 }
 
 #[cfg(test)]
@@ -169,5 +166,19 @@ mod tests {
         let next = window.next(at(300)).expect("one waits");
         assert_eq!((next.call, next.limit), (2, Duration::from_millis(800)));
         assert!(window.is_empty());
+    }
+
+    /// A call with little time stood behind one with much, and was sent when nothing was left of it.
+    #[test]
+    fn who_has_little_time_does_not_wait_behind_those_who_have_much() {
+        let mut window = Window::new();
+        let short = |call| Sending { limit: LIMIT / 20, ..sending(call) };
+        window.push(at(0), sending(1));
+        window.push(at(1), short(2));
+        window.push(at(1), short(3));
+        assert_eq!(window.next_wake(), Some(at(26)));
+        assert_eq!(window.next(at(2)).map(|next| next.call), Some(2));
+        assert_eq!(window.overdue(at(26)).map(|given_up| given_up.call), Some(3));
+        assert_eq!(window.next(at(26)).map(|next| next.call), Some(1));
     }
 }

@@ -325,7 +325,8 @@ impl Engine {
             return;
         };
         hold.levels[at].abandoned = true;
-        if hold.watched_lease().is_none() {
+        // A level that stays may still have to be looked at.
+        if hold.levels.iter().all(|level| level.abandoned) {
             hold.renewal.due = Maybe::default();
         }
         let (name, lost) = (hold.cell.name.clone(), matches!(hold.phase, Phase::Lost(_)));

@@ -169,7 +169,7 @@ pub(crate) enum Outcome {
     /// It was sent and not answered within its limit, or the connection broke: it may run until
     /// its not-after, which is `limit` after the engine handed it out.
     Unanswered,
-    /// It was not sent and never will be: there is no connection, or it has no room.
+    /// It was not sent and never will be: there is no connection, or the server has too much to do.
     NotSent,
 }
 
@@ -228,7 +228,7 @@ pub(crate) struct Config {
     pub(crate) handovers: (usize, Duration),
     /// How long a channel stays subscribed when nobody waits any more: who had to wait often waits again.
     pub(crate) linger: Duration,
-    /// How many calls that renew may be under way at one server.
+    /// How many full calls that renew may be under way at one server, or as much work in smaller ones.
     pub(crate) renewals: usize,
     /// Seeds the jitter.
     pub(crate) seed: u64,

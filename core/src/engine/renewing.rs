@@ -18,8 +18,9 @@ const EARLY: u32 = 10;
 /// Asks whether a hold exists without making it live longer.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What a call costs a server, and us, whatever it is for: about as much as so many of its locks.
-const CALL: usize = 4;
+/// What a call costs a server, and us, whatever it is for: about as much as so many of its locks. So there are no more
+/// of the smallest than a connection always has room for (`driver/window.rs`).
+const CALL: usize = 6;
 
 /// The renewals at one server.
 #[derive(Debug, Default)]
