@@ -28,6 +28,22 @@ fn free_heard_by(rig: &mut Rig, grant: &Grant, heard: u32) {
     message(rig);
 }
 
+/// Hands the lock over among this client's waiters for as often as it may, and releases it, which one other hears.
+/// One waiter is left.
+fn used_up(rig: &mut Rig, mut grant: Grant) -> RequestId {
+    let waiters = [(); HANDOVERS + 1].map(|()| rig.acquire("n"));
+    for waiter in &waiters[..HANDOVERS] {
+        rig.release(&grant);
+        let sent = rig.sent();
+        rig.pass_on(&sent);
+        grant = rig.granted(*waiter);
+    }
+    rig.release(&grant);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(1));
+    waiters[HANDOVERS]
+}
+
 #[test]
 fn a_channel_stays_subscribed_for_a_while() {
     let mut rig = Rig::new();
@@ -162,17 +178,8 @@ fn who_has_no_time_does_not_wait_for_a_turn() {
 #[test]
 fn others_are_first_when_a_client_has_handed_the_lock_over_long_enough() {
     let mut rig = Rig::new();
-    let mut grant = rig.hold("n");
-    let waiters = [(); HANDOVERS + 1].map(|()| rig.acquire("n"));
-    for waiter in &waiters[..HANDOVERS] {
-        rig.release(&grant);
-        let sent = rig.sent();
-        rig.pass_on(&sent);
-        grant = rig.granted(*waiter);
-    }
-    rig.release(&grant);
-    let sent = rig.sent();
-    rig.reply(&sent, Reply::Released(1));
+    let grant = rig.hold("n");
+    used_up(&mut rig, grant);
     rig.nothing_sent();
     rig.pass(TURN);
     rig.sent().acquire();
@@ -183,18 +190,9 @@ fn others_are_first_when_a_client_has_handed_the_lock_over_long_enough() {
 #[test]
 fn a_client_that_had_the_lock_for_long_is_more_patient_each_time_until_somebody_comes() {
     let mut rig = Rig::new();
-    let mut grant = rig.hold("n");
+    let mut grant = Some(rig.hold("n"));
     let mut turn = |longer: u32, taken: bool| {
-        let waiters = [(); HANDOVERS + 1].map(|()| rig.acquire("n"));
-        for waiter in &waiters[..HANDOVERS] {
-            rig.release(&grant);
-            let sent = rig.sent();
-            rig.pass_on(&sent);
-            grant = rig.granted(*waiter);
-        }
-        rig.release(&grant);
-        let sent = rig.sent();
-        rig.reply(&sent, Reply::Released(1));
+        let last = used_up(&mut rig, grant.take().expect("held"));
         rig.pass((TURN * longer).min(ms(20)) - Duration::from_micros(1));
         rig.nothing_sent();
         rig.pass(Duration::from_micros(1));
@@ -207,7 +205,7 @@ fn a_client_that_had_the_lock_for_long_is_more_patient_each_time_until_somebody_
         } else {
             rig.grant(&sent);
         }
-        grant = rig.granted(waiters[HANDOVERS]);
+        grant = Some(rig.granted(last));
     };
     for longer in [1, 2, 4, 8, 16, 100, 100] {
         turn(longer, false);
