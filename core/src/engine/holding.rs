@@ -59,6 +59,8 @@ pub(super) struct Renewing {
     pub(super) unseen: bool,
     /// It waits until other renewals are answered.
     pub(super) put_off: bool,
+    /// The next one goes in a call of its own.
+    pub(super) alone: bool,
     /// Something happened since the one in flight was sent: send another.
     pub(super) again: bool,
     /// The last attempt failed.

@@ -1,6 +1,7 @@
 //! The watchdog: due holds are renewed in batches, many names per call.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use super::holding::{Hold, Phase};
@@ -27,8 +28,8 @@ const CALL: usize = 6;
 pub(super) struct Flow {
     /// The work of the calls under way, in locks. In a cluster a call is for few of them, often for one.
     work: usize,
-    /// Holds that are renewed when some of those are answered.
-    ready: VecDeque<OwnerId>,
+    /// Holds that are renewed when some of those are answered, whoever has the least time first.
+    ready: BinaryHeap<Reverse<(Moment, OwnerId)>>,
 }
 
 impl Flow {
@@ -90,15 +91,21 @@ impl Engine {
 
     fn send_renewals(&mut self, owners: &[OwnerId]) {
         // One call is for one server, and has one script: hashes or strings.
-        let mut groups: BTreeMap<(LinkId, u16, bool), Vec<OwnerId>> = BTreeMap::new();
+        let mut groups: BTreeMap<(LinkId, u16, bool, Option<OwnerId>), Vec<OwnerId>> = BTreeMap::new();
         for owner in owners {
             if let Some(hold) = self.holds.get(owner) {
                 let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
                 let (name, routes) = (&hold.cell.name, &self.links.routes);
-                groups.entry((routes.link(name), routes.group(name), is_hash)).or_default().push(*owner);
+                let alone = hold.renewal.alone.then_some(*owner);
+                let group = (routes.link(name), routes.group(name), is_hash, alone);
+                groups.entry(group).or_default().push(*owner);
             }
         }
-        for ((link, ..), group) in groups {
+        for ((link, ..), mut group) in groups {
+            // Not all may be sent now: whoever has the least time is.
+            if group.len() > BATCH {
+                group.sort_by_cached_key(|owner| self.holds.get(owner).map(|hold| hold.deadline));
+            }
             for batch in group.chunks(BATCH) {
                 match self.flows.entry(link).or_default().is_open(self.config.renewals) {
                     true => self.send_batch(link, batch),
@@ -114,7 +121,8 @@ impl Engine {
             let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.is_under_way();
             if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
-                self.flows.entry(link).or_default().ready.push_back(*owner);
+                let turn = Reverse((hold.deadline, *owner));
+                self.flows.entry(link).or_default().ready.push(turn);
                 self.arm_hold(*owner);
             }
         }
@@ -127,12 +135,14 @@ impl Engine {
             if flow.ready.is_empty() || up && !flow.is_open(self.config.renewals) {
                 break;
             }
-            let next: Vec<OwnerId> = flow.ready.drain(..BATCH.min(flow.ready.len())).collect();
-            // One that was released, or renewed all the same, is not waiting any more.
-            let waits = |owner: &OwnerId| {
-                self.holds.get_mut(owner).is_some_and(|hold| std::mem::take(&mut hold.renewal.put_off))
-            };
-            let next: Vec<OwnerId> = next.into_iter().filter(waits).collect();
+            let mut next = Vec::with_capacity(BATCH.min(flow.ready.len()));
+            while next.len() < BATCH
+                && let Some(Reverse((_, owner))) = flow.ready.pop()
+            {
+                // One that was released, or renewed all the same, is not waiting any more.
+                let waits = |hold: &mut Box<Hold>| std::mem::take(&mut hold.renewal.put_off);
+                next.extend(self.holds.get_mut(&owner).is_some_and(waits).then_some(owner));
+            }
             if up {
                 self.send_renewals(&next);
             } else {
@@ -158,6 +168,7 @@ impl Engine {
             hold.renewal.in_flight = true;
             hold.renewal.unseen = false;
             hold.renewal.put_off = false;
+            hold.renewal.alone = false;
             hold.renewal.again = false;
             let watched = hold.watched_lease();
             let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
@@ -185,14 +196,14 @@ impl Engine {
         if let Some(flow) = self.flows.get_mut(&link) {
             flow.work -= asked.len() + CALL;
         }
-        self.take_renewed(link, asked, sent, outcome);
+        self.take_renewed(asked, sent, outcome);
         self.renew_put_off(link);
     }
 
-    fn take_renewed(&mut self, link: LinkId, asked: &[(OwnerId, Duration)], sent: Moment, outcome: Outcome) {
+    fn take_renewed(&mut self, asked: &[(OwnerId, Duration)], sent: Moment, outcome: Outcome) {
         let refused = matches!(outcome, Outcome::Refused { passing: true, .. });
         if refused && asked.len() > 1 && self.links.routes.is_split() {
-            return self.renew_one_by_one(link, asked);
+            return self.renew_one_by_one(asked);
         }
         let silent = matches!(outcome, Outcome::Unanswered | Outcome::NotSent);
         let results = match outcome {
@@ -211,13 +222,15 @@ impl Engine {
     }
 
     /// While a slot moves, its keys are in two places: a call for one key is served, one for many not.
-    fn renew_one_by_one(&mut self, link: LinkId, asked: &[(OwnerId, Duration)]) {
-        for (owner, _) in asked {
-            if let Some(hold) = self.holds.get_mut(owner) {
+    fn renew_one_by_one(&mut self, asked: &[(OwnerId, Duration)]) {
+        let owners: Vec<OwnerId> = asked.iter().map(|(owner, _)| *owner).collect();
+        for owner in &owners {
+            if let Some(hold) = self.holds.get_mut(owner).filter(|hold| hold.phase == Phase::Held) {
                 hold.renewal.in_flight = false;
-                self.send_batch(link, &[*owner]);
+                hold.renewal.alone = true;
             }
         }
+        self.send_renewals(&owners);
     }
 
     /// Returns the hold if it is to be renewed once more, because of what happened meanwhile.

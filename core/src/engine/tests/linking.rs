@@ -314,3 +314,30 @@ fn holds_of_one_slot_are_renewed_together_and_one_by_one_while_it_moves() {
     let alone: Vec<Vec<OwnerId>> = rig.all_sent().iter().map(owners).collect();
     assert_eq!(alone, [vec![holds[0].owner()], vec![holds[1].owner()]]);
 }
+
+/// A slot that moved while many of its locks were to be renewed: a call for each of them went out at once.
+#[test]
+fn one_by_one_a_server_is_given_no_more_than_it_answers_either() {
+    let mut rig = two_nodes();
+    let held = RENEWALS * 100;
+    for number in 0..held {
+        rig.hold(&format!("{{a}}{number}"));
+    }
+    rig.pass(WATCHED.lease.duration() / 3);
+    let together = rig.all_sent();
+    assert_eq!(together.len(), RENEWALS);
+    for sent in &together {
+        rig.outcome(sent, refused(ErrorKind::Server, true));
+    }
+    let mut under_way = rig.all_sent();
+    // A call costs as much as six locks, and so many times a hundred locks may be under way.
+    assert!(under_way.len() <= RENEWALS * 106 / 7 + 1, "{} calls at once", under_way.len());
+    let mut renewed = 0;
+    while let Some(sent) = under_way.pop() {
+        assert_eq!(sent.renewal().len(), 1);
+        renewed += 1;
+        rig.keep(&sent);
+        under_way.extend(rig.all_sent());
+    }
+    assert_eq!(renewed, held);
+}

@@ -331,6 +331,27 @@ fn renewals_that_were_put_off_are_sent_over_the_next_connection() {
     assert_eq!(renewed, held);
 }
 
+/// What was put off was served in the order in which it came: a lease of 3 s stood behind all of 30 s.
+#[test]
+fn of_what_is_put_off_the_one_with_the_least_time_goes_first() {
+    let mut rig = Rig::new();
+    for number in 0..RENEWALS * 100 + 500 {
+        rig.hold_with(&format!("n{number}"), Key::Once, WATCHED);
+    }
+    let short = rig.hold_with("short", Key::Once, watched(secs(3)));
+    rig.input(Input::Invalidated(None));
+    let mut under_way: VecDeque<Sent> = rig.all_sent().into();
+    assert!(under_way[0].renewal().contains(&(short.owner(), secs(3))));
+    // Later it is put off as well, behind all that have more time.
+    let first = under_way.pop_front().expect("sent");
+    rig.keep(&first);
+    rig.pass(secs(1));
+    under_way.extend(rig.all_sent());
+    let next = under_way.pop_front().expect("sent");
+    rig.keep(&next);
+    assert!(rig.sent().renewal().contains(&(short.owner(), secs(3))));
+}
+
 /// Grants the acquire on a connection of its caller, whose reads the server does not remember.
 fn grant_unseen(rig: &mut Rig, sent: &Sent) {
     let (_, _, ttl) = sent.acquire();
