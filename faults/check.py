@@ -13,7 +13,7 @@ intervals belong to a hold:
 The rules: certain intervals of one name never overlap; a try is refused only while somebody possibly holds; fencing
 tokens grow from each hold to all that began after it was granted; the counts that a caller is told are those it made;
 a hold that is lost before it is released is told so once, others never; what was told lost is not called held any more; a hold whose key
-was deleted is not called held for longer than a lease.
+was deleted is not called held for longer than a lease; a hold whose key nobody deleted is not lost before its time is over.
 
 The lines of a file are those that `workers/README.md` describes. Names have nothing to do with each other, so they
 are read one after the other.
@@ -29,6 +29,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 DIED = "died"
+# What every lease is relied on for, from the call of its acquire on: a little more than this part of it.
+RELIED_ON = 0.97
 # What is given up by these is not possessed any longer than its clean-up takes.
 ENDED = ("timeout", "cancelled", "foreign_kind")
 
@@ -48,6 +50,7 @@ class Hold:
     told: int = 0
     sure: float = 0  # when the client last called it held, and whether it did before the release
     kept: bool = True
+    until: float = 0  # to when the client then relied on it, asked right before the last release
     freed: float | None = None  # when the last release was called, and answered, and how
     done: float | None = None
     release: str = ""
@@ -65,6 +68,11 @@ class Hold:
             # What its clean-up releases: one more copy, and the way there.
             return self.called, self.answered + lease
         return self.called, max(self.answered, self.done or 0.0) + 2 * lease
+
+    def lost_at(self) -> float | None:
+        """When it was told lost, by its release at the latest."""
+        ended = [self.done] if self.release == "lost" and self.done is not None else []
+        return min([*self.lost, *ended]) if ended else None
 
 
 @dataclass(slots=True)
@@ -91,6 +99,11 @@ class Past:
         """The first that may have been this hold's."""
         at = bisect_left(self.answers, hold.called)
         return self.deletions[at] if at < len(self.deletions) else None
+
+    def may_be_deleted(self, hold: Hold) -> bool:
+        """Whether somebody deleted it, or may have, before it was released."""
+        deletion = self.deletion(hold)
+        return bool(deletion and deletion.called <= max(hold.answered, hold.done or 0.0))
 
     def certain(self, hold: Hold) -> tuple[float, float] | None:
         if not hold.granted:
@@ -200,6 +213,9 @@ def losses(past: Past, lease: float) -> list[str]:
         deletion = past.deletion(hold)
         if deletion and deletion.called > hold.answered and hold.sure > deletion.answered + lease:
             wrong.append(f"{what} was deleted by {deletion.answered} and called held at {hold.sure}")
+        told, time = hold.lost_at(), max(hold.called + RELIED_ON * lease, hold.until)
+        if told is not None and told < time and not (deletion and deletion.called <= told):
+            wrong.append(f"{what} was lost by {told}, had time until {time}, and nobody had deleted it")
     return wrong
 
 
@@ -258,6 +274,14 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     found["a loss that its release tells a lease too late"] = Past(
         [*others, late_found], [*past.deletions, long_ago]
     )
+    # One that nobody's deletion explains, told before its time by nothing but its release, or by its event.
+    alone = [hold for hold in certain if not past.may_be_deleted(hold)]
+    if alone:
+        example = max(alone, key=lambda hold: hold.freed - hold.answered)
+        early = replace(example, release="lost", lost=[], kept=True, until=example.done + lease)
+        found["a loss without a cause that its release tells"] = instead(example, early)
+        event = replace(early, lost=[example.freed], kept=False)
+        found["a loss without a cause that is told at once"] = instead(example, event)
     return found
 
 
@@ -341,14 +365,14 @@ class Lines:
             if file.died is None:
                 self.hangs.append(f"{file.who}/{caller.decode()} asked for {name.decode()}: no answer")
             else:
-                line = b"e %s %s %s %d died 0 - 0 0 0 0 0 0 -" % (caller, name, called, file.died)
+                line = b"e %s %s %s %d died 0 - 0 0 0 0 0 0 0 -" % (caller, name, called, file.died)
                 self.by_name[name].append((number, line))
 
     def holds(self, name: bytes) -> Iterator[Hold]:
         """Those of a name, which are forgotten here."""
         for number, line in self.by_name.pop(name):
             _, caller, _, called, answered, status, tried, token, *rest = line.split()
-            counted, told, sure, kept, freed, done = map(int, rest[:6])
+            counted, told, sure, kept, until, freed, done = map(int, rest[:7])
             granted = status == b"ok"
             yield Hold(
                 name.decode(),
@@ -362,9 +386,10 @@ class Lines:
                 told,
                 sure,
                 kept == 1,
+                until,
                 freed if granted else None,
                 done if granted else None,
-                rest[6].decode() if granted else "",
+                rest[7].decode() if granted else "",
                 self.told.get((number, caller, called), []),
                 self.files[number].died is None,
             )

@@ -15,13 +15,15 @@ from world import SOON, Cell, Kind, World
 
 HOUR = 3600 * 1_000_000
 building = threading.Lock()
+# Goes with the process.
+place = tempfile.TemporaryDirectory(prefix="redlatch-clock-")
 shims: list[Path] = []
 
 
 def shim() -> Path:
     with building:
         if not shims:
-            shims.append(Path(tempfile.mkdtemp(prefix="redlatch-clock-")) / "shim.so")
+            shims.append(Path(place.name) / "shim.so")
             source = str(Path(__file__).parent / "clock_shim.c")
             subprocess.run(["cc", "-O1", "-shared", "-fPIC", source, "-o", str(shims[0])], check=True)
     return shims[0]

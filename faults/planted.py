@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -113,17 +114,22 @@ def run(
 ) -> tuple[str | None, float, str]:
     """Who failed, if anybody, after how long, and what was printed. With the first failure it is over."""
     begun = time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
+    # Who is killed cannot clear up: the servers' folders are in one that goes with us.
+    folders = tempfile.TemporaryDirectory(prefix="redlatch-planted-", ignore_cleanup_errors=True)
+    with (
+        folders as temporary,
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=env | {"TMPDIR": temporary},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process,
+    ):
         hung = threading.Event()
         watch = threading.Timer(limit, lambda: (hung.set(), os.killpg(process.pid, signal.SIGKILL)))
         watch.start()

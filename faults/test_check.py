@@ -74,6 +74,20 @@ class Checking(unittest.TestCase):
     def test_what_was_told_lost_is_not_called_held(self) -> None:
         self.assertEqual(len(self.wrong(lost("a", 1, 2, lost=[1.9]))), 1)
 
+    def test_a_loss_has_a_cause(self) -> None:
+        early = lost("a", 1, 1.2, lost=[], kept=True)
+        self.assertEqual(len(self.wrong(early)), 1)
+        self.assertEqual(len(self.wrong_with(Deletion(1.4, 1.5), early)), 1)
+        self.assertEqual(len(self.wrong_with(Deletion(0.7, 0.8), early)), 1)
+        self.assertEqual(self.wrong_with(Deletion(0.8, 1.0), early), [])
+        self.assertEqual(self.wrong_with(Deletion(1.2, 1.5), early), [])
+        self.assertEqual(self.wrong(lost("a", 1, 1.9, lost=[], kept=True)), [])
+
+    def test_what_was_renewed_has_its_time(self) -> None:
+        self.assertEqual(len(self.wrong(lost("a", 1, 5, lost=[], kept=True, until=5.2))), 1)
+        self.assertEqual(self.wrong(lost("a", 1, 5, lost=[], kept=True, until=5.05)), [])
+        self.assertEqual(len(self.wrong(lost("a", 1, 5, kept=True, until=5.2))), 1)
+
     def test_refused_while_nobody_holds(self) -> None:
         self.assertEqual(len(self.wrong(held("a", 1, 2), refused("b", 2.2))), 1)
 
@@ -105,7 +119,7 @@ class Checking(unittest.TestCase):
     def test_every_planted_violation_is_found(self) -> None:
         past = Past([held("ab"[turn % 2], turn, turn + 0.5, turn + 1) for turn in range(10)])
         self.assertEqual(check_past(past, LEASE), [])
-        self.assertEqual(reject(past, LEASE), (13, []))
+        self.assertEqual(reject(past, LEASE), (15, []))
 
 
 class Reading(unittest.TestCase):
@@ -122,8 +136,8 @@ class Reading(unittest.TestCase):
 
     def test_a_hold_and_a_loss(self) -> None:
         lines = ["b 0 n 10", "b 1 m 11", "l 1 11 35 expired"]
-        lines += ["e 0 n 10 20 ok 1 7 2 2 30 1 31 40 ok", "e 1 m 11 20 ok 0 8 1 1 30 0 36 40 lost"]
-        verdict = judge([self.file(*lines)], 1000)
+        lines += ["e 0 n 10 20 ok 1 7 2 2 30 1 1025 31 40 ok", "e 1 m 11 20 ok 0 8 1 1 30 0 0 36 40 lost"]
+        verdict = judge([self.file(*lines)], 1000, [("m", Deletion(32, 34))])
         self.assertEqual((verdict.wrong, verdict.missed), ([], []))
         self.assertEqual(
             (verdict.acquisitions, verdict.attempts, verdict.operations, verdict.told), (2, 2, 6, 1)

@@ -143,7 +143,7 @@ static long long hold(struct caller *caller, redlatch_lock *lock, int simple, in
 static void try_once(struct caller *caller)
 {
     int is_hot = chance(caller, hot), tried = chance(caller, tries), level, levels, kept;
-    long long number = below(caller, is_hot ? hot_names : cold_names), answered, sure, freed;
+    long long number = below(caller, is_hot ? hot_names : cold_names), answered, sure, freed, remaining, relied;
     int simple = !is_hot && number % 5 == 0;
     long long wait = tried ? 0 : waits_ms[below(caller, sizeof waits_ms / sizeof *waits_ms)];
     unsigned counted;
@@ -158,7 +158,7 @@ static void try_once(struct caller *caller)
     answered = now();
     caller->attempts++;
     if (status != REDLATCH_OK) {
-        write_line("e %d %s %lld %lld %s %d - 0 0 0 0 0 0 -\n", caller->number, name, called, answered,
+        write_line("e %d %s %lld %lld %s %d - 0 0 0 0 0 0 0 -\n", caller->number, name, called, answered,
                    redlatch_status_name(status), tried);
         return;
     }
@@ -167,9 +167,12 @@ static void try_once(struct caller *caller)
     for (level = 1; level < levels; level++)
         redlatch_lock_release(attempt->lock, REDLATCH_THREAD);
     freed = now();
+    remaining = redlatch_lock_remaining_ms(attempt->lock, REDLATCH_THREAD);
+    relied = remaining > 0 ? freed + remaining * 1000000LL : 0;
     status = redlatch_lock_release(attempt->lock, REDLATCH_THREAD);
-    write_line("e %d %s %lld %lld ok %d %llu %d %u %lld %d %lld %lld %s\n", caller->number, name, called, answered, tried,
-               (unsigned long long)token, levels, counted, sure, kept, freed, now(), redlatch_status_name(status));
+    write_line("e %d %s %lld %lld ok %d %llu %d %u %lld %d %lld %lld %lld %s\n", caller->number, name, called, answered,
+               tried, (unsigned long long)token, levels, counted, sure, kept, relied, freed, now(),
+               redlatch_status_name(status));
 }
 
 static void *work(void *of)

@@ -70,8 +70,10 @@ async function hold(first, kind) {
 async function release(first, levels) {
   for (const level of levels) await outcome(level.release())
   const freed = now()
+  const { remaining } = first
+  const until = remaining > 0 ? freed + BigInt(Math.floor(remaining)) * 1_000_000n : 0n
   const [confirmed, status] = await outcome(first.release())
-  return [freed, confirmed === false ? 'lost' : status]
+  return [until, freed, confirmed === false ? 'lost' : status]
 }
 
 async function attempt(number) {
@@ -84,12 +86,13 @@ async function attempt(number) {
   attempts++
   const [first, status] = await outcome(lock.acquire(chance('fixed') ? { wait, lease: plan.lease } : { wait }))
   const begun = `e ${number} ${name} ${called} ${now()} ${status} ${tried ? 1 : 0}`
-  if (!first) return write(`${begun} - 0 0 0 0 0 0 -`)
+  if (!first) return write(`${begun} - 0 0 0 0 0 0 0 -`)
   granted++
   first.signal.addEventListener('abort', () => write(`l ${number} ${called} ${now()} ${first.signal.reason.reason}`))
   const { levels, told, sure, kept } = await hold(first, kind)
-  const [freed, ended] = await release(first, levels)
-  write(`${begun} ${first.fencingToken} ${levels.length + 1} ${told} ${sure} ${kept} ${freed} ${now()} ${ended}`)
+  const [until, freed, ended] = await release(first, levels)
+  const held = `${first.fencingToken} ${levels.length + 1} ${told} ${sure} ${kept}`
+  write(`${begun} ${held} ${until} ${freed} ${now()} ${ended}`)
 }
 
 async function caller(number) {

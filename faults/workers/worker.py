@@ -145,12 +145,13 @@ class Caller:
             grant, status = None, error.kind
         begun = f"e {number} {name} {called} {now()} {status} {tried:d}"
         if grant is None:
-            return write(f"{begun} - 0 0 0 0 0 0 -\n")
+            return write(f"{begun} - 0 0 0 0 0 0 0 -\n")
         self.granted += 1
         levels, told_levels, sure, kept = await self.hold(lock, grant, kind)
-        freed, status = await self.release(lock, grant, levels)
+        until, freed, status = await self.release(lock, grant, levels)
         write(
-            f"{begun} {grant.fencing_token} {levels} {told_levels} {sure} {kept:d} {freed} {now()} {status}\n"
+            f"{begun} {grant.fencing_token} {levels} {told_levels} {sure} {kept:d} "
+            f"{until} {freed} {now()} {status}\n"
         )
 
     async def hold(self, lock: Any, grant: Any, kind: str) -> tuple[int, int, int, bool]:
@@ -176,12 +177,13 @@ class Caller:
             return self.plan.lease * 1.5
         return self.plan.lease * self.random.randrange(50) / 100 if self.chance("linger") else 0.0
 
-    async def release(self, lock: Any, grant: Any, levels: int) -> tuple[int, str]:
+    async def release(self, lock: Any, grant: Any, levels: int) -> tuple[int, int, str]:
         for _ in range(levels - 1):
             await outcome(self.face.release(lock))
-        freed = now()
+        freed, remaining = now(), grant.remaining
+        until = freed + int(remaining * 1e9) if remaining else 0
         result = await outcome(self.face.end(grant))
-        return freed, "ok" if result is None else str(result)
+        return until, freed, "ok" if result is None else str(result)
 
 
 async def outcome(step: Awaitable[Any]) -> Any:

@@ -350,11 +350,14 @@ static void acquire(redlatch_lock *lock, uint64_t owner, const struct request *r
 {
     int64_t wait = number(request, "wait_ms", REDLATCH_FOREVER);
     int64_t lease = number(request, "lease_ms", REDLATCH_LOCK_LEASE);
+    int64_t longer = number(request, "extend_ms", 0);
     const char *token = field(request, "token");
     uint64_t fencing = 0;
     redlatch_status status = token == NULL ? REDLATCH_OK : redlatch_lock_set_token(lock, token);
     if (status == REDLATCH_OK && is_blocked(request)) {
         status = redlatch_lock_acquire(lock, owner, wait, lease, &fencing);
+        if (status == REDLATCH_OK && longer > 0)
+            status = redlatch_lock_extend(lock, owner, longer);
         if (status == REDLATCH_OK) {
             answer(id, "\"status\": \"ok\", \"token\": %llu", (unsigned long long)fencing);
             return;

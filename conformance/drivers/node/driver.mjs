@@ -46,9 +46,10 @@ async function perform(request, signal) {
   const hold = held(request).at(-1)
   switch (request.op) {
     case 'acquire': {
-      const { wait_ms: wait, lease_ms: lease, token } = request
+      const { wait_ms: wait, lease_ms: lease, extend_ms: longer, token } = request
       const won = await lock.acquire({ wait, lease, token, signal, key: key(request) })
       holds.set(seat(request), [...held(request), won])
+      if (longer !== undefined) await won.extend(longer)
       return { token: won.fencingToken === undefined ? null : Number(won.fencingToken) }
     }
     case 'release':

@@ -90,6 +90,8 @@ class Driver:
                 return {"status": "ok" if won else "timeout", "token": None}
             grant = lock.__enter__()
             self.grants(request).append((lock, grant))
+            if "extend_ms" in request:
+                grant.extend(request["extend_ms"] / 1000)
             return {"status": "ok", "token": grant.fencing_token}
         lock = client.lock(request["lock"])
         return self.ask(op, request, lock)

@@ -72,6 +72,8 @@ class Driver:
                 return {"status": "ok" if won else "timeout", "token": None}
             grant = await lock.__aenter__()
             self.grants(request).append((lock, grant))
+            if "extend_ms" in request:
+                await grant.extend(request["extend_ms"] / 1000)
             return {"status": "ok", "token": grant.fencing_token}
         return await self.ask(op, request, client.lock(request["lock"]))
 

@@ -108,8 +108,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Kind;
-    use crate::wire::Name;
+    use crate::wire::{Fencing, Form, Kind, Name};
 
     const LIMIT: Duration = Duration::from_secs(1);
 
@@ -166,6 +165,19 @@ mod tests {
         let next = window.next(at(300)).expect("one waits");
         assert_eq!((next.call, next.limit), (2, Duration::from_millis(800)));
         assert!(window.is_empty());
+    }
+
+    #[test]
+    fn what_is_about_locks_that_are_held_goes_before_new_ones() {
+        let (name, form) = (Name::from("n"), Form::default());
+        let fencing = Fencing::Off;
+        let op = Op::Acquire { name, owner: 1, form, count: 1, lease: LIMIT, fencing, replicas: 0 };
+        let mut window = Window::new();
+        window.push(at(0), Sending { op, ..sending(1) });
+        window.push(at(1), sending(2));
+        assert_eq!(window.sendings().count(), 2);
+        assert_eq!(window.next(at(2)).map(|next| next.call), Some(2));
+        assert_eq!(window.next(at(2)).map(|next| next.call), Some(1));
     }
 
     /// A call with little time stood behind one with much, and was sent when nothing was left of it.

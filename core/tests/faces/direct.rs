@@ -358,7 +358,9 @@ fn a_lock_that_the_server_watches_is_entered_again_without_a_word_to_us() {
     world.warm();
     let lock = world.client.lock("n").expect("a name");
     let guard = lock.acquire().wait().expect("granted");
+    let start = Instant::now();
     while world.client.stats().renewed == 0 {
+        assert!(start.elapsed() < LIMIT, "nothing is renewed");
         thread::sleep(ms(1));
     }
     let calls = world.client.stats().calls;

@@ -14,6 +14,7 @@ mod refusals;
 mod replicas;
 mod slow;
 mod tls;
+mod together;
 mod tokens;
 mod ways_to_wait;
 mod wire_budget;

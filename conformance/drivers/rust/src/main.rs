@@ -147,7 +147,11 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             }
             let guard = wait(request, lock.acquire_with(options)).await?;
             let reply = with("token", json!(guard.fencing_token()));
+            let longer = millis(request, "extend_ms").map(|lease| guard.extend(lease));
             locked(&seat.guards).push(guard);
+            if let Some(extension) = longer {
+                wait(request, extension).await?;
+            }
             reply
         }
         "release" => {

@@ -91,15 +91,15 @@ impl Caller {
         worker.attempts.fetch_add(1, Ordering::Relaxed);
         let status = result.as_ref().map_or_else(|error| error.kind().name(), |_| "ok");
         let begun = format!("e {} {name} {called} {answered} {status} {}", self.number, u8::from(tried));
-        let Ok(guard) = result else { return worker.history.write(&format!("{begun} - 0 0 0 0 0 0 -\n")) };
+        let Ok(guard) = result else { return worker.history.write(&format!("{begun} - 0 0 0 0 0 0 0 -\n")) };
         worker.granted.fetch_add(1, Ordering::Relaxed);
         let token = guard.fencing_token().unwrap_or_default();
         let tells = (worker.clone(), self.number);
         guard.on_lost(move |reason| tells.0.history.told(tells.1, called, reason.name()));
         let held = self.hold(guard, kind).await;
         let (counted, told, sure, kept) = (held.levels.len() + 1, held.told, held.sure, u8::from(held.kept));
-        let (freed, status) = self.release(held).await;
-        let end = format!("{token} {counted} {told} {sure} {kept} {freed} {} {status}", now());
+        let (until, freed, status) = self.release(held).await;
+        let end = format!("{token} {counted} {told} {sure} {kept} {until} {freed} {} {status}", now());
         worker.history.write(&format!("{begun} {end}\n"))
     }
 
@@ -133,14 +133,18 @@ impl Caller {
         }
     }
 
-    /// Gives all levels back: when the last was, and how that ended.
-    async fn release(&self, held: Held) -> (i64, &'static str) {
+    /// Gives all levels back: until when the last could still be relied on, when it was given back, and how that ended.
+    async fn release(&self, held: Held) -> (i64, i64, &'static str) {
         for level in held.levels {
             drop(self.done(level.release()).await);
         }
         let freed = now();
+        let until = match i64::try_from(held.guard.remaining().as_nanos()) {
+            Ok(0) | Err(_) => 0,
+            Ok(remaining) => freed + remaining,
+        };
         let result = self.done(held.guard.release()).await;
-        (freed, result.map_or_else(|error| error.kind().name(), |()| "ok"))
+        (until, freed, result.map_or_else(|error| error.kind().name(), |()| "ok"))
     }
 }
 
