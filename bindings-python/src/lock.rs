@@ -1,10 +1,11 @@
 //! A lock and the keys it is acquired under.
 
 use pyo3::prelude::*;
-use redlatch::AcquireOptions;
+use redlatch::{AcquireOptions, ErrorKind};
 
+use crate::exit::Waiting;
 use crate::guard::Hold;
-use crate::operation::{To, run};
+use crate::operation::{To, run, wait_for};
 use crate::values::{duration, option, text};
 
 /// The re-entry key of a task.
@@ -22,6 +23,21 @@ impl Key {
 /// The given key, or the one of the calling thread.
 fn key(key: Option<&Key>) -> redlatch::Key {
     key.map_or_else(redlatch::Key::thread, |key| key.0)
+}
+
+fn options(
+    key: Option<&Key>,
+    wait: &Bound<'_, PyAny>,
+    lease: &Bound<'_, PyAny>,
+    token: &Bound<'_, PyAny>,
+) -> PyResult<AcquireOptions> {
+    let mut options = AcquireOptions::new().key(self::key(key));
+    for (name, value) in [("wait", wait), ("lease", lease), ("token", token)] {
+        if !value.is_none() {
+            option(name, value, &mut |name, value| options.set(name, value))?;
+        }
+    }
+    Ok(options)
 }
 
 const TOKEN: &str = "token of the lock";
@@ -51,16 +67,32 @@ impl Lock {
         tied: bool,
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
-        let mut options = AcquireOptions::new().key(self::key(key));
+        let mut options = options(key, wait, lease, token)?;
         if tied {
             options = options.tied_to_key();
         }
-        for (name, value) in [("wait", wait), ("lease", lease), ("token", token)] {
-            if !value.is_none() {
-                option(name, value, &mut |name, value| options.set(name, value))?;
-            }
-        }
         run(py, self.0.acquire_with(options), to)
+    }
+
+    /// Acquires for the calling thread, which then answers for the level itself; false when the time is over.
+    fn acquire_here(
+        &self,
+        py: Python<'_>,
+        wait: &Bound<'_, PyAny>,
+        lease: &Bound<'_, PyAny>,
+        token: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let options = options(None, wait, lease, token)?.tied_to_key();
+        match wait_for(py, self.0.acquire_with(options))? {
+            Ok(guard) => {
+                // If the handler raises, the caller never learns that he has the lock: the guard releases it.
+                py.check_signals()?;
+                guard.detach();
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::Timeout => Ok(false),
+            Err(error) => Err(Waiting::failed(py, &error)),
+        }
     }
 
     #[pyo3(signature = (key, to=None))]

@@ -65,12 +65,12 @@ impl Pending {
     }
 }
 
-/// How long a thread keeps the GIL, or an event loop, while it waits. Who gives it away gets it back after a switch interval (5 ms)
-/// when another thread computes; a server nearby answers in less than a twentieth of that.
+/// Within what time an answer must be expected for a thread to keep the GIL, or an event loop, while it waits. Who gives it away
+/// gets it back after a switch interval (5 ms) when another thread computes; a server nearby answers in less than a twentieth of that.
 const PATIENCE: Duration = Duration::from_micros(250);
 
 /// Sends an operation; waits for its answer, after a moment without the GIL, or has it delivered.
-pub(crate) fn run<T>(py: Python<'_>, mut operation: Operation<T>, to: To<'_>) -> PyResult<Py<PyAny>>
+pub(crate) fn run<T>(py: Python<'_>, operation: Operation<T>, to: To<'_>) -> PyResult<Py<PyAny>>
 where
     T: IntoValue + Send,
 {
@@ -81,13 +81,24 @@ where
             Delivered::Later(pending) => Ok(Py::new(py, Pending(pending))?.into_any()),
         };
     }
+    wait_for(py, operation)?.map_err(|error| Waiting::failed(py, &error))?.into_value(py)
+}
+
+/// Waits on the calling thread, after a moment without the GIL. The outer error is what a signal handler raised, or
+/// that nobody may wait any more.
+pub(crate) fn wait_for<T: Send>(
+    py: Python<'_>,
+    mut operation: Operation<T>,
+) -> PyResult<redlatch::Result<T>> {
     Waiting::refuse_exit(py)?;
     if operation.wait_briefly(PATIENCE) {
-        return operation.wait().map_err(|error| Waiting::failed(py, &error))?.into_value(py);
+        return Ok(operation.wait());
     }
     let interruptible = hears_signals(py)?;
     let waiting = Waiting::begin(py)?;
     let result = if interruptible {
+        // One may have come in the moment before.
+        py.check_signals()?;
         // The calling thread takes the GIL again only to let Python see a signal; an exception from its
         // handler (KeyboardInterrupt) cancels the operation.
         py.detach(|| operation.wait_interruptibly(|| Python::attach(|py| py.check_signals())))
@@ -95,7 +106,7 @@ where
         Ok(py.detach(|| operation.wait()))
     };
     drop(waiting);
-    result?.map_err(|error| Waiting::failed(py, &error))?.into_value(py)
+    result
 }
 
 thread_local! {

@@ -395,14 +395,17 @@ impl<T> Operation<T> {
         call.wait(|| check().map(|()| slot.is_open()))
     }
 
-    /// The same for `patience` at most and without regard to signals; true if there is an answer then.
+    /// The same, not for longer than `patience` as far as can be known, and without regard to signals; true if the
+    /// answer is there then.
     pub(crate) fn do_own_briefly(&mut self, patience: Duration) -> bool {
         self.start_blocking();
-        match &mut self.state {
-            State::Sent(Sent { own: Some(call), slot, .. }) => call.wait_briefly(patience) && !slot.is_open(),
-            State::Sent(Sent { slot, .. }) => !slot.is_open(),
-            State::Known(_) | State::Unsent(_) | State::Done => true,
+        let State::Sent(Sent { own, slot, .. }) = &mut self.state else { return true };
+        if own.as_mut().is_some_and(|call| !call.wait_briefly(patience)) {
+            return false;
         }
+        let Some(outcome) = slot.take() else { return false };
+        self.state = State::Known(outcome);
+        true
     }
 
     fn start_blocking(&mut self) {

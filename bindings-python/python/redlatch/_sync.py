@@ -135,12 +135,14 @@ class Lock(BaseLock):
         simple lock's key gets as its value, in place of a fresh one.
         """
         wait = wait_of(blocking, timeout)
+        self._client._start()
+        if self._on_lost is None:
+            return self._core.acquire_here(wait, lease, token)
         try:
-            guard = self._acquire(wait, lease, token, tied=True)
+            guard = self._core.acquire(None, wait, lease, token, True)
         except LockTimeoutError:
             return False
-        if self._on_lost is not None:
-            self._watch(guard.hold())
+        self._watch(guard.hold())
         guard.detach()
         return True
 
@@ -184,7 +186,8 @@ class Lock(BaseLock):
         return bool(self._core.force_release())
 
     def __enter__(self) -> Grant:
-        grant = Grant(self, self._acquire(self._timeout, None))
+        self._client._start()
+        grant = Grant(self, self._core.acquire(None, self._timeout, None, None, False))
         self._watch(grant._hold)
         self._enter(_thread.token, grant)
         return grant
@@ -201,13 +204,6 @@ class Lock(BaseLock):
             if error is None:
                 raise
             note(error, failure)
-
-    def _acquire(
-        self, wait: float | None, lease: float | None, token: str | None = None, *, tied: bool = False
-    ) -> _redlatch.Guard:
-        self._client._start()
-        guard: _redlatch.Guard = self._core.acquire(None, wait, lease, token, tied)
-        return guard
 
     def _watch(self, hold: _redlatch.Hold) -> None:
         if on_lost := self._to_watch(hold):

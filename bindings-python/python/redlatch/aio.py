@@ -100,29 +100,44 @@ class Bridge:
         answer = send((self.queue, tag))
         if not isinstance(answer, _redlatch.Pending):
             return answer
-        future = asyncio.get_running_loop().create_future()
-        self._asked[tag] = future, answer
+        future = self.expect(asyncio.get_running_loop(), tag, answer)
         try:
             return await future
         except BaseException:  # also when the coroutine is closed
-            if self._asked.pop(tag, None) is not None:
-                answer.cancel()
-            elif not future.cancelled() and future.exception() is None:
-                _drop(future.result())
+            self.forget(tag, future)
             raise
 
+    def expect(
+        self, loop: asyncio.AbstractEventLoop, tag: int, pending: _redlatch.Pending
+    ) -> asyncio.Future[Any]:
+        """What will have the answer to what was sent just before, under this tag."""
+        future: asyncio.Future[Any] = loop.create_future()
+        self._asked[tag] = future, pending
+        return future
+
+    def forget(self, tag: int, future: asyncio.Future[Any]) -> None:
+        """Nobody waits for that any more: it is cancelled, or what it has won is released."""
+        _, pending = self._asked.pop(tag, NOBODY)
+        if pending is not None:
+            pending.cancel()
+        elif not future.cancelled() and future.exception() is None:
+            _drop(future.result())
+
     def _drain(self) -> None:
-        answers = self.queue.drain()
-        for tag, value in answers:
-            future, _ = self._asked.pop(tag, NOBODY)
-            if future is None or future.done():
+        asked, others = self._asked, []
+        for tag, value in self.queue.drain():
+            future, _ = asked.pop(tag, NOBODY)
+            if future is None:
+                others.append(tag)
+                _drop(value)
+            elif future.done():
                 _drop(value)
             elif isinstance(value, Exception):
                 future.set_exception(value)
             else:
                 future.set_result(value)
         # After the others, because these call what others wrote.
-        for tag, _ in answers:
+        for tag in others:
             self.watchers.fire(tag)
 
 
@@ -212,7 +227,8 @@ def ask(client: BaseClient, send: Callable[[To], Any]) -> Coroutine[Any, Any, An
 class Keys:
     """The re-entry key of a task, and the clients that have to be told when it ends."""
 
-    _of: ClassVar[weakref.WeakKeyDictionary[Task, Keys]] = weakref.WeakKeyDictionary()
+    # As in a WeakKeyDictionary, but found without a call of Python's.
+    _of: ClassVar[dict[weakref.ref[Task], Keys]] = {}
 
     def __init__(self) -> None:
         self.key = _redlatch.Key()
@@ -221,10 +237,14 @@ class Keys:
 
     @classmethod
     def of(cls, task: Task) -> Keys:
-        keys = cls._of.get(task)
+        keys = cls._of.get(weakref.ref(task))
         if keys is None:
-            keys = cls._of[task] = cls()
+            keys = cls._of[weakref.ref(task, cls._forget)] = cls()
         return keys
+
+    @classmethod
+    def _forget(cls, task: weakref.ref[Task]) -> None:
+        cls._of.pop(task, None)
 
     def end_with(self, task: Task, client: BaseClient) -> None:
         """What the task still holds without a grant when it ends is nobody's then."""
@@ -278,11 +298,21 @@ class Lock(BaseLock):
         self, task: Task | None, wait: float | None, lease: float | None, token: str | None
     ) -> bool:
         task = task or _task_of_loop()
-        keys = Keys.of(task)
+        loop, keys, tag = task.get_loop(), Keys.of(task), _dispatcher.next_tag()
+        bridge, future = Bridge.of(loop), None
+        self._client._start()
+        # As `ask` does it, without its closure and coroutine: an event loop feels them.
         try:
-            guard = await self._guard(keys, wait, lease, token, tied=True)
+            guard = self._core.acquire(keys.key, wait, lease, token, True, (bridge.queue, tag))
+            if isinstance(guard, _redlatch.Pending):
+                future = bridge.expect(loop, tag, guard)
+                guard = await future
         except LockTimeoutError:
             return False
+        except BaseException:
+            if future is not None:
+                bridge.forget(tag, future)
+            raise
         if self._on_lost is not None:
             self._watch(guard.hold())
         guard.detach()
@@ -298,8 +328,18 @@ class Lock(BaseLock):
         return self._release(_current_task())
 
     async def _release(self, task: Task | None) -> None:
-        key = Keys.of(task or _task_of_loop()).key
-        await ask(self._client, lambda to: self._core.release(key, to))
+        task = task or _task_of_loop()
+        loop, tag = task.get_loop(), _dispatcher.next_tag()
+        bridge = Bridge.of(loop)
+        self._client._start()
+        answer = self._core.release(Keys.of(task).key, (bridge.queue, tag))
+        if isinstance(answer, _redlatch.Pending):
+            future = bridge.expect(loop, tag, answer)
+            try:
+                await future
+            except BaseException:
+                bridge.forget(tag, future)
+                raise
 
     def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Makes the lock of the calling task live at least so many seconds from now; never shortens it."""
@@ -334,7 +374,8 @@ class Lock(BaseLock):
 
     async def __aenter__(self) -> Grant:
         task = _task_of_loop()
-        guard = await self._guard(Keys.of(task), self._timeout, None)
+        key, wait = Keys.of(task).key, self._timeout
+        guard = await ask(self._client, lambda to: self._core.acquire(key, wait, None, None, False, to))
         grant = Grant(self, guard, task)
         self._watch(grant._hold)
         if self._cancel_on_lost:
@@ -365,17 +406,6 @@ class Lock(BaseLock):
         if error is None or (ours and isinstance(error, asyncio.CancelledError)):
             raise failure from error
         note(error, failure)
-
-    def _guard(
-        self,
-        keys: Keys,
-        wait: float | None,
-        lease: float | None,
-        token: str | None = None,
-        *,
-        tied: bool = False,
-    ) -> Coroutine[Any, Any, _redlatch.Guard]:
-        return ask(self._client, lambda to: self._core.acquire(keys.key, wait, lease, token, tied, to))
 
     def _watch(self, hold: _redlatch.Hold) -> None:
         if on_lost := self._to_watch(hold):

@@ -69,6 +69,10 @@ impl Desk {
         completion: Completion,
         alone: Option<Duration>,
     ) -> Taken {
+        // Where others have just asked the thread as well: seen without a lock that it may have.
+        if !self.machine.is_up_to_date() {
+            return Taken::Back(request, completion);
+        }
         let Some(mut wire) = self.direct.take(clock::now()) else { return Taken::Back(request, completion) };
         let quick = alone.is_none_or(|patience| wire.is_worth_it(patience));
         let unseen = wire.is_unseen();
@@ -197,18 +201,18 @@ impl OwnCall {
         Ok(())
     }
 
-    /// Waits for this long at most, without regard to signals, and not at all if answers have lately taken
-    /// longer. False if there is more to wait for.
+    /// Waits for one answer after the other while each can be expected within `patience`, without regard to signals;
+    /// false if there is more to wait for. One that is late all the same is waited for until the system's clock has
+    /// ticked, some milliseconds, and the next ones not at all: a finer timer costs as much as the call.
     pub(crate) fn wait_briefly(&mut self, patience: Duration) -> bool {
-        let end = clock::now().after(patience);
+        let Some(end) = self.under_way.as_ref().map(|call| call.sent.after(patience)) else { return true };
         while let Some(call) = &mut self.under_way {
-            let left = clock::now().until(end);
-            if left.is_zero() || !call.wire.is_quick(patience) || !call.wire.is_answered_within(left) {
+            if !call.wire.is_quick(patience) || call.sent >= end {
                 return false;
             }
-            let patience = self.patience.min(call.limit);
-            if let Look::Answer(outcome, in_order) = call.look(patience) {
-                self.settle(outcome, in_order);
+            match call.look(patience) {
+                Look::Nothing => return false,
+                Look::Answer(outcome, in_order) => self.settle(outcome, in_order),
             }
         }
         true

@@ -18,8 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags};
-use nix::sys::time::TimeSpec;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use redis::io::tcp::socket2::SockRef;
 use redis::{Cmd, ConnectionAddr, Value};
 
@@ -79,8 +78,10 @@ impl Direct {
         let mut keep = self.keep();
         keep.asked = keep.asked.saturating_add(1);
         match std::mem::replace(&mut keep.place, Place::Taken) {
-            Place::Idle(wire) if wire.is_alive(now) => Some(wire),
-            Place::Idle(wire) => {
+            Place::Idle(mut wire) => {
+                if wire.is_alive(now) {
+                    return Some(wire);
+                }
                 keep.lose(*wire);
                 None
             }
@@ -262,8 +263,13 @@ impl Wire {
     }
 
     /// Whether the server has neither closed it nor said anything unasked.
-    fn is_alive(&self, now: Moment) -> bool {
-        self.used.until(now) < RESTED || !self.is_answered_within(Duration::ZERO)
+    fn is_alive(&mut self, now: Moment) -> bool {
+        if self.used.until(now) < RESTED {
+            return true;
+        }
+        // Whoever finds it useless for his call has looked for the others too.
+        self.used = now;
+        !self.is_answered()
     }
 
     /// Sends the script call for `op`; false if the connection is broken.
@@ -367,10 +373,10 @@ impl Wire {
         quick
     }
 
-    /// Whether something has come within `patience`.
-    pub(super) fn is_answered_within(&self, patience: Duration) -> bool {
+    /// Whether something has come already.
+    fn is_answered(&self) -> bool {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
-        nix::poll::ppoll(&mut fds, Some(TimeSpec::from_duration(patience)), None) == Ok(1)
+        nix::poll::poll(&mut fds, PollTimeout::ZERO) == Ok(1)
     }
 
     /// Whether it matters that the server tells nobody of changes to what is read here.
