@@ -6,35 +6,42 @@ const { Failed, answerTo, border, holds, resultOf } = require('./border.js')
 const { plain } = require('./options.js')
 const { errorFrom, lostError, unwrap } = internal
 
-// What must outlive the Hold object until the hold is released: whom to tell of a loss.
+// What must outlive the Hold object until the hold is released: whom to tell of a loss. There may be very many.
 class State {
-  loss // the error, once the hold is lost
-  controller
-  inContext
-  released
+  more // a More, once there is more to say than that it is held
 
-  constructor(id, lock, client) {
-    this.ticket = { id, lock, lost: false }
+  constructor(id, lock) {
     this.id = id
     this.lock = lock
-    this.client = client
+  }
+
+  get loss() {
+    return this.more?.loss
   }
 
   tellLost(reason) {
     if (this.loss !== undefined) return
-    this.loss = lostError(this.lock.name, reason)
-    this.ticket.lost = true
-    if (this.controller !== undefined) this.inContext(() => this.controller.abort(this.loss))
+    const loss = lostError(this.lock.name, reason)
+    const more = (this.more ??= new More())
+    more.loss = loss
+    if (more.controller !== undefined) more.inContext(() => more.controller.abort(loss))
     // Later, because a listener may throw.
-    process.nextTick(() => this.client.emit('lost', this.loss))
+    process.nextTick(() => this.lock[emitLost](loss))
   }
 }
 
+class More {
+  loss // the error, once the hold is lost
+  controller
+  inContext
+}
+
 // A Hold was garbage-collected. If it was neither released nor lost, it ends with its lease.
-const collected = new FinalizationRegistry(({ id, lock, lost }) => {
+const collected = new FinalizationRegistry((id) => {
+  const state = holds.get(id)
   holds.delete(id)
-  if (border.abandon(id) !== true || lost) return
-  const hold = `a hold of the lock ${JSON.stringify(lock.name)}`
+  if (border.abandon(id) !== true || state === undefined || state.loss !== undefined) return
+  const hold = `a hold of the lock ${JSON.stringify(state.lock.name)}`
   const text = `${hold} was garbage-collected without release(); it ends with its lease`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
 })
@@ -42,20 +49,25 @@ const collected = new FinalizationRegistry(({ id, lock, lost }) => {
 // The state of a Hold; undefined for anything else.
 let stateOf
 
+// What a Lock does when a hold of it is lost.
+const emitLost = Symbol('emitLost')
+
 class Hold {
   #state
   #token
+  #released
 
   static {
     stateOf = (value) => (typeof value === 'object' && value !== null && #state in value ? value.#state : undefined)
   }
 
-  constructor(id, lock, client, token) {
-    this.#state = new State(id, lock, client)
+  constructor(id, lock, token) {
+    this.#state = new State(id, lock)
     this.#token = token
     holds.set(id, this.#state)
-    // Not the state: whoever listens to its signal may know the hold, which could never be collected then.
-    collected.register(this, this.#state.ticket, this.#state.ticket)
+    // By its number, not with the state: whoever listens to its signal may know the hold, which could never be collected
+    // then, released or not.
+    collected.register(this, id, this)
   }
 
   get name() {
@@ -79,14 +91,14 @@ class Hold {
   }
 
   get signal() {
-    const state = this.#state
-    if (state.controller === undefined) {
-      state.controller = new AbortController()
+    const more = (this.#state.more ??= new More())
+    if (more.controller === undefined) {
+      more.controller = new AbortController()
       // The loss is told from outside of every context; whoever listens wants to be in this one.
-      state.inContext = AsyncLocalStorage.snapshot()
-      if (state.loss !== undefined) state.controller.abort(state.loss)
+      more.inContext = AsyncLocalStorage.snapshot()
+      if (more.loss !== undefined) more.controller.abort(more.loss)
     }
-    return state.controller.signal
+    return more.controller.signal
   }
 
   check() {
@@ -103,7 +115,7 @@ class Hold {
   }
 
   release() {
-    return (this.#state.released ??= this.#release())
+    return (this.#released ??= this.#release())
   }
 
   async #release() {
@@ -111,7 +123,7 @@ class Hold {
     let answer = answerTo(unwrap(border.release(state.id)))
     if (answer instanceof Promise) answer = await answer
     holds.delete(state.id)
-    collected.unregister(state.ticket)
+    collected.unregister(this)
     if (!(answer instanceof Failed)) return true
     const error = errorFrom(answer.failure)
     if (error instanceof LockLostError) state.tellLost(answer.failure.reason)
@@ -130,4 +142,4 @@ class Hold {
   }
 }
 
-module.exports = { Hold, stateOf }
+module.exports = { Hold, emitLost, stateOf }

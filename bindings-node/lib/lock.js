@@ -3,7 +3,7 @@ const { AsyncLocalStorage } = require('node:async_hooks')
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { answerTo, border, numberOf, resultOf, valueOf } = require('./border.js')
-const { Hold, stateOf } = require('./hold.js')
+const { Hold, emitLost, stateOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = require('./errors.js').internal
 
@@ -15,18 +15,16 @@ const contexts = new AsyncLocalStorage()
 class Lock {
   #native
   #client
-  #name
   #context
 
   constructor(nativeLock, client, context = false) {
     this.#native = nativeLock
     this.#client = client
-    this.#name = nativeLock.name
     this.#context = flag('context', context)
   }
 
   get name() {
-    return this.#name
+    return this.#native.name
   }
 
   async acquire(options) {
@@ -39,7 +37,7 @@ class Lock {
     // Who has a signal may abort it in the tick of the call, which is later than an answer that is here.
     if (signal !== undefined || answer instanceof Promise) answer = await answer
     const token = valueOf(answer)
-    const hold = new Hold(numberOf(started), this, this.#client, token ?? undefined)
+    const hold = new Hold(numberOf(started), this, token ?? undefined)
     if (!signal?.aborted) return hold
     // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
     await hold.release().catch(() => false)
@@ -53,7 +51,7 @@ class Lock {
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
     const state = stateOf(hold)
-    if (state?.client !== this.#client || state.lock.name !== this.#name) {
+    if (state?.lock.#client !== this.#client || state.lock.name !== this.name) {
       const given = state === undefined ? shown(hold) : `one of the lock ${JSON.stringify(state.lock.name)}`
       throw new InvalidArgumentError(`hold is ${given}; give it a Hold of this lock and this client`)
     }
@@ -110,8 +108,12 @@ class Lock {
     return resultOf(this.#native.forceRelease())
   }
 
+  [emitLost](loss) {
+    this.#client.emit('lost', loss)
+  }
+
   [inspect.custom](_, options) {
-    return `Lock ${inspect({ name: this.#name }, options)}`
+    return `Lock ${inspect({ name: this.name }, options)}`
   }
 }
 

@@ -654,8 +654,7 @@ impl Engine {
 
     /// Gives up every hold because the client closes: the holders are told, the locks released.
     pub(super) fn close_holds(&mut self) {
-        let owners: Vec<OwnerId> = self.holds.keys().copied().collect();
-        for owner in owners {
+        for owner in self.owners(&|_| true) {
             self.close_hold(owner);
         }
     }

@@ -1,18 +1,19 @@
 //! Holds: their levels, how long they can be trusted, and what is due for them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::commanding::{Command, Task, Work};
 use super::levels::{Level, Levels};
 use super::links::Which;
-use super::rare::Rare;
+use super::rare::{Idle, Rare};
+use super::renewing::Due;
 use super::waiting::Waiter;
 use super::{Done, Engine, LevelId, Output, RequestId, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
+use crate::maps::Map;
 use crate::moment::{Maybe, Moment, Span};
 use crate::owner::Key;
 use crate::wire::{Layout, Lesson, Name, OwnerId};
@@ -168,6 +169,41 @@ impl Hold {
         }
         let next = self.period().map(|period| sent.after(period));
         self.renewal.due = next.filter(|at| self.must_end().is_none_or(|end| *at < end)).into();
+    }
+
+    // ---- when it is looked at ----
+
+    /// Whether its renewal is due and not under way.
+    fn is_to_be_renewed(&self, now: Moment) -> bool {
+        self.renewal.due.get().is_some_and(|at| at <= now) && !self.renewal.is_under_way()
+    }
+
+    /// The first moment at which something is to be done for it; nothing of what was lost. `up`: its server is reached.
+    fn first_due(&self, now: Moment, up: bool) -> Option<Moment> {
+        if matches!(self.phase, Phase::Lost(_)) {
+            return None;
+        }
+        // The one after the one that is under way is looked forward to already: then its answer changes nothing.
+        let comes = |at: &Moment| up && (!self.renewal.is_under_way() || *at > now);
+        let renewal = self.renewal.due.get().filter(comes);
+        let first = renewal.map_or(self.deadline, |at| at.min(self.deadline));
+        if self.work.is_idle() {
+            return Some(first);
+        }
+        let retry = self.work.command.as_ref().and_then(Command::retry).filter(|_| up);
+        let answer = self.tasks().filter_map(Task::answer_by).min();
+        Some([retry, answer].into_iter().flatten().fold(first, Moment::min))
+    }
+
+    /// Sets its alarm for the first thing that is due; the moment if that needs an entry among the timers, which it
+    /// has if it is looked at before anyway.
+    pub(super) fn set_alarm(&mut self, now: Moment, up: bool) -> Option<Moment> {
+        let first = self.first_due(now, up);
+        if first.is_some() && self.alarm.get().is_some_and(|at| Some(at) <= first) {
+            return None;
+        }
+        self.alarm = first.into();
+        first
     }
 
     /// What an adaptive lock learns when it is freed now.
@@ -345,11 +381,12 @@ impl Engine {
     /// Stops renewing for the levels that only these keys could release.
     pub(super) fn abandon_detached(&mut self, keys: impl Fn(Key) -> bool) {
         let of_keys = self.holds.iter().filter(|(_, hold)| keys(hold.cell.key));
-        let orphans: Vec<(OwnerId, LevelId)> = of_keys
+        let mut orphans: Vec<(OwnerId, LevelId)> = of_keys
             .flat_map(|(owner, hold)| hold.levels.iter().map(move |level| (*owner, level)))
             .filter(|(_, level)| level.detached && !level.abandoned)
             .map(|(owner, level)| (owner, level.id))
             .collect();
+        orphans.sort_unstable();
         for (owner, level) in orphans {
             self.abandon(owner, level);
         }
@@ -357,10 +394,12 @@ impl Engine {
 
     // ---- the servers of holds ----
 
-    /// The holds on these names.
+    /// The holds on these names, oldest first.
     pub(super) fn owners(&self, which: Which<'_>) -> Vec<OwnerId> {
         let of_names = self.holds.iter().filter(|(_, hold)| which(&hold.cell.name));
-        of_names.map(|(owner, _)| *owner).collect()
+        let mut owners: Vec<OwnerId> = of_names.map(|(owner, _)| *owner).collect();
+        owners.sort_unstable();
+        owners
     }
 
     pub(super) fn is_up_for(&self, owner: OwnerId) -> bool {
@@ -381,35 +420,13 @@ impl Engine {
 
     /// Arms the one timer of a hold for the first thing that is due.
     pub(super) fn arm_hold(&mut self, owner: OwnerId) {
-        let now = self.now;
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        if matches!(hold.phase, Phase::Lost(_)) {
-            hold.alarm = Maybe::default();
-            return;
-        }
         let up = self.links.is_up(&hold.cell.name);
-        // The one after the one that is under way is looked forward to already: then its answer changes nothing.
-        let comes = |at: &Moment| up && (!hold.renewal.is_under_way() || *at > now);
-        let renewal = hold.renewal.due.get().filter(comes);
-        let retry = hold.work.command.as_ref().and_then(Command::retry).filter(|_| up);
-        let answer = hold.tasks().filter_map(Task::answer_by).min();
-        let first = [renewal, retry, answer].into_iter().flatten().fold(hold.deadline, Moment::min);
-        if hold.alarm.get().is_some_and(|at| at <= first) {
-            return;
+        if let Some(at) = hold.set_alarm(self.now, up) {
+            self.timers.push_hold(at, owner);
         }
-        hold.alarm = Some(first).into();
-        self.timers.push_hold(first, owner);
-        let holds = &self.holds;
-        self.timers.tidy_holds(holds.len(), |at, owner| has_alarm(holds, owner, at));
-    }
-
-    /// Whether this is the alarm of a hold, which has none then.
-    pub(super) fn take_alarm(&mut self, owner: OwnerId, at: Moment) -> bool {
-        let alarm =
-            self.holds.get_mut(&owner).map(|hold| &mut hold.alarm).filter(|alarm| alarm.get() == Some(at));
-        alarm.map(std::mem::take).is_some()
     }
 
     /// Forgets alarms that were left behind, up to the first that counts.
@@ -422,30 +439,34 @@ impl Engine {
         }
     }
 
-    /// Takes the alarm of the hold that wants attention first, if it does until `end`.
-    pub(super) fn pop_hold_until(&mut self, end: Moment) -> Option<OwnerId> {
-        self.forget_alarms();
-        let (at, owner) = self.timers.first_hold().filter(|(at, _)| *at <= end)?;
-        self.timers.pop_hold();
-        self.take_alarm(owner, at);
-        Some(owner)
+    /// Forgets alarms that were left behind, if those are most of all.
+    pub(super) fn tidy_alarms(&mut self) {
+        let holds = &self.holds;
+        self.timers.tidy_holds(holds.len(), |at, owner| has_alarm(holds, owner, at));
     }
 
-    /// Does what is due for a hold; returns it if it is to be renewed.
-    pub(super) fn tend(&mut self, owner: OwnerId) -> Option<OwnerId> {
-        if self.holds.get(&owner)?.deadline <= self.now {
-            self.deadline_passed(owner);
-            return None;
+    /// Does what is due for a hold that wanted to be looked at at this moment; `renewals` gets it if it is to be renewed.
+    pub(super) fn tend(&mut self, owner: OwnerId, at: Moment, renewals: &mut Due) {
+        let now = self.now;
+        let Some(hold) = alarmed(&mut self.holds, owner, at) else {
+            return;
+        };
+        if hold.deadline <= now {
+            return self.deadline_passed(owner);
         }
-        self.answer_late(owner);
-        self.retry_if_due(owner);
+        let busy = !hold.work.is_idle();
+        if !busy && hold.is_to_be_renewed(now) && self.links.is_up(&hold.cell.name) {
+            return renewals.add(owner, hold);
+        }
+        if busy {
+            self.answer_late(owner);
+            self.retry_if_due(owner);
+        }
         let up = self.is_up_for(owner);
-        let renewal = &self.holds.get(&owner)?.renewal;
-        let due = renewal.due.get().is_some_and(|at| at <= self.now) && !renewal.is_under_way() && up;
-        if !due {
-            self.arm_hold(owner);
+        match self.holds.get(&owner) {
+            Some(hold) if hold.is_to_be_renewed(now) && up => renewals.add(owner, hold),
+            _ => self.arm_hold(owner),
         }
-        due.then_some(owner)
     }
 
     fn deadline_passed(&mut self, owner: OwnerId) {
@@ -487,8 +508,18 @@ impl Engine {
     }
 }
 
-fn has_alarm(holds: &BTreeMap<OwnerId, Box<Hold>>, owner: OwnerId, at: Moment) -> bool {
+fn has_alarm(holds: &Map<OwnerId, Box<Hold>>, owner: OwnerId, at: Moment) -> bool {
     holds.get(&owner).is_some_and(|hold| hold.alarm.get() == Some(at))
+}
+
+/// The hold whose alarm this is. It has none then.
+pub(super) fn alarmed(holds: &mut Map<OwnerId, Box<Hold>>, owner: OwnerId, at: Moment) -> Option<&mut Hold> {
+    let hold = holds.get_mut(&owner)?;
+    let counts = hold.alarm.get() == Some(at);
+    if counts {
+        hold.alarm = Maybe::default();
+    }
+    counts.then_some(hold)
 }
 
 pub(super) fn unconfirmed() -> Error {

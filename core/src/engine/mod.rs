@@ -44,7 +44,7 @@ use asking::{Closing, NOBODY, Query, extension_of, release_of};
 use holding::Hold;
 use links::Links;
 pub(crate) use links::{LinkId, NOWHERE, Routes};
-use renewing::Flow;
+use renewing::{Due, Flow};
 use settling::{Cleanup, Confirmed};
 use timers::{Timer, Timers};
 use timing::Jitter;
@@ -283,7 +283,8 @@ pub(crate) struct Engine {
     queues: Map<Name, Queue>,
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
     waiters: BTreeMap<RequestId, Waiter>,
-    holds: BTreeMap<OwnerId, Box<Hold>>,
+    /// There may be very many, and each is looked up again and again: who walks through them sorts.
+    holds: Map<OwnerId, Box<Hold>>,
     flows: BTreeMap<LinkId, Flow>,
     cleanups: BTreeMap<OwnerId, Cleanup>,
     /// Names nobody waits for any more whose channels are subscribed, and when to look at that.
@@ -315,7 +316,7 @@ impl Engine {
             calls: Map::default(),
             queues: Map::default(),
             waiters: BTreeMap::new(),
-            holds: BTreeMap::new(),
+            holds: Map::default(),
             flows: BTreeMap::new(),
             cleanups: BTreeMap::new(),
             idle_channels: BTreeSet::new(),
@@ -354,12 +355,11 @@ impl Engine {
     }
 
     fn do_due(&mut self) {
-        let mut renewals = Vec::new();
+        let mut renewals = Due::default();
         while let Some((at, timer)) = self.timers.pop_due(self.now) {
             match timer {
-                Timer::Hold(owner) if !self.take_alarm(owner, at) => {}
                 Timer::Waiter(id) => self.waiter_due(id),
-                Timer::Hold(owner) => renewals.extend(self.tend(owner)),
+                Timer::Hold(owner) => self.tend(owner, at, &mut renewals),
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.query_due(id),
                 Timer::Outage(link) => self.outage_over(link),
@@ -367,7 +367,7 @@ impl Engine {
                 Timer::Close => self.finish_close(),
             }
         }
-        if !renewals.is_empty() {
+        if !renewals.owners.is_empty() {
             self.renew_with_neighbours(renewals);
         }
     }
@@ -444,6 +444,7 @@ impl Engine {
             self.close_if_settled();
         }
         self.forget_alarms();
+        self.tidy_alarms();
         self.counters.holds.set(self.holds.len() as u64);
         self.counters.waiting.set(self.waiters.len() as u64);
         std::mem::swap(&mut self.out, out);

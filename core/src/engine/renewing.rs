@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use super::holding::{Hold, Phase};
+use super::holding::{Hold, Phase, alarmed};
 use super::links::Which;
 use super::{Engine, LinkId, Outcome, Purpose, timing};
 use crate::error::LostReason;
@@ -16,6 +16,8 @@ use crate::wire::{Layout, Op, OwnerId, RenewReply, Renewal, Reply};
 const BATCH: usize = 100;
 /// A hold whose renewal is due within this part of its period goes along with one that is due now.
 const EARLY: u32 = 10;
+/// So many full calls leave together at most, if some of them could wait: half of what a server is given at a time.
+const TOGETHER: usize = 8;
 /// Asks whether a hold exists without making it live longer.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -37,39 +39,52 @@ impl Flow {
     fn is_open(&self, calls: usize) -> bool {
         self.work < calls * (BATCH + CALL)
     }
+
+    /// How many locks can go now in full calls.
+    fn room(&self, calls: usize) -> usize {
+        (calls * (BATCH + CALL)).saturating_sub(self.work).div_ceil(BATCH + CALL) * BATCH
+    }
+}
+
+/// Holds whose renewal is due.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    pub(super) owners: Vec<OwnerId>,
+    /// The longest of their periods.
+    longest: Duration,
+}
+
+impl Due {
+    pub(super) fn add(&mut self, owner: OwnerId, hold: &Hold) {
+        self.owners.push(owner);
+        self.longest = self.longest.max(hold.period().unwrap_or_default());
+    }
 }
 
 impl Engine {
-    /// Renews `due` and takes along the holds that are due soon.
+    /// Renews what is due and takes along the holds that are due soon.
     ///
     /// Where all can go in one call, calls are filled up and no more are made: holds that are renewed together are
-    /// due together from then on, so that what began at random soon goes in full calls, each at its own time.
-    pub(super) fn renew_with_neighbours(&mut self, mut due: Vec<OwnerId>) {
-        let periods = due.iter().filter_map(|owner| self.holds.get(owner)?.period());
-        let horizon = self.now.after(periods.max().unwrap_or_default() / EARLY);
-        let room = match self.links.routes.is_split() {
-            true => usize::MAX,
-            false => due.len().next_multiple_of(BATCH) - due.len(),
-        };
-        let (full, mut passed_over) = (due.len().saturating_add(room), Vec::new());
-        while due.len() < full
-            && let Some(owner) = self.pop_hold_until(horizon)
+    /// due together from then on, so that what began at random soon goes in full calls. Full calls that are due soon
+    /// go along as well: to wake up costs us as much as a call, and there are fewer wake-ups then.
+    pub(super) fn renew_with_neighbours(&mut self, Due { owners: mut due, longest }: Due) {
+        let horizon = self.now.after(longest / EARLY);
+        let filled = due.len().next_multiple_of(BATCH);
+        let most = if self.links.routes.is_split() { usize::MAX } else { filled.max(TOGETHER * BATCH) };
+        let mut passed_over = Vec::new();
+        while due.len() < most
+            && let Some((at, owner)) = self.timers.pop_hold_until(horizon)
         {
-            let goes = if self.goes_along(owner) { &mut due } else { &mut passed_over };
-            goes.push(owner);
+            if let Some(hold) = alarmed(&mut self.holds, owner, at) {
+                let goes = if goes_along(hold, self.now) { &mut due } else { &mut passed_over };
+                goes.push(owner);
+            }
+        }
+        if !self.links.routes.is_split() && due.len() > filled {
+            passed_over.extend(due.split_off(due.len() / BATCH * BATCH));
         }
         passed_over.into_iter().for_each(|owner| self.arm_hold(owner));
         self.send_renewals(&due);
-    }
-
-    /// Whether the renewal of this hold is due soon, by its own lease.
-    fn goes_along(&self, owner: OwnerId) -> bool {
-        self.holds.get(&owner).is_some_and(|hold| {
-            let early = hold.period().unwrap_or_default() / EARLY;
-            let soon = hold.renewal.due.get().is_some_and(|at| at <= self.now.after(early));
-            // Most that are only to be looked at are given back before that.
-            soon && !hold.renewal.unseen && !hold.renewal.is_under_way() && hold.phase == Phase::Held
-        })
     }
 
     /// Renews these holds now, whatever their plan: their keys may have changed.
@@ -102,8 +117,8 @@ impl Engine {
             }
         }
         for ((link, ..), mut group) in groups {
-            // Not all may be sent now: whoever has the least time is.
-            if group.len() > BATCH {
+            // Where not all may be sent now, whoever has the least time is.
+            if group.len() > self.flows.entry(link).or_default().room(self.config.renewals) {
                 group.sort_by_cached_key(|owner| self.holds.get(owner).map(|hold| hold.deadline));
             }
             for batch in group.chunks(BATCH) {
@@ -117,15 +132,17 @@ impl Engine {
 
     /// Renews these holds when others are answered. A server that is slow gets no more work for that.
     fn put_off(&mut self, link: LinkId, owners: &[OwnerId]) {
+        let (now, up, mut alarms) = (self.now, self.links.is_link_up(link), Vec::new());
+        let flow = self.flows.entry(link).or_default();
         for owner in owners {
             let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.is_under_way();
             if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
-                let turn = Reverse((hold.deadline, *owner));
-                self.flows.entry(link).or_default().ready.push(turn);
-                self.arm_hold(*owner);
+                flow.ready.push(Reverse((hold.deadline, *owner)));
+                alarms.extend(hold.set_alarm(now, up).map(|at| (at, *owner)));
             }
         }
+        self.timers.push_holds(&alarms);
     }
 
     /// Goes on with what was put off. Without the server it is left to the next connection.
@@ -155,10 +172,11 @@ impl Engine {
     }
 
     fn send_batch(&mut self, link: LinkId, owners: &[OwnerId]) {
-        let now = self.now;
+        let (now, up) = (self.now, self.links.is_link_up(link));
         let mut limit = timing::limit(Duration::MAX);
         let mut asked = Vec::with_capacity(owners.len());
         let mut holds = Vec::with_capacity(owners.len());
+        let mut alarms = Vec::with_capacity(owners.len());
         for owner in owners {
             // Work that came due twice in one turn is done once.
             let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.in_flight;
@@ -177,8 +195,9 @@ impl Engine {
             let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
             holds.push(Renewal { name, owner: *owner, form, ttl });
             asked.push((*owner, ttl));
-            self.arm_hold(*owner);
+            alarms.extend(hold.set_alarm(now, up).map(|at| (at, *owner)));
         }
+        self.timers.push_holds(&alarms);
         if !holds.is_empty() {
             self.flows.entry(link).or_default().work += holds.len() + CALL;
             self.send(Purpose::Renewal { link, asked }, Op::Renew { holds }, limit);
@@ -240,10 +259,11 @@ impl Engine {
         hold.renewal.failing = false;
         hold.renewal.silent = false;
         hold.renewed_at(sent, ttl);
-        let again = hold.renewal.again;
         self.counters.renewed.add(1);
-        self.arm_hold(owner);
-        again.then_some(owner)
+        if let Some(at) = hold.set_alarm(self.now, self.links.is_up(&hold.cell.name)) {
+            self.timers.push_hold(at, owner);
+        }
+        hold.renewal.again.then_some(owner)
     }
 
     /// The server says that the hold is gone. A hold on its way out hears it from its release.
@@ -278,4 +298,12 @@ impl Engine {
     pub(super) fn renew_all(&mut self, which: Which<'_>) {
         self.renew_now(self.owners(which));
     }
+}
+
+/// Whether the renewal of this hold is due soon, by its own lease.
+fn goes_along(hold: &Hold, now: Moment) -> bool {
+    let early = hold.period().unwrap_or_default() / EARLY;
+    let soon = hold.renewal.due.get().is_some_and(|at| at <= now.after(early));
+    // Most that are only to be looked at are given back before that.
+    soon && !hold.renewal.unseen && !hold.renewal.is_under_way() && hold.phase == Phase::Held
 }

@@ -1,10 +1,11 @@
-//! What is due when: one ordered set, at most one entry per thing; and a heap for holds, of which there are many.
+//! What is due when: one ordered set, at most one entry per thing; and others for holds, of which there are many.
 //!
 //! A hold that is renewed, released or lost leaves its entry behind, and one that wants attention later than it
 //! said is looked at early: so a renewal costs one entry, and a pair of calls none that has to be found again.
+//! What is renewed together is due together again, and shares a moment.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use super::{LinkId, RequestId};
 use crate::maps::Map;
@@ -27,7 +28,11 @@ pub(super) enum Timer {
 pub(super) struct Timers {
     due: BTreeSet<(Moment, Timer)>,
     armed: Map<Timer, Moment>,
+    /// Holds that want attention at a moment of their own.
     holds: BinaryHeap<Reverse<(Moment, OwnerId)>>,
+    /// Holds that have theirs in common with others, and how many those are.
+    together: BTreeMap<Moment, VecDeque<OwnerId>>,
+    gathered: usize,
 }
 
 /// So many entries that do not count are never worth the work of forgetting them.
@@ -64,7 +69,7 @@ impl Timers {
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, Timer)> {
         let (at, timer) = self.next().filter(|(at, _)| *at <= now)?;
         if let Timer::Hold(_) = timer {
-            self.holds.pop();
+            self.pop_hold();
         } else {
             self.due.pop_first();
             self.armed.remove(&timer);
@@ -79,18 +84,58 @@ impl Timers {
         self.holds.push(Reverse((at, owner)));
     }
 
+    /// The same for many, of which those that stand together may well have the same moment.
+    pub(super) fn push_holds(&mut self, alarms: &[(Moment, OwnerId)]) {
+        for same in alarms.chunk_by(|one, next| one.0 == next.0) {
+            if let [(at, owner)] = same {
+                self.push_hold(*at, *owner);
+            } else {
+                self.together.entry(same[0].0).or_default().extend(same.iter().map(|(_, owner)| *owner));
+                self.gathered += same.len();
+            }
+        }
+    }
+
     pub(super) fn first_hold(&self) -> Option<(Moment, OwnerId)> {
-        self.holds.peek().map(|Reverse(first)| *first)
+        let single = self.holds.peek().map(|Reverse(first)| *first);
+        let shared = self.together.first_key_value().and_then(|(at, owners)| Some((*at, *owners.front()?)));
+        single.into_iter().chain(shared).min()
     }
 
+    /// Takes the first entry.
     pub(super) fn pop_hold(&mut self) {
-        self.holds.pop();
+        let first = self.first_hold();
+        if self.holds.peek().map(|Reverse(single)| *single) == first {
+            self.holds.pop();
+        } else if let Some(mut shared) = self.together.first_entry() {
+            shared.get_mut().pop_front();
+            self.gathered -= 1;
+            if shared.get().is_empty() {
+                shared.remove();
+            }
+        }
     }
 
-    /// Forgets what does not count any more, if that is more than half of all for so many holds.
+    /// Takes the first entry, if it is due until `end`.
+    pub(super) fn pop_hold_until(&mut self, end: Moment) -> Option<(Moment, OwnerId)> {
+        let first = self.first_hold().filter(|(at, _)| *at <= end)?;
+        self.pop_hold();
+        Some(first)
+    }
+
+    /// Forgets what does not count any more, if that is more than half of all for so many holds, and gives back the
+    /// room that was needed before they were together.
     pub(super) fn tidy_holds(&mut self, holds: usize, counts: impl Fn(Moment, OwnerId) -> bool) {
-        if self.holds.len() > 2 * holds + FEW {
+        if self.holds.len() + self.gathered > 2 * holds + FEW {
             self.holds.retain(|Reverse((at, owner))| counts(*at, *owner));
+            self.together.retain(|at, owners| {
+                owners.retain(|owner| counts(*at, *owner));
+                !owners.is_empty()
+            });
+            self.gathered = self.together.values().map(VecDeque::len).sum();
+        }
+        if self.holds.capacity() > 4 * (self.holds.len() + FEW) {
+            self.holds.shrink_to(2 * self.holds.len());
         }
     }
 }
@@ -134,6 +179,26 @@ mod tests {
         assert_eq!(timers.holds.len(), 200);
         timers.tidy_holds(1, |at, _| at == Moment(9));
         assert_eq!((timers.holds.len(), timers.first()), (1, Some(Moment(9))));
+    }
+
+    #[test]
+    fn holds_that_share_a_moment_come_one_by_one_among_the_others() {
+        let mut timers = Timers::default();
+        timers.push_holds(&[
+            (Moment(20), 5),
+            (Moment(20), 4),
+            (Moment(10), 9),
+            (Moment(30), 6),
+            (Moment(30), 7),
+        ]);
+        timers.push_hold(Moment(25), 8);
+        assert_eq!(timers.pop_hold_until(Moment(9)), None);
+        let due: Vec<OwnerId> =
+            std::iter::from_fn(|| timers.pop_hold_until(Moment(29)).map(|(_, owner)| owner)).collect();
+        assert_eq!((due, timers.gathered), (vec![9, 5, 4, 8], 2));
+        timers.push_holds(&[(Moment(40), 1); 100]);
+        timers.tidy_holds(2, |at, owner| (at, owner) == (Moment(30), 7));
+        assert_eq!((timers.first_hold(), timers.gathered), (Some((Moment(30), 7)), 1));
     }
 
     #[test]
