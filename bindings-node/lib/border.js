@@ -16,7 +16,11 @@ const border = new native.Border(drain)
 // Called by the native part. Nothing in here may throw: the rest of the batch would be lost.
 function drain() {
   const { done, failed = [], lost = [], eventful = [] } = unwrap(border.drain())
-  for (let at = 0; at < done.length; at += 2) settle(done[at], done[at + 1])
+  for (let at = 0; at < done.length; at += 1) {
+    const id = done[at]
+    if (id < 0) settle(-id, null)
+    else settle(id, done[(at += 1)])
+  }
   for (let at = 0; at < failed.length; at += 2) settle(failed[at], new Failed(failed[at + 1]))
   for (let at = 0; at < lost.length; at += 2) holds.get(lost[at])?.tellLost(lost[at + 1])
   for (const id of eventful) clients.get(id)?.deref()?.[tellEvents]()

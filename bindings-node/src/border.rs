@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use napi::Either;
 use napi::bindgen_prelude::{Env, Function};
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
@@ -17,6 +18,9 @@ use crate::values::{Asked, Batch};
 
 /// Names a call, the hold it may become, or a client. Counted up, so that JavaScript can have it as a number.
 pub(crate) type Id = i64;
+
+/// By a number that is counted up.
+type Map<T> = HashMap<Id, T, RandomState>;
 
 /// How long the event loop waits for an answer itself: about as long as other libraries compute for a call.
 const PATIENCE: Duration = Duration::from_micros(100);
@@ -45,9 +49,9 @@ pub(crate) struct State {
     queue: Arc<Queue>,
     last_id: Cell<Id>,
     /// The calls that JavaScript waits for. An answer that is not among them is dropped, and with it what it grants.
-    pending: RefCell<HashMap<Id, Pending>>,
+    pending: RefCell<Map<Pending>>,
     /// The holds that JavaScript has; the id is that of the call that acquired it.
-    guards: RefCell<HashMap<Id, Guard>>,
+    guards: RefCell<Map<Guard>>,
 }
 
 impl State {
@@ -110,7 +114,9 @@ impl State {
                 self.keep(id, guard);
                 Either::A(-id)
             }
-            Outcome::Connected | Outcome::Released | Outcome::Extended => Either::A(-id),
+            Outcome::Connected | Outcome::Released | Outcome::Extended | Outcome::Inspected(None) => {
+                Either::A(-id)
+            }
             other => {
                 let mut batch = Batch::default();
                 self.answer(&mut batch, id, other);

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use napi::Either;
-use napi::bindgen_prelude::{BigInt, Either4, Either5, Null};
+use napi::bindgen_prelude::{BigInt, Either4, Null};
 use napi_derive::napi;
 use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Outcome, Result};
 
@@ -80,9 +80,10 @@ pub(crate) fn set_all(
 }
 
 /// A value in a [`Batch`].
-type Answer = Either5<Null, bool, BigInt, Holder, Vec<String>>;
+type Answer = Either4<bool, BigInt, Holder, Vec<String>>;
 
-/// All answers that wait, each list with the id of the call before each value.
+/// All answers that wait, each list with the id of the call before each value; an id with a minus has none, since there
+/// is nothing to tell.
 #[napi(object)]
 #[derive(Default)]
 pub struct Batch {
@@ -103,7 +104,10 @@ impl Batch {
     }
 
     pub(crate) fn granted(&mut self, id: Id, token: Option<u64>) {
-        self.done(id, token.map_or(Either5::A(Null), |token| Either5::C(BigInt::from(token))));
+        match token {
+            Some(token) => self.done(id, Either4::B(BigInt::from(token))),
+            None => self.done.push(Either::A(-id)),
+        }
     }
 
     pub(crate) fn lost(&mut self, id: Id, reason: LostReason) {
@@ -115,10 +119,10 @@ impl Batch {
             Outcome::Failed(error) => {
                 self.failed.get_or_insert_default().extend([Either::A(id), Either::B(error.into())]);
             }
-            Outcome::Forced(deleted) => self.done(id, Either5::B(deleted)),
-            Outcome::Inspected(Some(holder)) => self.done(id, Either5::D(holder.into())),
-            Outcome::Closed(names) => self.done(id, Either5::E(names)),
-            _ => self.done(id, Either5::A(Null)),
+            Outcome::Forced(deleted) => self.done(id, Either4::A(deleted)),
+            Outcome::Inspected(Some(holder)) => self.done(id, Either4::C(holder.into())),
+            Outcome::Closed(names) => self.done(id, Either4::D(names)),
+            _ => self.done.push(Either::A(-id)),
         }
     }
 }
