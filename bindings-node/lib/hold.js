@@ -46,8 +46,30 @@ const collected = new FinalizationRegistry((id) => {
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
 })
 
+// Most holds are released soon, and to have one watched by the garbage collector costs as much as all the rest of it:
+// those are kept here until they have lived for so many milliseconds.
+const CHILDHOOD = 50
+const young = new Set()
+let growing = false
+
+// Has a hold watched if it is not released before. The timer keeps no event loop alive.
+function watchLater(hold) {
+  young.add(hold)
+  if (growing) return
+  growing = true
+  setTimeout(grow, CHILDHOOD).unref()
+}
+
+function grow() {
+  growing = false
+  for (const hold of young) watch(hold)
+  young.clear()
+}
+
 // The state of a Hold; undefined for anything else.
 let stateOf
+// Has the garbage collector tell of a Hold.
+let watch
 
 // What a Lock does when a hold of it is lost.
 const emitLost = Symbol('emitLost')
@@ -59,15 +81,16 @@ class Hold {
 
   static {
     stateOf = (value) => (typeof value === 'object' && value !== null && #state in value ? value.#state : undefined)
+    // By its number, not with the state: whoever listens to its signal may know the hold, which could never be collected
+    // then, released or not.
+    watch = (hold) => collected.register(hold, hold.#state.id, hold)
   }
 
   constructor(id, lock, token) {
     this.#state = new State(id, lock)
     this.#token = token
     holds.set(id, this.#state)
-    // By its number, not with the state: whoever listens to its signal may know the hold, which could never be collected
-    // then, released or not.
-    collected.register(this, id, this)
+    watchLater(this)
   }
 
   get name() {
@@ -123,7 +146,7 @@ class Hold {
     let answer = answerTo(unwrap(border.release(state.id)))
     if (answer instanceof Promise) answer = await answer
     holds.delete(state.id)
-    collected.unregister(this)
+    if (!young.delete(this)) collected.unregister(this)
     if (!(answer instanceof Failed)) return true
     const error = errorFrom(answer.failure)
     if (error instanceof LockLostError) state.tellLost(answer.failure.reason)
