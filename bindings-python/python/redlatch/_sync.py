@@ -134,8 +134,9 @@ class Lock(BaseLock):
         when this object is gone; if the thread ends without release, it is not renewed any more. `token` is what a
         simple lock's key gets as its value, in place of a fresh one.
         """
-        wait = wait_of(blocking, timeout)
-        self._client._start()
+        wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
+        if not self._client._started:
+            self._client._start()
         if self._on_lost is None:
             return self._core.acquire_here(wait, lease, token)
         try:

@@ -292,7 +292,8 @@ class Lock(BaseLock):
         With `lease` the lock ends after so many seconds and is not renewed. If the task ends without release, the
         lock is not renewed any more. `token` is what a simple lock's key gets as its value, in place of a fresh one.
         """
-        return self._acquire(_current_task(), wait_of(blocking, timeout), lease, token)
+        wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
+        return self._acquire(_current_task(), wait, lease, token)
 
     async def _acquire(
         self, task: Task | None, wait: float | None, lease: float | None, token: str | None
@@ -300,7 +301,8 @@ class Lock(BaseLock):
         task = task or _task_of_loop()
         loop, keys, tag = task.get_loop(), Keys.of(task), _dispatcher.next_tag()
         bridge, future = Bridge.of(loop), None
-        self._client._start()
+        if not self._client._started:
+            self._client._start()
         # As `ask` does it, without its closure and coroutine: an event loop feels them.
         try:
             guard = self._core.acquire(keys.key, wait, lease, token, True, (bridge.queue, tag))
@@ -316,7 +318,8 @@ class Lock(BaseLock):
         if self._on_lost is not None:
             self._watch(guard.hold())
         guard.detach()
-        keys.end_with(task, self._client)
+        if keys._latest() is not self._client:
+            keys.end_with(task, self._client)
         return True
 
     def release(self) -> Coroutine[Any, Any, None]:
@@ -331,7 +334,8 @@ class Lock(BaseLock):
         task = task or _task_of_loop()
         loop, tag = task.get_loop(), _dispatcher.next_tag()
         bridge = Bridge.of(loop)
-        self._client._start()
+        if not self._client._started:
+            self._client._start()
         answer = self._core.release(Keys.of(task).key, (bridge.queue, tag))
         if isinstance(answer, _redlatch.Pending):
             future = bridge.expect(loop, tag, answer)
