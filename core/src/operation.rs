@@ -361,14 +361,14 @@ impl<T> Operation<T> {
     /// twice. A few such answers in a row, or a millisecond of them, are followed by one through the queue,
     /// so that the loop can serve others.
     pub fn deliver_soon(mut self, queue: &Arc<Queue>, tag: u64, patience: Duration) -> Delivered {
-        let may = !driver::is_engine_thread() && queue.may_answer_at_once();
-        self.start(if may { Way::Alone(patience) } else { Way::Engine });
+        let at_once = queue.may_answer_at_once();
+        self.start(if driver::is_engine_thread() { Way::Engine } else { Way::Alone(patience) });
         match std::mem::replace(&mut self.state, State::Done) {
             State::Sent(mut sent) => {
                 if let Some(mut call) = sent.own.take() {
                     call.wait_briefly(patience);
                     call.leave();
-                    if let Some(outcome) = sent.slot.take() {
+                    if let Some(outcome) = at_once.then(|| sent.slot.take()).flatten() {
                         return Delivered::Now(outcome);
                     }
                 }
