@@ -4,8 +4,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// A hash map with a fast hash, seeded by the process.
-pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+/// A fast hash, seeded by the process.
+pub(crate) type Hashing = foldhash::fast::RandomState;
+
+/// A hash map with that hash.
+pub(crate) type Map<K, V> = HashMap<K, V, Hashing>;
 
 /// The same for a set.
-pub(crate) type Set<T> = HashSet<T, foldhash::fast::RandomState>;
+pub(crate) type Set<T> = HashSet<T, Hashing>;

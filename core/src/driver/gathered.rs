@@ -1,8 +1,10 @@
 //! Calls that leave together: those of one sort, for different locks, share a command.
 
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use super::link::Sending;
+use crate::maps::Hashing;
 use crate::moment::Moment;
 use crate::wire::{Name, Sort};
 
@@ -14,6 +16,9 @@ const MOST: usize = 32;
 #[derive(Default)]
 pub(super) struct Gathered {
     groups: Vec<Group>,
+    /// A hash of the lock of each call: with many calls, a look at all names for each of them is slow.
+    locks: Vec<u64>,
+    hashing: Hashing,
 }
 
 /// Calls for one command.
@@ -30,9 +35,14 @@ impl Gathered {
         self.groups.is_empty()
     }
 
-    /// Whether one of the calls is for this lock.
+    /// How many calls there are.
+    pub(super) fn len(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Whether one of the calls is for this lock, or perhaps, once in a blue moon, for another one.
     pub(super) fn has(&self, name: &Name) -> bool {
-        self.sendings().any(|sending| sending.op.name() == Some(name))
+        self.locks.contains(&self.hashing.hash_one(Some(name)))
     }
 
     pub(super) fn sendings(&self) -> impl Iterator<Item = &Sending> {
@@ -46,9 +56,14 @@ impl Gathered {
             let (less, more) = (group.limit.min(sending.limit), group.limit.max(sending.limit));
             group.sort == sort && more <= less * 2 && group.sendings.len() < MOST
         };
+        self.locks.push(self.hashing.hash_one(sending.op.name()));
         match self.groups.iter_mut().find(fits) {
             Some(group) => {
                 group.limit = group.limit.min(sending.limit);
+                // Most are alone, or many.
+                if let [_] = group.sendings[..] {
+                    group.sendings.reserve_exact(MOST - 1);
+                }
                 group.sendings.push(sending);
             }
             None => {
@@ -60,6 +75,7 @@ impl Gathered {
 
     /// All of them, in the order of the first of each group.
     pub(super) fn take(&mut self) -> Vec<Group> {
+        self.locks.clear();
         std::mem::take(&mut self.groups)
     }
 }
@@ -80,6 +96,23 @@ mod tests {
             lesson: None,
         };
         Sending { call, op, limit: Duration::from_micros(limit), hops: 0, asking: false }
+    }
+
+    #[test]
+    fn it_knows_for_which_locks_its_calls_are() {
+        let mut gathered = Gathered::default();
+        for call in 1..=50 {
+            let sending = release(call, 500_000);
+            let name = sending.op.name().expect("one lock").clone();
+            let sort = Sort::of(&sending.op, Publish::Classic).expect("a plain release");
+            assert!(!gathered.has(&name));
+            gathered.add(Moment::default(), sort, sending);
+            assert!(gathered.has(&name));
+        }
+        assert_eq!(gathered.len(), 50);
+        let groups: Vec<_> = gathered.take().iter().map(|group| group.sendings.len()).collect();
+        assert_eq!(groups, [MOST, 50 - MOST]);
+        assert!(gathered.is_empty() && !gathered.has(&Name::from("n1")));
     }
 
     /// With a lease of less than 10 s no two releases had the same time, and each went alone.

@@ -412,7 +412,7 @@ impl Live {
     }
 
     fn is_open(&self) -> bool {
-        self.window.is_open(self.under_way + self.gathered.sendings().count())
+        self.window.is_open(self.under_way + self.gathered.len())
     }
 
     /// Sends what has waited for answers to others; true if there was any.
@@ -472,6 +472,9 @@ impl Live {
 
     /// Sends what has come together.
     fn send_gathered(&mut self) {
+        if self.gathered.is_empty() {
+            return;
+        }
         for Group { sort, sent, limit, mut sendings } in self.gathered.take() {
             if sendings.len() == 1 {
                 sendings.drain(..).for_each(|sending| self.send_alone(sent, sending));

@@ -215,7 +215,11 @@ impl Engine {
         if let Some(id) = task.request {
             self.callers.insert(id, owner);
         }
-        hold.work.todo.push_back(task);
+        if !hold.work.is_idle() {
+            hold.work.todo.push_back(task);
+        } else if self.try_task(owner, task) {
+            return;
+        }
         self.start_next(owner);
     }
 
@@ -233,15 +237,28 @@ impl Engine {
     /// Starts the next task of a hold if none is in flight.
     fn start_next(&mut self, owner: OwnerId) {
         while let Some(task) = self.next_task(owner) {
-            match self.plan(owner, &task.wish) {
-                Ok(op) => return self.start(owner, task, op),
-                Err(error) => self.answer(task.request, Err(error)),
+            if self.try_task(owner, task) {
+                return;
             }
         }
         if let Some(hold) = self.holds.get_mut(&owner) {
             hold.work.tidy();
         }
         self.arm_hold(owner);
+    }
+
+    /// Starts a task, or answers that it cannot be done any more; true if it was started.
+    fn try_task(&mut self, owner: OwnerId, task: Task) -> bool {
+        match self.plan(owner, &task.wish) {
+            Ok(op) => {
+                self.start(owner, task, op);
+                true
+            }
+            Err(error) => {
+                self.answer(task.request, Err(error));
+                false
+            }
+        }
     }
 
     fn next_task(&mut self, owner: OwnerId) -> Option<Task> {
