@@ -444,7 +444,7 @@ impl Running {
         self: &Arc<Self>,
         request: Request,
         sink: Sink,
-        alone: Option<Duration>,
+        alone: bool,
     ) -> Result<(RequestId, Option<OwnCall>)> {
         let id = self.prepare(&request);
         let call = self.handle.request(id, request, sink, alone).map_err(|()| self.ended())?;

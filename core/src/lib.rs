@@ -99,6 +99,7 @@ mod operation;
 mod options;
 mod owner;
 mod queue;
+mod series;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -15,6 +15,16 @@ use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::queue::{Entry, Outcome, Queue};
+use crate::series::Series;
+
+/// A task keeps its executor's thread for an answer that can be expected within this time: the upper end of what executors
+/// bear between two awaits, and little beside the changes of thread that it saves.
+const PATIENCE: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// The answers in a row that tasks on this thread had at once.
+    static SERIES: Series = const { Series::new() };
+}
 
 /// Something that may have to go to Redis: nothing is sent before it is waited for.
 ///
@@ -71,8 +81,8 @@ enum Way {
     Engine,
     /// The caller, if nothing else is under way: it blocks for the answer anyway.
     Caller,
-    /// The caller, if nobody else uses the client and the answer can be expected within this time.
-    Alone(Duration),
+    /// The caller, if nobody else uses the client and the answer can be expected soon.
+    Alone,
 }
 
 /// The engine's end of a request: it answers exactly once, even when it is dropped.
@@ -210,8 +220,8 @@ impl Unsent {
         let sink = Box::new(move |result| promise.keep(result));
         let (id, own) = match way {
             Way::Engine => (running.request(self.request, sink)?, None),
-            Way::Caller => running.request_blocking(self.request, sink, None)?,
-            Way::Alone(patience) => running.request_blocking(self.request, sink, Some(patience))?,
+            Way::Caller => running.request_blocking(self.request, sink, false)?,
+            Way::Alone => running.request_blocking(self.request, sink, true)?,
         };
         if let Some(guard) = self.guard {
             guard.disarm();
@@ -320,7 +330,10 @@ impl<T> Operation<T> {
 
     fn poll_result(&mut self, cx: &Context<'_>) -> Poll<Result<T>> {
         let _entered = self.span.clone().entered();
-        self.start(Way::Engine);
+        if self.start_polled() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if let State::Sent(sent) = &self.state {
             match sent.slot.poll(cx) {
                 Poll::Ready(outcome) => self.state = State::Known(outcome),
@@ -357,22 +370,15 @@ impl<T> Operation<T> {
     /// be there at once.
     ///
     /// While nobody else uses the client and the server has lately answered within `patience`, the calling
-    /// thread does the call itself and waits for that long at most: for less than a loop takes to be woken
-    /// twice. A few such answers in a row, or a millisecond of them, are followed by one through the queue,
-    /// so that the loop can serve others.
+    /// thread does the call itself and waits for the answer, for less than a loop takes to be woken twice; if it is late
+    /// all the same, until the system's clock has ticked. A few such answers in a row, or a millisecond of them, are
+    /// followed by one through the queue, so that the loop can serve others.
     pub fn deliver_soon(mut self, queue: &Arc<Queue>, tag: u64, patience: Duration) -> Delivered {
-        let at_once = queue.may_answer_at_once();
-        self.start(if driver::is_engine_thread() { Way::Engine } else { Way::Alone(patience) });
+        if let Some(outcome) = self.start_soon(queue.series(), patience) {
+            return Delivered::Now(outcome);
+        }
         match std::mem::replace(&mut self.state, State::Done) {
-            State::Sent(mut sent) => {
-                if let Some(mut call) = sent.own.take() {
-                    call.wait_briefly(patience);
-                    call.leave();
-                    if let Some(outcome) = at_once.then(|| sent.slot.take()).flatten() {
-                        return Delivered::Now(outcome);
-                    }
-                }
-                queue.answers_later();
+            State::Sent(sent) => {
                 sent.slot.forward(queue, tag);
                 Delivered::Later(Pending(Some(sent)))
             }
@@ -382,6 +388,39 @@ impl<T> Operation<T> {
             }
             State::Unsent(_) | State::Done => Delivered::Later(Pending(None)),
         }
+    }
+
+    /// Sends the request if that has not happened yet. A task that is alone has the answer at once if that is quick; true
+    /// if it is there and others get their turn first.
+    fn start_polled(&mut self) -> bool {
+        if !matches!(self.state, State::Unsent(_)) {
+            return false;
+        }
+        match SERIES.try_with(|series| self.start_soon(series, PATIENCE)) {
+            Ok(Some(outcome)) => self.state = State::Known(outcome),
+            Ok(None) => {}
+            // The thread is ending.
+            Err(_) => self.start(Way::Engine),
+        }
+        matches!(&self.state, State::Sent(sent) if !sent.slot.is_open())
+    }
+
+    /// Sends the request. While nobody else uses the client, and the server has lately answered within `patience`, the
+    /// calling thread does the call itself and waits for the answer; returns it, unless it is late or there were so
+    /// many in a row that others get their turn first.
+    fn start_soon(&mut self, series: &Series, patience: Duration) -> Option<Outcome> {
+        let at_once = series.may_go_on();
+        self.start(if driver::is_engine_thread() { Way::Engine } else { Way::Alone });
+        let State::Sent(sent) = &mut self.state else { return None };
+        if let Some(mut call) = sent.own.take() {
+            call.wait_for(patience);
+            call.leave();
+            if let Some(outcome) = at_once.then(|| sent.slot.take()).flatten() {
+                return Some(outcome);
+            }
+        }
+        series.end();
+        None
     }
 
     /// Sends the request, if that has not happened yet, and does what a blocked caller does itself. `check` is

@@ -3,22 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::clock;
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::Guard;
-use crate::moment::Moment;
+use crate::series::Series;
 use crate::wire::Holder;
-
-/// How many answers in a row an event loop gets at once, and for how long it gets more: as long as the step of its
-/// own timers. A loop that computes between its calls turns after so many, one that only locks after that time.
-const AT_ONCE: u32 = 16;
-const SERIES: Duration = Duration::from_millis(1);
 
 /// What became of an operation.
 #[derive(Debug)]
@@ -62,9 +54,8 @@ pub struct Entry {
 pub struct Queue {
     state: Mutex<State>,
     signal: Signal,
-    /// How many answers in a row did not need the queue, and since when, in the microseconds of a [`Moment`].
-    at_once: AtomicU32,
-    since: AtomicU64,
+    /// The answers in a row that did not need the queue.
+    series: Series,
     /// The process that made it. Compared before the lock is taken: a child may have inherited it
     /// locked, and shares the descriptor with its parent.
     pid: u32,
@@ -113,13 +104,7 @@ impl Queue {
     }
 
     fn new(signal: Signal) -> Arc<Queue> {
-        Arc::new(Queue {
-            state: Mutex::default(),
-            signal,
-            at_once: AtomicU32::new(0),
-            since: AtomicU64::new(0),
-            pid: std::process::id(),
-        })
+        Arc::new(Queue { state: Mutex::default(), signal, series: Series::new(), pid: std::process::id() })
     }
 
     /// The descriptor to poll, for a queue that has one. It belongs to the queue: never read or close it.
@@ -164,23 +149,9 @@ impl Queue {
         }
     }
 
-    /// Whether the next answer may be given at once: an event loop that never has to wait serves nobody else.
-    pub(crate) fn may_answer_at_once(&self) -> bool {
-        self.may_answer_at(clock::now())
-    }
-
-    fn may_answer_at(&self, now: Moment) -> bool {
-        // Only the thread of one loop counts here.
-        let before = self.at_once.fetch_add(1, Ordering::Relaxed);
-        if before == 0 {
-            self.since.store(now.0, Ordering::Relaxed);
-        }
-        before < AT_ONCE || Moment(self.since.load(Ordering::Relaxed)).until(now) < SERIES
-    }
-
-    /// An answer comes through the queue.
-    pub(crate) fn answers_later(&self) {
-        self.at_once.store(0, Ordering::Relaxed);
+    /// Which answers come at once; an event loop has one thread.
+    pub(crate) fn series(&self) -> &Series {
+        &self.series
     }
 
     pub(crate) fn push(&self, entry: Entry) {
@@ -229,34 +200,5 @@ impl Queue {
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Queue({} waiting)", self.state().map_or(0, |state| state.entries.len()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const START: Moment = Moment(5_000_000);
-
-    fn queue() -> Arc<Queue> {
-        Queue::with_notify(|| {})
-    }
-
-    #[test]
-    fn a_loop_that_only_locks_turns_after_a_while() {
-        let queue = queue();
-        let step = SERIES / 100;
-        let given = (0..).take_while(|call| queue.may_answer_at(START.after(step * *call))).count();
-        assert_eq!(given, 100);
-        assert!(!queue.may_answer_at(START.after(SERIES * 2)), "until one comes through the queue");
-        queue.answers_later();
-        assert!(queue.may_answer_at(START.after(SERIES * 2)));
-    }
-
-    #[test]
-    fn a_loop_that_computes_between_its_calls_turns_after_a_few() {
-        let queue = queue();
-        let given = (0..).take_while(|call| queue.may_answer_at(START.after(SERIES * *call))).count();
-        assert_eq!(given, AT_ONCE as usize);
     }
 }

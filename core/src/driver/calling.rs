@@ -61,27 +61,27 @@ struct Next {
 impl Desk {
     /// Lets the engine decide about a request, and sends the call that follows if that can be done here;
     /// else everything is given back. `alone`: only if nobody else uses the client, and the answer can be
-    /// expected within that time.
+    /// expected soon.
     pub(super) fn request(
         self: &Arc<Self>,
         id: RequestId,
         request: Request,
         completion: Completion,
-        alone: Option<Duration>,
+        alone: bool,
     ) -> Taken {
         // Where others have just asked the thread as well: seen without a lock that it may have.
         if !self.machine.is_up_to_date() {
             return Taken::Back(request, completion);
         }
-        let Some(mut wire) = self.direct.take(clock::now()) else { return Taken::Back(request, completion) };
-        let quick = alone.is_none_or(|patience| wire.is_worth_it(patience));
-        let unseen = wire.is_unseen();
-        let fits = |state: &MutexGuard<'_, State>| {
-            !state.ended
-                && self.machine.is_up_to_date()
-                && state.engine.suits_caller(&request, alone.is_some(), unseen)
+        let Some(mut wire) = self.direct.take(clock::now()) else {
+            self.wish(&request, alone);
+            return Taken::Back(request, completion);
         };
-        let Some(mut state) = quick.then(|| self.machine.state()).flatten().filter(fits) else {
+        let (unseen, pace) = (wire.is_unseen(), &mut wire.pace);
+        let fits = |state: &MutexGuard<'_, State>| {
+            self.suits(state, &request, alone, unseen) && (!alone || pace.is_worth_it())
+        };
+        let Some(mut state) = self.machine.state().filter(fits) else {
             self.direct.give(wire);
             return Taken::Back(request, completion);
         };
@@ -93,6 +93,19 @@ impl Desk {
         let under_way = self.go_on(id, Some(wire), state, Input::Request { id, request });
         let call = under_way.map(|call| OwnCall { desk: self.clone(), id, patience, under_way: Some(call) });
         Taken::Over(call)
+    }
+
+    fn suits(&self, state: &State, request: &Request, alone: bool, unseen: bool) -> bool {
+        !state.ended && self.machine.is_up_to_date() && state.engine.suits_caller(request, alone, unseen)
+    }
+
+    /// Notes that a caller would have used the connection. Of those who do it only while they are alone, many that come
+    /// together have no use for one.
+    fn wish(&self, request: &Request, alone: bool) {
+        let would = |state: MutexGuard<'_, State>| self.suits(&state, request, alone, true);
+        if !alone || self.direct.is_missing() && self.machine.state().is_some_and(would) {
+            self.direct.wish();
+        }
     }
 
     /// Tells the engine something about a request and does what it wants, up to the next wait.
@@ -205,12 +218,21 @@ impl OwnCall {
     /// false if there is more to wait for. One that is late all the same is waited for until the system's clock has
     /// ticked, some milliseconds, and the next ones not at all: a finer timer costs as much as the call.
     pub(crate) fn wait_briefly(&mut self, patience: Duration) -> bool {
+        let is_quick = |call: &UnderWay| call.wire.is_quick(patience);
+        self.under_way.as_ref().is_none_or(is_quick) && self.wait_for(patience)
+    }
+
+    /// The same for a caller who has others to serve: whether he is to wait was decided when the call was sent.
+    pub(crate) fn wait_for(&mut self, patience: Duration) -> bool {
         let Some(end) = self.under_way.as_ref().map(|call| call.sent.after(patience)) else { return true };
         while let Some(call) = &mut self.under_way {
-            if !call.wire.is_quick(patience) || call.sent >= end {
+            if call.sent >= end {
                 return false;
             }
-            match call.look(patience) {
+            let look = call.look(patience);
+            let answered = matches!(look, Look::Answer(..));
+            call.wire.pace.learn(answered && call.wire.is_quick(patience));
+            match look {
                 Look::Nothing => return false,
                 Look::Answer(outcome, in_order) => self.settle(outcome, in_order),
             }

@@ -1,8 +1,9 @@
 //! The direct connection: a caller that blocks anyway does its call itself, on its own thread, while
-//! nothing else is under way. That saves two changes of thread in each call.
+//! nothing else is under way. That saves two changes of thread in each call. An event loop, or a task, that is alone
+//! does the same if the answer comes sooner than it takes to be woken.
 //!
 //! It is a second way for calls of the same engine, and changes nothing of what a call means. Rules:
-//! - There is one, made when callers have blocked a few times; who finds it taken asks the thread.
+//! - There is one, made when a few calls would have used it; who finds it taken asks the thread.
 //! - It belongs to one connection for commands, and ends with it.
 //! - The server does not remember what is read here, which would cost it an eighth of a pair: what is still held
 //!   after some milliseconds the engine looks at on the connection for commands, and is told of changes then.
@@ -29,7 +30,7 @@ use crate::clock;
 use crate::moment::Moment;
 use crate::wire::{Call, Op, Publish};
 
-/// How many calls of blocked callers it takes before the connection is made: short programs need none.
+/// How many calls would have to use the connection before it is made: short programs need none.
 const WORTH: u32 = 2;
 /// How long none is made after one was made.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -41,6 +42,8 @@ const RESTED: Duration = Duration::from_millis(100);
 pub(super) const TICK: Duration = Duration::from_millis(250);
 /// How much is read at once; most answers are shorter.
 const READ: usize = 512;
+/// Of a server that is always late one call in two to the power of this is waited for.
+const MOST_LATE: u32 = 8;
 
 /// Keeps the direct connection while nobody uses it.
 pub(super) struct Direct(Mutex<Keep>);
@@ -49,7 +52,7 @@ struct Keep {
     place: Place,
     /// Which connection for commands it has to belong to.
     generation: u64,
-    /// Calls of blocked callers since it was last lost.
+    /// Calls that would have used it since it was last lost.
     asked: u32,
 }
 
@@ -76,7 +79,6 @@ impl Direct {
     /// For a caller: the connection if it is there and in good order.
     pub(super) fn take(&self, now: Moment) -> Option<Box<Wire>> {
         let mut keep = self.keep();
-        keep.asked = keep.asked.saturating_add(1);
         match std::mem::replace(&mut keep.place, Place::Taken) {
             Place::Idle(mut wire) => {
                 if wire.is_alive(now) {
@@ -90,6 +92,17 @@ impl Direct {
                 None
             }
         }
+    }
+
+    /// A caller would have used it.
+    pub(super) fn wish(&self) {
+        let mut keep = self.keep();
+        keep.asked = keep.asked.saturating_add(1);
+    }
+
+    /// Whether there is none, and may be one.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self.keep().place, Place::Empty)
     }
 
     /// The caller is done with it.
@@ -209,6 +222,7 @@ impl Plan {
                 used: clock::now(),
                 patience: None,
                 took: Duration::ZERO,
+                pace: Pace::default(),
                 tracked,
             };
             wire.log_in(&address)?;
@@ -235,6 +249,7 @@ pub(super) struct Wire {
     patience: Option<Duration>,
     /// How long the last answer took.
     took: Duration,
+    pub(super) pace: Pace,
     /// Whether the connection for commands is told of changes, unlike this one.
     tracked: bool,
 }
@@ -359,18 +374,9 @@ impl Wire {
         }
     }
 
-    /// Whether it can be expected that the answer comes within `patience`.
+    /// Whether the last answer has come within `patience`.
     pub(super) fn is_quick(&self, patience: Duration) -> bool {
         self.took <= patience
-    }
-
-    /// The same for a caller who takes the other way if not. What took long once is tried again after a while.
-    pub(super) fn is_worth_it(&mut self, patience: Duration) -> bool {
-        let quick = self.is_quick(patience);
-        if !quick {
-            self.took = self.took * 7 / 8;
-        }
-        quick
     }
 
     /// Whether something has come already.
@@ -382,6 +388,37 @@ impl Wire {
     /// Whether it matters that the server tells nobody of changes to what is read here.
     pub(super) fn is_unseen(&self) -> bool {
         self.tracked
+    }
+}
+
+/// Whether the server answers so soon that it is worth to wait for it, for a caller who has others to serve.
+///
+/// A single late answer says little: the machine was busy. Of a server that is far away or slow all are late, and each
+/// keeps the caller waiting in vain: the more of them, the more calls go the other way before one is tried again.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Late answers, less those that were in time.
+    late: u32,
+    /// Calls that are to go the other way.
+    pause: u32,
+}
+
+impl Pace {
+    /// Whether the next call may be waited for.
+    pub(super) fn is_worth_it(&mut self) -> bool {
+        let worth = self.pause == 0;
+        self.pause = self.pause.saturating_sub(1);
+        worth
+    }
+
+    /// A call was waited for: has the answer come in time?
+    pub(super) fn learn(&mut self, in_time: bool) {
+        if in_time {
+            self.late = self.late.saturating_sub(1);
+        } else {
+            self.late = (self.late + 1).min(MOST_LATE);
+            self.pause = 1 << self.late;
+        }
     }
 }
 
@@ -452,4 +489,38 @@ fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `calls` are waited for by a caller whose answers are late as `is_late` says.
+    fn waited(calls: u32, is_late: impl Fn(u32) -> bool) -> usize {
+        let mut pace = Pace::default();
+        let waited = |call: &u32| {
+            let worth = pace.is_worth_it();
+            if worth {
+                pace.learn(!is_late(*call));
+            }
+            worth
+        };
+        (0..calls).filter(waited).count()
+    }
+
+    #[test]
+    fn a_single_late_answer_changes_little() {
+        assert_eq!(waited(1000, |call| call == 500), 998);
+    }
+
+    #[test]
+    fn a_server_that_is_far_away_is_hardly_waited_for() {
+        assert!(waited(10_000, |_| true) < 50);
+    }
+
+    #[test]
+    fn a_server_that_was_slow_is_waited_for_again() {
+        let slow_at_first = waited(10_000, |call| call < 1000);
+        assert!(slow_at_first > 8000, "{slow_at_first}");
+    }
 }

@@ -298,14 +298,14 @@ impl Handle {
     }
 
     /// Hands over a request whose caller blocks: he gets the call that follows from it if he is to do it
-    /// himself; with `alone` only if nobody else uses the client and it seems to be done within that time.
+    /// himself; with `alone` only if nobody else uses the client and it seems to be done soon.
     /// `Err` if the thread has ended; the sink is dropped uncalled then.
     pub(crate) fn request(
         &self,
         id: RequestId,
         request: Request,
         sink: Sink,
-        alone: Option<Duration>,
+        alone: bool,
     ) -> std::result::Result<Option<OwnCall>, ()> {
         match self.desk.request(id, request, Completion(Some(sink)), alone) {
             Taken::Over(call) => Ok(call),
@@ -430,7 +430,11 @@ impl Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        self.call(Err(Error::new(ErrorKind::Internal, "the engine's thread ended before it could answer")));
+        // Most have been called: no error is made for those.
+        if self.0.is_some() {
+            let text = "the engine's thread ended before it could answer";
+            self.call(Err(Error::new(ErrorKind::Internal, text)));
+        }
     }
 }
 

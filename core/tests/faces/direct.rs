@@ -1,10 +1,14 @@
-//! Calls that blocked threads do themselves.
+//! Calls that callers do themselves: blocked threads, and for a moment event loops and tasks.
 
+use std::pin::Pin;
 use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{Cancelled, Client, Delivered, ErrorKind, LostReason, OptionValue, Outcome, Queue};
+use redlatch::{
+    Cancelled, Client, Delivered, ErrorKind, LostReason, Operation, OptionValue, Outcome, Queue, Result,
+};
 
 use super::support::{Server, direct_connection};
 use super::{LIMIT, ms};
@@ -282,6 +286,59 @@ fn an_event_loop_leaves_a_call_that_takes_long_to_others() {
     guard.release().wait().expect("released");
     assert_eq!(world.command::<u64>("DBSIZE"), 0);
     assert!(queue.pop().is_none());
+}
+
+/// Polls once, as an executor does it first.
+fn poll<T>(operation: &mut Operation<T>) -> Poll<Result<T>> {
+    Pin::new(operation).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_task_that_is_alone_has_answers_at_once_and_lets_others_run_now_and_then() {
+    let mut world = Direct::new();
+    world.warm();
+    let lock = world.client.lock("n").expect("a name");
+    let (start, mut at_once, mut later) = (Instant::now(), 0, 0);
+    while at_once < 50 || later < 5 {
+        assert!(start.elapsed() < LIMIT, "{at_once} at once, {later} later");
+        let mut operation = lock.acquire();
+        let guard = match poll(&mut operation) {
+            Poll::Ready(granted) => {
+                at_once += 1;
+                granted
+            }
+            Poll::Pending => {
+                later += 1;
+                operation.wait()
+            }
+        };
+        guard.expect("granted").release().wait().expect("released");
+    }
+    assert_eq!(world.command::<u64>("DBSIZE"), 0);
+}
+
+#[test]
+fn a_task_does_not_wait_while_others_use_the_client() {
+    let mut world = Direct::new();
+    world.warm();
+    let _held =
+        ["a", "b"].map(|name| world.client.lock(name).expect("a name").acquire().wait().expect("granted"));
+    let mut operation = world.client.lock("n").expect("a name").acquire();
+    assert!(poll(&mut operation).is_pending());
+    operation.wait().expect("granted").release().wait().expect("released");
+}
+
+#[test]
+fn a_task_does_not_wait_for_a_server_that_is_slow_and_may_leave() {
+    let mut world = Direct::new();
+    world.warm();
+    let lock = world.client.lock("n").expect("a name");
+    world.command::<()>("CLIENT PAUSE 500 ALL");
+    let (mut kept, mut left) = (lock.acquire(), lock.acquire());
+    assert!(poll(&mut kept).is_pending() && poll(&mut left).is_pending());
+    drop(left);
+    kept.wait().expect("granted").release().wait().expect("released");
+    world.nothing_is_left();
 }
 
 #[test]

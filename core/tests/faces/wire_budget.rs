@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ClientOptions, Kind, Lock, LockOptions};
+use redlatch::{Client, ClientOptions, Kind, Lock, LockOptions, OptionValue};
 
 use super::{LIMIT, World, eventually, ms, soon};
 use crate::support::Server;
@@ -72,11 +72,17 @@ fn lock(client: &Client, kind: Kind) -> Lock {
     client.lock_with("n", LockOptions::new().kind(kind)).unwrap()
 }
 
+/// A client whose locks are not looked at when they have been held for some milliseconds: none is acquired directly.
+fn watched(world: &World) -> Client {
+    Client::builder(&world.server.url()).option("direct", OptionValue::Flag(false)).build().unwrap()
+}
+
 #[tokio::test]
 async fn an_uncontended_pair_is_two_commands() {
     let mut world = World::new().await;
+    let client = watched(&world);
     for kind in KINDS {
-        let lock = lock(&world.client, kind);
+        let lock = lock(&client, kind);
         lock.acquire().await.unwrap().release().await.unwrap();
         let mut monitor = Monitor::new(&world.server);
         for _ in 0..5 {
@@ -119,7 +125,7 @@ async fn a_fixed_lease_costs_nothing_while_it_lasts() {
     let mut world = World::new().await;
     for kind in [Kind::Reentrant, Kind::Simple] {
         let options = LockOptions::new().kind(kind).lease(ms(60_000)).watchdog_lease(ms(300));
-        let guard = world.client.lock_with("n", options).unwrap().acquire().await.unwrap();
+        let guard = watched(&world).lock_with("n", options).unwrap().acquire().await.unwrap();
         let mut monitor = Monitor::new(&world.server);
         tokio::time::sleep(ms(1000)).await;
         for _ in 0..100 {
