@@ -41,6 +41,18 @@ test('deleted after a renewal', async () => {
   await deleted(hold)
 })
 
+test('a key that has not released what ran out is told so', async () => {
+  const lock = context.client.lock(freshName())
+  const hold = await lock.acquire({ key: 1, lease: 200 })
+  await aborted(hold.signal)
+  await assert.rejects(lock.acquire({ key: 1 }), error => {
+    assert.deepEqual([error.reason, error instanceof LockLostError], ['expired', true])
+    return /has to be released first/.test(error.message)
+  })
+  assert.equal(await hold.release(), false)
+  await (await lock.acquire({ key: 1 })).release()
+})
+
 test('deleted after re-entry', async () => {
   const outer = await context.client.lock(freshName()).acquire()
   const inner = await outer.reenter()

@@ -116,6 +116,41 @@ def test_how_soon_is_milliseconds(client: redlatch.Client, look: redis.Redis, na
     assert min(delays) < 0.05
 
 
+def test_a_fixed_lease_that_was_left_to_run_out_is_acquired_anew(client: redlatch.Client, name: str) -> None:
+    lock = client.lock(name)
+    assert lock.acquire(lease=0.2) and lock.acquire(lease=0.2)
+    eventually(lambda: not lock.owned())
+    # It raised LockLostError until the thread had released what it had left to its lease.
+    assert lock.acquire(timeout=LIMIT)
+    assert lock.owned() and lock.hold_count() == 1
+    lock.release()
+    with pytest.raises(redlatch.NotOwnerError):
+        lock.release()
+
+
+async def test_a_fixed_lease_that_was_left_to_run_out_is_acquired_anew_in_asyncio(name: str) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name)
+        assert await lock.acquire(lease=0.2)
+        await soon(lambda: not lock.owned())
+        assert await lock.acquire(timeout=LIMIT)
+        await lock.release()
+        with pytest.raises(redlatch.NotOwnerError):
+            await lock.release()
+
+
+def test_in_the_block_of_a_lease_that_ran_out_the_error_says_what_helps(
+    client: redlatch.Client, name: str
+) -> None:
+    lock = client.lock(name, lease=0.2)
+    with pytest.raises(redlatch.LockLostError), lock as grant:
+        eventually(lambda: not grant.held)
+        with pytest.raises(redlatch.LockLostError, match="has to be released first"):
+            lock.acquire()
+    with client.lock(name):
+        pass
+
+
 def test_a_stolen_key(client: redlatch.Client, look: redis.Redis, name: str) -> None:
     with pytest.raises(redlatch.LockLostError) as caught, client.lock(name) as grant:
         with look.pipeline() as both:

@@ -99,10 +99,7 @@ impl redlatch_lock {
 
     pub(crate) fn acquire(&self, key: Key, wait_ms: i64, lease_ms: i64) -> Result<Operation<Guard>> {
         self.client.refuse_fork()?;
-        let mut options = AcquireOptions::new().key(key);
-        if matches!(key, Key::Thread(_)) {
-            options = options.tied_to_key();
-        }
+        let mut options = AcquireOptions::new().key(key).tied_to_key();
         if wait_ms != REDLATCH_FOREVER {
             options.set("wait", OptionValue::Millis(wait_ms as f64))?;
         }

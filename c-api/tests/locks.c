@@ -227,6 +227,24 @@ static void a_fixed_lease_ends_by_itself(void)
     close_client(client);
 }
 
+/* It was lost until the owner had released what it had left to its lease. */
+static void a_fixed_lease_that_was_left_to_run_out_is_acquired_anew(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:left");
+    const uint64_t owners[] = {1, REDLATCH_THREAD};
+
+    for (int at = 0; at < 2; at++) {
+        CHECK_OK(redlatch_lock_acquire(lock, owners[at], 10000, 200, NULL));
+        EVENTUALLY(!redlatch_lock_is_held(lock, owners[at]));
+        CHECK_OK(redlatch_lock_acquire(lock, owners[at], 10000, REDLATCH_LOCK_LEASE, NULL));
+        CHECK_OK(redlatch_lock_release(lock, owners[at]));
+        CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, owners[at]));
+    }
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
 static void a_hold_outlives_its_lease(void)
 {
     redlatch_client *client = open_client();
@@ -457,7 +475,8 @@ static void events_reach_the_log(void)
 }
 
 MAIN(TEST(acquire_and_release), TEST(a_thread_makes_its_calls_on_the_direct_connection), TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
-     TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself), TEST(a_hold_outlives_its_lease),
+     TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself),
+     TEST(a_fixed_lease_that_was_left_to_run_out_is_acquired_anew), TEST(a_hold_outlives_its_lease),
      TEST(tokens_grow), TEST(whoever_knows_the_token_releases_it), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),
      TEST(what_a_freed_lock_held_ends_with_its_lease), TEST(locks_keep_their_client),
      TEST(close_releases_and_refuses), TEST(closing_names_what_could_not_be_released),

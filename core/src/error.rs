@@ -128,7 +128,10 @@ impl ErrorKind {
             }
             ErrorKind::Lost => {
                 "Stop touching what the lock protects and take back or check what was done since; then acquire anew. \
-                 Where that is not enough, have the resource check fencing tokens."
+                 Where that is not enough, have the resource check fencing tokens. A thread, task or key that has not \
+                 released what it lost gets this error when it acquires again, since an outer block of it may still \
+                 believe to hold the lock: release each level first. Only a fixed lease that ran out, of a lock that \
+                 was acquired without a block, guard or grant, needs no release: it is simply acquired anew."
             }
             ErrorKind::ForeignKind => {
                 "Use another name: two kinds of lock, or a lock and data, cannot share one."
@@ -138,7 +141,8 @@ impl ErrorKind {
             ErrorKind::Forked => "Open the client in the process that uses it, after the fork.",
             ErrorKind::Unavailable => {
                 "Check address and network, and that the server runs. Clients connect again by themselves; \
-                 the option `outage` is how long callers wait for that."
+                 the option `outage` is how long callers wait for that. When the message says that nothing was done, \
+                 the server has more to do than it can: try again, or give it less."
             }
             ErrorKind::Auth => {
                 "Correct user name and password in the URL, with special characters percent-encoded; with TLS, the \
@@ -213,6 +217,17 @@ impl Error {
 
     pub(crate) fn lost(lock: &Arc<str>, reason: LostReason) -> Self {
         Self::from(reason).on(lock)
+    }
+
+    /// The same for a key that wants to hold the lock again and has not released what it lost.
+    pub(crate) fn lost_before(lock: &Arc<str>, reason: LostReason) -> Self {
+        let mut error = Self::lost(lock, reason);
+        error.0.message = format!(
+            "{} What was lost has to be released first, each level of it (by its guard, or leaving its block, or by \
+             key); then acquire anew",
+            reason.meaning()
+        );
+        error
     }
 
     /// The same error, naming the lock it concerns.

@@ -80,6 +80,8 @@ asked for; what it learnt decides, and it is renewed when 5 s remain, for as lon
 - **The watchdog** (default): the lock lives as long as its holder works, and at most `watchdog_lease` longer if the
   holder dies. A shorter one frees the locks of dead holders sooner; a longer one bridges longer outages of the server.
 - **A fixed `lease`**: the lock ends after this time, whatever its holder does. For work that is worthless afterwards.
+  Who has left it to run out (`acquire(lease=…)` in Python, any acquisition in C, a detached guard in Rust) acquires
+  anew; whoever is in a block, or has a guard or hold of it, gets `lost` until that is released.
 - **`max_hold`** bounds both, for holders that hang but live.
 
 A hold is trusted for a hundredth of its lease and 2 ms less than the server keeps it, because the clocks of the two may

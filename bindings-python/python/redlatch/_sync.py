@@ -130,9 +130,10 @@ class Lock(BaseLock):
     ) -> bool:
         """Acquires as threading.Lock does: True if the lock is held now, False if the time is over.
 
-        With `lease` the lock ends after so many seconds and is not renewed. It belongs to the calling thread, also
-        when this object is gone; if the thread ends without release, it is not renewed any more. `token` is what a
-        simple lock's key gets as its value, in place of a fresh one.
+        With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the thread need not
+        release it to acquire anew. It belongs to the calling thread, also when this object is gone; if the thread
+        ends without release, it is not renewed any more. `token` is what a simple lock's key gets as its value, in
+        place of a fresh one.
         """
         wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
         if not self._client._started:

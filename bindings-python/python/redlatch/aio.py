@@ -289,8 +289,9 @@ class Lock(BaseLock):
     ) -> Coroutine[Any, Any, bool]:
         """Acquires as threading.Lock does: True if the lock is held now, False if the time is over.
 
-        With `lease` the lock ends after so many seconds and is not renewed. If the task ends without release, the
-        lock is not renewed any more. `token` is what a simple lock's key gets as its value, in place of a fresh one.
+        With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the task need not
+        release it to acquire anew. If the task ends without release, the lock is not renewed any more. `token` is
+        what a simple lock's key gets as its value, in place of a fresh one.
         """
         wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
         return self._acquire(_current_task(), wait, lease, token)

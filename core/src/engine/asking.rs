@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::links::Which;
 use super::timers::Timer;
 use super::timing::PLAIN_LIMIT;
+use super::waiting::not_sent;
 use super::{Done, Engine, Outcome, Output, Purpose, RequestId};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
@@ -138,7 +139,7 @@ impl Engine {
             Outcome::Refused { error, .. } => self.end_query(id, Err(error)),
             // Without a link, `link_up` sends it.
             Outcome::NotSent if !self.links.is_up(name) => {}
-            Outcome::NotSent => self.query_due(id),
+            Outcome::NotSent => self.end_query(id, Err(not_sent())),
             Outcome::Unanswered if repeats => self.send_query(id),
             // A force-release is not repeated: a second one could hit the next holder. The first
             // may have hit our own hold.

@@ -8,7 +8,7 @@ use super::asking::release_of;
 use super::holding::{Hold, Phase, unconfirmed};
 use super::links::Which;
 use super::rare::Idle;
-use super::waiting::{not_replicated, timeout};
+use super::waiting::{not_replicated, not_sent, timeout};
 use super::{CallId, Done, Engine, LevelId, Outcome, Output, RequestId, Target, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::moment::Moment;
@@ -433,6 +433,10 @@ impl Engine {
             Outcome::Answered(reply) => self.settle_command(owner, sent, reply),
             Outcome::NotSent => {
                 command.copies -= 1;
+                // Without a connection, `link_down` tells them why.
+                if up {
+                    self.fail_entry_tries(owner, &not_sent());
+                }
                 self.retry_command(owner, up.then(|| now.after(pause)));
             }
             Outcome::Unanswered => {

@@ -102,6 +102,11 @@ impl Hold {
         u32::try_from(self.levels.len()).unwrap_or(u32::MAX)
     }
 
+    /// It was lost by nothing but the end of its fixed lease, which its key has left to itself.
+    pub(super) fn has_run_out(&self) -> bool {
+        self.phase == Phase::Lost(LostReason::Expired) && self.levels.iter().all(Level::is_left_to_end)
+    }
+
     /// The lease the watchdog renews with: the longest of the levels that are watched.
     pub(super) fn watched_lease(&self) -> Option<Duration> {
         self.levels.iter().filter_map(Level::watched).max()
@@ -363,8 +368,8 @@ impl Engine {
             return;
         };
         hold.levels[at].abandoned = true;
-        // A level that stays may still have to be looked at.
-        if hold.levels.iter().all(|level| level.abandoned) {
+        // A level that stays may still have to be looked at, and a hold whose loss nobody would tell us of.
+        if hold.levels.iter().all(|level| level.abandoned) && !hold.renewal.unseen {
             hold.renewal.due = Maybe::default();
         }
         let (name, lost) = (hold.cell.name.clone(), matches!(hold.phase, Phase::Lost(_)));

@@ -33,6 +33,11 @@ impl Level {
         (self.watched && !self.abandoned).then(|| self.lease.into())
     }
 
+    /// Nobody will say that it is given up: its time ends by itself, and there is no guard of it.
+    pub(super) fn is_left_to_end(&self) -> bool {
+        !self.watched && self.detached
+    }
+
     /// How long the key must live for this level: its renewed lease, or what remains of its time
     /// with the allowance for drift, whichever is longer (it may have been extended).
     pub(super) fn needs(&self, now: Moment) -> Duration {

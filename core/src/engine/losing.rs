@@ -5,6 +5,7 @@ use super::holding::{Hold, Phase};
 use super::{Engine, LevelId, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
+use crate::owner::Key;
 use crate::wire::{Name, OwnerId};
 
 impl Engine {
@@ -21,6 +22,7 @@ impl Engine {
         hold.renewal = Default::default();
         hold.alarm = Default::default();
         let (cell, longest, lingers) = (hold.cell.clone(), hold.longest(), hold.lingers);
+        let ran_out = hold.has_run_out();
         let level = hold.told_at(EventLevel::Warn);
         let work = hold.work.take().map(|work| *work).unwrap_or_default();
         self.counters.lost.add(1);
@@ -34,15 +36,23 @@ impl Engine {
         if !lingers {
             self.clean_up(&cell.name, owner, &cell.form, longest, None);
         }
+        let goes_on =
+            |task: &Task| ran_out && matches!(task.wish, Wish::Enter { key, .. } if key == cell.key);
+        let mut command = work.command.map(|command| command.task);
+        let first = command.take_if(|task| goes_on(task));
+        let (anew, todo): (Vec<Task>, Vec<Task>) = work.todo.into_iter().partition(goes_on);
         // A release in flight has taken its level out already.
-        if let Some(command) = work.command {
-            self.answer(command.task.request, Err(Error::lost(&cell.name, reason)));
+        if let Some(task) = command {
+            self.answer(task.request, Err(Error::lost(&cell.name, reason)));
         }
-        for task in work.todo {
+        for task in todo {
             self.unwind(owner, &cell.name, task, reason);
         }
         self.unwind_abandoned(owner);
         self.advance(&cell.name);
+        for task in first.into_iter().chain(anew) {
+            self.outlive(&cell.name, &cell.form, task);
+        }
     }
 
     /// What is deleted while a force-release of our own is under way was deleted by that: a renewal on another
@@ -59,11 +69,12 @@ impl Engine {
 
     /// A task on a lost hold: releasing unwinds a level, and everything reports the loss.
     pub(super) fn unwind(&mut self, owner: OwnerId, name: &Name, task: Task, reason: LostReason) {
-        let known = match task.wish {
-            Wish::Leave(level) => self.unwind_level(owner, level),
-            _ => Ok(()),
+        let error = match task.wish {
+            Wish::Leave(level) => self.unwind_level(owner, level).err(),
+            Wish::Enter { .. } => Some(Error::lost_before(name, reason)),
+            _ => None,
         };
-        let error = known.err().unwrap_or_else(|| Error::lost(name, reason));
+        let error = error.unwrap_or_else(|| Error::lost(name, reason));
         self.answer(task.request, Err(error));
         self.end_if_unwound(owner);
     }
@@ -78,6 +89,17 @@ impl Engine {
         }
         self.clean_up(&cell.name, owner, &cell.form, longest, None);
         Ok(())
+    }
+
+    /// The key of a hold that has run out acquires anew: what it had is over, and nobody else could release that.
+    pub(super) fn forget_run_out(&mut self, owner: OwnerId, key: Key) -> bool {
+        let over = |hold: &&mut Box<Hold>| hold.has_run_out() && hold.cell.key == key;
+        let Some(hold) = self.holds.get_mut(&owner).filter(over) else {
+            return false;
+        };
+        hold.levels.clear();
+        self.end_hold(owner);
+        true
     }
 
     fn end_if_unwound(&mut self, owner: OwnerId) {

@@ -224,6 +224,10 @@ impl Engine {
         if refused && asked.len() > 1 && self.links.routes.is_split() {
             return self.renew_one_by_one(asked);
         }
+        // The server has seen the call and did nothing, and the driver has learnt its clock from the reply.
+        if matches!(outcome, Outcome::Answered(Reply::Stale)) {
+            return self.renew_again(asked);
+        }
         let silent = matches!(outcome, Outcome::Unanswered | Outcome::NotSent);
         let results = match outcome {
             Outcome::Answered(Reply::Renewed(results)) if results.len() == asked.len() => results,
@@ -250,6 +254,16 @@ impl Engine {
             }
         }
         self.send_renewals(&owners);
+    }
+
+    fn renew_again(&mut self, asked: &[(OwnerId, Duration)]) {
+        let owners: Vec<OwnerId> = asked.iter().map(|(owner, _)| *owner).collect();
+        for owner in &owners {
+            if let Some(hold) = self.holds.get_mut(owner) {
+                hold.renewal.in_flight = false;
+            }
+        }
+        self.renew_now(owners);
     }
 
     /// Returns the hold if it is to be renewed once more, because of what happened meanwhile.

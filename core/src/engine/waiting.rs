@@ -214,7 +214,7 @@ impl Engine {
             Key::Hold(_) => true,
             _ => terms.reentrant && hold.cell.form == form,
         };
-        let mine = self.hold_of(&name, key);
+        let mine = self.hold_of(&name, key).filter(|owner| !self.forget_run_out(*owner, key));
         if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(|hold| enters(hold))) {
             return self.enter(id, owner, key, wait, terms);
         }
@@ -489,8 +489,7 @@ impl Engine {
     /// Without a link, `link_up` lets the head try again.
     fn not_sent(&mut self, id: RequestId) {
         if self.waiters.get(&id).is_some_and(|waiter| self.links.is_up(&waiter.name)) {
-            let error = Error::new(ErrorKind::Unavailable, "the connection was not ready; try again");
-            self.refused_for_now(id, error);
+            self.refused_for_now(id, not_sent());
         }
     }
 
@@ -702,6 +701,13 @@ impl Engine {
             self.give_up(id, error.clone().on(&name));
         }
     }
+}
+
+/// The call was certainly not done, though there is a connection.
+pub(super) fn not_sent() -> Error {
+    let text = "nothing was done: the server has more to do than it answers in good time, or the connection was lost \
+                just now; try again";
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 /// Too few replicas have acknowledged an acquisition.

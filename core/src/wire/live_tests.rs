@@ -272,9 +272,10 @@ fn what_comes_after_its_not_after_does_nothing() {
     assert_eq!(late(&mut live, &acquire(3)), Reply::Stale);
     assert_eq!(late(&mut live, &release(1)), Reply::Stale);
     assert_eq!(late(&mut live, &force()), Reply::Stale);
+    assert_eq!(late(&mut live, &renew(&["orders"], LEASE * 2)), Reply::Stale);
     assert_eq!(live.holds("orders"), "U:76=2");
+    assert!(is_near(live.pttl("orders"), LEASE));
     // A copy of these that comes late is harmless and useful.
-    assert_eq!(late(&mut live, &renew(&["orders"], LEASE)), Reply::Renewed(vec![RenewReply::Kept]));
     assert!(matches!(late(&mut live, &inspect()), Reply::Holder(Some(_))));
     assert_eq!(late(&mut live, &release(0)), Reply::Released(0));
 }

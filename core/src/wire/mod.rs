@@ -93,7 +93,8 @@ pub(crate) enum Op {
         /// What an adaptive lock learns when it is freed.
         lesson: Option<Lesson>,
     },
-    /// Give every hold max(remaining, ttl); never recreates what is gone. All are of one layout.
+    /// Give every hold max(remaining, ttl); never recreates what is gone. All are of one layout. Carries a
+    /// not-after: a late copy must not let the lock of somebody who has died live on.
     Renew { holds: Vec<Renewal> },
     /// Delete the lock whoever holds it, and publish. Carries a not-after: a late copy must not hit
     /// the next holder.

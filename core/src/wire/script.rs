@@ -165,8 +165,7 @@ impl Call {
     /// The call for `op` by the client `uuid`.
     ///
     /// `not_after`: the last moment, in the server's milliseconds, at which it may still be done.
-    /// Only an acquire, a hand-over, a partial release and a force-release regard it: late copies of
-    /// the others do no harm.
+    /// Only a release that frees the lock and an inspection do not regard it: late copies of those do no harm.
     pub(crate) fn new(op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
         Call::refilled(Words::default(), op, uuid, not_after, publish)
     }
@@ -271,6 +270,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             // Most are renewed for the same time: it is given once.
             let times = if alike(holds) { 1 } else { holds.len() };
             holds.iter().take(times).for_each(|hold| words.number(whole_ms(hold.ttl)));
+            words.number(not_after);
         }
         Op::Force { name, .. } => {
             words.number(not_after);
@@ -601,12 +601,12 @@ mod tests {
             form: Form::default(),
             ttl: Duration::from_secs(seconds),
         };
-        let call = |holds| Call::new(&Op::Renew { holds }, "u", 0, Publish::Classic);
+        let call = |holds| Call::new(&Op::Renew { holds }, "u", 9, Publish::Classic);
         let same = call(vec![hold("a", 1, 3), hold("b", 2, 3), hold("c", 3, 3)]);
         assert_eq!(keys(&same), ["a", "b", "c"]);
-        assert_eq!(args(&same), ["u:1", "u:2", "u:3", "3000"]);
-        assert_eq!(args(&call(vec![hold("a", 1, 3), hold("b", 2, 4)])), ["u:1", "u:2", "3000", "4000"]);
-        assert_eq!(args(&call(vec![hold("a", 1, 3)])), ["u:1", "3000"]);
+        assert_eq!(args(&same), ["u:1", "u:2", "u:3", "3000", "9"]);
+        assert_eq!(args(&call(vec![hold("a", 1, 3), hold("b", 2, 4)])), ["u:1", "u:2", "3000", "4000", "9"]);
+        assert_eq!(args(&call(vec![hold("a", 1, 3)])), ["u:1", "3000", "9"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use redlatch::{ErrorKind, Guard, LockOptions, LostReason};
+use redlatch::{AcquireOptions, ErrorKind, Guard, Key, LockOptions, LostReason};
 
 use super::{LIMIT, World, eventually, ms, refusal, soon};
 
@@ -37,6 +37,23 @@ async fn told_of_a_deletion_after_re_entering() {
     assert_eq!(refusal(guard.reenter()).await, ErrorKind::Lost, "until all levels are unwound");
     assert_eq!(refusal(guard.release()).await, ErrorKind::Lost);
     drop(soon("the lock", world.lock("n").acquire()).await.unwrap());
+}
+
+/// The next acquisition by the key failed until what it had left to its lease had been released.
+#[tokio::test]
+async fn a_fixed_lease_that_was_left_to_run_out_is_acquired_anew() {
+    let world = World::new().await;
+    let (lock, key) = (world.lock("n"), Key::Explicit(7));
+    let acquire = |lease| lock.acquire_with(AcquireOptions::new().key(key).lease(lease));
+    let hold = acquire(ms(200)).await.unwrap().detach();
+    eventually("the end of the lease", || !hold.is_held()).await;
+    // With a guard it may still be believed to be held.
+    let guard = soon("the lock", acquire(ms(200))).await.unwrap();
+    eventually("the end of the lease", || !guard.is_held()).await;
+    let error = soon("an answer", acquire(ms(200))).await.unwrap_err();
+    assert!(error.message().contains("has to be released first"), "{error}");
+    assert_eq!(refusal(guard.release()).await, ErrorKind::Lost);
+    soon("the lock", acquire(ms(10_000))).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

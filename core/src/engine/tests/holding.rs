@@ -679,3 +679,30 @@ fn a_clock_that_goes_back_moves_no_deadline() {
     let inner = rig.hold_with("n", Key::Hold(grant.owner()), WATCHED);
     assert!(inner.cell.deadline() >= deadline);
 }
+
+/// It was tried again and again, for as long as the server had too much to do.
+#[test]
+fn a_try_to_re_enter_that_cannot_be_sent_ends_as_any_other_try() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let id = rig.acquire_with("n", KEY, Some(Duration::ZERO), WATCHED);
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::NotSent);
+    let error = rig.error(id);
+    assert!(
+        error.kind() == ErrorKind::Unavailable && error.message().starts_with("nothing was done"),
+        "{error}"
+    );
+    rig.pass(secs(1));
+    rig.nothing_sent();
+    rig.free(&outer);
+    // Who waits goes on.
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let id = rig.acquire_with("n", KEY, Some(secs(5)), WATCHED);
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::NotSent);
+    rig.pass(ms(250));
+    let again = rig.sent();
+    rig.grant(&again);
+    assert_eq!(rig.granted(id).owner(), outer.owner());
+}

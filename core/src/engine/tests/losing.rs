@@ -46,6 +46,108 @@ fn a_lost_hold_fails_re_entry_until_every_level_is_unwound() {
     assert!(rig.is_held(&grant) && !rig.is_held(&outer));
 }
 
+/// As `acquire(lease=...)` of Python's lock, or C's: there is no guard, only the key can release it.
+fn left_to_end(rig: &mut Rig, lease: Duration) -> Grant {
+    rig.hold_with("n", KEY, Terms { tied: true, ..fixed(lease) })
+}
+
+/// The next acquisition of the thread failed with `lost` until it had released what it had left to its lease.
+#[test]
+fn a_fixed_lease_that_was_left_to_run_out_is_acquired_anew() {
+    let mut rig = Rig::new();
+    let first = left_to_end(&mut rig, secs(1));
+    left_to_end(&mut rig, secs(2));
+    rig.pass(secs(2));
+    assert_eq!(rig.lost, [(first.owner(), LostReason::Expired)]);
+    let clean = rig.sent();
+    assert_eq!(clean.release().0, first.owner());
+    let id = rig.acquire_with("n", KEY, Some(Duration::ZERO), WATCHED);
+    let sent = rig.sent();
+    assert_eq!(sent.acquire().1, 1, "the count begins anew");
+    rig.reply(&clean, Reply::Released(0));
+    rig.grant(&sent);
+    let second = rig.granted(id);
+    assert!(second.owner() != first.owner() && second.cell.count() == 1);
+    // Only that is the key's now, and what it had before is not its any more.
+    let by_key = || Request::Release(Target::Key { name: "n".into(), key: KEY });
+    let id = rig.request(by_key());
+    let sent = rig.sent();
+    assert_eq!(sent.release(), (second.owner(), 0, Duration::ZERO));
+    rig.reply(&sent, Reply::Released(0));
+    rig.released(id);
+    let id = rig.request(by_key());
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    let id = rig.release(&first);
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    rig.nothing_left();
+}
+
+#[test]
+fn what_ran_out_and_is_not_acquired_again_is_lost_when_it_is_released() {
+    let mut rig = Rig::new();
+    left_to_end(&mut rig, secs(1));
+    rig.pass(secs(1));
+    let clean = rig.sent();
+    rig.reply(&clean, Reply::Released(0));
+    let id = rig.request(Request::Release(Target::Key { name: "n".into(), key: KEY }));
+    assert_eq!(rig.lost_by(id), LostReason::Expired);
+}
+
+#[test]
+fn a_re_entry_that_comes_as_a_fixed_lease_runs_out_becomes_an_acquisition() {
+    let mut rig = Rig::new();
+    let first = left_to_end(&mut rig, secs(1));
+    rig.pass(ms(980));
+    let ids = [0, 1].map(|_| rig.acquire_with("n", KEY, None, WATCHED));
+    let entry = rig.sent();
+    assert_eq!(entry.acquire().1, 2);
+    rig.pass(ms(20));
+    let sent = rig.all_sent();
+    assert_eq!(sent[0].release().0, first.owner());
+    let (owner, count, _) = sent[1].acquire();
+    assert!(owner != first.owner() && count == 1);
+    rig.reply(&entry, Reply::Gone(LostReason::Deleted));
+    rig.grant(&sent[1]);
+    assert_eq!(rig.granted(ids[0]).owner(), owner);
+    let entry = rig.sent();
+    assert_eq!(entry.acquire().1, 2);
+    rig.grant(&entry);
+    assert_eq!(rig.granted(ids[1]).owner(), owner);
+}
+
+/// Whoever has a guard, or a level that was to be renewed, may still believe to hold the lock.
+#[test]
+fn what_somebody_may_still_believe_to_hold_is_released_first_and_the_error_says_so() {
+    let guarded: &dyn Fn(&mut Rig) -> Grant = &|rig| rig.hold_with("n", KEY, fixed(secs(1)));
+    let renewed: &dyn Fn(&mut Rig) -> Grant = &|rig| {
+        let max_hold = Some(secs(1));
+        rig.hold_with("n", KEY, Terms { tied: true, max_hold, ..WATCHED })
+    };
+    for hold in [guarded, renewed] {
+        let mut rig = Rig::new();
+        let grant = hold(&mut rig);
+        rig.pass(secs(1));
+        rig.all_sent();
+        assert_eq!(rig.lost, [(grant.owner(), LostReason::Expired)]);
+        let id = rig.acquire_with("n", KEY, None, WATCHED);
+        let error = rig.error(id);
+        assert_eq!((error.kind(), error.lost_reason()), (ErrorKind::Lost, Some(LostReason::Expired)));
+        assert!(error.message().contains("has to be released first"), "{error}");
+        let id = rig.release(&grant);
+        assert_eq!(rig.lost_by(id), LostReason::Expired);
+        rig.acquire_with("n", KEY, None, WATCHED);
+        assert_eq!(rig.all_sent().len(), 1);
+    }
+    // What was deleted or stolen has not simply run out.
+    let mut rig = Rig::new();
+    left_to_end(&mut rig, LEASE);
+    rig.input(Input::Invalidated(None));
+    let look = rig.sent();
+    rig.reply(&look, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    let id = rig.acquire_with("n", KEY, None, WATCHED);
+    assert_eq!(rig.lost_by(id), LostReason::Deleted);
+}
+
 #[test]
 fn waiters_go_on_when_a_hold_of_this_client_is_lost() {
     let mut rig = Rig::new();
@@ -176,6 +278,18 @@ fn a_force_without_an_answer_is_not_repeated_but_our_holds_are_looked_at() {
     let look = rig.sent();
     rig.reply(&look, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
     assert_eq!(rig.lost, [(grant.owner(), LostReason::Deleted)]);
+}
+
+/// It said that the server did not answer in time: whether the lock was freed could not be told.
+#[test]
+fn a_force_that_was_not_sent_says_that_nothing_was_done() {
+    let mut rig = Rig::new();
+    let id = rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::NotSent);
+    let error = rig.error(id);
+    assert!(error.kind().retryable() && error.message().starts_with("nothing was done"), "{error}");
+    rig.nothing_left();
 }
 
 #[test]

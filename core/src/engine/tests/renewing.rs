@@ -352,6 +352,20 @@ fn of_what_is_put_off_the_one_with_the_least_time_goes_first() {
     assert!(rig.sent().renewal().contains(&(short.owner(), secs(3))));
 }
 
+#[test]
+fn a_renewal_that_the_server_takes_for_late_goes_again_at_once() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    rig.pass(secs(10));
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Stale);
+    let (again, at) = (rig.sent(), rig.now);
+    assert_eq!(again.renewal(), [(grant.owner(), LEASE)]);
+    rig.keep(&again);
+    assert_eq!(grant.cell.deadline(), at.after(ms(29_698)));
+    assert!(rig.events.iter().all(|kind| *kind != "renewal_failed"));
+}
+
 /// Grants the acquire on a connection of its caller, whose reads the server does not remember.
 fn grant_unseen(rig: &mut Rig, sent: &Sent) {
     let (_, _, ttl) = sent.acquire();
@@ -379,6 +393,24 @@ fn what_the_server_does_not_watch_is_looked_at_soon_and_once_together() {
     rig.pass(LEASE / 4);
     rig.nothing_sent();
     assert!(a.cell.is_held(rig.now) && b.cell.is_held(rig.now));
+}
+
+/// A guard whose thread had ended was told of a deletion at its deadline only.
+#[test]
+fn what_is_abandoned_before_the_look_is_looked_at_too() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("a");
+    let sent = rig.sent();
+    grant_unseen(&mut rig, &sent);
+    let grant = rig.granted(id);
+    rig.input(grant.abandoned());
+    rig.pass(ms(15));
+    let look = rig.sent();
+    assert_eq!(look.renewal(), [(grant.owner(), ms(1))], "nobody lets it live longer");
+    rig.keep(&look);
+    rig.pass(LEASE - ms(320));
+    rig.nothing_sent();
+    assert!(rig.is_held(&grant));
 }
 
 #[test]

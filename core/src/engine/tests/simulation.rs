@@ -9,6 +9,7 @@
 //! - every request is answered exactly once, and never with `internal`;
 //! - a lock that was released is not on the server any more;
 //! - what nobody wants any more is released soon while nothing is wrong;
+//! - the lock of a client that has died is gone after a lease, whatever of it still arrives;
 //! - a free lock is not waited for longer than a recheck while nothing is wrong;
 //! - a deleted key is told soon while nothing is wrong;
 //! - a watchdog's lock is never nearer to its end than half its lease while nothing is wrong;

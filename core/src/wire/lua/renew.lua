@@ -1,13 +1,15 @@
 -- Lets every lock that is still its owner's live at least the given time; recreates nothing. One
 -- lock that cannot be handled does not hinder the others.
 -- KEYS   locks
--- ARGV   the owner of each lock, then ms: one for all of them, or one for each lock
--- reply  now RENEWED, and unless all are kept, for each lock: 0 kept, 1 refused by the server, DELETED or
---        STOLEN; or the server's refusal, when it refused all
+-- ARGV   the owner of each lock, then ms: one for all of them, or one for each lock; not-after ms
+-- reply  now STALE | now RENEWED, and unless all are kept, for each lock: 0 kept, 1 refused by the server, DELETED
+--        or STOLEN; or the server's refusal, when it refused all
 local call, type = redis.pcall, type
 --@ clock
+-- A copy that comes when its owner has died must not let the lock live for another lease.
+if now > tonumber(ARGV[#ARGV]) then return {now, STALE} end
 local count, reply, kept = #KEYS, {now, RENEWED}, 0
-local common = #ARGV == count + 1 and ARGV[count + 1]
+local common = #ARGV == count + 2 and ARGV[count + 1]
 local newer = redis.REDIS_VERSION_NUM -- which tells of Redis 7: its expiries can be asked never to shorten
 local refusals, refusal = 0, nil
 for i = 1, count do

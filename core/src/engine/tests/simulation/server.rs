@@ -287,7 +287,9 @@ impl Server {
     pub(crate) fn execute(&mut self, origin: Origin, track: bool, op: &Op, not_after_ms: u64) -> Reply {
         let late = self.now_ms() > not_after_ms;
         let reply = match op {
-            Op::Acquire { .. } | Op::HandOver { .. } | Op::Force { .. } if late => Reply::Stale,
+            Op::Acquire { .. } | Op::HandOver { .. } | Op::Renew { .. } | Op::Force { .. } if late => {
+                Reply::Stale
+            }
             Op::Release { remaining: 1.., .. } if late => Reply::Stale,
             Op::Acquire { name, owner, form, count, lease, fencing, .. } => self.acquire(
                 origin,

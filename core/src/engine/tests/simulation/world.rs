@@ -43,6 +43,8 @@ const REPLICATED: u64 = 400;
 const TOLD: u64 = 300_000;
 /// The same where no call is lost: a look and its answer, behind others.
 const TOLD_SOON: u64 = 50_000;
+/// The longest pause before a call is repeated that got no answer.
+const AGAIN: u64 = 250_000;
 
 /// How long something that nobody wants may stay while nothing is wrong: until the last copy that
 /// made it is dead, and a clean-up that had to be repeated.
@@ -238,6 +240,8 @@ pub(super) struct World {
     server: Server,
     /// Owners whose lock somebody else has deleted, and when.
     bereaved: BTreeMap<(Uuid, OwnerId), u64>,
+    /// What clients held that have died, and until when that may stay.
+    legacies: BTreeMap<(Uuid, OwnerId), u64>,
     /// The last time something went wrong.
     disturbed: u64,
     /// Since when a client waits for a lock that is free, for each client and name.
@@ -245,7 +249,7 @@ pub(super) struct World {
     highest_token: BTreeMap<Name, u64>,
     /// Since when nobody wants what an owner has.
     ghosts: BTreeMap<(Uuid, OwnerId), u64>,
-    /// What a late renewal has let live on, or a copy that the network made has counted wrongly:
+    /// What an extension by a token has let live on, or a copy that the network made has counted wrongly:
     /// right again with the next command, and gone with its lease.
     excused: BTreeSet<(Uuid, OwnerId)>,
     /// What a replica brings back though its release was confirmed: its client tells it so.
@@ -279,6 +283,7 @@ impl World {
             clients: Vec::new(),
             server: Server::new(),
             bereaved: BTreeMap::new(),
+            legacies: BTreeMap::new(),
             disturbed: 0,
             waits: Vec::new(),
             highest_token: BTreeMap::new(),
@@ -625,7 +630,7 @@ impl World {
         }
         self.note(|| format!("S {} {op:?}: {outcome:?}", origin.uuid));
         self.spread_effects();
-        self.note_late_renewals(origin, op);
+        self.note_extensions(op);
         self.note_excuses(copy, &outcome);
         if copy.answered {
             let event = Event::Reply { origin, call, server_ms: self.server.now_ms(), outcome };
@@ -636,16 +641,23 @@ impl World {
     /// What the engine cannot know of: a copy that the network made of a request whose answer has
     /// arrived, and a copy that runs too late because the clock that should end it went back.
     fn note_excuses(&mut self, copy: &Copied, outcome: &Outcome) {
-        let Outcome::Answered(Reply::Acquired { .. } | Reply::NotReplicated { .. } | Reply::Kept) = outcome
-        else {
-            return;
-        };
-        let (owner, shrinks) = match copy.op {
-            Op::Acquire { owner, .. } | Op::HandOver { to: owner, .. } => (owner, false),
-            Op::Release { owner, .. } => (owner, true),
+        let uuid = copy.origin.uuid;
+        let (owner, shrinks) = match (&copy.op, outcome) {
+            (Op::Renew { holds }, _) => {
+                let late = self.has_jumped && self.time > copy.expires;
+                let owners = holds.iter().filter(|_| late).map(|hold| (uuid, hold.owner));
+                return self.jumped.extend(owners);
+            }
+            (_, Outcome::Answered(Reply::Acquired { .. } | Reply::NotReplicated { .. } | Reply::Kept)) => {
+                match copy.op {
+                    Op::Acquire { owner, .. } | Op::HandOver { to: owner, .. } => (owner, false),
+                    Op::Release { owner, .. } => (owner, true),
+                    _ => return,
+                }
+            }
             _ => return,
         };
-        let me = (copy.origin.uuid, owner);
+        let me = (uuid, owner);
         if copy.doubled {
             self.excused.insert(me);
         }
@@ -655,23 +667,14 @@ impl World {
         }
     }
 
-    /// A renewal has no not-after. One that comes late finds the key of a hold that was lost, and
-    /// lets it live for another lease. The same is an extension by a token, of which the owner hears nothing.
-    fn note_late_renewals(&mut self, origin: Origin, op: &Op) {
+    /// Of an extension by a token the owner hears nothing.
+    fn note_extensions(&mut self, op: &Op) {
         let Op::Renew { holds } = op else {
             return;
         };
-        let wanted =
-            |(uuid, owner)| self.place_of(uuid).is_some_and(|place| self.clients[place].engine.wants(owner));
-        let late: Vec<(Uuid, OwnerId)> = holds
-            .iter()
-            .filter_map(|hold| match &hold.form.token {
-                // Who extends by a token need not be its owner.
-                Some(_) if hold.owner == NOBODY => self.server.locks.get(&hold.name)?.owner,
-                _ => Some((origin.uuid, hold.owner)).filter(|me| !wanted(*me)),
-            })
-            .collect();
-        self.excused.extend(late);
+        let by_token = holds.iter().filter(|hold| hold.owner == NOBODY);
+        let owners = by_token.filter_map(|hold| self.server.locks.get(&hold.name)?.owner);
+        self.excused.extend(owners);
     }
 
     /// Sends something to a client on its command connection, behind what was sent before.
@@ -704,10 +707,14 @@ impl World {
         let Some(place) = self.place_of(uuid) else {
             return;
         };
-        let client = &mut self.clients[place];
-        if client.calls.remove(&call).is_none() {
+        if self.clients[place].calls.remove(&call).is_none() {
             return;
         }
+        // An answer that is too late for its call is asked for once more, after a pause.
+        if matches!(outcome, Outcome::Unanswered) {
+            self.trouble(self.time + AGAIN);
+        }
+        let client = &mut self.clients[place];
         if client.is_own(call) {
             // A call that is late, or interrupted, closes the direct connection.
             match (&mut client.direct, matches!(outcome, Outcome::Unanswered)) {
@@ -1050,6 +1057,7 @@ impl World {
         let uuid = client.uuid;
         let origins: Vec<Origin> = (0..client.connections.len()).map(|at| client.origin(at)).collect();
         self.note(|| format!("{uuid} dies"));
+        self.note_legacies(place);
         origins.into_iter().for_each(|origin| self.server.disconnected(origin));
         self.server.subscribers.retain(|(_, subscriber)| *subscriber != uuid);
         self.events.retain(|_, event| match event {
@@ -1059,6 +1067,18 @@ impl World {
         });
         self.clients[place] = self.new_client();
         self.start(place);
+    }
+
+    /// What a client holds when it dies stays for the longest time that it has asked for, after the last moment at
+    /// which that may be done; an adaptive lock for as long as the server has learnt.
+    fn note_legacies(&mut self, place: usize) {
+        let client = &self.clients[place];
+        let holds = client.engine.holds.iter().filter(|(_, hold)| kind_of(&hold.cell.name) != Kind::Adaptive);
+        let end = |hold: &Hold| {
+            let (longest, limit) = (hold.longest(), timing::limit(hold.longest()));
+            self.time + u64::try_from((longest + limit + timing::drift(longest)).as_micros()).unwrap()
+        };
+        self.legacies.extend(holds.map(|(owner, hold)| ((client.uuid, *owner), end(hold))));
     }
 
     /// The server starts again without its data.
@@ -1288,6 +1308,10 @@ impl World {
                 continue;
             };
             let Some(client) = self.clients.iter().find(|client| client.uuid == uuid) else {
+                let over = self.legacies.get(&(uuid, owner)).is_some_and(|end| self.time > *end);
+                if over && !self.is_excused((uuid, owner)) {
+                    wrong = Some(format!("{name}: {lock:?} lives on, whose owner has died"));
+                }
                 continue;
             };
             let is_ghost = !client.engine.wants(owner);
