@@ -122,7 +122,7 @@ def test_a_fixed_lease_that_was_left_to_run_out_is_acquired_anew(client: redlatc
     eventually(lambda: not lock.owned())
     # It raised LockLostError until the thread had released what it had left to its lease.
     assert lock.acquire(timeout=LIMIT)
-    assert lock.owned() and lock.hold_count() == 1
+    assert lock.owned() and lock.hold_count == 1
     lock.release()
     with pytest.raises(redlatch.NotOwnerError):
         lock.release()
