@@ -134,11 +134,12 @@ mod tests {
     #[test]
     fn it_shrinks_once_for_what_was_sent_together() {
         let mut window = Window::new();
-        window.answered(1, at(0), LIMIT, at(1));
+        window.push(at(0), sending(1));
+        window.answered(7 * FIRST, at(0), LIMIT, at(1));
         for _ in 0..50 {
             window.answered(1, at(10), LIMIT, at(500));
         }
-        assert!(window.is_open(FIRST / 2 - 1) && !window.is_open(FIRST / 2));
+        assert!(window.is_open(4 * FIRST - 1) && !window.is_open(4 * FIRST));
         for turn in 1..9 {
             window.answered(1, at(1000 * turn), LIMIT, at(1000 * turn + 500));
         }

@@ -31,6 +31,8 @@ const OUTAGE: Duration = Duration::from_millis(2500);
 /// How often in a row, and for how long, a client may hand a lock to its own waiters.
 const HANDOVERS: usize = 3;
 const RUN: Duration = Duration::from_millis(500);
+/// So long that the number of hand-overs is what ends it.
+const LONG_RUN: Duration = Duration::from_secs(60);
 /// How long a channel stays subscribed that nobody waits on.
 const LINGER: Duration = Duration::from_millis(300);
 /// How long a free lock may be waited for while nothing is wrong: a recheck with its jitter, a copy
@@ -319,7 +321,7 @@ impl World {
     fn new_client(&mut self) -> Client {
         self.last_uuid += 1;
         let random = &mut self.random;
-        let handovers = (random.pick(&[0, HANDOVERS, HANDOVERS]), RUN);
+        let handovers = (random.pick(&[0, HANDOVERS, HANDOVERS]), random.pick(&[RUN, LONG_RUN]));
         let linger = random.pick(&[Duration::ZERO, LINGER]);
         let renewals = random.pick(&[1, 2, RENEWALS]);
         let config =
