@@ -31,13 +31,17 @@ async function open() {
   const cpu = process.cpuUsage()
   const begun = performance.now()
   const end = begun + Number(args.seconds) * 1000
+  const used = () => {
+    const { user, system } = process.cpuUsage(cpu)
+    return { seconds: (performance.now() - begun) / 1000, cpu_s: (user + system) / 1e6 }
+  }
   return {
     isOpen: () => performance.now() < end,
     left: () => Math.max(0, end - performance.now()),
-    report(figures) {
-      const used = process.cpuUsage(cpu)
-      const seconds = (performance.now() - begun) / 1000
-      console.log(JSON.stringify({ ...figures, seconds, cpu_s: (used.user + used.system) / 1e6 }))
+    used,
+    // Unless `until` tells what was used until an earlier moment, what was used until now.
+    report(figures, until = used()) {
+      console.log(JSON.stringify({ ...figures, ...until }))
     },
   }
 }
@@ -151,10 +155,11 @@ const workloads = {
     const taken = (performance.now() - begun) / 1000
     const window = await open()
     await sleep(Number(args.seconds) * 1000)
+    const used = window.used()
     window.report({
       locks: holds.filter(hold => hold.isHeld).length, rss_before_kb: before, rss_after_kb: status('VmRSS'),
       threads: status('Threads'), acquire_s: taken,
-    })
+    }, used)
   },
 }
 

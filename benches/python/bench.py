@@ -64,9 +64,12 @@ class Window:
     def is_open(self) -> bool:
         return time.monotonic() < self.end
 
+    def used(self) -> dict[str, float]:
+        return {"seconds": time.monotonic() - self.begun, "cpu_s": usage()[0] - self.cpu}
+
     def report(self, **figures: Any) -> None:
-        figures |= {"seconds": time.monotonic() - self.begun, "cpu_s": usage()[0] - self.cpu}
-        print(json.dumps(figures), flush=True)
+        """What was used until now, unless the figures tell what was until an earlier moment."""
+        print(json.dumps(self.used() | figures), flush=True)
 
 
 def share(values: list[float], part: float) -> float:
@@ -184,9 +187,11 @@ class Threads:
         taken = time.monotonic() - begun
         window = Window(self.args)
         time.sleep(self.args.seconds)
+        used = window.used()
         held = sum(lock.owned() for lock in locks)
         _, rss, count = usage()
-        window.report(locks=held, rss_before_kb=before, rss_after_kb=rss, threads=count, acquire_s=taken)
+        memory = {"rss_before_kb": before, "rss_after_kb": rss}
+        window.report(locks=held, threads=count, acquire_s=taken, **memory, **used)
 
 
 class Tasks:
@@ -273,9 +278,11 @@ class Tasks:
         taken = time.monotonic() - begun
         window = Window(self.args)
         await asyncio.sleep(self.args.seconds)
+        used = window.used()
         held = sum(lock.owned() for lock in locks)
         _, rss, count = usage()
-        window.report(locks=held, rss_before_kb=before, rss_after_kb=rss, threads=count, acquire_s=taken)
+        memory = {"rss_before_kb": before, "rss_after_kb": rss}
+        window.report(locks=held, threads=count, acquire_s=taken, **memory, **used)
 
 
 def compute() -> None:

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use napi::bindgen_prelude::{BigInt, Env, Function};
 use napi_derive::napi;
-use redlatch::{AcquireOptions, Key, LockOptions, read_duration};
+use redlatch::{AcquireOptions, Key, read_duration};
 
 use border::{Id, State};
 use values::{Asked, Batch, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
@@ -161,8 +161,8 @@ impl Client {
         caught(|| {
             let mut options = self.0.client.lock_options();
             set_all(&names, &values, |name, value| options.set(name, value))?;
-            let lock = self.0.client.lock_with(&name, options.clone())?;
-            Ok(Lock { lock, options, client: self.0.clone() })
+            let lock = self.0.client.lock_with(&name, options)?;
+            Ok(Lock { lock, client: self.0.clone() })
         })
     }
 
@@ -194,7 +194,6 @@ impl Client {
 #[napi]
 pub struct Lock {
     lock: redlatch::Lock,
-    options: LockOptions,
     client: Rc<Shared>,
 }
 
@@ -232,7 +231,8 @@ impl Lock {
     pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Checked<Asked> {
         caught(|| {
             let options = acquire_options(&names, &values)?;
-            self.client.ask(self.client.state.held(hold, |guard| guard.reenter_with(&self.options, options))?)
+            self.client
+                .ask(self.client.state.held(hold, |guard| guard.reenter_with(self.lock.options(), options))?)
         })
     }
 

@@ -4,13 +4,14 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::error::LostReason;
 use crate::moment::Moment;
 use crate::owner::Key;
+use crate::queue::{Entry, Outcome, Queue};
 use crate::wire::{Form, Name, OwnerId};
 
 /// Called once, on the engine's thread, when the hold is lost. Must not block.
@@ -39,9 +40,41 @@ pub(crate) struct HoldCell {
 /// Who is to be told of a loss.
 #[derive(Default)]
 struct Told {
-    watchers: Mutex<Vec<LostWatcher>>,
+    watchers: Mutex<Watchers>,
     /// Wakes the futures that wait for it.
     signal: Notify,
+}
+
+/// Seldom more than one, and there may be very many holds.
+#[derive(Default)]
+struct Watchers {
+    first: Option<Watcher>,
+    more: Vec<Watcher>,
+}
+
+impl Watchers {
+    fn push(&mut self, watcher: Watcher) {
+        match self.first {
+            None => self.first = Some(watcher),
+            Some(_) => self.more.push(watcher),
+        }
+    }
+}
+
+/// Whoever is told.
+pub(crate) enum Watcher {
+    Called(LostWatcher),
+    /// Gets the loss as an entry with this tag.
+    Queued(Arc<Queue>, u64),
+}
+
+impl Watcher {
+    fn tell(self, reason: LostReason) {
+        match self {
+            Watcher::Called(watcher) => watcher(reason),
+            Watcher::Queued(queue, tag) => queue.push(Entry { tag, outcome: Outcome::Lost(reason) }),
+        }
+    }
 }
 
 impl HoldCell {
@@ -116,23 +149,17 @@ impl HoldCell {
         self.told.get_or_init(Box::default)
     }
 
-    /// Calls `watcher` when the hold is lost, at once if it is lost already.
-    /// It is dropped uncalled when the hold ends by release.
-    pub(crate) fn watch(&self, watcher: LostWatcher) {
+    /// Tells `watcher` when the hold is lost, at once if it is lost already.
+    /// It is dropped untold when the hold ends by release.
+    pub(crate) fn watch(&self, watcher: Watcher) {
         let mut watchers = self.told().watchers.lock().unwrap_or_else(PoisonError::into_inner);
         match self.state.load(Ordering::Acquire) {
-            LIVE => {
-                // Seldom more than one, and there may be very many holds.
-                if watchers.is_empty() {
-                    watchers.reserve_exact(1);
-                }
-                watchers.push(watcher);
-            }
+            LIVE => watchers.push(watcher),
             RELEASED => {}
             reason => {
                 drop(watchers);
                 if let Some(reason) = LostReason::from_number(reason) {
-                    watcher(reason);
+                    watcher.tell(reason);
                 }
             }
         }
@@ -156,9 +183,9 @@ impl HoldCell {
         let told = self.told();
         let watchers = std::mem::take(&mut *told.watchers.lock().unwrap_or_else(PoisonError::into_inner));
         told.signal.notify_waiters();
-        for watcher in watchers {
+        for watcher in watchers.first.into_iter().chain(watchers.more) {
             // A panic in one must not keep the loss from the others.
-            let _ = catch_unwind(AssertUnwindSafe(|| watcher(reason)));
+            let _ = catch_unwind(AssertUnwindSafe(|| watcher.tell(reason)));
         }
     }
 }

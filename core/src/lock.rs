@@ -8,11 +8,11 @@ use crate::clock;
 use crate::engine::{Request, Target};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::{Guard, guard, unexpected, unit};
-use crate::hold::HoldCell;
+use crate::hold::{HoldCell, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease};
 use crate::owner::Key;
-use crate::queue::{Entry, Outcome, Queue};
+use crate::queue::{Outcome, Queue};
 use crate::wire::{Form, Holder, Name};
 
 /// A lock: a name on a client, with options. Cheap to make and to clone; making it does no I/O.
@@ -34,6 +34,11 @@ impl Lock {
     /// The name, as it stands in Redis: some kinds put a word before the name that was given.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The options that it was made with.
+    pub fn options(&self) -> &LockOptions {
+        &self.options
     }
 
     /// Waits for the lock and holds it.
@@ -323,14 +328,15 @@ impl Hold {
     /// return. If it is lost already, `watcher` is called at once, on the calling thread.
     pub fn on_lost(&self, watcher: impl FnOnce(LostReason) + Send + 'static) {
         if let Some(cell) = self.cell() {
-            cell.watch(Box::new(watcher));
+            cell.watch(Watcher::Called(Box::new(watcher)));
         }
     }
 
     /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
     pub fn watch_lost(&self, queue: &Arc<Queue>, tag: u64) {
-        let queue = queue.clone();
-        self.on_lost(move |reason| queue.push(Entry { tag, outcome: Outcome::Lost(reason) }));
+        if let Some(cell) = self.cell() {
+            cell.watch(Watcher::Queued(queue.clone(), tag));
+        }
     }
 
     /// The owner as it stands in Redis; empty when there is no hold.

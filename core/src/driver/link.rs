@@ -332,6 +332,8 @@ struct Live {
     replies: Replies<Waiting>,
     /// How many calls those are.
     under_way: usize,
+    /// A call that was written, for its memory.
+    spare: Option<wire::Call>,
     /// What would be too much for the server.
     window: Window,
     since: Moment,
@@ -344,7 +346,7 @@ struct Live {
 /// A command under way.
 struct Waiting {
     load: Load,
-    script: wire::Call,
+    not_after: u64,
     sent: Moment,
     limit: Duration,
     /// The engine has its outcome. The reply is still waited for: it shows that the server lives.
@@ -373,6 +375,16 @@ impl Waiting {
     fn deadline(&self) -> Moment {
         self.sent.after(self.limit)
     }
+
+    /// The call that was sent, made once more: hardly any needs to be, and many may be under way.
+    fn script(&self, uuid: &str, publish: Publish) -> wire::Call {
+        match &self.load {
+            Load::One(sending) => wire::Call::new(&sending.op, uuid, self.not_after, publish),
+            Load::Many(sort, sendings) => {
+                wire::Call::many(*sort, sendings.iter().map(|sending| &sending.op), uuid, self.not_after)
+            }
+        }
+    }
 }
 
 impl Live {
@@ -391,6 +403,7 @@ impl Live {
             sharing: id == NOWHERE,
             replies: Replies::new(),
             under_way: 0,
+            spare: None,
             window: Window::new(),
             since: now,
             heard: now,
@@ -458,11 +471,15 @@ impl Live {
 
     fn send_alone(&mut self, now: Moment, sending: Sending) {
         let not_after = self.clock.least(now).saturating_add(millis(sending.limit));
-        let script = wire::Call::new(&sending.op, &self.uuid, not_after, self.publish);
+        let script = match self.spare.take() {
+            Some(before) => wire::Call::reusing(before, &sending.op, &self.uuid, not_after, self.publish),
+            None => wire::Call::new(&sending.op, &self.uuid, not_after, self.publish),
+        };
         let request = request(&self.connection, script.evalsha(), &sending);
+        self.spare = Some(script);
         let limit = sending.limit;
         let load = Load::One(sending);
-        self.push(Waiting { load, script, sent: now, limit, told: false, full: false }, request);
+        self.push(Waiting { load, not_after, sent: now, limit, told: false, full: false }, request);
     }
 
     fn push(&mut self, waiting: Waiting, request: Request) {
@@ -485,7 +502,7 @@ impl Live {
             let script = wire::Call::many(sort, ops, &self.uuid, not_after);
             let request = plain(&self.connection, script.evalsha());
             let load = Load::Many(sort, sendings);
-            self.push(Waiting { load, script, sent, limit, told: false, full: false }, request);
+            self.push(Waiting { load, not_after, sent, limit, told: false, full: false }, request);
         }
     }
 
@@ -537,9 +554,10 @@ impl Live {
         if error.code() == "NOSCRIPT" && !waiting.full {
             if !waiting.told {
                 waiting.full = true;
+                let script = waiting.script(&self.uuid, self.publish);
                 let request = match &waiting.load {
-                    Load::One(sending) => request(&self.connection, waiting.script.eval(), sending),
-                    Load::Many(..) => plain(&self.connection, waiting.script.eval()),
+                    Load::One(sending) => request(&self.connection, script.eval(), sending),
+                    Load::Many(..) => plain(&self.connection, script.eval()),
                 };
                 self.push(waiting, request);
             }

@@ -20,6 +20,7 @@ use crate::clock;
 use crate::engine::{Config, Lease, Outcome, RENEWALS, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
+use crate::hold::Watcher;
 use crate::moment::Moment;
 use crate::options::ClientOptions;
 use crate::support::Server;
@@ -948,8 +949,8 @@ fn a_deleted_lock_is_told_at_once() {
     let whole = Whole::start(&server.url());
     let (cell, _) = whole.grant(1, "n");
     let (told, reasons) = mpsc::channel();
-    cell.watch(Box::new(|_| panic!("a watcher that panics harms no other")));
-    cell.watch(Box::new(move |reason| told.send(reason).unwrap()));
+    cell.watch(Watcher::Called(Box::new(|_| panic!("a watcher that panics harms no other"))));
+    cell.watch(Watcher::Called(Box::new(move |reason| told.send(reason).unwrap())));
     command::<i64>(&server, "DEL n");
     assert_eq!(reasons.recv_timeout(PATIENCE), Ok(LostReason::Deleted));
 }
@@ -972,7 +973,7 @@ fn a_panic_of_the_engine_is_told_to_everybody() {
     let whole = Whole::start_with(&server.url(), Duration::MAX);
     let (cell, _) = whole.grant(1, "held");
     let (told, reasons) = mpsc::channel();
-    cell.watch(Box::new(move |reason| told.send(reason).unwrap()));
+    cell.watch(Watcher::Called(Box::new(move |reason| told.send(reason).unwrap())));
     let error = whole.ask(2, request("taken")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
     assert_eq!(reasons.recv_timeout(PATIENCE), Ok(LostReason::Unreachable));

@@ -334,7 +334,7 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let time = asked(&op).unwrap_or_else(|| self.now.until(hold.deadline));
+        let time = asked(&op).unwrap_or_else(|| self.now.until(hold.deadline()));
         hold.asked_for(time);
         let limit = timing::limit_with(op.replicas(), time);
         hold.work.command =

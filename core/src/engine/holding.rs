@@ -24,8 +24,6 @@ pub(super) struct Hold {
     pub(super) cell: Arc<HoldCell>,
     pub(super) phase: Phase,
     pub(super) levels: Levels,
-    /// When the hold stops being trusted: the latest end of its levels, within `must_end`.
-    pub(super) deadline: Moment,
     /// The end that `max_hold` sets.
     must_end: Maybe,
     /// Only a release or its lease ends it.
@@ -109,7 +107,10 @@ impl Hold {
 
     /// The lease the watchdog renews with: the longest of the levels that are watched.
     pub(super) fn watched_lease(&self) -> Option<Duration> {
-        self.levels.iter().filter_map(Level::watched).max()
+        match &self.levels {
+            Levels::One(level) => level.watched(),
+            Levels::Many(levels) => levels.iter().filter_map(Level::watched).max(),
+        }
     }
 
     /// How long the key must live for the levels as they are; zero when the time of all is over.
@@ -123,11 +124,16 @@ impl Hold {
         self.must_end().map_or(lease, |end| lease.min(timing::lasting(now.until(end))))
     }
 
+    /// When the hold stops being trusted: the latest end of its levels, within `must_end`.
+    pub(super) fn deadline(&self) -> Moment {
+        self.cell.deadline()
+    }
+
     /// Sets the deadline from the levels.
     pub(super) fn refresh_deadline(&mut self) {
-        let end = self.levels.iter().map(|level| level.end).max().unwrap_or(self.deadline);
-        self.deadline = self.must_end().map_or(end, |must| end.min(must));
-        self.cell.set_deadline(self.deadline);
+        if let Some(end) = self.levels.iter().map(|level| level.end).max() {
+            self.cell.set_deadline(self.must_end().map_or(end, |must| end.min(must)));
+        }
     }
 
     /// Counts a request for `ttl` that was sent at `sent` and succeeded. A level that came after
@@ -145,7 +151,7 @@ impl Hold {
     /// A level was taken out, and the release that says so is about to be sent. It may run at once
     /// and never be answered, so the time of the levels that stay counts from now.
     pub(super) fn shrink(&mut self, now: Moment) {
-        let known = self.deadline;
+        let known = self.deadline();
         for level in self.levels.iter_mut() {
             if let Some(lease) = level.watched() {
                 level.end = level.end.max(known.min(now.after(timing::trusted(lease))));
@@ -191,7 +197,7 @@ impl Hold {
         // The one after the one that is under way is looked forward to already: then its answer changes nothing.
         let comes = |at: &Moment| up && (!self.renewal.is_under_way() || *at > now);
         let renewal = self.renewal.due.get().filter(comes);
-        let first = renewal.map_or(self.deadline, |at| at.min(self.deadline));
+        let first = renewal.map_or(self.deadline(), |at| at.min(self.deadline()));
         if self.work.is_idle() {
             return Some(first);
         }
@@ -278,7 +284,6 @@ impl Engine {
             cell: cell.clone(),
             phase: Phase::Held,
             levels: Levels::none(),
-            deadline: Moment::default(),
             must_end: terms.max_hold.map(|most| sent.after(timing::trusted(most))).into(),
             lingers: terms.linger,
             began: learns.then(|| Box::new((sent, terms.lease.duration()))),
@@ -456,7 +461,7 @@ impl Engine {
         let Some(hold) = alarmed(&mut self.holds, owner, at) else {
             return;
         };
-        if hold.deadline <= now {
+        if hold.deadline() <= now {
             return self.deadline_passed(owner);
         }
         let busy = !hold.work.is_idle();

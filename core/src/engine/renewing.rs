@@ -119,7 +119,7 @@ impl Engine {
         for ((link, ..), mut group) in groups {
             // Where not all may be sent now, whoever has the least time is.
             if group.len() > self.flows.entry(link).or_default().room(self.config.renewals) {
-                group.sort_by_cached_key(|owner| self.holds.get(owner).map(|hold| hold.deadline));
+                group.sort_by_cached_key(|owner| self.holds.get(owner).map(|hold| hold.deadline()));
             }
             for batch in group.chunks(BATCH) {
                 match self.flows.entry(link).or_default().is_open(self.config.renewals) {
@@ -138,7 +138,7 @@ impl Engine {
             let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.is_under_way();
             if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
-                flow.ready.push(Reverse((hold.deadline, *owner)));
+                flow.ready.push(Reverse((hold.deadline(), *owner)));
                 alarms.extend(hold.set_alarm(now, up).map(|at| (at, *owner)));
             }
         }
@@ -191,7 +191,7 @@ impl Engine {
             let watched = hold.watched_lease();
             let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
             hold.plan_renewal(now);
-            limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline))));
+            limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline()))));
             let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
             holds.push(Renewal { name, owner: *owner, form, ttl });
             asked.push((*owner, ttl));
@@ -300,7 +300,7 @@ impl Engine {
         hold.renewal.due = Some(retry).into();
         hold.renewal.silent = silent;
         if !std::mem::replace(&mut hold.renewal.failing, true) {
-            let (name, left) = (hold.cell.name.clone(), self.now.until(hold.deadline));
+            let (name, left) = (hold.cell.name.clone(), self.now.until(hold.deadline()));
             let text = format!("not renewed, trying again; trusted for another {left:?}");
             self.event("renewal_failed", EventLevel::Warn, &name, text);
         }
