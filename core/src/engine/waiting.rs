@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::asking::foreign;
 use super::handing::Run;
-use super::holding::Hold;
+use super::holding::{Hold, Phase};
 use super::links::Which;
 use super::rare::{Idle, Rare};
 use super::timers::Timer;
@@ -521,11 +521,10 @@ impl Engine {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        waiter.failures = 0;
+        let first = std::mem::take(&mut waiter.failures) == 0;
         waiter.unsettled = None;
         if waiter.once() {
-            let error = timeout(name, waiter.wait);
-            return self.end_waiter(id, error, false);
+            return self.try_refused(id, name, first);
         }
         if !std::mem::replace(&mut waiter.announced, true) {
             self.trace("waiting", name, || "held elsewhere; waiting".to_owned());
@@ -539,6 +538,27 @@ impl Engine {
         let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + EXPIRY_SLACK));
         let end = self.now.after(pause);
         self.park(id, if self.unseen { end.min(timing::look(self.now)) } else { end });
+    }
+
+    /// Whether a release of ours is on its way.
+    fn is_being_left(&self, name: &Name) -> bool {
+        let leaves =
+            |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.phase == Phase::Releasing);
+        self.queues.get(name).is_some_and(|queue| queue.holds.iter().any(leaves))
+            || self.cleanups.values().any(|cleanup| cleanup.name == *name)
+    }
+
+    /// Somebody else has it. Perhaps that is we: a release whose script the server does not know is sent once more,
+    /// and the `first` try that was sent behind it has overtaken it. Another one comes behind it for certain.
+    fn try_refused(&mut self, id: RequestId, name: &Name, first: bool) {
+        let leaving = first && self.is_being_left(name);
+        match self.waiters.get_mut(&id).filter(|_| leaving) {
+            Some(waiter) => {
+                waiter.failures = 1;
+                self.advance(name);
+            }
+            None => self.end_waiter(id, timeout(name, Some(Duration::ZERO)), false),
+        }
     }
 
     /// The head holds the lock: it becomes a hold.

@@ -455,3 +455,31 @@ fn a_call_that_was_not_sent_though_the_link_is_up_is_sent_again() {
     rig.grant(&sent);
     rig.granted(id);
 }
+
+/// After a fail-over the server knows no script: a release that has to be sent again with its text comes behind the
+/// try that was sent after it, which was refused although the lock was as good as free.
+#[test]
+fn a_try_that_has_overtaken_our_own_release_is_sent_once_more() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let left = rig.release(&grant);
+    let release = rig.sent();
+    let id = rig.try_acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    let again = rig.sent();
+    rig.reply(&release, Reply::Released(0));
+    rig.released(left);
+    rig.grant(&again);
+    let second = rig.granted(id);
+    // Once, whatever becomes of the release.
+    rig.release(&second);
+    rig.all_sent();
+    let id = rig.try_acquire("n");
+    for _ in 0..2 {
+        let sent = rig.sent();
+        rig.busy(&sent, LEASE);
+    }
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    rig.nothing_sent();
+}
