@@ -27,6 +27,8 @@ pub(super) struct Group {
     /// When the first of them was handed over, and the time that all of them have.
     pub(super) sent: Moment,
     pub(super) limit: Duration,
+    /// What the one of them has that has the most.
+    most: Duration,
     pub(super) sendings: Vec<Sending>,
 }
 
@@ -53,13 +55,14 @@ impl Gathered {
     /// what is left of its lease, and so each another.
     pub(super) fn add(&mut self, now: Moment, sort: Sort, sending: Sending) {
         let fits = |group: &&mut Group| {
-            let (less, more) = (group.limit.min(sending.limit), group.limit.max(sending.limit));
+            let (less, more) = (group.limit.min(sending.limit), group.most.max(sending.limit));
             group.sort == sort && more <= less * 2 && group.sendings.len() < MOST
         };
         self.locks.push(self.hashing.hash_one(sending.op.name()));
         match self.groups.iter_mut().find(fits) {
             Some(group) => {
                 group.limit = group.limit.min(sending.limit);
+                group.most = group.most.max(sending.limit);
                 // Most are alone, or many.
                 if let [_] = group.sendings[..] {
                     group.sendings.reserve_exact(MOST - 1);
@@ -68,7 +71,7 @@ impl Gathered {
             }
             None => {
                 let limit = sending.limit;
-                self.groups.push(Group { sort, sent: now, limit, sendings: vec![sending] });
+                self.groups.push(Group { sort, sent: now, limit, most: limit, sendings: vec![sending] });
             }
         }
     }
@@ -113,6 +116,20 @@ mod tests {
         let groups: Vec<_> = gathered.take().iter().map(|group| group.sendings.len()).collect();
         assert_eq!(groups, [MOST, 50 - MOST]);
         assert!(gathered.is_empty() && !gathered.has(&Name::from("n1")));
+    }
+
+    /// One with half of the time after the other, the first had the time of the last.
+    #[test]
+    fn nobody_gets_less_than_half_of_his_time() {
+        let mut gathered = Gathered::default();
+        for (call, limit) in [(1, 1_000_000), (2, 500_000), (3, 250_000), (4, 130_000)] {
+            let sending = release(call, limit);
+            let sort = Sort::of(&sending.op, Publish::Classic).expect("a plain release");
+            gathered.add(Moment::default(), sort, sending);
+        }
+        let groups: Vec<_> =
+            gathered.take().iter().map(|group| (group.sendings.len(), group.limit.as_micros())).collect();
+        assert_eq!(groups, [(2, 500_000), (2, 130_000)]);
     }
 
     /// With a lease of less than 10 s no two releases had the same time, and each went alone.

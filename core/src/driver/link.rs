@@ -492,7 +492,7 @@ impl Live {
         if self.gathered.is_empty() {
             return;
         }
-        for Group { sort, sent, limit, mut sendings } in self.gathered.take() {
+        for Group { sort, sent, limit, mut sendings, .. } in self.gathered.take() {
             if sendings.len() == 1 {
                 sendings.drain(..).for_each(|sending| self.send_alone(sent, sending));
                 continue;

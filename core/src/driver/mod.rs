@@ -15,6 +15,8 @@ mod link;
 mod live_tests;
 mod machine;
 mod net;
+#[cfg(test)]
+mod pressure_tests;
 mod pubsub;
 mod replies;
 mod run;
