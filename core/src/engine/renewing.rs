@@ -16,8 +16,9 @@ use crate::wire::{Layout, Op, OwnerId, RenewReply, Renewal, Reply};
 const BATCH: usize = 100;
 /// A hold whose renewal is due within this part of its period goes along with one that is due now.
 const EARLY: u32 = 10;
-/// So many full calls leave together at most, if some of them could wait: half of what a server is given at a time.
-const TOGETHER: usize = 8;
+/// So many full calls leave together at most, if some of them could wait. What is renewed early is renewed once more in the
+/// end, and with more of them the others of this client wait longer behind them.
+const TOGETHER: usize = 4;
 /// Asks whether a hold exists without making it live longer.
 const LOOK: Duration = Duration::from_millis(1);
 
