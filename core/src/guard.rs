@@ -222,7 +222,7 @@ impl Guard {
         let Some(armed) = &self.0 else { return Operation::failed(spent()) };
         // The new guard answers for its level alone.
         let terms = Terms { tied: false, ..terms };
-        let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.cell.owner));
+        let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.level));
         Operation::new(
             &armed.running.client(),
             Request::Acquire { name, key, wait, terms, token: None },

@@ -22,7 +22,7 @@ pub enum Key {
     Task(u64),
     /// A number that the caller gave: a request, a job, a coroutine.
     Explicit(u64),
-    /// The hold with this owner number itself (`Guard::reenter`).
+    /// The hold that has this level itself (`Guard::reenter`).
     #[doc(hidden)]
     Hold(u64),
 }

@@ -36,12 +36,25 @@ pub(super) enum Wish {
     Extend { level: Option<LevelId>, lease: Duration },
     /// Tell the server the count of the levels: a re-entry that nobody wants may have been done.
     Settle,
+    /// Hear that the lock was still held when this caller gave it to the next one: its release.
+    Passed,
+}
+
+impl Wish {
+    pub(super) fn is_passed(&self) -> bool {
+        matches!(self, Wish::Passed)
+    }
 }
 
 impl Task {
     /// The moment at which the caller, if there still is one, stops waiting.
     pub(super) fn answer_by(&self) -> Option<Moment> {
         self.answer_by.filter(|_| self.request.is_some())
+    }
+
+    /// What is left of a release when its level was given to another caller.
+    pub(super) fn passed(self) -> Task {
+        Task { wish: Wish::Passed, ..self }
     }
 
     /// Tries once and does not wait.
@@ -59,6 +72,8 @@ impl Task {
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) task: Task,
+    /// Those before it who passed the lock on: what says that it is done says that they held the lock.
+    passed: Vec<Task>,
     op: Op,
     limit: Duration,
     call: Option<CallId>,
@@ -72,6 +87,11 @@ pub(super) struct Command {
 impl Command {
     pub(super) fn retry(&self) -> Option<Moment> {
         self.retry
+    }
+
+    /// Its task, and those of the callers before it who passed the lock on.
+    pub(super) fn into_tasks(self) -> (Task, Vec<Task>) {
+        (self.task, self.passed)
     }
 
     /// Frees the lock. Its copies may overlap: they harm nobody.
@@ -130,7 +150,8 @@ impl Hold {
     /// Takes all that was wanted, the task of the command in flight first.
     pub(super) fn take_tasks(&mut self) -> Vec<Task> {
         let work = self.work.take().map(|work| *work).unwrap_or_default();
-        work.command.map(|command| command.task).into_iter().chain(work.todo).collect()
+        let command = work.command.map(|command| command.passed.into_iter().chain([command.task]));
+        command.into_iter().flatten().chain(work.todo).collect()
     }
 
     /// Who waits for the command in flight.
@@ -140,12 +161,17 @@ impl Hold {
 
     /// The command in flight and what waits behind it.
     pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
-        self.work.command.iter().map(|command| &command.task).chain(&self.work.todo)
+        let command = self.work.command.iter();
+        command.flat_map(|command| command.passed.iter().chain([&command.task])).chain(&self.work.todo)
     }
 
     fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
         let work = self.work.made().into_iter();
-        work.flat_map(|work| work.command.iter_mut().map(|command| &mut command.task).chain(&mut work.todo))
+        work.flat_map(|work| {
+            let command = work.command.iter_mut();
+            let under_way = command.flat_map(|command| command.passed.iter_mut().chain([&mut command.task]));
+            under_way.chain(&mut work.todo)
+        })
     }
 }
 
@@ -215,9 +241,20 @@ impl Engine {
         if let Some(id) = task.request {
             self.callers.insert(id, owner);
         }
+        if let Some(to) = self.takes_at_once(owner, &task.wish) {
+            return self.pass_on(owner, to, task);
+        }
+        self.add_task(owner, task);
+    }
+
+    /// Starts a task, or puts it behind what is under way.
+    pub(super) fn add_task(&mut self, owner: OwnerId, task: Task) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
         if !hold.work.is_idle() {
             hold.work.todo.push_back(task);
-        } else if self.try_task(owner, task) {
+        } else if self.try_task(owner, task, &mut Vec::new()) {
             return;
         }
         self.start_next(owner);
@@ -236,8 +273,11 @@ impl Engine {
 
     /// Starts the next task of a hold if none is in flight.
     fn start_next(&mut self, owner: OwnerId) {
+        let mut passed = Vec::new();
         while let Some(task) = self.next_task(owner) {
-            if self.try_task(owner, task) {
+            if task.wish.is_passed() && self.goes_with_next(owner) {
+                passed.push(task);
+            } else if self.try_task(owner, task, &mut passed) {
                 return;
             }
         }
@@ -247,11 +287,12 @@ impl Engine {
         self.arm_hold(owner);
     }
 
-    /// Starts a task, or answers that it cannot be done any more; true if it was started.
-    fn try_task(&mut self, owner: OwnerId, task: Task) -> bool {
+    /// Starts a task, together with those before it who passed the lock on, or answers that it cannot be done any
+    /// more; true if it was started.
+    fn try_task(&mut self, owner: OwnerId, task: Task, passed: &mut Vec<Task>) -> bool {
         match self.plan(owner, &task.wish) {
             Ok(op) => {
-                self.start(owner, task, op);
+                self.start(owner, task, std::mem::take(passed), op);
                 true
             }
             Err(error) => {
@@ -259,6 +300,16 @@ impl Engine {
                 false
             }
         }
+    }
+
+    /// Whether what comes next for this hold shows as well whether those before had the lock.
+    fn goes_with_next(&self, owner: OwnerId) -> bool {
+        let next = self.holds.get(&owner).and_then(|hold| Some((hold, hold.work.todo.front()?)));
+        next.is_some_and(|(hold, next)| match next.wish {
+            Wish::Passed => true,
+            Wish::Leave(level) => hold.position(level).is_some(),
+            _ => false,
+        })
     }
 
     fn next_task(&mut self, owner: OwnerId) -> Option<Task> {
@@ -289,6 +340,10 @@ impl Engine {
             Wish::Extend { level, lease } => {
                 hold.position(*level).ok_or_else(released)?;
                 let ttl = hold.capped(*lease, now);
+                Ok(Op::Renew { holds: vec![Renewal { name, owner, form, ttl }] })
+            }
+            Wish::Passed => {
+                let ttl = hold.capped(hold.longest_lease(), now);
                 Ok(Op::Renew { holds: vec![Renewal { name, owner, form, ttl }] })
             }
             Wish::Settle => {
@@ -330,7 +385,7 @@ impl Engine {
         }
     }
 
-    fn start(&mut self, owner: OwnerId, task: Task, op: Op) {
+    fn start(&mut self, owner: OwnerId, task: Task, passed: Vec<Task>, op: Op) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -338,7 +393,7 @@ impl Engine {
         hold.asked_for(time);
         let limit = timing::limit_with(op.replicas(), time);
         hold.work.command =
-            Some(Command { task, op, limit, call: None, copies: 0, failures: 0, retry: None });
+            Some(Command { task, passed, op, limit, call: None, copies: 0, failures: 0, retry: None });
         self.send_command(owner);
     }
 
@@ -442,7 +497,8 @@ impl Engine {
             Outcome::Unanswered => {
                 // Copies that change a count never overlap.
                 let expired = timing::copy_expires(sent, command.limit).max(now);
-                command.retry = Some(if command.frees() { now.after(pause) } else { expired });
+                let soon = command.frees() || command.task.wish.is_passed();
+                command.retry = Some(if soon { now.after(pause) } else { expired });
                 self.fail_entry_tries(owner, &unanswered());
                 self.drop_pointless(owner);
                 self.arm_hold(owner);
@@ -465,9 +521,12 @@ impl Engine {
             return;
         };
         let (name, freeing) = (hold.cell.name.clone(), hold.phase == Phase::Releasing);
-        let Some(Command { task, copies, .. }) = hold.take_command() else {
+        let Some(Command { task, passed, copies, .. }) = hold.take_command() else {
             return;
         };
+        for task in passed {
+            self.answer(task.request, Err(error.clone().on(&name)));
+        }
         match task.wish {
             Wish::Leave(_) if freeing => {
                 self.answer(task.request, Err(error.on(&name)));
@@ -491,9 +550,10 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let Some(command) = hold.take_command() else {
+        let Some(mut command) = hold.take_command() else {
             return;
         };
+        let passed = std::mem::take(&mut command.passed);
         let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
         match (&command.task.wish, reply) {
             (Wish::Enter { terms, .. }, Reply::Acquired { ttl, .. }) => {
@@ -531,17 +591,27 @@ impl Engine {
                 self.answer(request, Ok(Done::Extended));
                 self.start_next(owner);
             }
-            (Wish::Extend { .. }, Reply::Renewed(results)) if results == [RenewReply::Failed] => {
-                hold.work.command = Some(command);
-                self.retry_command(owner, Some(self.now.after(pause)));
+            (Wish::Passed, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
+                self.heard_of_passing(owner, sent, ttl);
+                self.left(request);
+                self.start_next(owner);
+            }
+            (Wish::Extend { .. } | Wish::Passed, Reply::Renewed(results))
+                if results == [RenewReply::Failed] =>
+            {
+                hold.work.command = Some(Command { passed, ..command });
+                return self.retry_command(owner, Some(self.now.after(pause)));
             }
             (_, reply) => {
                 let reason = loss_in(&reply);
                 let name = hold.cell.name.clone();
-                self.answer(request, Err(Error::lost(&name, reason)));
-                self.lose(owner, reason);
+                for request in passed.iter().map(|task| task.request).chain([request]) {
+                    self.answer(request, Err(Error::lost(&name, reason)));
+                }
+                return self.lose(owner, reason);
             }
         }
+        passed.into_iter().for_each(|task| self.left(task.request));
     }
 
     /// A re-entry was granted; one that nobody wants any more is undone.
@@ -591,6 +661,7 @@ impl Engine {
                 let left = task.answer_by.map(|end| self.now.until(end)).or(wait);
                 self.acquire(id, name.clone(), key, left, terms, form.clone());
             }
+            Wish::Passed => self.fail(id, unconfirmed().on(name)),
             _ => self.fail(id, Error::new(ErrorKind::NotOwner, "this hold has ended").on(name)),
         }
     }
@@ -641,7 +712,7 @@ impl Engine {
     fn late_error(&self, name: &Name, wish: &Wish) -> Error {
         match wish {
             Wish::Enter { wait, .. } => self.links.error(name).unwrap_or_else(|| timeout(name, *wait)),
-            Wish::Leave(_) | Wish::Settle => unconfirmed(),
+            Wish::Leave(_) | Wish::Settle | Wish::Passed => unconfirmed(),
             Wish::Extend { .. } => {
                 Error::new(ErrorKind::Unavailable, "the server did not confirm the extension; try again")
             }
@@ -693,7 +764,10 @@ impl Engine {
         let leaves = |task: &Task| matches!(task.wish, Wish::Leave(_));
         let stays = hold.lingers && !hold.tasks().any(leaves);
         hold.levels.clear();
-        for task in hold.take_tasks() {
+        // Who has passed the lock on hears of it by its release.
+        let (passed, others): (Vec<Task>, Vec<Task>) =
+            hold.take_tasks().into_iter().partition(|task| task.wish.is_passed() && !stays);
+        for task in others {
             let error = Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name);
             self.answer(task.request, Err(error));
         }
@@ -704,7 +778,7 @@ impl Engine {
             return self.end_hold(owner);
         }
         let op = self.give_back(owner, cell.name.clone(), cell.form.clone());
-        self.start(owner, Task { request: None, wish: Wish::Leave(None), answer_by: None }, op);
+        self.start(owner, Task { request: None, wish: Wish::Leave(None), answer_by: None }, passed, op);
     }
 }
 

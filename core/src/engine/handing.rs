@@ -1,16 +1,27 @@
-//! Local hand-over: the release of one caller and the acquisition of the next one of this client are one call.
+//! Local hand-over: the lock goes from one caller of this client to the next one.
 //!
-//! It is sent once. Where it cannot be done, or nobody knows whether it was, the plain way is taken: the hold
-//! is released as ever, the next owner is burned and what it may have got is cleaned up, and its caller tries
-//! with another one. So there is one call more only where something went wrong.
+//! As a rule one call is the release of the one and the acquisition of the other. It is sent once. Where it cannot be
+//! done, or nobody knows whether it was, the plain way is taken: the hold is released as ever, the next owner is burned
+//! and what it may have got is cleaned up, and its caller tries with another one. So there is one call more only where
+//! something went wrong.
+//!
+//! Where the server has said a moment ago that the lock is ours, it is passed on before the server is asked: the owner
+//! that Redis knows stays, and another caller is behind it. The server is asked at once, though, and nobody who has
+//! passed the lock on is told that it was released before a call that was sent after that has found it still ours. If
+//! it was not, each of them and the one who has it are told that it is lost, as if it had been lost a moment later. One
+//! such call at a time answers all who have passed it on before it was sent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::commanding::{Task, Wish};
 use super::holding::{Hold, Phase};
 use super::waiting::{Attempt, Queue, Waiter};
-use super::{CallId, Engine, Outcome, Purpose, RequestId, timing};
+use super::{CallId, Engine, Outcome, Output, Purpose, RequestId, timing};
+use crate::hold::HoldCell;
 use crate::moment::Moment;
-use crate::wire::{Layout, Name, Op, OwnerId, Reply};
+use crate::owner::Key;
+use crate::wire::{Fencing, Layout, Name, Op, OwnerId, Reply};
 
 /// How a lock stays with this client, since it was won in competition with others.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -18,13 +29,20 @@ pub(super) struct Run {
     /// The first hand-over.
     began: Option<Moment>,
     handovers: usize,
+    /// When the last call was sent whose answer says that the lock is ours.
+    heard: Option<Moment>,
 }
 
 impl Run {
-    pub(super) const NONE: Run = Run { began: None, handovers: 0 };
+    pub(super) const NONE: Run = Run { began: None, handovers: 0, heard: None };
 
     pub(super) fn one_more(self, sent: Moment) -> Run {
-        Run { began: self.began.or(Some(sent)), handovers: self.handovers + 1 }
+        Run { began: self.began.or(Some(sent)), handovers: self.handovers + 1, ..self }
+    }
+
+    /// A call that was sent then has found that the lock is ours.
+    pub(super) fn hear(&mut self, sent: Moment) {
+        self.heard = self.heard.max(Some(sent));
     }
 
     pub(super) fn has_handed_over(self) -> bool {
@@ -60,6 +78,87 @@ impl Engine {
         let head = *queue.waiters.front().filter(|_| can && !others_turn)?;
         self.waiters.get(&head).filter(|waiter| takes(waiter, hold)).map(|_| head)
     }
+
+    // ---- passed on before the server is asked ----
+
+    /// Who gets the lock of this hold at once when its only level is given back.
+    pub(super) fn takes_at_once(&self, owner: OwnerId, wish: &Wish) -> Option<(RequestId, Moment)> {
+        let (hold, Wish::Leave(level)) = (self.holds.get(&owner)?, wish) else {
+            return None;
+        };
+        let gone = hold.position(*level) == Some(0) && hold.levels.len() == 1 && !hold.lingers;
+        let settled = hold.phase == Phase::Held && hold.tasks().all(|task| task.wish.is_passed());
+        if !gone || !settled || hold.renewal.failing {
+            return None;
+        }
+        let queue = self.queues.get(&hold.cell.name)?;
+        let heard = queue.run.heard.filter(|heard| self.now < heard.after(timing::FRESH))?;
+        let to = self.receiver(queue, hold)?;
+        self.waiters.get(&to).filter(|waiter| self.suits(waiter, hold)).map(|_| (to, heard))
+    }
+
+    /// Whether this caller can be behind the owner that Redis knows already, which nobody can tell from the outside:
+    /// the lock has no token and lives no longer than it asks for.
+    fn suits(&self, waiter: &Waiter, hold: &Hold) -> bool {
+        let unnamed = hold.cell.form.kind.layout() == Layout::Hash && waiter.terms.fencing == Fencing::Off;
+        let lease = waiter.lease();
+        // The call that asks must be able to come back before the time is over.
+        let time = self.now.until(hold.deadline) > timing::limit(lease);
+        unnamed && hold.longest() <= lease && time
+    }
+
+    /// Gives the lock to the next caller, and has the server say that it was there to be given.
+    pub(super) fn pass_on(&mut self, owner: OwnerId, (to, heard): (RequestId, Moment), release: Task) {
+        let Some(waiter) = self.take_waiter(to) else {
+            return self.add_task(owner, release);
+        };
+        let Waiter { name, key, terms, form, announced, .. } = waiter;
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let until = hold.deadline;
+        hold.levels.clear();
+        hold.must_end = terms.max_hold.map(|most| self.now.after(timing::trusted(most))).into();
+        hold.lingers = terms.linger;
+        let cell = Arc::new(HoldCell::new(name.clone(), key, owner, form.clone(), None));
+        let before = std::mem::replace(&mut hold.cell, cell.clone());
+        before.set_count(0);
+        before.set_released();
+        self.change_keys(before, cell);
+        if let Some(queue) = self.queues.get_mut(&name) {
+            queue.run = queue.run.one_more(self.now);
+            queue.turn.taken(self.now, announced, self.config.handovers.1);
+        }
+        self.grant_level(to, owner, terms, heard, until);
+        self.add_task(owner, release.passed());
+        self.adopt_waiters(&name, key, owner, &form);
+    }
+
+    /// Another cell stands for a hold: who asks by key finds that one.
+    fn change_keys(&mut self, before: Arc<HoldCell>, cell: Arc<HoldCell>) {
+        if before.key != Key::Once {
+            self.out.push(Output::Ended(before));
+        }
+        if cell.key != Key::Once {
+            self.out.push(Output::Opened(cell));
+        }
+    }
+
+    /// The lock was still ours when this call for `ttl` found it, which was sent after it had been passed on.
+    pub(super) fn heard_of_passing(&mut self, owner: OwnerId, sent: Moment, ttl: Duration) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        for level in hold.levels.iter_mut() {
+            level.end = level.end.max(sent.after(timing::trusted(level.lease().min(ttl))));
+        }
+        hold.renewed_at(sent, ttl);
+        if let Some(queue) = self.queues.get_mut(&hold.cell.name) {
+            queue.run.hear(sent);
+        }
+    }
+
+    // ---- in one call ----
 
     /// What the outcome of a hold's command means.
     pub(super) fn purpose_of(&self, owner: OwnerId, op: &Op) -> Purpose {

@@ -25,7 +25,7 @@ pub(super) struct Hold {
     pub(super) phase: Phase,
     pub(super) levels: Levels,
     /// The end that `max_hold` sets.
-    must_end: Maybe,
+    pub(super) must_end: Maybe,
     /// Only a release or its lease ends it.
     pub(super) lingers: bool,
     /// When the first acquisition was sent, and the lease that it asked for; only of what learns from that.
@@ -111,6 +111,11 @@ impl Hold {
             Levels::One(level) => level.watched(),
             Levels::Many(levels) => levels.iter().filter_map(Level::watched).max(),
         }
+    }
+
+    /// The longest time that a level was asked for.
+    pub(super) fn longest_lease(&self) -> Duration {
+        self.levels.iter().map(Level::lease).max().unwrap_or_default()
     }
 
     /// How long the key must live for the levels as they are; zero when the time of all is over.
@@ -257,7 +262,10 @@ impl Engine {
     pub(super) fn hold_of(&self, name: &Name, key: Key) -> Option<OwnerId> {
         let mine = |owner: &OwnerId| {
             let hold = self.holds.get(owner)?;
-            let same = key == Key::Hold(*owner) || (key != Key::Once && hold.cell.key == key);
+            let same = match key {
+                Key::Hold(level) => hold.position(Some(level)).is_some(),
+                _ => key != Key::Once && hold.cell.key == key,
+            };
             (same && hold.phase != Phase::Releasing).then_some(*owner)
         };
         // A key that does not re-enter may hold the name anew while it has not unwound what it lost.
@@ -309,12 +317,25 @@ impl Engine {
         sent: Moment,
         ttl: Duration,
     ) {
+        let (lease, sure) = terms.lease.granted(ttl);
+        let end = sent.after(timing::trusted(sure));
+        self.grant_level(id, owner, Terms { lease, ..terms }, sent, end);
+    }
+
+    /// Gives a level that can be trusted until `end` to its caller; `sent`: the last request that says so.
+    pub(super) fn grant_level(
+        &mut self,
+        id: RequestId,
+        owner: OwnerId,
+        terms: Terms,
+        sent: Moment,
+        end: Moment,
+    ) {
         let level = self.next_id();
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let (lease, sure) = terms.lease.granted(ttl);
-        let end = sent.after(timing::trusted(sure));
+        let lease = terms.lease;
         hold.asked_for(lease.duration());
         hold.levels.push(Level::new(level, lease, end, terms.tied));
         hold.cell.set_count(hold.count());
@@ -502,7 +523,10 @@ impl Engine {
         let (cell, longest) = (hold.cell.clone(), hold.longest());
         let name = &cell.name;
         if let Some(command) = hold.take_command() {
-            self.answer(command.task.request, Err(unconfirmed().on(name)));
+            let (task, passed) = command.into_tasks();
+            for task in passed.into_iter().chain([task]) {
+                self.answer(task.request, Err(unconfirmed().on(name)));
+            }
         }
         self.clean_up(name, owner, &cell.form, longest, None);
         self.leave_behind(owner);

@@ -28,6 +28,11 @@ impl Level {
         Level { id, end, lease: lease.duration().into(), watched, abandoned: false, detached }
     }
 
+    /// What was asked for.
+    pub(super) fn lease(&self) -> Duration {
+        self.lease.into()
+    }
+
     /// The lease that the watchdog renews for this level.
     pub(super) fn watched(&self) -> Option<Duration> {
         (self.watched && !self.abandoned).then(|| self.lease.into())

@@ -1,7 +1,7 @@
 //! Losing a hold, and unwinding what was lost.
 
-use super::commanding::{Task, Wish};
-use super::holding::{Hold, Phase};
+use super::commanding::{Command, Task, Wish};
+use super::holding::{Hold, Phase, unconfirmed};
 use super::{Engine, LevelId, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
@@ -38,12 +38,16 @@ impl Engine {
         }
         let goes_on =
             |task: &Task| ran_out && matches!(task.wish, Wish::Enter { key, .. } if key == cell.key);
-        let mut command = work.command.map(|command| command.task);
+        let (mut command, passed) = work.command.map(Command::into_tasks).unzip();
+        let passed: Vec<Task> = passed.unwrap_or_default();
         let first = command.take_if(|task| goes_on(task));
         let (anew, todo): (Vec<Task>, Vec<Task>) = work.todo.into_iter().partition(goes_on);
         // A release in flight has taken its level out already.
-        if let Some(task) = command {
-            self.answer(task.request, Err(Error::lost(&cell.name, reason)));
+        passed.into_iter().for_each(|task| self.unwind(owner, &cell.name, task, reason));
+        match command {
+            Some(task) if task.wish.is_passed() => self.unwind(owner, &cell.name, task, reason),
+            Some(task) => self.answer(task.request, Err(Error::lost(&cell.name, reason))),
+            None => {}
         }
         for task in todo {
             self.unwind(owner, &cell.name, task, reason);
@@ -72,6 +76,8 @@ impl Engine {
         let error = match task.wish {
             Wish::Leave(level) => self.unwind_level(owner, level).err(),
             Wish::Enter { .. } => Some(Error::lost_before(name, reason)),
+            // The lock may have been lost after this caller.
+            Wish::Passed if !is_seen(reason) => Some(unconfirmed().on(name)),
             _ => None,
         };
         let error = error.unwrap_or_else(|| Error::lost(name, reason));
@@ -132,4 +138,9 @@ impl Engine {
     pub(super) fn holds_on(&self, name: &Name) -> Vec<OwnerId> {
         self.queues.get(name).map(|queue| queue.holds.to_vec()).unwrap_or_default()
     }
+}
+
+/// Whether the server has said that the lock was gone.
+fn is_seen(reason: LostReason) -> bool {
+    matches!(reason, LostReason::Deleted | LostReason::Stolen | LostReason::Forced)
 }

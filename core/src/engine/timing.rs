@@ -18,6 +18,9 @@ const LATE: Duration = Duration::from_secs(5);
 /// old soon.
 const SETTLED: Duration = Duration::from_millis(5);
 const TOGETHER: Duration = Duration::from_millis(10);
+/// As old may the last word of the server be when a lock goes from one caller of a client to the next before the server
+/// is asked: as old as it gets where nobody tells of changes.
+pub(super) const FRESH: Duration = SETTLED;
 /// So many tries may invalidations cause in the time of a recheck, where no message follows them.
 pub(super) const HINTS: u32 = 20;
 /// The response limit of calls that have no lease.

@@ -147,7 +147,7 @@ pub(super) struct Waiter {
     pub(super) handed: bool,
     /// The caller has its answer; only the outcome of the call in flight is waited for.
     pub(super) answered: bool,
-    announced: bool,
+    pub(super) announced: bool,
 }
 
 impl Waiter {
@@ -576,6 +576,9 @@ impl Engine {
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.holds.push(owner);
             queue.run = if waiter.handed { queue.run.one_more(sent) } else { Run::default() };
+            if !queue.waiters.is_empty() {
+                queue.run.hear(sent);
+            }
             queue.turn.taken(self.now, waiter.announced, self.config.handovers.1);
         }
         self.open_hold(id, waiter, sent, ttl, token);
@@ -584,7 +587,7 @@ impl Engine {
     }
 
     /// Takes a waiter out of its queue.
-    fn take_waiter(&mut self, id: RequestId) -> Option<Waiter> {
+    pub(super) fn take_waiter(&mut self, id: RequestId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         self.timers.disarm(Timer::Waiter(id));
         if let Some(queue) = self.queues.get_mut(&waiter.name) {
@@ -617,7 +620,7 @@ impl Engine {
     }
 
     /// Waiters with the key of the new hold re-enter it instead of waiting for its end.
-    fn adopt_waiters(&mut self, name: &Name, key: Key, owner: OwnerId, form: &Form) {
+    pub(super) fn adopt_waiters(&mut self, name: &Name, key: Key, owner: OwnerId, form: &Form) {
         if key == Key::Once {
             return;
         }

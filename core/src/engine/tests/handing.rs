@@ -24,6 +24,7 @@ fn callers_of_one_client_take_turns_in_their_order_with_one_call_each() {
     let (first, waiters) = queue::<3>(&mut rig);
     let mut grant = first;
     for (n, waiter) in waiters.into_iter().enumerate() {
+        rig.pass(FRESH);
         let release = rig.release(&grant);
         let sent = rig.sent();
         let (from, to, lease) = sent.handover();
@@ -68,6 +69,7 @@ fn others_get_a_chance_after_so_many() {
     let mut rig = Rig::new();
     let (mut grant, waiters) = queue::<5>(&mut rig);
     for waiter in &waiters[..HANDOVERS] {
+        rig.pass(FRESH);
         rig.release(&grant);
         let sent = rig.sent();
         rig.pass_on(&sent);
@@ -78,6 +80,7 @@ fn others_get_a_chance_after_so_many() {
     let sent = rig.sent();
     rig.grant(&sent);
     let grant = rig.granted(waiters[HANDOVERS]);
+    rig.pass(FRESH);
     rig.release(&grant);
     rig.sent().handover();
 }

@@ -336,7 +336,7 @@ fn re_entry_that_was_queued_when_the_lock_went_is_an_acquisition_of_its_own() {
     let extension = rig.sent();
     rig.release(&old);
     let id = rig.acquire_with("n", KEY, Some(secs(5)), WATCHED);
-    let reentered = rig.acquire_with("n", Key::Hold(old.owner()), None, WATCHED);
+    let reentered = rig.acquire_with("n", Key::Hold(old.level), None, WATCHED);
     rig.keep(&extension);
     let release = rig.sent();
     assert_eq!(release.release().1, 0);
@@ -352,14 +352,14 @@ fn re_entry_that_was_queued_when_the_lock_went_is_an_acquisition_of_its_own() {
 fn a_hold_itself_is_a_key() {
     let mut rig = Rig::new();
     let outer = rig.hold("n");
-    let inner = rig.hold_with("n", Key::Hold(outer.owner()), WATCHED);
+    let inner = rig.hold_with("n", Key::Hold(outer.level), WATCHED);
     assert!(Arc::ptr_eq(&outer.cell, &inner.cell) && outer.cell.count() == 2);
     // Another name, or a hold that has ended.
-    let id = rig.acquire_with("m", Key::Hold(outer.owner()), None, WATCHED);
+    let id = rig.acquire_with("m", Key::Hold(outer.level), None, WATCHED);
     assert_eq!(rig.failed(id), ErrorKind::NotOwner);
     assert_eq!(leave(&mut rig, &inner).0, 1);
     rig.free(&outer);
-    let id = rig.acquire_with("n", Key::Hold(outer.owner()), None, WATCHED);
+    let id = rig.acquire_with("n", Key::Hold(outer.level), None, WATCHED);
     assert_eq!(rig.failed(id), ErrorKind::NotOwner);
     rig.nothing_left();
 }
@@ -676,7 +676,7 @@ fn a_clock_that_goes_back_moves_no_deadline() {
     let grant = rig.hold("n");
     let deadline = grant.cell.deadline();
     rig.now = Moment(5);
-    let inner = rig.hold_with("n", Key::Hold(grant.owner()), WATCHED);
+    let inner = rig.hold_with("n", Key::Hold(grant.level), WATCHED);
     assert!(inner.cell.deadline() >= deadline);
 }
 

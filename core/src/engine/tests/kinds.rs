@@ -52,7 +52,7 @@ fn a_simple_lock_that_may_re_enter_counts_its_levels() {
 fn a_guard_re_enters_a_simple_lock() {
     let mut rig = Rig::new();
     let first = rig.hold_with("n", Key::Once, SIMPLE);
-    let second = rig.hold_with("n", Key::Hold(first.owner()), SIMPLE);
+    let second = rig.hold_with("n", Key::Hold(first.level), SIMPLE);
     assert_eq!(second.cell.count(), 2);
 }
 

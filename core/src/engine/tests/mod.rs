@@ -8,6 +8,7 @@ mod holding;
 mod kinds;
 mod linking;
 mod losing;
+mod passing;
 mod renewing;
 mod replicas;
 mod settling;
@@ -20,6 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::timing::FRESH;
 use super::*;
 use crate::wire::RenewReply;
 
@@ -99,6 +101,13 @@ impl Sent {
             Op::Release { owner, remaining, ttl, .. } => (*owner, *remaining, *ttl),
             other => panic!("not a release: {other:?}"),
         }
+    }
+
+    /// The owner and time of the question whether the lock that was passed on is there still.
+    fn question(&self) -> (OwnerId, Duration) {
+        let holds = self.renewal();
+        assert_eq!(holds.len(), 1, "{holds:?}");
+        holds[0]
     }
 
     /// The owners and times of a renewal.

@@ -33,6 +33,7 @@ fn free_heard_by(rig: &mut Rig, grant: &Grant, heard: u32) {
 fn used_up(rig: &mut Rig, mut grant: Grant) -> RequestId {
     let waiters = [(); HANDOVERS + 1].map(|()| rig.acquire("n"));
     for waiter in &waiters[..HANDOVERS] {
+        rig.pass(FRESH);
         rig.release(&grant);
         let sent = rig.sent();
         rig.pass_on(&sent);

@@ -88,7 +88,7 @@ impl Caller {
     fn acquire(&mut self, random: &mut Random, name: Name, next: u64) -> Deed {
         let key = match (random.below(6), self.levels.last()) {
             (0, _) => Key::Once,
-            (1, Some((cell, _))) => Key::Hold(cell.owner),
+            (1, Some((_, level))) => Key::Hold(*level),
             _ => self.key,
         };
         let wait = match random.below(4) {

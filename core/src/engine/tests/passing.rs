@@ -1,0 +1,420 @@
+//! A lock that is passed on before the server is asked: it said a moment ago that the lock is ours.
+
+use super::*;
+
+/// A hold that was won while these callers wait already.
+fn queue<const N: usize>(rig: &mut Rig, terms: Terms) -> (Grant, [RequestId; N]) {
+    let first = rig.acquire_with("n", Key::Once, None, terms);
+    let waiters = [(); N].map(|()| rig.acquire_with("n", Key::Once, None, terms));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    (rig.granted(first), waiters)
+}
+
+/// The lock went from the first caller to the second, and the server is asked.
+fn passed_on(rig: &mut Rig) -> (Grant, RequestId, Grant, Sent) {
+    let (first, [second]) = queue(rig, WATCHED);
+    let release = rig.release(&first);
+    let second = rig.granted(second);
+    let question = rig.sent();
+    (first, release, second, question)
+}
+
+#[test]
+fn the_next_caller_has_the_lock_before_the_server_is_asked() {
+    let mut rig = Rig::new();
+    let (first, release, second, question) = passed_on(&mut rig);
+    assert_eq!(question.question(), (first.owner(), LEASE));
+    assert!(!rig.is_held(&first) && first.cell.count() == 0);
+    assert!(rig.is_held(&second) && second.cell.count() == 1);
+    // Who has released is told when the server has said that the lock was there.
+    assert!(rig.pending(release));
+    rig.keep(&question);
+    rig.released(release);
+    rig.free(&second);
+    assert_eq!(rig.counters.snapshot().calls, 3);
+    assert_eq!((rig.counters.snapshot().acquired, rig.counters.snapshot().released), (2, 2));
+    rig.nothing_left();
+}
+
+#[test]
+fn one_question_is_for_all_who_passed_it_on_before_it() {
+    let mut rig = Rig::new();
+    let (first, waiters) = queue::<3>(&mut rig, WATCHED);
+    let mut releases = vec![rig.release(&first)];
+    let question = rig.sent();
+    let second = rig.granted(waiters[0]);
+    releases.push(rig.release(&second));
+    let third = rig.granted(waiters[1]);
+    releases.push(rig.release(&third));
+    rig.nothing_sent();
+    let fourth = rig.granted(waiters[2]);
+    rig.keep(&question);
+    rig.released(releases[0]);
+    assert!(releases[1..].iter().all(|release| rig.pending(*release)));
+    let question = rig.sent();
+    rig.keep(&question);
+    rig.released(releases[1]);
+    rig.released(releases[2]);
+    rig.free(&fourth);
+    rig.nothing_left();
+}
+
+#[test]
+fn the_release_that_frees_the_lock_answers_all_who_passed_it_on() {
+    let mut rig = Rig::new();
+    let (first, waiters) = queue::<3>(&mut rig, WATCHED);
+    let mut releases = vec![rig.release(&first)];
+    let question = rig.sent();
+    let mut grant = first;
+    for waiter in waiters {
+        grant = rig.granted(waiter);
+        releases.push(rig.release(&grant));
+    }
+    rig.keep(&question);
+    let last = rig.sent();
+    assert_eq!(last.release(), (grant.owner(), 0, Duration::ZERO));
+    rig.reply(&last, Reply::Released(0));
+    releases.into_iter().for_each(|release| rig.released(release));
+    rig.nothing_left();
+}
+
+#[test]
+fn others_get_a_chance_after_so_many_that_were_passed_on() {
+    let mut rig = Rig::new();
+    let (mut grant, waiters) = queue::<5>(&mut rig, WATCHED);
+    for waiter in &waiters[..HANDOVERS] {
+        rig.release(&grant);
+        grant = rig.granted(*waiter);
+    }
+    let question = rig.sent();
+    let last = rig.release(&grant);
+    rig.keep(&question);
+    let free = rig.sent();
+    assert_eq!(free.release().1, 0);
+    rig.reply(&free, Reply::Released(0));
+    rig.released(last);
+    let sent = rig.sent();
+    assert_ne!(sent.acquire().0, grant.owner());
+}
+
+#[test]
+fn everybody_is_told_when_the_lock_was_not_there_to_be_passed_on() {
+    for reason in [LostReason::Deleted, LostReason::Stolen] {
+        let mut rig = Rig::new();
+        let (first, waiters) = queue::<2>(&mut rig, WATCHED);
+        let releases = [rig.release(&first), {
+            let second = rig.granted(waiters[0]);
+            rig.release(&second)
+        }];
+        let third = rig.granted(waiters[1]);
+        let question = rig.sent();
+        rig.reply(&question, Reply::Renewed(vec![RenewReply::Gone(reason)]));
+        releases.into_iter().for_each(|release| assert_eq!(rig.lost_by(release), reason));
+        assert_eq!(rig.lost, [(third.owner(), reason)]);
+        assert!(!rig.is_held(&third));
+        // Only the one who had it then has something to give back.
+        let unwound = rig.release(&third);
+        assert_eq!(rig.lost_by(unwound), reason);
+        for sent in rig.all_sent() {
+            assert_eq!(sent.release().0, first.owner());
+            rig.reply(&sent, Reply::Gone(reason));
+        }
+        rig.nothing_left();
+    }
+}
+
+#[test]
+fn a_renewal_that_finds_the_lock_gone_tells_who_passed_it_on() {
+    let mut rig = Rig::new();
+    let (_, release, second, question) = passed_on(&mut rig);
+    rig.input(Input::Invalidated(Some(vec!["n".into()])));
+    let renewal = rig.sent();
+    rig.reply(&renewal, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    assert_eq!(rig.lost_by(release), LostReason::Deleted);
+    assert_eq!(rig.lost, [(second.owner(), LostReason::Deleted)]);
+    rig.keep(&question);
+    assert!(rig.completed.is_empty());
+}
+
+#[test]
+fn the_server_is_asked_again_when_it_does_not_answer() {
+    for outcome in [
+        Outcome::Unanswered,
+        Outcome::NotSent,
+        refused(ErrorKind::Unavailable, true),
+        Outcome::Answered(Reply::Renewed(vec![RenewReply::Failed])),
+    ] {
+        let mut rig = Rig::new();
+        let (first, release, second, question) = passed_on(&mut rig);
+        rig.outcome(&question, outcome);
+        rig.pass(secs(1));
+        assert!(rig.pending(release) && rig.is_held(&second));
+        let question = rig.sent();
+        assert_eq!(question.question().0, first.owner());
+        rig.keep(&question);
+        rig.released(release);
+        rig.free(&second);
+        rig.nothing_left();
+    }
+}
+
+#[test]
+fn the_server_is_asked_when_the_link_is_back() {
+    let mut rig = Rig::new();
+    let (_, release, second, question) = passed_on(&mut rig);
+    rig.input(down());
+    rig.outcome(&question, Outcome::NotSent);
+    rig.nothing_sent();
+    rig.input(Input::Up(0));
+    for sent in rig.all_sent() {
+        rig.keep(&sent);
+    }
+    rig.released(release);
+    rig.free(&second);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_server_that_refuses_says_so_to_who_passed_the_lock_on() {
+    let mut rig = Rig::new();
+    let (_, release, second, question) = passed_on(&mut rig);
+    rig.outcome(&question, refused(ErrorKind::Denied, false));
+    assert_eq!(rig.failed(release), ErrorKind::Denied);
+    assert!(rig.is_held(&second));
+    rig.free(&second);
+    rig.nothing_left();
+}
+
+#[test]
+fn without_the_server_nobody_is_told_that_it_was_released() {
+    let mut rig = Rig::new();
+    let (_, release, second, question) = passed_on(&mut rig);
+    rig.input(down());
+    rig.outcome(&question, Outcome::Unanswered);
+    rig.pass(OUTAGE);
+    assert_eq!(rig.failed(release), ErrorKind::Unavailable);
+    assert!(rig.is_held(&second));
+    rig.pass(LEASE);
+    assert_eq!(rig.lost, [(second.owner(), LostReason::Unreachable)]);
+}
+
+#[test]
+fn a_deadline_that_passes_says_nothing_of_who_passed_the_lock_on_before() {
+    let mut rig = Rig::new();
+    let (first, [second]) = queue(&mut rig, fixed(ms(300)));
+    let release = rig.release(&first);
+    let second = rig.granted(second);
+    let question = rig.sent();
+    rig.outcome(&question, Outcome::NotSent);
+    rig.input(down());
+    rig.pass(ms(300));
+    assert_eq!(rig.failed(release), ErrorKind::Unavailable);
+    assert_eq!(rig.lost, [(second.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn the_next_caller_relies_on_what_the_server_has_said() {
+    let mut rig = Rig::new();
+    let begun = rig.now;
+    let (first, [second]) = queue(&mut rig, fixed(secs(10)));
+    let trusted = ms(10_000 - 102);
+    rig.pass(ms(4));
+    rig.release(&first);
+    let second = rig.granted(second);
+    assert_eq!(second.cell.deadline(), begun.after(trusted));
+    let question = rig.sent();
+    rig.pass(ms(4));
+    rig.keep(&question);
+    assert_eq!(second.cell.deadline(), begun.after(ms(4)).after(trusted));
+    // It is fixed, as it was asked for.
+    rig.pass(secs(9));
+    rig.nothing_sent();
+    rig.pass(secs(1));
+    assert_eq!(rig.lost, [(second.owner(), LostReason::Expired)]);
+}
+
+#[test]
+fn the_watchdog_is_that_of_the_next_caller() {
+    let mut rig = Rig::new();
+    let first = rig.acquire_with("n", Key::Once, None, fixed(LEASE));
+    let second = rig.acquire("n");
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let first = rig.granted(first);
+    rig.release(&first);
+    let second = rig.granted(second);
+    let question = rig.sent();
+    rig.keep(&question);
+    rig.pass(LEASE / 3);
+    assert_eq!(rig.sent().renewal(), [(second.owner(), LEASE)]);
+}
+
+#[test]
+fn the_longest_time_counts_from_when_it_was_passed_on() {
+    let mut rig = Rig::new();
+    let terms = Terms { max_hold: Some(LEASE), ..WATCHED };
+    let (first, [second]) = queue(&mut rig, terms);
+    rig.pass(ms(3));
+    let passed = rig.now;
+    rig.release(&first);
+    let second = rig.granted(second);
+    let question = rig.sent();
+    rig.keep(&question);
+    rig.pass(LEASE / 2);
+    for sent in rig.all_sent() {
+        rig.keep(&sent);
+    }
+    assert_eq!(second.cell.deadline(), passed.after(timing::trusted(LEASE)));
+}
+
+#[test]
+fn who_has_passed_the_lock_on_has_no_part_in_it_any_more() {
+    let mut rig = Rig::new();
+    let (first, release, second, question) = passed_on(&mut rig);
+    let again = rig.release(&first);
+    rig.keep(&question);
+    rig.released(release);
+    assert_eq!(rig.failed(again), ErrorKind::NotOwner);
+    let entered = rig.acquire_with("n", Key::Hold(first.level), None, WATCHED);
+    assert_eq!(rig.failed(entered), ErrorKind::NotOwner);
+    rig.input(first.dropped());
+    rig.input(first.abandoned());
+    rig.input(first.detached());
+    assert!(rig.is_held(&second) && second.cell.count() == 1);
+    rig.free(&second);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_key_goes_with_its_caller() {
+    let mut rig = Rig::new();
+    let keys = [Key::Thread(1), Key::Thread(2)];
+    let [first, second] = keys.map(|key| rig.acquire_with("n", key, None, WATCHED));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(first);
+    rig.request(Request::Release(Target::Key { name: "n".into(), key: keys[0] }));
+    assert_eq!(rig.ended.len(), 1);
+    let question = rig.sent();
+    rig.keep(&question);
+    // The first one waits like everybody else, the second one is inside.
+    let waits = rig.acquire_with("n", keys[0], None, WATCHED);
+    rig.nothing_sent();
+    let inner = rig.hold_with("n", keys[1], WATCHED);
+    let outer = rig.granted(second);
+    assert!(Arc::ptr_eq(&inner.cell, &outer.cell) && outer.cell.count() == 2);
+    assert!(rig.pending(waits));
+}
+
+#[test]
+fn waiters_with_the_key_of_the_next_caller_enter_with_it() {
+    let mut rig = Rig::new();
+    let first = rig.acquire("n");
+    let [outer, inner] = [(); 2].map(|()| rig.acquire_with("n", KEY, None, WATCHED));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let first = rig.granted(first);
+    let release = rig.release(&first);
+    rig.granted(outer);
+    let question = rig.sent();
+    rig.keep(&question);
+    rig.released(release);
+    let sent = rig.sent();
+    assert_eq!((sent.acquire().0, sent.acquire().1), (first.owner(), 2));
+    rig.grant(&sent);
+    rig.granted(inner);
+}
+
+#[test]
+fn a_release_that_nobody_waits_for_passes_the_lock_on_as_well() {
+    let mut rig = Rig::new();
+    let (first, [second]) = queue(&mut rig, WATCHED);
+    rig.input(first.dropped());
+    let second = rig.granted(second);
+    let question = rig.sent();
+    rig.keep(&question);
+    assert_eq!(rig.counters.snapshot().released, 1);
+    rig.free(&second);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_release_that_is_cancelled_has_passed_the_lock_on() {
+    let mut rig = Rig::new();
+    let (_, release, second, question) = passed_on(&mut rig);
+    rig.cancel(release);
+    assert_eq!(rig.failed(release), ErrorKind::Cancelled);
+    rig.keep(&question);
+    rig.free(&second);
+    rig.nothing_left();
+}
+
+#[test]
+fn closing_answers_who_passed_the_lock_on_by_the_release() {
+    let mut rig = Rig::new();
+    let (first, release, second, question) = passed_on(&mut rig);
+    let close = rig.request(Request::Close { limit: secs(5) });
+    assert_eq!(rig.lost, [(second.owner(), LostReason::Closed)]);
+    rig.keep(&question);
+    assert!(rig.pending(release));
+    let last = rig.sent();
+    assert_eq!(last.release(), (first.owner(), 0, Duration::ZERO));
+    rig.reply(&last, Reply::Released(0));
+    rig.released(release);
+    assert!(matches!(rig.done(close), Done::Closed(names) if names.is_empty()));
+}
+
+#[test]
+fn it_is_not_passed_on_where_the_server_was_not_heard_lately() {
+    let mut rig = Rig::new();
+    let (first, [_]) = queue(&mut rig, WATCHED);
+    rig.pass(FRESH);
+    rig.release(&first);
+    rig.sent().handover();
+}
+
+#[test]
+fn it_is_not_passed_on_where_somebody_could_tell() {
+    let simple = Terms { kind: Kind::Simple, reentrant: false, ..WATCHED };
+    for (holds, waits) in [
+        // Its value stands for one caller.
+        (simple, simple),
+        // A token is the server's to draw.
+        (WATCHED, Terms { fencing: Fencing::Expiring, ..WATCHED }),
+        // What the one before has asked for would keep the lock for too long.
+        (watched(LEASE * 2), WATCHED),
+        (fixed(LEASE * 2), fixed(LEASE)),
+    ] {
+        let mut rig = Rig::new();
+        let first = rig.acquire_with("n", Key::Once, None, holds);
+        rig.acquire_with("n", Key::Once, None, waits);
+        let sent = rig.sent();
+        rig.grant(&sent);
+        let first = rig.granted(first);
+        rig.release(&first);
+        rig.sent().handover();
+    }
+}
+
+#[test]
+fn it_is_not_passed_on_while_something_else_is_under_way() {
+    let mut rig = Rig::new();
+    let (first, [second]) = queue(&mut rig, WATCHED);
+    rig.request(Request::Extend { target: first.target(), lease: LEASE });
+    let extension = rig.sent();
+    rig.release(&first);
+    assert!(rig.pending(second));
+    rig.keep(&extension);
+    rig.sent().handover();
+}
+
+#[test]
+fn a_level_that_stays_is_not_passed_on() {
+    let mut rig = Rig::new();
+    let (outer, [second]) = queue(&mut rig, WATCHED);
+    let inner = rig.hold_with("n", Key::Hold(outer.level), WATCHED);
+    rig.release(&inner);
+    assert_eq!(rig.sent().release().1, 1);
+    assert!(rig.pending(second));
+}
