@@ -94,17 +94,7 @@ impl Engine {
         let queue = self.queues.get(&hold.cell.name)?;
         let heard = queue.run.heard.filter(|heard| self.now < heard.after(timing::FRESH))?;
         let to = self.receiver(queue, hold)?;
-        self.waiters.get(&to).filter(|waiter| self.suits(waiter, hold)).map(|_| (to, heard))
-    }
-
-    /// Whether this caller can be behind the owner that Redis knows already, which nobody can tell from the outside:
-    /// the lock has no token and lives no longer than it asks for.
-    fn suits(&self, waiter: &Waiter, hold: &Hold) -> bool {
-        let unnamed = hold.cell.form.kind.layout() == Layout::Hash && waiter.terms.fencing == Fencing::Off;
-        let lease = waiter.lease();
-        // The call that asks must be able to come back before the time is over.
-        let time = self.now.until(hold.deadline) > timing::limit(lease);
-        unnamed && hold.longest() <= lease && time
+        self.waiters.get(&to).filter(|waiter| takes_behind(waiter, hold, heard)).map(|_| (to, heard))
     }
 
     /// Gives the lock to the next caller, and has the server say that it was there to be given.
@@ -116,7 +106,6 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let until = hold.deadline;
         hold.levels.clear();
         hold.must_end = terms.max_hold.map(|most| self.now.after(timing::trusted(most))).into();
         hold.lingers = terms.linger;
@@ -129,7 +118,7 @@ impl Engine {
             queue.run = queue.run.one_more(self.now);
             queue.turn.taken(self.now, announced, self.config.handovers.1);
         }
-        self.grant_level(to, owner, terms, heard, until);
+        self.add_level(to, owner, terms, heard, terms.lease.duration());
         self.add_task(owner, release.passed());
         self.adopt_waiters(&name, key, owner, &form);
     }
@@ -226,6 +215,14 @@ fn takes(waiter: &Waiter, hold: &Hold) -> bool {
     let form = &hold.cell.form;
     let same = waiter.form == *form && form.token.is_none() && form.kind.layout() != Layout::Learning;
     same && waiter.terms.replicas == 0 && waiter.unsettled.is_none() && !waiter.answered && !waiter.once()
+}
+
+/// Whether this caller can be behind the owner that Redis knows already, of whom the server was `heard` last: nobody
+/// can tell from the outside, and the lock lives for as long as it would if it had been acquired then.
+fn takes_behind(waiter: &Waiter, hold: &Hold, heard: Moment) -> bool {
+    let unnamed = hold.cell.form.kind.layout() == Layout::Hash && waiter.terms.fencing == Fencing::Off;
+    let lease = waiter.terms.lease.duration();
+    unnamed && hold.longest() <= lease && hold.deadline >= heard.after(timing::trusted(lease))
 }
 
 /// Whether the next owner has certainly got nothing.

@@ -317,25 +317,12 @@ impl Engine {
         sent: Moment,
         ttl: Duration,
     ) {
-        let (lease, sure) = terms.lease.granted(ttl);
-        let end = sent.after(timing::trusted(sure));
-        self.grant_level(id, owner, Terms { lease, ..terms }, sent, end);
-    }
-
-    /// Gives a level that can be trusted until `end` to its caller; `sent`: the last request that says so.
-    pub(super) fn grant_level(
-        &mut self,
-        id: RequestId,
-        owner: OwnerId,
-        terms: Terms,
-        sent: Moment,
-        end: Moment,
-    ) {
         let level = self.next_id();
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
-        let lease = terms.lease;
+        let (lease, sure) = terms.lease.granted(ttl);
+        let end = sent.after(timing::trusted(sure));
         hold.asked_for(lease.duration());
         hold.levels.push(Level::new(level, lease, end, terms.tied));
         hold.cell.set_count(hold.count());

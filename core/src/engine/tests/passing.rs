@@ -242,6 +242,7 @@ fn the_watchdog_is_that_of_the_next_caller() {
     let sent = rig.sent();
     rig.grant(&sent);
     let first = rig.granted(first);
+    rig.nothing_sent();
     rig.release(&first);
     let second = rig.granted(second);
     let question = rig.sent();
@@ -385,6 +386,9 @@ fn it_is_not_passed_on_where_somebody_could_tell() {
         // What the one before has asked for would keep the lock for too long.
         (watched(LEASE * 2), WATCHED),
         (fixed(LEASE * 2), fixed(LEASE)),
+        // What it has asked for is not enough.
+        (watched(LEASE / 2), WATCHED),
+        (Terms { max_hold: Some(LEASE / 2), ..WATCHED }, WATCHED),
     ] {
         let mut rig = Rig::new();
         let first = rig.acquire_with("n", Key::Once, None, holds);

@@ -13,6 +13,8 @@ use crate::wire::{Fencing, Form, Kind, Name, OwnerId};
 #[derive(Debug)]
 pub(super) struct Caller {
     key: Key,
+    /// It holds locks for a moment only, all on the same terms.
+    quick: bool,
     /// Levels it believes to have. After a release by key that can be others than those it has.
     levels: Vec<(Arc<HoldCell>, LevelId)>,
     /// All it ever got, to be sure that nothing is left at the end.
@@ -28,6 +30,18 @@ pub(super) enum Deed {
     Tell(Input),
     Nothing,
 }
+
+/// How those acquire who hold a lock for a moment only.
+const QUICK: Terms = Terms {
+    kind: Kind::Reentrant,
+    reentrant: true,
+    lease: Lease::Watchdog(Duration::from_secs(1)),
+    fencing: Fencing::Off,
+    max_hold: None,
+    replicas: 0,
+    linger: false,
+    tied: false,
+};
 
 /// Each name has its kind.
 pub(super) fn kind_of(name: &Name) -> Kind {
@@ -52,8 +66,8 @@ fn use_token(random: &mut Random, token: Option<(Name, Arc<str>)>) -> Deed {
 }
 
 impl Caller {
-    pub(super) fn new(key: u64) -> Caller {
-        Caller { key: Key::Thread(key), levels: Vec::new(), granted: Vec::new(), asked: Vec::new() }
+    pub(super) fn new(key: u64, quick: bool) -> Caller {
+        Caller { key: Key::Thread(key), quick, levels: Vec::new(), granted: Vec::new(), asked: Vec::new() }
     }
 
     pub(super) fn granted(&mut self, cell: Arc<HoldCell>, level: LevelId) {
@@ -86,6 +100,15 @@ impl Caller {
     }
 
     fn acquire(&mut self, random: &mut Random, name: Name, next: u64) -> Deed {
+        if self.quick && kind_of(&name) == Kind::Reentrant && random.chance(800) {
+            return Deed::Ask(Request::Acquire {
+                name,
+                key: Key::Once,
+                wait: None,
+                terms: QUICK,
+                token: None,
+            });
+        }
         let key = match (random.below(6), self.levels.last()) {
             (0, _) => Key::Once,
             (1, Some((_, level))) => Key::Hold(*level),
@@ -117,7 +140,7 @@ impl Caller {
                 // A key that waits for itself: only where its wait is bounded does it get anywhere.
                 reentrant: kind.reenters() || wait.is_none() || random.chance(500),
                 lease,
-                fencing: Fencing::Persistent,
+                fencing: if random.chance(400) { Fencing::Off } else { Fencing::Persistent },
                 max_hold,
                 replicas: u32::from(random.chance(200)),
                 linger: false,
@@ -126,7 +149,7 @@ impl Caller {
         })
     }
 
-    fn give_back(&mut self, random: &mut Random) -> Deed {
+    pub(super) fn give_back(&mut self, random: &mut Random) -> Deed {
         let Some((cell, level)) = self.levels.pop() else {
             return Deed::Nothing;
         };

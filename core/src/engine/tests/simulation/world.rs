@@ -13,7 +13,7 @@ use crate::engine::holding::{Hold, Phase};
 use crate::engine::timing;
 use crate::engine::{
     CallId, Config, Done, Engine, Input, LinkId, NOWHERE, Outcome, Output, RENEWALS, Request, RequestId,
-    Routes,
+    Routes, Target,
 };
 use crate::error::{Error, ErrorKind, LostReason, Result as Answer};
 use crate::event::Counters;
@@ -211,6 +211,8 @@ enum Event {
     Subscribe(Uuid, Name),
     Unsubscribe(Uuid, Name),
     Act(usize, usize),
+    /// A caller that is quick gives back what it has.
+    GiveBack(usize, usize),
     Disturb,
     Stranger,
 }
@@ -238,6 +240,8 @@ pub(super) struct World {
     last_event: u64,
     last_uuid: Uuid,
     names: Vec<Name>,
+    /// Callers are many and quick, so that the lock goes on before the server is asked.
+    hurried: bool,
     clients: Vec<Client>,
     server: Server,
     /// Owners whose lock somebody else has deleted, and when.
@@ -259,6 +263,12 @@ pub(super) struct World {
     /// Requests for locks that a replica has to have, and whoever got one.
     wants_replica: BTreeSet<(Uuid, RequestId)>,
     replicated: BTreeSet<(Uuid, OwnerId)>,
+    /// Releases under way that have passed a lock on: of which owner, and since when.
+    releases: BTreeMap<(Uuid, RequestId), (OwnerId, u64)>,
+    /// How often a lock was passed on behind an owner, before the server was asked.
+    passed: BTreeMap<(Uuid, OwnerId), usize>,
+    /// When an owner was granted its lock.
+    won: BTreeMap<(Uuid, OwnerId), u64>,
     /// What the server's clock has jumped over: nothing is promised for these.
     jumped: BTreeSet<(Uuid, OwnerId)>,
     /// The server's clock went back; the server lost its data.
@@ -282,6 +292,7 @@ impl World {
             last_event: 0,
             last_uuid: 0,
             names: random.pick(&NAMES).iter().map(|name| Name::from(*name)).collect(),
+            hurried: random.chance(70),
             clients: Vec::new(),
             server: Server::new(),
             bereaved: BTreeMap::new(),
@@ -294,6 +305,9 @@ impl World {
             revived: BTreeSet::new(),
             wants_replica: BTreeSet::new(),
             replicated: BTreeSet::new(),
+            releases: BTreeMap::new(),
+            passed: BTreeMap::new(),
+            won: BTreeMap::new(),
             jumped: BTreeSet::new(),
             has_jumped: false,
             has_forgotten: false,
@@ -326,7 +340,8 @@ impl World {
         let renewals = random.pick(&[1, 2, RENEWALS]);
         let config =
             Config { recheck: RECHECK, outage: OUTAGE, handovers, linger, renewals, seed: random.next() };
-        let callers = (1..=random.between(1, 3)).map(Caller::new).collect();
+        let most = if self.hurried { 8 } else { 3 };
+        let callers = (1..=random.between(1, most)).map(|key| Caller::new(key, self.hurried)).collect();
         let parts = if random.chance(400) { 2 } else { 1 };
         // Only to one server is there a direct connection.
         let connections = parts + usize::from(parts == 1);
@@ -452,7 +467,7 @@ impl World {
         let place = match &event {
             Event::Input(uuid, _) | Event::Limit(uuid, _) => self.place_of(*uuid),
             Event::Reply { origin, .. } | Event::Invalidate(origin, _) => self.place_of(origin.uuid),
-            Event::Connect(place, _) | Event::Act(place, _) => Some(*place),
+            Event::Connect(place, _) | Event::Act(place, _) | Event::GiveBack(place, _) => Some(*place),
             _ => None,
         };
         if let Some(until) = place.map(|place| self.clients[place].stopped_until)
@@ -470,6 +485,7 @@ impl World {
             Event::Subscribe(uuid, name) => self.subscribe(uuid, name),
             Event::Unsubscribe(uuid, name) => drop(self.server.subscribers.remove(&(name, uuid))),
             Event::Act(place, caller) => self.act(place, caller),
+            Event::GiveBack(place, caller) => self.give_back(place, caller),
             Event::Disturb => self.disturb(),
             Event::Stranger => self.stranger(),
         }
@@ -934,13 +950,18 @@ impl World {
     // ---- callers ----
 
     fn act(&mut self, place: usize, caller: usize) {
-        let pause = self.random.between(1000, 250_000);
+        let pause = self.random.between(1000, if self.hurried { 20_000 } else { 250_000 });
         self.later(pause, Event::Act(place, caller));
         self.last_uuid += 1;
         let value = |(name, lock): (&Name, &Lock)| Some((name.clone(), lock.value.clone()?));
         let token = self.server.locks.iter().find_map(value);
         let (random, names) = (&mut self.random, &self.names);
         let deed = self.clients[place].callers[caller].deed(random, names, self.last_uuid, token);
+        self.do_deed(place, caller, deed);
+    }
+
+    fn give_back(&mut self, place: usize, caller: usize) {
+        let deed = self.clients[place].callers[caller].give_back(&mut self.random);
         self.do_deed(place, caller, deed);
     }
 
@@ -964,22 +985,36 @@ impl World {
             self.wants_replica.insert((uuid, id));
         }
         self.take_direct(place, id, &request);
+        let released = match &request {
+            Request::Release(Target::Level { owner, .. }) => Some((uuid, *owner)),
+            _ => None,
+        };
+        let before = released.and_then(|hold| self.passed.get(&hold).copied());
         self.input(uuid, Input::Request { id, request });
+        if let Some((_, owner)) = released.filter(|hold| self.passed.get(hold).copied() != before) {
+            self.releases.insert((uuid, id), (owner, self.time));
+        }
         id
     }
 
     fn completed(&mut self, place: usize, id: RequestId, result: Answer<Done>) {
         let client = &mut self.clients[place];
-        let Some(caller) = client.asked.remove(&id) else {
+        let Some(at) = client.asked.remove(&id) else {
             return self.fail(format!("request {id} was answered twice, or never made"));
         };
         let (uuid, now) = (client.uuid, client.local(self.time));
-        let caller = &mut client.callers[caller];
+        let caller = &mut client.callers[at];
         caller.asked.retain(|asked| *asked != id);
+        let release = self.releases.remove(&(uuid, id));
         match result {
             Ok(Done::Granted { cell, level }) => {
                 caller.granted(cell.clone(), level);
                 if !client.cells.iter().any(|known| Arc::ptr_eq(known, &cell)) {
+                    if caller_before(client, &cell) {
+                        *self.passed.entry((uuid, cell.owner)).or_default() += 1;
+                    } else {
+                        self.won.insert((uuid, cell.owner), self.time);
+                    }
                     client.cells.push(cell.clone());
                     if self.wants_replica.contains(&(uuid, id)) {
                         self.replicated.insert((uuid, cell.owner));
@@ -989,7 +1024,12 @@ impl World {
                 if !cell.is_held(now) {
                     self.fail(format!("{cell:?} was granted and is not held"));
                 }
+                if self.hurried {
+                    let pause = self.random.between(10, 3000);
+                    self.later(pause, Event::GiveBack(place, at));
+                }
             }
+            Ok(Done::Released) => self.check_release(uuid, release),
             Ok(Done::Closed(names)) if !names.is_empty() => self.fail(format!("not released: {names:?}")),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Internal => self.fail(error.to_string()),
@@ -997,9 +1037,27 @@ impl World {
         }
     }
 
+    /// Nobody who passed a lock on is told that it was released when it had been gone before. What a copy without an
+    /// answer has done cannot be known.
+    fn check_release(&mut self, uuid: Uuid, release: Option<(OwnerId, u64)>) {
+        let Some((owner, asked)) = release.filter(|(_, asked)| self.disturbed < *asked) else {
+            return;
+        };
+        let won = self.won.get(&(uuid, owner)).copied().unwrap_or_default();
+        if let Some(gone) = self.bereaved.get(&(uuid, owner)).filter(|gone| (won..asked).contains(*gone)) {
+            let text = format!(
+                "{uuid} was told that {owner} was released, which was gone {} us before",
+                asked - gone
+            );
+            self.fail(text);
+        }
+    }
+
     /// Tokens grow from grant to grant, but for a grant of which we know that it is void.
     fn check_token(&mut self, uuid: Uuid, cell: &Arc<HoldCell>) {
-        let token = cell.token().unwrap_or_default();
+        let Some(token) = cell.token() else {
+            return;
+        };
         let highest = self.highest_token.entry(cell.name.clone()).or_default();
         if token <= *highest && !self.bereaved.contains_key(&(uuid, cell.owner)) {
             let text = format!("{cell:?}: token {token} after {highest}");
@@ -1297,7 +1355,8 @@ impl World {
 
     /// Nobody keeps a lock among its own waiters for longer than it may.
     fn check_turns(&mut self) {
-        let greedy = self.server.locks.iter().find(|(_, lock)| lock.handovers > HANDOVERS);
+        let passed = |lock: &Lock| lock.owner.and_then(|me| self.passed.get(&me)).copied().unwrap_or(0);
+        let greedy = self.server.locks.iter().find(|(_, lock)| lock.handovers + passed(lock) > HANDOVERS);
         let wrong = greedy.map(|(name, lock)| format!("{name}: {lock:?} is not given to others"));
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
@@ -1403,4 +1462,9 @@ impl Engine {
         let empty = self.queues.is_empty() && self.queries.is_empty() && self.callers.is_empty();
         empty && self.is_settled() && self.calls.is_empty() && self.next_wake().is_none()
     }
+}
+
+/// Whether somebody else was behind this owner before.
+fn caller_before(client: &Client, cell: &HoldCell) -> bool {
+    client.cells.iter().any(|known| known.owner == cell.owner)
 }
