@@ -10,9 +10,9 @@ use super::direct::{Direct, TICK, Wire};
 use super::link::{is_demoted, millis};
 use super::machine::{Errand, Machine, State};
 use super::server_clock::ServerClock;
-use super::{Completion, Letter, Post};
+use super::{Completion, Letter, Post, is_engine_thread};
 use crate::clock;
-use crate::engine::{CallId, Input, Outcome, Output, Request, RequestId};
+use crate::engine::{CallId, Input, Outcome, Output, Request, RequestId, Target};
 use crate::moment::Moment;
 use crate::wire::{self, Op};
 
@@ -108,6 +108,34 @@ impl Desk {
         }
     }
 
+    /// Has a lock that is given back go to the next caller at once, who is woken by the calling thread: the engine's
+    /// would have to be woken first. A letter that is of something else, or cannot be brought here, comes back.
+    pub(super) fn pass_on(&self, letter: Letter) -> Option<Letter> {
+        let target = match &letter {
+            Letter::Request { request: Request::Release(target), .. } => target.clone(),
+            Letter::Tell(Input::Dropped { owner, level }) => Target::Level { owner: *owner, level: *level },
+            _ => return Some(letter),
+        };
+        let passes = |state: &MutexGuard<'_, State>| {
+            !state.ended && self.machine.is_up_to_date() && state.engine.passes_on(&target)
+        };
+        // The engine's thread may be at it already, while it tells somebody of something.
+        let may = self.machine.shared.counters.waiting.get() > 0 && !is_engine_thread();
+        let Some(mut state) = may.then(|| self.machine.state()).flatten().filter(passes) else {
+            return Some(letter);
+        };
+        let input = match letter {
+            Letter::Request { id, request, completion } => {
+                state.completions.insert(id, completion);
+                Input::Request { id, request }
+            }
+            Letter::Tell(input) => input,
+            other => return Some(other),
+        };
+        self.decide(None, false, state, input);
+        None
+    }
+
     /// Tells the engine something about a request and does what it wants, up to the next wait.
     fn go_on(
         &self,
@@ -116,7 +144,7 @@ impl Desk {
         state: MutexGuard<'_, State>,
         input: Input,
     ) -> Option<UnderWay> {
-        let mut next = self.decide(id, wire.is_some(), state, input);
+        let mut next = self.decide(Some(id), wire.is_some(), state, input);
         loop {
             let (mut open, Next { call, op, limit }) = match (wire.take(), next) {
                 (Some(open), Some(next)) => (open, next),
@@ -135,7 +163,7 @@ impl Desk {
             self.lose(*open);
             // A part of it may have been sent, and a part does nothing.
             next = self.decide(
-                id,
+                Some(id),
                 false,
                 self.machine.state()?,
                 Input::Outcome { call, outcome: Outcome::NotSent },
@@ -150,10 +178,10 @@ impl Desk {
     }
 
     /// Lets the engine decide, and sees to it that everything is done but the caller's next call, which is
-    /// returned if he can do it.
+    /// returned if he can do it. The answer to this request is given here; without one, the first that there is.
     fn decide(
         &self,
-        id: RequestId,
+        id: Option<RequestId>,
         can_call: bool,
         mut state: MutexGuard<'_, State>,
         input: Input,
@@ -171,10 +199,14 @@ impl Desk {
         let (mut next, mut answer, mut events) = (None, None, Vec::new());
         for errand in errands.drain(..) {
             match errand {
-                Errand::Do(Output::Send { call, op, limit, of }) if can_call && of == Some(id) => {
+                Errand::Do(Output::Send { call, op, limit, of }) if can_call && of == id => {
                     next = Some(Next { call, op, limit });
                 }
-                Errand::Answer(of, completion, result) if of == id => answer = Some((completion, result)),
+                Errand::Answer(of, completion, result)
+                    if answer.is_none() && id.is_none_or(|id| of == id) =>
+                {
+                    answer = Some((completion, result));
+                }
                 Errand::Do(Output::Event(event)) if !self.machine.shared.ring.wants(event.level) => {
                     events.push(event);
                 }
@@ -184,13 +216,13 @@ impl Desk {
         state.spare = errands;
         let look = state.is_left_something();
         drop(state);
+        if let Some((completion, result)) = answer {
+            completion.complete(result);
+        }
         if look {
             self.post.send(Letter::Look);
         }
         events.into_iter().for_each(|event| self.machine.shared.tell(event));
-        if let Some((completion, result)) = answer {
-            completion.complete(result);
-        }
         next
     }
 }

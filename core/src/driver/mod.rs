@@ -288,7 +288,8 @@ impl Handle {
             }
             Command::Tell(input) => Letter::Tell(input),
         };
-        match self.desk.post.send(letter) {
+        let letter = self.desk.pass_on(letter);
+        match letter.and_then(|letter| self.desk.post.send(letter)) {
             None => true,
             Some(refused) => {
                 if let Letter::Request { mut completion, .. } = refused {
@@ -309,7 +310,16 @@ impl Handle {
         sink: Sink,
         alone: bool,
     ) -> std::result::Result<Option<OwnCall>, ()> {
-        match self.desk.request(id, request, Completion(Some(sink)), alone) {
+        let mut completion = Completion(Some(sink));
+        let mut request = request;
+        match self.desk.pass_on(Letter::Request { id, request, completion }) {
+            None => return Ok(None),
+            Some(Letter::Request { request: back, completion: sink, .. }) => {
+                (request, completion) = (back, sink)
+            }
+            Some(_) => return Err(()),
+        }
+        match self.desk.request(id, request, completion, alone) {
             Taken::Over(call) => Ok(call),
             Taken::Back(request, mut completion) => {
                 let sink = completion.0.take();

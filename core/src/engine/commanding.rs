@@ -218,7 +218,7 @@ impl Engine {
         }
     }
 
-    fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
+    pub(super) fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
         match target {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key } => {

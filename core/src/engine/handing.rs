@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::commanding::{Task, Wish};
 use super::holding::{Hold, Phase};
 use super::waiting::{Attempt, Queue, Waiter};
-use super::{CallId, Engine, Outcome, Output, Purpose, RequestId, timing};
+use super::{CallId, Engine, Outcome, Output, Purpose, RequestId, Target, timing};
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::owner::Key;
@@ -80,6 +80,12 @@ impl Engine {
     }
 
     // ---- passed on before the server is asked ----
+
+    /// Whether giving this level back would pass its lock on at once.
+    pub(crate) fn passes_on(&self, target: &Target) -> bool {
+        self.target(target)
+            .is_ok_and(|(owner, level)| self.takes_at_once(owner, &Wish::Leave(level)).is_some())
+    }
 
     /// Who gets the lock of this hold at once when its only level is given back.
     pub(super) fn takes_at_once(&self, owner: OwnerId, wish: &Wish) -> Option<(RequestId, Moment)> {
