@@ -228,7 +228,7 @@ fn takes(waiter: &Waiter, hold: &Hold) -> bool {
 fn takes_behind(waiter: &Waiter, hold: &Hold, heard: Moment) -> bool {
     let unnamed = hold.cell.form.kind.layout() == Layout::Hash && waiter.terms.fencing == Fencing::Off;
     let lease = waiter.terms.lease.duration();
-    unnamed && hold.longest() <= lease && hold.deadline >= heard.after(timing::trusted(lease))
+    unnamed && hold.longest() <= lease && hold.deadline() >= heard.after(timing::trusted(lease))
 }
 
 /// Whether the next owner has certainly got nothing.
