@@ -130,7 +130,7 @@ impl Batch {
 /// Who holds a lock.
 #[napi(object)]
 pub struct Holder {
-    /// The owner as it stands in Redis.
+    /// The owner as it stands in Redis; callers of one client who passed the lock on to each other have the same.
     pub owner: String,
     /// Its hold count.
     pub count: u32,

@@ -108,7 +108,8 @@ impl Guard {
         self.0.as_ref().map_or("", |armed| &armed.cell.name)
     }
 
-    /// The owner as it stands in Redis: `<client uuid>:<number>`.
+    /// The owner as it stands in Redis: `<client uuid>:<number>`. Callers of one client who passed the lock on to each other
+    /// within a moment have the same one.
     pub fn owner(&self) -> String {
         self.hold().owner()
     }

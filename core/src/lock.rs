@@ -339,7 +339,7 @@ impl Hold {
         }
     }
 
-    /// The owner as it stands in Redis; empty when there is no hold.
+    /// The owner as it stands in Redis; empty when there is no hold. See [`Guard::owner`].
     pub fn owner(&self) -> String {
         match &self.0 {
             Some((cell, running)) => cell.form.owner(running.uuid(), cell.owner),

@@ -198,7 +198,7 @@ class BaseGrant:
 
     @property
     def owner(self) -> str:
-        """The owner as it stands in Redis."""
+        """The owner as it stands in Redis; callers of one client who passed the lock on to each other have the same."""
         return self._hold.owner
 
     def _watchers(self) -> _dispatcher.Watchers:
