@@ -61,8 +61,9 @@ const KINDS: [Kind; 4] = [Kind::Reentrant, Kind::Simple, Kind::RedisSemaphore, K
 /// The tries of a waiter that come by themselves are left to the test that counts them.
 const NO_RECHECK: Duration = Duration::from_secs(3600);
 
+/// Without a direct connection: the commands that make one may come at any time.
 async fn client(world: &World, recheck: Duration) -> Client {
-    let options = ClientOptions::new().recheck(recheck);
+    let options = ClientOptions::new().recheck(recheck).direct(false);
     let client = Client::builder(&world.server.url()).options(options).build().unwrap();
     client.ready().await.unwrap();
     client
