@@ -26,6 +26,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 DIED = "died"
@@ -254,10 +255,10 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
         found["a token twice"] = with_one(replace(first, **after))
         found["a token that falls"] = with_one(replace(first, **after, token=(first.token or 0) - 1))
     found["a wrong count"] = instead(certain[0], replace(certain[0], told=certain[0].told + 1))
-    follower = next((hold for hold in certain if hold.answered > example.freed), None)
-    if follower:
+    if pair := undisturbed(past, certain):
+        first, follower = pair
         late = (follower.answered + follower.freed) / 2 + lease * 1e-6
-        found["a release that came too late"] = instead(example, replace(example, freed=late, done=late))
+        found["a release that came too late"] = instead(first, replace(first, freed=late, done=late))
     found["a loss that is none"] = instead(example, replace(example, lost=[middle]))
     quiet = replace(example, release="lost", sure=example.answered, lost=[], watched=True, kept=False)
     found["a loss that is not told"] = instead(example, quiet)
@@ -283,6 +284,15 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
         event = replace(early, lost=[example.freed], kept=False)
         found["a loss without a cause that is told at once"] = instead(example, event)
     return found
+
+
+def undisturbed(past: Past, certain: list[Hold]) -> tuple[Hold, Hold] | None:
+    """One hold after another while nobody deleted the key: a deletion would end what is certain of the first."""
+    for first, follower in pairwise(certain):
+        deletion = past.deletion(first)
+        if follower.answered > first.freed and not (deletion and deletion.called <= follower.freed):
+            return first, follower
+    return None
 
 
 def reject(past: Past, lease: float) -> tuple[int, list[str]]:

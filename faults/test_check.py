@@ -37,6 +37,11 @@ class Checking(unittest.TestCase):
     def test_one_after_the_other(self) -> None:
         self.assertEqual(self.wrong(held("a", 1, 2, 5), held("b", 2.05, 3, 6), refused("c", 2.5)), [])
 
+    def test_what_is_planted_is_not_what_a_deletion_would_explain(self) -> None:
+        past = Past([held("a", 1, 5), held("b", 7, 8), held("c", 9, 10)], [Deletion(6, 6.1)])
+        planted, missed = reject(past, LEASE)
+        self.assertEqual((missed, planted > 5), ([], True))
+
     def test_two_at_once(self) -> None:
         self.assertEqual(len(self.wrong(held("a", 1, 2), held("b", 1.99, 3))), 1)
 

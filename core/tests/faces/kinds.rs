@@ -178,7 +178,7 @@ async fn an_adaptive_lock_takes_the_time_that_the_work_took() {
 
 #[tokio::test]
 async fn a_simple_pair_is_two_commands_and_a_foreign_holder_costs_few() {
-    let mut world = World::new().await;
+    let mut world = World::without_direct().await;
     let lock = lock(&world.client, Kind::Simple);
     lock.acquire().await.unwrap().release().await.unwrap();
     let mut monitor = Monitor::new(&world.server);

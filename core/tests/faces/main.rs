@@ -21,7 +21,7 @@ mod wire_budget;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ErrorKind, Lock, Operation};
+use redlatch::{Client, ClientOptions, ErrorKind, Lock, Operation};
 use support::Server;
 
 /// How long a busy machine may take for something that takes milliseconds.
@@ -40,6 +40,16 @@ impl World {
         let client = Client::connect(&server.url()).await.expect("connected");
         let look = server.connect();
         World { server, client, look }
+    }
+
+    /// A world whose client makes no direct connection: where commands or connections are counted, as it is made at
+    /// some time.
+    async fn without_direct() -> World {
+        let mut world = World::new().await;
+        let options = ClientOptions::new().direct(false);
+        world.client = Client::builder(&world.server.url()).options(options).build().expect("built");
+        world.client.ready().await.expect("connected");
+        world
     }
 
     /// Another client of the same server.

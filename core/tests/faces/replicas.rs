@@ -10,7 +10,7 @@ use crate::support::Server;
 
 /// A world whose server has replicas that follow.
 async fn with_replicas(count: usize) -> (World, Vec<Server>) {
-    let mut world = World::new().await;
+    let mut world = World::without_direct().await;
     let port = world.server.port().to_string();
     let replicas: Vec<Server> = (0..count)
         .map(|_| {
