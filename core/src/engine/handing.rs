@@ -49,6 +49,11 @@ impl Run {
         self.handovers > 0
     }
 
+    /// How long ago the first hand-over was.
+    pub(super) fn lasted(self, now: Moment) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| began.until(now))
+    }
+
     /// Whether others have to get a chance now.
     pub(super) fn is_over(self, now: Moment, (limit, time): (usize, Duration)) -> bool {
         self.handovers >= limit || self.began.unwrap_or(now).after(time) <= now

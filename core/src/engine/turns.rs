@@ -18,9 +18,9 @@ use crate::wire::Name;
 const TURN: Duration = Duration::from_micros(700);
 /// So many turns are waited for at most.
 const TURNS: u32 = 8;
-/// A client that has had the lock for as long as it may is more patient with each turn that nobody takes then, up to
-/// this: others may be slow (a busy machine, a JVM), and would never come in between. It is less than half of what
-/// a client has before (`handover_time`).
+/// A client that has had the lock for as long as it may leaves it to the others for as long, and for twice as long with each
+/// turn that nobody takes then, up to this: others may be slow (a busy machine, a JVM), and would never come in
+/// between. It is less than half of what a client has before (`handover_time`).
 const MOST: Duration = Duration::from_millis(20);
 /// A message of our own is not waited for longer than this.
 const ECHO: Duration = Duration::from_millis(100);
@@ -52,8 +52,8 @@ pub(super) struct Turn {
     rivals: u32,
     /// How many releases of others were heard since.
     heard: u32,
-    /// It was given after we had the lock for as long as we may: how much longer it is than usual.
-    patience: Option<u32>,
+    /// It was given after we had the lock for as long as we may: how long it is at least.
+    patience: Option<Duration>,
     /// How many of those in a row nobody took.
     missed: u32,
     /// They took none: they need not be given another one before this.
@@ -86,10 +86,12 @@ impl Turn {
         (self.rivals, self.heard, self.patience, self.others) = (0, 0, None, None);
     }
 
-    /// The lock was released here, and so many others heard that; `last`: after we had it for as long as we may.
-    fn given(&mut self, now: Moment, rivals: u32, last: bool) {
+    /// The lock was released here, and so many others heard that; `ran`: how long we had it, if that is as long as we
+    /// may.
+    fn given(&mut self, now: Moment, rivals: u32, ran: Option<Duration>) {
         (self.rivals, self.heard) = (rivals, 0);
-        self.patience = last.then(|| 1_u32.checked_shl(self.missed).unwrap_or(u32::MAX));
+        let times = 1_u32.checked_shl(self.missed).unwrap_or(u32::MAX);
+        self.patience = ran.map(|ran| ran.max(TURN).saturating_mul(times));
         self.wait(now);
     }
 
@@ -103,7 +105,7 @@ impl Turn {
     fn wait(&mut self, now: Moment) {
         let turns = self.rivals.saturating_sub(self.heard).min(TURNS);
         let usual = TURN * turns;
-        let time = self.patience.map_or(usual, |times| usual.saturating_mul(times).min(MOST));
+        let time = self.patience.map_or(usual, |patience| patience.min(MOST).max(usual));
         self.others = (turns > 0).then(|| now.after(time));
     }
 
@@ -127,7 +129,8 @@ impl Engine {
         let handed = queue.run.has_handed_over();
         let last = handed && queue.run.is_over(now, self.config.handovers);
         if (handed || queue.turn.contended) && (last || queue.turn.needless <= now) {
-            queue.turn.given(now, heard - u32::from(own), last);
+            let ran = last.then(|| queue.run.lasted(now));
+            queue.turn.given(now, heard - u32::from(own), ran);
         }
     }
 

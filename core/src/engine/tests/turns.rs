@@ -28,6 +28,9 @@ fn free_heard_by(rig: &mut Rig, grant: &Grant, heard: u32) {
     message(rig);
 }
 
+/// How long that takes.
+const USED: Duration = FRESH.saturating_mul(2);
+
 /// Hands the lock over among this client's waiters for as often as it may, and releases it, which one other hears.
 /// One waiter is left.
 fn used_up(rig: &mut Rig, mut grant: Grant) -> RequestId {
@@ -181,8 +184,9 @@ fn others_are_first_when_a_client_has_handed_the_lock_over_long_enough() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");
     used_up(&mut rig, grant);
+    rig.pass(USED - Duration::from_micros(1));
     rig.nothing_sent();
-    rig.pass(TURN);
+    rig.pass(Duration::from_micros(1));
     rig.sent().acquire();
 }
 
@@ -194,7 +198,7 @@ fn a_client_that_had_the_lock_for_long_is_more_patient_each_time_until_somebody_
     let mut grant = Some(rig.hold("n"));
     let mut turn = |longer: u32, taken: bool| {
         let last = used_up(&mut rig, grant.take().expect("held"));
-        rig.pass((TURN * longer).min(ms(20)) - Duration::from_micros(1));
+        rig.pass((USED * longer).min(ms(20)) - Duration::from_micros(1));
         rig.nothing_sent();
         rig.pass(Duration::from_micros(1));
         let sent = rig.sent();
@@ -208,7 +212,7 @@ fn a_client_that_had_the_lock_for_long_is_more_patient_each_time_until_somebody_
         }
         grant = Some(rig.granted(last));
     };
-    for longer in [1, 2, 4, 8, 16, 100, 100] {
+    for longer in [1, 2, 4, 8, 100] {
         turn(longer, false);
     }
     turn(100, true);
