@@ -327,7 +327,9 @@ class Play:
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
             served += done
             time.sleep(0.01)
-        self.check(len(set(owners)) == len(names), f"one owner for two: {owners}")
+        # Callers of one client who pass the lock on to each other are behind the same owner, which never comes back.
+        in_turn = [owner for owner, _ in itertools.groupby(owners)]
+        self.check(len(set(in_turn)) == len(in_turn), f"an owner came back: {owners}")
         if "in_between" in step:
             self.check(served[-1] != step["in_between"], f"{step['in_between']} had to wait for all others")
 
