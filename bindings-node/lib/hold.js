@@ -1,5 +1,7 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
+// Not the global one: what tests and browsers put in its place may have no unref(), or never fire.
+const { setTimeout } = require('node:timers')
 const { inspect } = require('node:util')
 const { LockLostError, internal } = require('./errors.js')
 const { Failed, answerTo, border, holds, resultOf } = require('./border.js')

@@ -97,8 +97,9 @@ impl Queue {
         Ok(Self::new(Signal::Fd(fd)))
     }
 
-    /// A queue that calls `notify` when it was empty and is not any more: on the engine's thread,
-    /// or on the calling thread of an operation that cannot be sent. It must not block.
+    /// A queue that calls `notify` when it was empty and is not any more: on the engine's thread, on the calling thread of
+    /// an operation that cannot be sent, or on that of somebody who gives a lock back that is waited for. It must not
+    /// block, nor take a lock that is held while a guard is released or dropped.
     pub fn with_notify(notify: impl Fn() + Send + Sync + 'static) -> Arc<Queue> {
         Self::new(Signal::Notify(Box::new(notify)))
     }

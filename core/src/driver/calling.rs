@@ -119,9 +119,8 @@ impl Desk {
         let passes = |state: &MutexGuard<'_, State>| {
             !state.ended && self.machine.is_up_to_date() && state.engine.passes_on(&target)
         };
-        // The engine's thread may be at it already, while it tells somebody of something.
         let may = self.machine.shared.counters.waiting.get() > 0 && !is_engine_thread();
-        let Some(mut state) = may.then(|| self.machine.state()).flatten().filter(passes) else {
+        let Some(mut state) = may.then(|| self.machine.state_if_free()).flatten().filter(passes) else {
             return Some(letter);
         };
         let input = match letter {
@@ -216,11 +215,12 @@ impl Desk {
         state.spare = errands;
         let look = state.is_left_something();
         drop(state);
-        if let Some((completion, result)) = answer {
-            completion.complete(result);
-        }
+        // First: whoever is answered may do anything.
         if look {
             self.post.send(Letter::Look);
+        }
+        if let Some((completion, result)) = answer {
+            completion.complete(result);
         }
         events.into_iter().for_each(|event| self.machine.shared.tell(event));
         next

@@ -80,6 +80,12 @@ impl Machine {
         self.state.lock().ok().filter(|state| !state.broken)
     }
 
+    /// The state if nobody has it: a caller who drops something may have it already, since the engine drops what callers
+    /// have given it, guards included.
+    pub(super) fn state_if_free(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok().filter(|state| !state.broken)
+    }
+
     /// The state after a panic, to tell everybody that it is over.
     pub(super) fn wreck(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -57,7 +57,7 @@ use link::Redirect;
 use machine::Machine;
 use run::Driver;
 
-/// Takes the answer to a request. Called exactly once, on the engine's thread; must not block.
+/// Takes the answer to a request. Called exactly once, on the engine's thread or that of a caller; must not block.
 pub(crate) type Sink = Box<dyn FnOnce(Result<Done>) + Send>;
 
 /// What the engine's thread can be told.

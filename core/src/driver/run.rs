@@ -253,7 +253,11 @@ impl Driver {
 
     /// Whatever was sent too late is told so.
     fn end(&mut self) {
-        self.machine.wreck().ended = true;
+        let mut state = self.machine.wreck();
+        state.ended = true;
+        let left = std::mem::take(&mut state.left);
+        drop(state);
+        answer_all(left);
         self.desk.direct.end();
         self.inbox.close();
         while let Ok(letter) = self.inbox.try_recv() {
@@ -272,7 +276,9 @@ impl Driver {
         let mut state = self.machine.wreck();
         state.ended = true;
         let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
+        let left = std::mem::take(&mut state.left);
         drop(state);
+        answer_all(left);
         for cell in cells {
             cell.set_lost(LostReason::Unreachable);
             cell.tell(LostReason::Unreachable);
@@ -280,6 +286,15 @@ impl Driver {
         // Their sinks answer `internal` when they are dropped.
         self.inbox.close();
         drop(completions);
+    }
+}
+
+/// Gives the answers that callers have left to the thread; the rest is of no use any more.
+fn answer_all(left: Vec<Errand>) {
+    for errand in left {
+        if let Errand::Answer(_, completion, result) = errand {
+            completion.complete(result);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::asking::release_of;
 use super::holding::{Hold, Phase, unconfirmed};
 use super::links::Which;
 use super::rare::Idle;
+use super::renewing::LOOK;
 use super::waiting::{not_replicated, not_sent, timeout};
 use super::{CallId, Done, Engine, LevelId, Outcome, Output, RequestId, Target, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
@@ -77,6 +78,7 @@ pub(super) struct Command {
     op: Op,
     limit: Duration,
     call: Option<CallId>,
+    begun: Moment,
     /// Copies that may have been done, the one in flight included.
     copies: u32,
     /// Errors in a row that may pass.
@@ -112,6 +114,15 @@ impl Command {
         self.call = None;
         self.copies -= u32::from(!unsure);
         true
+    }
+
+    /// A lease that nobody renews is not to last longer because the question whether the lock is there comes late.
+    fn asks_for_no_more(&mut self, watched: bool) {
+        if let (Wish::Passed, Op::Renew { holds }) = (&self.task.wish, &mut self.op)
+            && !watched
+        {
+            holds.iter_mut().for_each(|hold| hold.ttl = LOOK);
+        }
     }
 
     /// Nobody wants its effect, and no effect has to be undone.
@@ -392,8 +403,17 @@ impl Engine {
         let time = asked(&op).unwrap_or_else(|| self.now.until(hold.deadline()));
         hold.asked_for(time);
         let limit = timing::limit_with(op.replicas(), time);
-        hold.work.command =
-            Some(Command { task, passed, op, limit, call: None, copies: 0, failures: 0, retry: None });
+        hold.work.command = Some(Command {
+            task,
+            passed,
+            op,
+            limit,
+            begun: self.now,
+            call: None,
+            copies: 0,
+            failures: 0,
+            retry: None,
+        });
         self.send_command(owner);
     }
 
@@ -403,7 +423,8 @@ impl Engine {
 
     /// Sends a copy of the command; without a connection it waits for `link_up`.
     pub(super) fn send_command(&mut self, owner: OwnerId) {
-        let up = self.is_up_for(owner);
+        let (now, up) = (self.now, self.is_up_for(owner));
+        let watched = self.holds.get(&owner).is_some_and(|hold| hold.watched_lease().is_some());
         let Some(command) = self.command_of(owner).filter(|command| command.call.is_none()) else {
             return;
         };
@@ -411,6 +432,9 @@ impl Engine {
             return self.settle_count(owner);
         }
         command.retry = None;
+        if now >= command.begun.after(timing::FRESH) {
+            command.asks_for_no_more(watched);
+        }
         if up {
             command.copies += 1;
             let (op, limit) = (command.op.clone(), command.limit);
@@ -580,7 +604,12 @@ impl Engine {
             // Our first copy must have done it: nobody else can touch our field while the hold is
             // valid, and a release ends at the deadline.
             (Wish::Leave(_), Reply::Gone(_)) if command.copies > 1 && command.frees() => {
-                self.freed(owner, request);
+                // It may have been gone before those passed it on.
+                let name = hold.cell.name.clone();
+                for task in passed {
+                    self.answer(task.request, Err(unconfirmed().on(&name)));
+                }
+                return self.freed(owner, request);
             }
             (Wish::Extend { level, .. }, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
                 if let Some(at) = hold.position(*level) {

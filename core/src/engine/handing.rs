@@ -132,6 +132,7 @@ impl Engine {
         self.add_level(to, owner, terms, heard, terms.lease.duration());
         self.add_task(owner, release.passed());
         self.adopt_waiters(&name, key, owner, &form);
+        self.advance(&name);
     }
 
     /// Another cell stands for a hold: who asks by key finds that one.
@@ -233,7 +234,10 @@ fn takes(waiter: &Waiter, hold: &Hold) -> bool {
 fn takes_behind(waiter: &Waiter, hold: &Hold, heard: Moment) -> bool {
     let unnamed = hold.cell.form.kind.layout() == Layout::Hash && waiter.terms.fencing == Fencing::Off;
     let lease = waiter.terms.lease.duration();
-    unnamed && hold.longest() <= lease && hold.deadline() >= heard.after(timing::trusted(lease))
+    unnamed
+        && hold.longest() <= lease
+        && waiter.lease() == lease
+        && hold.deadline() >= heard.after(timing::trusted(lease))
 }
 
 /// Whether the next owner has certainly got nothing.

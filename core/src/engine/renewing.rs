@@ -20,7 +20,7 @@ const EARLY: u32 = 10;
 /// end, and with more of them the others of this client wait longer behind them.
 const TOGETHER: usize = 4;
 /// Asks whether a hold exists without making it live longer.
-const LOOK: Duration = Duration::from_millis(1);
+pub(super) const LOOK: Duration = Duration::from_millis(1);
 
 /// What a call costs a server, and us, whatever it is for: about as much as so many of its locks. So there are no more
 /// of the smallest than a connection always has room for (`driver/window.rs`).

@@ -450,3 +450,29 @@ fn a_lock_that_the_server_watches_is_entered_again_without_a_word_to_us() {
     guard.release().wait().expect("released");
     assert_eq!(world.command::<u64>("DBSIZE"), 0);
 }
+
+#[test]
+fn a_guard_that_goes_with_the_watcher_of_another_one_is_released() {
+    let mut world = Direct::new();
+    world.warm();
+    let [first, other] = ["n", "m"].map(|name| world.client.lock(name).expect("a name"));
+    let (held, kept) = (first.acquire().wait().expect("granted"), other.acquire().wait().expect("granted"));
+    held.on_lost(move |_| drop(kept));
+    // Somebody waits for another lock: who gives one back looks for waiters.
+    let busy = world.client.lock("x").expect("a name");
+    let guard = busy.acquire().wait().expect("granted");
+    let waiter = thread::spawn({
+        let busy = busy.clone();
+        move || busy.acquire().wait().map(drop)
+    });
+    let client = world.client.clone();
+    soon(move || {
+        while client.stats().waiting == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    soon(move || held.release().wait()).expect("released");
+    soon(move || other.acquire().wait().map(drop)).expect("free again");
+    soon(move || guard.release().wait()).expect("released");
+    soon(move || waiter.join()).expect("joined").expect("granted");
+}

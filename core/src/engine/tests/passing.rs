@@ -389,6 +389,8 @@ fn it_is_not_passed_on_where_somebody_could_tell() {
         // What it has asked for is not enough.
         (watched(LEASE / 2), WATCHED),
         (Terms { max_hold: Some(LEASE / 2), ..WATCHED }, WATCHED),
+        // It would live for longer than the next one may hold it.
+        (WATCHED, Terms { max_hold: Some(LEASE / 2), ..WATCHED }),
     ] {
         let mut rig = Rig::new();
         let first = rig.acquire_with("n", Key::Once, None, holds);
@@ -421,4 +423,57 @@ fn a_level_that_stays_is_not_passed_on() {
     rig.release(&inner);
     assert_eq!(rig.sent().release().1, 1);
     assert!(rig.pending(second));
+}
+
+#[test]
+fn a_lease_that_is_fixed_does_not_last_longer_because_the_server_is_asked_late() {
+    let mut rig = Rig::new();
+    let (first, [second]) = queue(&mut rig, fixed(LEASE));
+    rig.release(&first);
+    let second = rig.granted(second);
+    let deadline = second.cell.deadline();
+    let question = rig.sent();
+    rig.outcome(&question, Outcome::NotSent);
+    rig.pass(secs(1));
+    let question = rig.sent();
+    assert_eq!(question.question(), (first.owner(), ms(1)));
+    rig.keep(&question);
+    assert_eq!(second.cell.deadline(), deadline);
+}
+
+#[test]
+fn a_release_that_may_have_found_nothing_confirms_nobody_who_passed_the_lock_on() {
+    let mut rig = Rig::new();
+    let (first, [second, third]) = queue(&mut rig, WATCHED);
+    rig.release(&first);
+    let question = rig.sent();
+    let second = rig.granted(second);
+    let passed = rig.release(&second);
+    let third = rig.granted(third);
+    let last = rig.release(&third);
+    rig.keep(&question);
+    let release = rig.sent();
+    rig.outcome(&release, Outcome::Unanswered);
+    rig.pass(secs(1));
+    let again = rig.sent();
+    assert_eq!(again.release().1, 0);
+    rig.reply(&again, Reply::Gone(LostReason::Deleted));
+    rig.released(last);
+    assert_eq!(rig.failed(passed), ErrorKind::Unavailable);
+}
+
+#[test]
+fn the_last_waiter_that_gets_the_lock_leaves_nothing_behind() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    let waiter = rig.acquire("n");
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let first = rig.granted(id);
+    rig.release(&first);
+    rig.granted(waiter);
+    assert!(rig.subscribed.is_empty(), "nobody waits any more");
 }
