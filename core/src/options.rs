@@ -236,7 +236,7 @@ options! {
             "The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.";
         outage(Duration): Duration = secs(10), "10 s", time(Duration::ZERO, HOUR),
             "How long callers wait for a server that had been reached and cannot be reached now.";
-        handover_limit(usize): usize = 32, "32", Type::Count { most: 1_000_000 },
+        handover_limit(usize): usize = 100, "100", Type::Count { most: 1_000_000 },
             "How often in a row a release hands the lock to the next waiter of the same client; then others get a chance. 0: never.";
         handover_time(Duration): Duration = ms(50), "50 ms", time(Duration::ZERO, HOUR),
             "How long a client may go on handing the lock to its own waiters before others get a chance.";
