@@ -53,6 +53,12 @@ TROUBLES: list[tuple[str, Callable[[Cell], None], dict[str, bool]]] = [
 ]
 
 
+def is_playable(language: str, row: str, operation: str) -> bool:
+    """Node.js waits 100 us for an answer. Behind the proxy hardly one is that quick, and an extension goes there only
+    right after an acquisition that did."""
+    return not (language == "node" and row.startswith(WHERE) and operation == "extend")
+
+
 def rows(network_rows: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     found: list[tuple[str, str, Play]] = [
         (WHERE + row, operation, on(network(operation, *fault), direct=True))

@@ -101,7 +101,8 @@ def tasks(world: World) -> list[Task]:
     for kind in world.kinds:
         found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
         for row, operation, perform in OTHER_ROWS:
-            found.append(Task(row, operation, kind, perform))
+            if direct_rows.is_playable(kind.name, row, operation):
+                found.append(Task(row, operation, kind, perform))
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:
                 found.append(Task(more.name, more.operation, kind, more.play))
