@@ -65,11 +65,7 @@ impl Direct {
 
     /// Waits until what a call may have left behind is gone.
     fn nothing_is_left(&mut self) {
-        let start = Instant::now();
-        while self.command::<u64>("DBSIZE") > 0 || self.client.stats().waiting > 0 {
-            assert!(start.elapsed() < LIMIT, "something is left");
-            thread::sleep(ms(5));
-        }
+        until("nothing is left", || self.command::<u64>("DBSIZE") == 0 && self.client.stats().waiting == 0);
     }
 
     fn command<T: redis::FromRedisValue>(&mut self, words: &str) -> T {
@@ -89,6 +85,15 @@ impl Direct {
         let line = self.direct().expect("a direct connection");
         let id = line.strip_prefix("id=").and_then(|rest| rest.split(' ').next());
         id.and_then(|id| id.parse().ok()).expect("an id")
+    }
+}
+
+/// Waits until the condition holds, which it has to: nothing tells of it.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LIMIT, "{what}");
+        thread::sleep(ms(1));
     }
 }
 
@@ -436,11 +441,7 @@ fn a_lock_that_the_server_watches_is_entered_again_without_a_word_to_us() {
     world.warm();
     let lock = world.client.lock("n").expect("a name");
     let guard = lock.acquire().wait().expect("granted");
-    let start = Instant::now();
-    while world.client.stats().renewed == 0 {
-        assert!(start.elapsed() < LIMIT, "nothing is renewed");
-        thread::sleep(ms(1));
-    }
+    until("it is renewed", || world.client.stats().renewed > 0);
     let calls = world.client.stats().calls;
     for _ in 0..5 {
         guard.reenter().wait().expect("entered").release().wait().expect("released");
@@ -465,12 +466,7 @@ fn a_guard_that_goes_with_the_watcher_of_another_one_is_released() {
         let busy = busy.clone();
         move || busy.acquire().wait().map(drop)
     });
-    let client = world.client.clone();
-    soon(move || {
-        while client.stats().waiting == 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
-    });
+    until("somebody waits", || world.client.stats().waiting == 1);
     soon(move || held.release().wait()).expect("released");
     soon(move || other.acquire().wait().map(drop)).expect("free again");
     soon(move || guard.release().wait()).expect("released");
