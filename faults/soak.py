@@ -245,8 +245,8 @@ class Soak:
         while True:
             keys = [key for key in self.redis("KEYS", "*") if not key.startswith(COUNTERS)]
             channels = self.redis("PUBSUB", "CHANNELS")
-            others = self.redis("CLIENT", "LIST").count("name=redlatch")
-            left = [*keys, *channels, *(["a connection"] * others)]
+            others = [line for line in self.redis("CLIENT", "LIST").splitlines() if "name=redlatch" in line]
+            left = [*keys, *channels, *(f"a connection: {line}" for line in others)]
             if not left or time.monotonic() > end:
                 return left
             time.sleep(0.05)

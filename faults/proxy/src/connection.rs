@@ -74,7 +74,7 @@ async fn requests(
                     // It has to arrive before the end of the connection does.
                     return to.shutdown().await;
                 }
-                Some(Action::Hole) => pending().await,
+                Some(Action::Hole) => return swallow(&mut from).await,
                 Some(Action::Stall(time)) => {
                     drop(tokio::spawn(deliver(proxy.clone(), command, time)));
                     return Ok(());
@@ -165,6 +165,16 @@ async fn while_silent(proxy: &Proxy) {
     }
 }
 
+/// Lets nothing more pass, until the client has gone: a server has nothing to say to one that it does not hear, so
+/// nothing else would ever end the connection.
+async fn swallow(from: &mut OwnedReadHalf) -> io::Result<()> {
+    let mut lost = Vec::new();
+    while from.read_buf(&mut lost).await? > 0 {
+        lost.clear();
+    }
+    Ok(())
+}
+
 /// Sends a command on a connection of its own, late, and waits until it was done.
 async fn deliver(proxy: Arc<Proxy>, command: Vec<u8>, after: Duration) -> io::Result<()> {
     sleep(after).await;
@@ -178,4 +188,57 @@ async fn deliver(proxy: Arc<Proxy>, command: Vec<u8>, after: Duration) -> io::Re
     }
     locked(&proxy.rules).delivered += 1;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Rule;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    const CALL: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+    const REPLY: &[u8] = b"+PONG\r\n";
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A client and its server, and a proxy between them that does this to the second command.
+    async fn pair(action: Action) -> io::Result<(TcpStream, TcpStream)> {
+        let (front, back) =
+            (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
+        let proxy = Arc::new(Proxy { target: back.local_addr()?.port(), ..Proxy::default() });
+        locked(&proxy.rules).arm(Rule { needle: b"PING".to_vec(), skip: 1, action, direct: false });
+        let client = TcpStream::connect(front.local_addr()?).await?;
+        drop(tokio::spawn(serve(front.accept().await?.0, proxy)));
+        Ok((client, back.accept().await?.0))
+    }
+
+    async fn take(from: &mut TcpStream, expected: &[u8]) -> io::Result<()> {
+        let mut bytes = vec![0; expected.len()];
+        from.read_exact(&mut bytes).await?;
+        assert_eq!(bytes, expected);
+        Ok(())
+    }
+
+    /// What had been swallowed by a hole was never looked at again: the server kept the connection of a client that had
+    /// gone long ago, and `make soak` counted it as left by the client.
+    #[tokio::test]
+    async fn a_black_hole_ends_with_its_client_and_lets_nothing_pass_before() -> io::Result<()> {
+        for action in [Action::Hole, Action::ReplyHole] {
+            let (mut client, mut server) = pair(action).await?;
+            client.write_all(CALL).await?;
+            take(&mut server, CALL).await?;
+            server.write_all(REPLY).await?;
+            take(&mut client, REPLY).await?;
+            for _ in 0..2 {
+                client.write_all(CALL).await?;
+            }
+            drop(client);
+            let mut arrived = Vec::new();
+            let ended = timeout(PATIENCE, server.read_to_end(&mut arrived)).await;
+            assert!(ended.is_ok(), "{action:?}: the server still has the connection");
+            let expected: &[u8] = if action == Action::Hole { b"" } else { &[CALL, CALL].concat() };
+            assert_eq!(arrived, expected, "{action:?}");
+        }
+        Ok(())
+    }
 }
