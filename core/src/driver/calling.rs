@@ -7,9 +7,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::direct::{Direct, TICK, Wire};
-use super::link::{is_demoted, millis};
 use super::machine::{Errand, Machine, State};
 use super::server_clock::ServerClock;
+use super::traffic::{is_demoted, millis};
 use super::{Completion, Letter, Post, is_engine_thread};
 use crate::clock;
 use crate::engine::{CallId, Input, Outcome, Output, Request, RequestId, Target};

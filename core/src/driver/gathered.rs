@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use super::link::Sending;
+use super::traffic::Sending;
 use crate::maps::Hashing;
 use crate::moment::Moment;
 use crate::wire::{Name, Sort};

@@ -8,7 +8,8 @@ use redis::aio::MultiplexedConnection;
 
 use super::News;
 use super::connect::Address;
-use super::link::{Link, Manner, Sending, Target};
+use super::link::{Link, Manner, Target};
+use super::traffic::Sending;
 use crate::engine::{Input, LinkId, Outcome};
 use crate::moment::Moment;
 use crate::wire::Publish;

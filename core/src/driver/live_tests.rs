@@ -13,8 +13,9 @@ use nix::unistd::Pid;
 use redis::IntoConnectionInfo;
 
 use super::channels::Reach;
-use super::link::{Link, Manner as LinkManner, Sending, Target as LinkTarget};
+use super::link::{Link, Manner as LinkManner, Target as LinkTarget};
 use super::pubsub::Subscriptions;
+use super::traffic::Sending;
 use super::*;
 use crate::clock;
 use crate::engine::{Config, Lease, Outcome, RENEWALS, Target, Terms};

@@ -25,6 +25,7 @@ mod server_clock;
 mod slotmap;
 mod timer;
 mod tls;
+mod traffic;
 mod window;
 
 use std::borrow::Borrow;
@@ -53,9 +54,9 @@ pub(crate) use calling::OwnCall;
 use calling::{Desk, Taken};
 pub(crate) use connect::{Address, Manner};
 use direct::Direct;
-use link::Redirect;
 use machine::Machine;
 use run::Driver;
+use traffic::Redirect;
 
 /// Takes the answer to a request. Called exactly once, on the engine's thread or that of a caller; must not block.
 pub(crate) type Sink = Box<dyn FnOnce(Result<Done>) + Send>;

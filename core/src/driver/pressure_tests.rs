@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::gathered::Gathered;
-use super::link::Sending;
+use super::traffic::Sending;
 use super::window::Window;
 use crate::engine::tests::simulation::{Random, number};
 use crate::moment::Moment;

@@ -68,20 +68,6 @@ impl<T> Replies<T> {
     pub(super) fn oldest(&self) -> Option<&T> {
         self.waiting.front().map(|waiting| &waiting.what)
     }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.waiting.iter().map(|waiting| &waiting.what)
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.waiting.iter_mut().map(|waiting| &mut waiting.what)
-    }
-
-    /// Gives up all requests; with each comes whether the connection has ever got it.
-    pub(super) fn abandon(self) -> impl Iterator<Item = (T, bool)> {
-        let begun = self.begun;
-        self.waiting.into_iter().enumerate().map(move |(at, waiting)| (waiting.what, at < begun))
-    }
 }
 
 #[cfg(test)]
@@ -110,7 +96,5 @@ mod tests {
         assert_eq!(next(&mut replies), Poll::Ready((1, Ok(Value::Int(10)))));
         assert_eq!(next(&mut replies), Poll::Ready((2, Ok(Value::Int(20)))));
         assert!(next(&mut replies).is_pending());
-        replies.push(4, request(pending()));
-        assert_eq!(replies.abandon().collect::<Vec<_>>(), [(3, true), (4, false)]);
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::link::Sending;
+use super::traffic::Sending;
 use crate::moment::Moment;
 use crate::wire::Op;
 
