@@ -97,6 +97,10 @@ impl Guard {
         self.0.take().map(|Armed { running, cell, level, .. }| (running, cell, level))
     }
 
+    pub(crate) fn cell(&self) -> Option<&Arc<HoldCell>> {
+        self.0.as_ref().map(|armed| &armed.cell)
+    }
+
     /// The local view of the hold; it stays readable after the release.
     pub fn hold(&self) -> Hold {
         // A guard is disarmed only by the methods that consume it.
@@ -224,11 +228,8 @@ impl Guard {
         // The new guard answers for its level alone.
         let terms = Terms { tied: false, ..terms };
         let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.level));
-        Operation::new(
-            &armed.running.client(),
-            Request::Acquire { name, key, wait, terms, token: None },
-            guard,
-        )
+        let request = Request::Acquire { name, key, wait, terms, token: None };
+        Operation::on_hold(&armed.running.client(), request, armed.cell.clone(), guard)
     }
 
     /// Makes the lock live at least `lease` from now; never shortens it, and does not change
@@ -247,7 +248,8 @@ impl Guard {
             return Operation::failed(error.on(&armed.cell.name));
         }
         let target = Target::Level { owner: armed.cell.owner, level: armed.level };
-        Operation::new(&armed.running.client(), Request::Extend { target, lease }, unit)
+        let request = Request::Extend { target, lease };
+        Operation::on_hold(&armed.running.client(), request, armed.cell.clone(), unit)
     }
 
     /// Gives up the guard and keeps the level: from now on only its key releases it

@@ -3,12 +3,12 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::error::LostReason;
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::moment::Moment;
 use crate::owner::Key;
 use crate::queue::{Entry, Outcome, Queue};
@@ -33,6 +33,8 @@ pub(crate) struct HoldCell {
     count: AtomicU32,
     /// [`LIVE`], [`RELEASED`] or the number of a [`LostReason`].
     state: AtomicU8,
+    /// The engine does not know of it any more, though nobody has given back what was lost.
+    forgotten: AtomicBool,
     /// Made for the first who wants to be told of a loss, or when there is one.
     told: OnceLock<Box<Told>>,
 }
@@ -88,6 +90,7 @@ impl HoldCell {
             deadline: AtomicU64::new(0),
             count: AtomicU32::new(0),
             state: AtomicU8::new(LIVE),
+            forgotten: AtomicBool::new(false),
             told: OnceLock::new(),
         }
     }
@@ -122,6 +125,13 @@ impl HoldCell {
         }
     }
 
+    /// What a guard is told that got this error from an engine: the loss, of which the engine may not know any more.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let forgotten = error.kind() == ErrorKind::NotOwner && self.forgotten.load(Ordering::Acquire);
+        let reason = LostReason::from_number(self.state.load(Ordering::Acquire)).filter(|_| forgotten);
+        reason.map_or(error, |reason| Error::lost(&self.name, reason))
+    }
+
     // ---- written by the engine only ----
 
     pub(crate) fn set_deadline(&self, deadline: Moment) {
@@ -134,6 +144,11 @@ impl HoldCell {
 
     pub(crate) fn set_released(&self) {
         let _ = self.state.compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The engine forgets the hold, which was lost: guards that are still there know by themselves.
+    pub(crate) fn set_forgotten(&self) {
+        self.forgotten.store(true, Ordering::Release);
     }
 
     /// Marks the hold lost; `false` if it was released or lost before: the first news stays.

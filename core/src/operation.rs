@@ -14,6 +14,7 @@ use crate::driver::{self, OwnCall};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
+use crate::hold::HoldCell;
 use crate::queue::{Entry, Outcome, Queue};
 use crate::series::Series;
 
@@ -61,8 +62,25 @@ enum State {
 struct Unsent {
     client: Arc<ClientInner>,
     request: Request,
-    /// The guard whose level the request releases; it releases by itself if nothing is ever sent.
-    guard: Option<Guard>,
+    of: Of,
+}
+
+/// The hold that a request is about, if its caller has a guard of it.
+enum Of {
+    Nothing,
+    Hold(Arc<HoldCell>),
+    /// The guard's level is to be released; it releases by itself if nothing is ever sent.
+    Released(Guard),
+}
+
+impl Of {
+    fn hold(&self) -> Option<&Arc<HoldCell>> {
+        match self {
+            Of::Nothing => None,
+            Of::Hold(cell) => Some(cell),
+            Of::Released(guard) => guard.cell(),
+        }
+    }
 }
 
 /// The caller's end of a request.
@@ -90,6 +108,8 @@ struct Promise {
     running: Arc<Running>,
     slot: Option<Arc<Slot>>,
     terms: Option<Terms>,
+    /// The hold of the guard that has asked.
+    of: Option<Arc<HoldCell>>,
 }
 
 /// Where the answer lies until it is taken.
@@ -216,14 +236,15 @@ impl Unsent {
             Request::Acquire { terms, .. } => Some(*terms),
             _ => None,
         };
-        let promise = Promise { running: running.clone(), slot: Some(slot.clone()), terms };
+        let of = self.of.hold().cloned();
+        let promise = Promise { running: running.clone(), slot: Some(slot.clone()), terms, of };
         let sink = Box::new(move |result| promise.keep(result));
         let (id, own) = match way {
             Way::Engine => (running.request(self.request, sink)?, None),
             Way::Caller => running.request_blocking(self.request, sink, false)?,
             Way::Alone => running.request_blocking(self.request, sink, true)?,
         };
-        if let Some(guard) = self.guard {
+        if let Of::Released(guard) = self.of {
             guard.disarm();
         }
         Ok(Sent { running, id, slot, own })
@@ -233,6 +254,10 @@ impl Unsent {
 impl Promise {
     fn keep(mut self, result: Result<Done>) {
         if let Some(slot) = self.slot.take() {
+            let result = match (result, &self.of) {
+                (Err(error), Some(cell)) => Err(cell.explain(error)),
+                (result, _) => result,
+            };
             slot.answer(self.running.outcome(result, self.terms.as_ref()));
         }
     }
@@ -271,7 +296,17 @@ impl<T> Operation<T> {
         request: Request,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Unsent(Unsent { client: client.clone(), request, guard: None }), finish)
+        Self::with(State::Unsent(Unsent { client: client.clone(), request, of: Of::Nothing }), finish)
+    }
+
+    /// An operation on a hold, for somebody who has a guard of it.
+    pub(crate) fn on_hold(
+        client: &Arc<ClientInner>,
+        request: Request,
+        hold: Arc<HoldCell>,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(State::Unsent(Unsent { client: client.clone(), request, of: Of::Hold(hold) }), finish)
     }
 
     /// An operation that releases the level of `guard`.
@@ -281,7 +316,7 @@ impl<T> Operation<T> {
         guard: Guard,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Unsent(Unsent { client: client.clone(), request, guard: Some(guard) }), finish)
+        Self::with(State::Unsent(Unsent { client: client.clone(), request, of: Of::Released(guard) }), finish)
     }
 
     /// An operation whose outcome needs no question.

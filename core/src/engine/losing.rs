@@ -97,13 +97,14 @@ impl Engine {
         Ok(())
     }
 
-    /// The key of a hold that has run out acquires anew: what it had is over, and nobody else could release that.
+    /// The key of a hold that has run out acquires anew: what it had is over, and only guards can ask for it.
     pub(super) fn forget_run_out(&mut self, owner: OwnerId, key: Key) -> bool {
         let over = |hold: &&mut Box<Hold>| hold.has_run_out() && hold.cell.key == key;
         let Some(hold) = self.holds.get_mut(&owner).filter(over) else {
             return false;
         };
         hold.levels.clear();
+        hold.cell.set_forgotten();
         self.end_hold(owner);
         true
     }

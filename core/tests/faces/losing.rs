@@ -56,6 +56,36 @@ async fn a_fixed_lease_that_was_left_to_run_out_is_acquired_anew() {
     soon("the lock", acquire(ms(10_000))).await.unwrap().release().await.unwrap();
 }
 
+/// Its release said `not_owner`, as if somebody had given the level back.
+#[tokio::test]
+async fn a_guard_that_is_tied_to_its_key_is_told_its_loss_when_the_key_has_acquired_anew() {
+    let world = World::new().await;
+    let (lock, key) = (world.lock("n"), Key::Explicit(7));
+    let acquire = |lease| lock.acquire_with(AcquireOptions::new().key(key).lease(lease).tied_to_key());
+    let [mut lost, mut entered] = [acquire(ms(200)).await.unwrap(), acquire(ms(200)).await.unwrap()];
+    for _ in 0..2 {
+        eventually("the end of the lease", || !lost.is_held()).await;
+        let held = soon("the lock", acquire(ms(60_000))).await.unwrap();
+        assert_eq!(refusal(entered.reenter()).await, ErrorKind::Lost);
+        assert_eq!(refusal(lost.extend(ms(60_000))).await, ErrorKind::Lost);
+        let error = lost.release().await.unwrap_err();
+        assert_eq!((error.kind(), error.lost_reason()), (ErrorKind::Lost, Some(LostReason::Expired)));
+        drop(entered);
+        // The new hold has its level, and no more.
+        assert!(held.is_held() && held.hold_count() == 1);
+        held.release().await.unwrap();
+        assert_eq!(refusal(lock.release_by(key)).await, ErrorKind::NotOwner);
+        [lost, entered] = [acquire(ms(200)).await.unwrap(), acquire(ms(200)).await.unwrap()];
+    }
+    assert_eq!(lock.release_by(key).await.map(|()| lock.hold(key).count()).unwrap(), 1);
+    assert_eq!(
+        refusal(entered.release()).await,
+        ErrorKind::NotOwner,
+        "its key has released the newest level"
+    );
+    lost.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn told_of_a_deletion_after_a_partial_release() {
     let mut world = World::new().await;
