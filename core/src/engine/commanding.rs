@@ -58,6 +58,11 @@ impl Task {
         Task { wish: Wish::Passed, ..self }
     }
 
+    /// Enters once more, as a caller with this key.
+    pub(super) fn is_entry_of(&self, key: Key) -> bool {
+        matches!(self.wish, Wish::Enter { key: of, .. } if of == key)
+    }
+
     /// Tries once and does not wait.
     fn once(&self) -> bool {
         matches!(self.wish, Wish::Enter { wait: Some(Duration::ZERO), .. })
@@ -91,9 +96,12 @@ impl Command {
         self.retry
     }
 
-    /// Its task, and those of the callers before it who passed the lock on.
-    pub(super) fn into_tasks(self) -> (Task, Vec<Task>) {
-        (self.task, self.passed)
+    /// The tasks of the callers who passed the lock on, and its own. The level that it gives back is out of its hold:
+    /// what is left of that is that the server hears of it.
+    pub(super) fn into_tasks(self) -> impl Iterator<Item = Task> {
+        let Command { task, passed, .. } = self;
+        let wish = if let Wish::Leave(_) = task.wish { Wish::Settle } else { task.wish };
+        passed.into_iter().chain([Task { wish, ..task }])
     }
 
     /// Frees the lock. Its copies may overlap: they harm nobody.
@@ -161,8 +169,7 @@ impl Hold {
     /// Takes all that was wanted, the task of the command in flight first.
     pub(super) fn take_tasks(&mut self) -> Vec<Task> {
         let work = self.work.take().map(|work| *work).unwrap_or_default();
-        let command = work.command.map(|command| command.passed.into_iter().chain([command.task]));
-        command.into_iter().flatten().chain(work.todo).collect()
+        work.command.into_iter().flat_map(Command::into_tasks).chain(work.todo).collect()
     }
 
     /// Who waits for the command in flight.

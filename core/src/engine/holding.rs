@@ -105,6 +105,10 @@ impl Hold {
         self.phase == Phase::Lost(LostReason::Expired) && self.levels.iter().all(Level::is_left_to_end)
     }
 
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.phase, Phase::Lost(_))
+    }
+
     /// The lease the watchdog renews with: the longest of the levels that are watched.
     pub(super) fn watched_lease(&self) -> Option<Duration> {
         match &self.levels {
@@ -196,7 +200,7 @@ impl Hold {
 
     /// The first moment at which something is to be done for it; nothing of what was lost. `up`: its server is reached.
     fn first_due(&self, now: Moment, up: bool) -> Option<Moment> {
-        if matches!(self.phase, Phase::Lost(_)) {
+        if self.is_lost() {
             return None;
         }
         // The one after the one that is under way is looked forward to already: then its answer changes nothing.
@@ -369,6 +373,7 @@ impl Engine {
         };
         if let Some(at) = hold.position(Some(level)) {
             hold.levels[at].detached = true;
+            self.note_run_out(owner);
         }
     }
 
@@ -385,7 +390,7 @@ impl Engine {
         if hold.levels.iter().all(|level| level.abandoned) && !hold.renewal.unseen {
             hold.renewal.due = Maybe::default();
         }
-        let (name, lost) = (hold.cell.name.clone(), matches!(hold.phase, Phase::Lost(_)));
+        let (name, lost) = (hold.cell.name.clone(), hold.is_lost());
         let level = hold.told_at(EventLevel::Warn);
         let text = "a hold was left without release; it is not renewed any more and ends with its lease";
         self.event("abandoned", level, &name, text);
@@ -510,8 +515,7 @@ impl Engine {
         let (cell, longest) = (hold.cell.clone(), hold.longest());
         let name = &cell.name;
         if let Some(command) = hold.take_command() {
-            let (task, passed) = command.into_tasks();
-            for task in passed.into_iter().chain([task]) {
+            for task in command.into_tasks() {
                 self.answer(task.request, Err(unconfirmed().on(name)));
             }
         }

@@ -1,30 +1,44 @@
 //! Losing a hold, and unwinding what was lost.
 
-use super::commanding::{Command, Task, Wish};
+use super::commanding::{Task, Wish};
 use super::holding::{Hold, Phase, unconfirmed};
 use super::{Engine, LevelId, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
-use crate::owner::Key;
 use crate::wire::{Name, OwnerId};
 
 impl Engine {
     /// The hold can no longer be relied on. Final: its levels can only be unwound.
     pub(super) fn lose(&mut self, owner: OwnerId, reason: LostReason) {
         let reason = self.seen_from_here(owner, reason);
-        let Some(hold) = self.holds.get_mut(&owner) else {
+        let Some(hold) = self.holds.get_mut(&owner).filter(|hold| !hold.is_lost()) else {
             return;
         };
-        if matches!(hold.phase, Phase::Lost(_)) {
-            return;
-        }
         hold.phase = Phase::Lost(reason);
         hold.renewal = Default::default();
         hold.alarm = Default::default();
+        let (cell, ran_out, tasks) = (hold.cell.clone(), hold.has_run_out(), hold.take_tasks());
+        self.tell_loss(owner, reason);
+        let (anew, over): (Vec<Task>, Vec<Task>) =
+            tasks.into_iter().partition(|task| ran_out && task.is_entry_of(cell.key));
+        for task in over {
+            self.unwind(owner, &cell.name, task, reason);
+        }
+        self.unwind_abandoned(owner);
+        self.advance(&cell.name);
+        for task in anew {
+            self.outlive(&cell.name, &cell.form, task);
+        }
+        self.note_run_out(owner);
+    }
+
+    /// Tells those who rely on a hold that it is lost, and the server.
+    fn tell_loss(&mut self, owner: OwnerId, reason: LostReason) {
+        let Some(hold) = self.holds.get(&owner) else {
+            return;
+        };
         let (cell, longest, lingers) = (hold.cell.clone(), hold.longest(), hold.lingers);
-        let ran_out = hold.has_run_out();
         let level = hold.told_at(EventLevel::Warn);
-        let work = hold.work.take().map(|work| *work).unwrap_or_default();
         self.counters.lost.add(1);
         let text = format!("lost by {owner}: {}", reason.meaning());
         self.event("lost", level, &cell.name, text);
@@ -35,27 +49,6 @@ impl Engine {
         // Of a lock that lingers the rest is left to its lease, which others may have extended.
         if !lingers {
             self.clean_up(&cell.name, owner, &cell.form, longest, None);
-        }
-        let goes_on =
-            |task: &Task| ran_out && matches!(task.wish, Wish::Enter { key, .. } if key == cell.key);
-        let (mut command, passed) = work.command.map(Command::into_tasks).unzip();
-        let passed: Vec<Task> = passed.unwrap_or_default();
-        let first = command.take_if(|task| goes_on(task));
-        let (anew, todo): (Vec<Task>, Vec<Task>) = work.todo.into_iter().partition(goes_on);
-        // A release in flight has taken its level out already.
-        passed.into_iter().for_each(|task| self.unwind(owner, &cell.name, task, reason));
-        match command {
-            Some(task) if task.wish.is_passed() => self.unwind(owner, &cell.name, task, reason),
-            Some(task) => self.answer(task.request, Err(Error::lost(&cell.name, reason))),
-            None => {}
-        }
-        for task in todo {
-            self.unwind(owner, &cell.name, task, reason);
-        }
-        self.unwind_abandoned(owner);
-        self.advance(&cell.name);
-        for task in first.into_iter().chain(anew) {
-            self.outlive(&cell.name, &cell.form, task);
         }
     }
 
@@ -95,18 +88,6 @@ impl Engine {
         }
         self.clean_up(&cell.name, owner, &cell.form, longest, None);
         Ok(())
-    }
-
-    /// The key of a hold that has run out acquires anew: what it had is over, and only guards can ask for it.
-    pub(super) fn forget_run_out(&mut self, owner: OwnerId, key: Key) -> bool {
-        let over = |hold: &&mut Box<Hold>| hold.has_run_out() && hold.cell.key == key;
-        let Some(hold) = self.holds.get_mut(&owner).filter(over) else {
-            return false;
-        };
-        hold.levels.clear();
-        hold.cell.set_forgotten();
-        self.end_hold(owner);
-        true
     }
 
     fn end_if_unwound(&mut self, owner: OwnerId) {

@@ -20,6 +20,7 @@ mod links;
 mod losing;
 mod rare;
 mod renewing;
+mod run_out;
 mod settling;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -45,6 +46,7 @@ use holding::Hold;
 use links::Links;
 pub(crate) use links::{LinkId, NOWHERE, Routes};
 use renewing::{Due, Flow};
+use run_out::RunOut;
 use settling::{Cleanup, Confirmed};
 use timers::{Timer, Timers};
 use timing::Jitter;
@@ -285,6 +287,7 @@ pub(crate) struct Engine {
     waiters: BTreeMap<RequestId, Waiter>,
     /// There may be very many, and each is looked up again and again: who walks through them sorts.
     holds: Map<OwnerId, Box<Hold>>,
+    run_out: RunOut,
     flows: BTreeMap<LinkId, Flow>,
     cleanups: BTreeMap<OwnerId, Cleanup>,
     /// Names nobody waits for any more whose channels are subscribed, and when to look at that.
@@ -317,6 +320,7 @@ impl Engine {
             queues: Map::default(),
             waiters: BTreeMap::new(),
             holds: Map::default(),
+            run_out: RunOut::default(),
             flows: BTreeMap::new(),
             cleanups: BTreeMap::new(),
             idle_channels: BTreeSet::new(),

@@ -93,6 +93,39 @@ fn what_ran_out_and_is_not_acquired_again_is_lost_when_it_is_released() {
     assert_eq!(rig.lost_by(id), LostReason::Expired);
 }
 
+/// A thread that left leases on ever new names to run out kept a lost hold of each for as long as it lived.
+#[test]
+fn what_ran_out_long_ago_is_forgotten_where_nobody_has_its_handle_any_more() {
+    let mut rig = Rig::new();
+    let terms = Terms { tied: true, ..fixed(ms(10)) };
+    let run_out = |rig: &mut Rig, name: &Name| {
+        let request = Request::Acquire { name: name.clone(), key: KEY, wait: None, terms, token: None };
+        let id = rig.request(request);
+        let sent = rig.sent();
+        rig.grant(&sent);
+        let grant = rig.granted(id);
+        rig.pass(ms(10));
+        let clean = rig.sent();
+        rig.reply(&clean, Reply::Gone(LostReason::Deleted));
+        grant
+    };
+    let name = |number: usize| Name::from(format!("n{number}"));
+    let release = |name: &str| Request::Release(Target::Key { name: name.into(), key: KEY });
+    let handle = name(0);
+    let first = run_out(&mut rig, &handle);
+    (1..10_000).for_each(|number| drop(run_out(&mut rig, &name(number))));
+    assert!(rig.counters.snapshot().holds < 4000, "{}", rig.counters.snapshot().holds);
+    assert_eq!(rig.ended.len(), 10_000 - usize::try_from(rig.counters.snapshot().holds).expect("few"));
+    // What it is told is what it was: of what it has a handle to, and of what was lately.
+    for known in [0, 9_500, 9_999] {
+        let id = rig.request(release(&name(known)));
+        assert_eq!(rig.lost_by(id), LostReason::Expired, "{known}");
+    }
+    let id = rig.request(release(&name(1)));
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    assert!(rig.ended.contains(&first.owner()), "unwound");
+}
+
 #[test]
 fn a_re_entry_that_comes_as_a_fixed_lease_runs_out_becomes_an_acquisition() {
     let mut rig = Rig::new();
