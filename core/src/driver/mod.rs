@@ -55,7 +55,7 @@ use calling::{Desk, Taken};
 pub(crate) use connect::{Address, Manner};
 use direct::Direct;
 use machine::Machine;
-use run::Driver;
+use run::{Driver, Threads};
 use traffic::Redirect;
 
 /// Takes the answer to a request. Called exactly once, on the engine's thread or that of a caller; must not block.
@@ -260,11 +260,11 @@ impl Handle {
             let _end = end;
             ENGINE.set(true);
             // Made here, because a runtime must not be dropped on a thread of another one.
-            match run::prepare() {
-                Ok((runtime, timer)) => {
-                    let driver = Driver::new(config, own, letters, timer);
+            match Threads::new().and_then(|threads| Ok((threads.timer()?, threads))) {
+                Ok((timer, threads)) => {
+                    let driver = Driver::new(config, own, letters, timer, threads.late().clone());
                     let _ = ready.send(Ok(()));
-                    run::run(runtime, driver);
+                    run::run(threads, driver);
                 }
                 Err(error) => drop(ready.send(Err(error))),
             }

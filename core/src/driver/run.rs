@@ -7,9 +7,9 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::calling::Desk;
@@ -31,33 +31,59 @@ const BATCH: usize = 32;
 const ENOUGH: usize = 16;
 /// How long work that nobody waits for may go on when the last handle is gone.
 const ORPHANED: Duration = Duration::from_secs(1);
-/// How long a look-up of a host name may keep the thread from ending, and how long the thread that
-/// does it waits for the next one.
+/// How long a look-up of a host name may keep the thread from ending, or a call that was left, and how long the thread
+/// that does it waits for the next one.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// What a driver runs on.
-pub(super) fn prepare() -> io::Result<(Runtime, Timer)> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        // For looking up host names; they end soon after.
-        .thread_name("redlatch")
-        .thread_keep_alive(LOOK_UP)
-        .max_blocking_threads(2)
-        .build()?;
-    let timer = runtime.block_on(async { Timer::new() })?;
-    Ok((runtime, timer))
+pub(super) struct Threads {
+    /// Its own thread, and those that look up host names.
+    own: Runtime,
+    /// The one that waits for a call which its caller has left to us: look-ups that hang may take all the others. There is
+    /// one direct connection, so there is one such call at a time.
+    late: Runtime,
 }
 
-/// Runs a driver until it has nothing to do any more, on a runtime of its own.
-pub(super) fn run(runtime: Runtime, mut driver: Driver) {
-    let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(driver.serve())));
+impl Threads {
+    pub(super) fn new() -> io::Result<Threads> {
+        let own = threads(2).enable_all().build()?;
+        Ok(Threads { own, late: threads(1).build()? })
+    }
+
+    pub(super) fn timer(&self) -> io::Result<Timer> {
+        self.own.block_on(async { Timer::new() })
+    }
+
+    /// Where a call is waited for that its caller has left.
+    pub(super) fn late(&self) -> &Handle {
+        self.late.handle()
+    }
+
+    fn end(self) {
+        let end = Instant::now() + LOOK_UP;
+        for runtime in [self.own, self.late] {
+            runtime.shutdown_timeout(end.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// A runtime that has so many threads at most for what blocks; they end soon after.
+fn threads(most: usize) -> Builder {
+    let mut builder = Builder::new_current_thread();
+    builder.thread_name("redlatch").thread_keep_alive(LOOK_UP).max_blocking_threads(most);
+    builder
+}
+
+/// Runs a driver until it has nothing to do any more.
+pub(super) fn run(threads: Threads, mut driver: Driver) {
+    let served = catch_unwind(AssertUnwindSafe(|| threads.own.block_on(driver.serve())));
     match served {
         Ok(Ok(())) => driver.end(),
         Ok(Err(error)) => driver.break_down(&error.to_string()),
         Err(_) => driver.break_down("it panicked; please report what it printed"),
     }
     drop(driver);
-    runtime.shutdown_timeout(LOOK_UP);
+    threads.end();
 }
 
 pub(super) struct Driver {
@@ -66,6 +92,8 @@ pub(super) struct Driver {
     desk: Arc<Desk>,
     inbox: UnboundedReceiver<Letter>,
     timer: Timer,
+    /// Where a call is waited for that its caller has left.
+    late: Handle,
     net: Net,
     letters: Vec<Letter>,
     news: News,
@@ -83,6 +111,7 @@ impl Driver {
         desk: Arc<Desk>,
         inbox: UnboundedReceiver<Letter>,
         timer: Timer,
+        late: Handle,
     ) -> Self {
         let (tracking, pubsub) = (config.tracking, config.pubsub);
         let manner = Manner { tracking, uuid: desk.machine.shared.uuid.clone(), pubsub };
@@ -92,6 +121,7 @@ impl Driver {
             desk,
             inbox,
             timer,
+            late,
             letters: Vec::new(),
             news: News::default(),
             errands: Vec::new(),
@@ -228,7 +258,7 @@ impl Driver {
             Errand::Answer(_, completion, result) => completion.complete(result),
             // It takes as long as the call's limit at most, and ends with an input.
             Errand::Finish(mut call) => {
-                drop(tokio::task::spawn_blocking(move || call.wait(|| Ok::<_, Infallible>(true))));
+                drop(self.late.spawn_blocking(move || call.wait(|| Ok::<_, Infallible>(true))));
             }
             Errand::Do(Output::Send { call, op, limit, .. }) => {
                 self.sent += 1;
@@ -300,4 +330,26 @@ fn answer_all(left: Vec<Errand>) {
 
 fn panicked() -> io::Error {
     io::Error::other("the engine panicked; please report what it printed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Barrier, mpsc};
+
+    /// Two look-ups of host names that hung delayed the outcome of a call that its caller had left.
+    #[test]
+    fn a_call_that_was_left_does_not_wait_for_look_ups_that_hang() {
+        let threads = Threads::new().expect("threads");
+        let (both_hang, (done, is_done)) = (Arc::new(Barrier::new(3)), mpsc::channel());
+        for _ in 0..2 {
+            let both_hang = both_hang.clone();
+            drop(threads.own.spawn_blocking(move || both_hang.wait()));
+        }
+        drop(threads.late().spawn_blocking(move || done.send(())));
+        let in_time = is_done.recv_timeout(Duration::from_secs(30));
+        both_hang.wait();
+        threads.end();
+        assert!(in_time.is_ok(), "it waits for them");
+    }
 }

@@ -86,6 +86,26 @@ async fn a_guard_that_is_tied_to_its_key_is_told_its_loss_when_the_key_has_acqui
     lost.release().await.unwrap();
 }
 
+/// A hold of each was kept for as long as the thread lived.
+#[tokio::test]
+async fn leases_on_ever_new_names_that_were_left_to_run_out_are_forgotten() {
+    const NAMES: u64 = 6000;
+    let world = World::new().await;
+    let key = Key::Explicit(7);
+    let options = || AcquireOptions::new().key(key).lease(ms(100)).tied_to_key();
+    let kept = world.lock("kept");
+    kept.acquire_with(options()).await.unwrap().detach();
+    for number in 1..NAMES {
+        world.lock(&format!("n{number}")).acquire_with(options()).await.unwrap().detach();
+    }
+    eventually("the end of the leases", || world.client.stats().lost == NAMES).await;
+    assert!(world.client.stats().holds < NAMES / 2, "{}", world.client.stats().holds);
+    // Whoever has the handle is told what it was.
+    assert_eq!(kept.hold(key).lost_reason(), Some(LostReason::Expired));
+    assert_eq!(refusal(kept.release_by(key)).await, ErrorKind::Lost);
+    assert_eq!(refusal(world.lock("n5999").release_by(key)).await, ErrorKind::Lost);
+}
+
 #[tokio::test]
 async fn told_of_a_deletion_after_a_partial_release() {
     let mut world = World::new().await;
