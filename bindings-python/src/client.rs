@@ -41,9 +41,10 @@ impl Client {
         run(py, self.0.close(), to)
     }
 
-    /// Closes as the interpreter exits.
-    fn close_at_exit(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.close_at_exit(), to)
+    /// Closes as the interpreter exits; the tag goes into the queue then.
+    fn close_at_exit(&self, queue: &Queue, tag: u64) {
+        // Nobody would cancel that.
+        let _ = self.0.close_at_exit().deliver_to(&queue.queue, tag);
     }
 
     /// The task with this key has ended.
@@ -61,7 +62,7 @@ impl Client {
 
     /// Starts the engine, and has `queue` woken whenever events wait to be taken.
     fn wake_on_events(&self, py: Python<'_>, queue: &Queue) -> PyResult<()> {
-        let queue = queue.0.clone();
+        let queue = queue.queue.clone();
         self.0.on_events(move || queue.wake()).map_err(|error| raise(py, &error))
     }
 

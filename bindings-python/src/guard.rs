@@ -62,11 +62,6 @@ impl Guard {
             guard.detach();
         }
     }
-
-    /// Gives the level back in the background.
-    fn drop(&self) {
-        drop(self.with(Option::take));
-    }
 }
 
 impl Drop for Guard {
@@ -90,7 +85,7 @@ pub(crate) struct Hold(pub(crate) redlatch::Hold);
 impl Hold {
     /// Puts the tag into the queue when the lock is lost.
     fn watch_lost(&self, queue: &Queue, tag: u64) {
-        self.0.watch_lost(&queue.0, tag);
+        self.0.watch_lost(&queue.queue, tag);
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {

@@ -4,6 +4,7 @@
 //! Nothing here is called on the engine's thread but what the core itself puts into a queue, so
 //! that thread never waits for the interpreter.
 
+mod answer;
 mod client;
 mod exit;
 mod guard;
@@ -17,6 +18,8 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _redlatch {
     #[pymodule_export]
+    use crate::answer::Answer;
+    #[pymodule_export]
     use crate::client::Client;
     #[pymodule_export]
     use crate::exit::{begin_exit, wait_idle};
@@ -25,7 +28,7 @@ mod _redlatch {
     #[pymodule_export]
     use crate::lock::{Key, Lock};
     #[pymodule_export]
-    use crate::operation::{Pending, Queue};
+    use crate::operation::{Queue, next_tag};
     #[pymodule_export]
     use crate::values::{error_kinds, lost_reasons, options, seconds};
 

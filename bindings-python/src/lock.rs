@@ -5,7 +5,7 @@ use redlatch::{AcquireOptions, ErrorKind};
 
 use crate::exit::Waiting;
 use crate::guard::Hold;
-use crate::operation::{To, run, wait_for};
+use crate::operation::{To, deliver, run, wait_for};
 use crate::values::{duration, option, text};
 
 /// The re-entry key of a task.
@@ -54,7 +54,8 @@ impl Lock {
         self.0.name()
     }
 
-    /// `tied`: the level ends with the key's thread or task, whoever has the guard.
+    /// `tied`: the level ends with the key's thread or task, whoever has the guard. Of a level that is tied a task gets the
+    /// hold only: it is the key's.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     #[pyo3(signature = (key, wait, lease, token, tied, to=None))]
     fn acquire(
@@ -71,7 +72,10 @@ impl Lock {
         if tied {
             options = options.tied_to_key();
         }
-        run(py, self.0.acquire_with(options), to)
+        match to {
+            Some(queue) if tied => deliver(&queue, self.0.acquire_with(options), true),
+            to => run(py, self.0.acquire_with(options), to),
+        }
     }
 
     /// Acquires for the calling thread, which then answers for the level itself; false when the time is over.

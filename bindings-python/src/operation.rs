@@ -1,67 +1,124 @@
 //! Waiting: on the calling thread, or through a queue that an event loop drains.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use redlatch::{Cancelled, Delivered, Operation, Outcome};
+use pyo3::types::PyList;
+use redlatch::{Delivered, Operation};
 
+use crate::answer::{Answer, complete, value_of};
 use crate::exit::Waiting;
 use crate::values::{IntoValue, raise};
 
-/// Where an answer goes: a queue and a tag; nowhere means that the calling thread waits for it.
-pub(crate) type To<'py> = Option<(PyRef<'py, Queue>, u64)>;
+/// Where an answer goes: the queue of an event loop; nowhere means that the calling thread waits for it.
+pub(crate) type To<'py> = Option<Bound<'py, Queue>>;
 
 /// Answers for event loops and for the dispatcher; `fd` is readable while some wait.
 #[pyclass(frozen, module = "redlatch._redlatch")]
-pub(crate) struct Queue(pub(crate) Arc<redlatch::Queue>);
+pub(crate) struct Queue {
+    pub(crate) queue: Arc<redlatch::Queue>,
+    /// Whose tasks wait for the answers.
+    event_loop: Option<Py<PyAny>>,
+    /// What they wait for.
+    asked: Mutex<HashMap<u64, Py<Answer>>>,
+}
+
+/// Draws a tag: what an entry of a queue is known by.
+#[pyfunction]
+pub(crate) fn next_tag() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+impl Queue {
+    /// Never held while anything of Python's is called or dropped.
+    fn asked(&self) -> MutexGuard<'_, HashMap<u64, Py<Answer>>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn event_loop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let known = self.event_loop.as_ref().map(|known| known.bind(py).clone());
+        known.ok_or_else(|| PyRuntimeError::new_err("this queue belongs to no event loop"))
+    }
+
+    /// Nobody waits for this; false if it came before.
+    pub(crate) fn forget(&self, tag: u64) -> bool {
+        let answer = self.asked().remove(&tag);
+        answer.is_some()
+    }
+}
 
 #[pymethods]
 impl Queue {
     #[new]
-    fn new(py: Python<'_>) -> PyResult<Self> {
-        redlatch::Queue::with_fd().map(Queue).map_err(|error| raise(py, &error))
+    #[pyo3(signature = (event_loop=None))]
+    fn new(py: Python<'_>, event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
+        let queue = redlatch::Queue::with_fd().map_err(|error| raise(py, &error))?;
+        Ok(Queue { queue, event_loop, asked: Mutex::default() })
     }
 
     #[getter]
     fn fd(&self) -> RawFd {
-        self.0.fd().map_or(-1, |fd| fd.as_raw_fd())
+        self.queue.fd().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// Takes what is there: pairs of a tag and a value or an exception. In a forked child nothing.
-    fn drain(&self, py: Python<'_>) -> PyResult<Vec<(u64, Py<PyAny>)>> {
-        self.0.drain().into_iter().map(|entry| Ok((entry.tag, entry.outcome.into_value(py)?))).collect()
+    /// Takes what is there: the tags. In a forked child nothing.
+    fn drain(&self) -> Vec<u64> {
+        self.queue.drain().into_iter().map(|entry| entry.tag).collect()
+    }
+
+    /// Gives the answers to those who wait for them; the tags of what nobody waits for are appended to `others`. `here`: no task
+    /// of the loop runs now, so those who wait go on at once, and whoever gets an answer meanwhile as well.
+    fn settle(&self, here: bool, others: &Bound<'_, PyList>) -> PyResult<()> {
+        let mut result = Ok(());
+        for entry in self.queue.serve() {
+            let answer = self.asked().remove(&entry.tag);
+            let told = match answer {
+                // What one raised ends the loop, as `KeyboardInterrupt` does. The others go on when it runs again.
+                Some(answer) => complete(answer.bind(others.py()), entry.outcome, here && result.is_ok()),
+                // A lock that was won for nobody is released by being dropped.
+                None => others.append(entry.tag),
+            };
+            result = result.and(told);
+        }
+        result
+    }
+
+    /// The loop is closed: cancels what its tasks wait for, and drops what is there and what will come.
+    fn give_up(&self) {
+        self.queue.close();
+        let asked = std::mem::take(&mut *self.asked());
+        asked.values().for_each(|answer| answer.get().cancel_request());
     }
 
     /// Makes the descriptor readable without an entry.
     fn wake(&self) {
-        self.0.wake();
+        self.queue.wake();
     }
 
-    /// Drops what is there and what will come; grants among it are released.
-    fn close(&self) {
-        self.0.close();
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.event_loop)?;
+        let Ok(asked) = self.asked.try_lock() else { return Ok(()) };
+        asked.values().try_for_each(|answer| visit.call(answer))
+    }
+
+    fn __clear__(&self) {
+        let asked = std::mem::take(&mut *self.asked());
+        drop(asked);
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-/// An operation whose answer comes through a queue.
-#[pyclass(frozen, module = "redlatch._redlatch")]
-pub(crate) struct Pending(redlatch::Pending);
-
-#[pymethods]
-impl Pending {
-    /// Cancels the operation; false when its answer is in the queue already.
-    fn cancel(&self) -> bool {
-        self.0.cancel() == Cancelled::Yes
+        self.queue.close();
     }
 }
 
@@ -74,14 +131,29 @@ pub(crate) fn run<T>(py: Python<'_>, operation: Operation<T>, to: To<'_>) -> PyR
 where
     T: IntoValue + Send,
 {
-    if let Some((queue, tag)) = to {
-        return match operation.deliver_soon(&queue.0, tag, PATIENCE) {
-            Delivered::Now(Outcome::Failed(error)) => Err(raise(py, &error)),
-            Delivered::Now(outcome) => outcome.into_value(py),
-            Delivered::Later(pending) => Ok(Py::new(py, Pending(pending))?.into_any()),
-        };
+    match to {
+        Some(queue) => deliver(&queue, operation, false),
+        None => wait_for(py, operation)?.map_err(|error| Waiting::failed(py, &error))?.into_value(py),
     }
-    wait_for(py, operation)?.map_err(|error| Waiting::failed(py, &error))?.into_value(py)
+}
+
+/// Sends an operation for a task: its answer, or what the task has to await for it. `leave`: a level that is granted is
+/// left to its key.
+pub(crate) fn deliver<T>(
+    queue: &Bound<'_, Queue>,
+    operation: Operation<T>,
+    leave: bool,
+) -> PyResult<Py<PyAny>> {
+    let (py, own, tag) = (queue.py(), queue.get(), next_tag());
+    match operation.deliver_soon(&own.queue, tag, PATIENCE) {
+        Delivered::Now(outcome) => value_of(py, outcome, leave),
+        Delivered::Later(pending) => {
+            let answer = Py::new(py, Answer::new(tag, queue.clone().unbind(), pending, leave))?;
+            let kept = answer.clone_ref(py);
+            own.asked().insert(tag, kept);
+            Ok(answer.into_any())
+        }
+    }
 }
 
 /// Waits on the calling thread, after a moment without the GIL. The outer error is what a signal handler raised, or

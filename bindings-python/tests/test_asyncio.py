@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import sys
 import time
@@ -190,7 +191,8 @@ async def test_a_block_may_be_left_by_another_task(name: str, look: redis.Redis)
 async def test_a_cancelled_wait_leaves_nothing(name: str, look: redis.Redis) -> None:
     async with aio.Client() as client, aio.Client() as other:
         async with client.lock(name):
-            waiters = [asyncio.create_task(other.lock(name).acquire()) for _ in range(3)]
+            lock = other.lock(name)
+            waiters = [asyncio.create_task(wait()) for wait in (lock.acquire, lock.acquire, lock.__aenter__)]
             await soon(lambda: other.stats()["waiting"] == 3)
             for waiter in waiters:
                 waiter.cancel()
@@ -233,6 +235,129 @@ async def test_a_grant_that_arrives_as_its_task_is_cancelled_is_released(
             with pytest.raises(asyncio.CancelledError):
                 await task
             await soon(lambda: not look.exists(name))
+
+
+async def answered(client: aio.Client, *acquires: Callable[[], Any]) -> list[asyncio.Task[Any]]:
+    """Tasks whose answers are in the queue, and nobody has drained them yet."""
+    before = client.stats()["acquired"]
+    tasks = [asyncio.create_task(acquire()) for acquire in acquires]
+    await asyncio.sleep(0)
+    eventually(lambda: client.stats()["acquired"] == before + len(tasks))
+    return tasks
+
+
+@pytest.mark.parametrize("debug", [False, True])
+async def test_who_is_answered_goes_on_without_a_turn_of_the_loop(name: str, debug: bool) -> None:
+    loop, seen = asyncio.get_running_loop(), []
+    async with aio.Client(direct=False) as client:
+        [task] = await answered(client, client.lock(name).acquire)
+        loop.set_debug(debug)
+        loop.call_soon(aio.Bridge.of(loop)._drain)
+        loop.call_soon(lambda: seen.append(task.done()))
+        assert await task
+        loop.set_debug(False)
+    # A loop that is debugged calls every task itself.
+    assert seen == [not debug]
+
+
+async def test_who_goes_on_at_once_is_the_task_it_was(name: str) -> None:
+    loop, variable = asyncio.get_running_loop(), contextvars.ContextVar("variable", default="nobody's")
+    async with aio.Client(direct=False) as client:
+
+        async def work() -> tuple[str, Any]:
+            variable.set("its own")
+            await client.lock(name).acquire()
+            return variable.get(), asyncio.current_task()
+
+        [task] = await answered(client, work)
+        loop.call_soon(aio.Bridge.of(loop)._drain)
+        assert await task == ("its own", task)
+        assert variable.get() == "nobody's"
+
+
+async def test_a_task_that_goes_on_may_cancel_one_that_is_next(name: str, look: redis.Redis) -> None:
+    loop = asyncio.get_running_loop()
+    async with aio.Client(watchdog_lease=600, direct=False) as client:
+
+        async def cancel() -> None:
+            await client.lock(name).acquire()
+            assert not other.done() and other.cancel()
+            await client.lock(name).release()
+
+        first, other = await answered(client, cancel, client.lock(name + "'").acquire)
+        loop.call_soon(aio.Bridge.of(loop)._drain)
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await other
+        await soon(lambda: not look.exists(name, name + "'"))
+
+
+def test_a_task_that_goes_on_may_end_the_loop(name: str, look: redis.Redis) -> None:
+    client, tasks = aio.Client(direct=False), []
+    loop = asyncio.new_event_loop()
+
+    async def interrupt() -> None:
+        await client.lock(name).acquire()
+        raise KeyboardInterrupt
+
+    async def begin() -> None:
+        tasks.extend(await answered(client, interrupt, client.lock(name + "'").acquire))
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(begin())
+        loop.run_until_complete(tasks[1])
+    assert loop.run_until_complete(tasks[1]) is True, "the others go on when the loop does"
+    with suppress(KeyboardInterrupt):
+        tasks[0].result()
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+async def test_what_asyncio_has_around_an_await(name: str, look: redis.Redis) -> None:
+    async with aio.Client(direct=False) as client, aio.Client() as other:
+        lock = client.lock(name)
+        async with other.lock(name):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(lock.acquire(), 0.02)
+            shielded = asyncio.create_task(lock.acquire())
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(shielded), 0.02)
+            task = asyncio.create_task(lock.acquire())
+            await soon(lambda: client.stats()["waiting"] == 2)
+            task.cancel(*(["why"] if sys.version_info >= (3, 11) else []))
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert caught.value.args == (("why",) if sys.version_info >= (3, 11) else ())
+        assert await shielded
+        done, _ = await asyncio.wait([asyncio.create_task(lock.release())])
+        assert [each.result() for each in done] == [None]
+        await soon(lambda: not look.exists(name))
+        acquiring = lock.acquire()
+        acquiring.send(None)
+        acquiring.close()
+        await soon(lambda: client.stats()["waiting"] == 0 and not look.exists(name))
+
+
+async def test_tasks_that_pass_a_lock_on_leave_the_loop_to_others(name: str) -> None:
+    turns = 0
+    async with aio.Client() as client:
+        lock = client.lock(name)
+
+        async def work() -> None:
+            for _ in range(200):
+                await lock.acquire()
+                await lock.release()
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        await asyncio.gather(*(work() for _ in range(20)))
+        counting.cancel()
+    assert turns >= 20
 
 
 async def test_a_cancelled_body_releases(name: str, look: redis.Redis) -> None:

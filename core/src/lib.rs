@@ -117,5 +117,5 @@ pub use options::{
     Type, all_options, read_duration,
 };
 pub use owner::Key;
-pub use queue::{Entry, Outcome, Queue};
+pub use queue::{Entry, Outcome, Queue, Serving};
 pub use wire::{Holder, Kind};

@@ -64,6 +64,8 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     entries: VecDeque<Entry>,
+    /// Whoever drains was told of entries and has not been here since, or still is.
+    told: bool,
     closed: bool,
 }
 
@@ -119,8 +121,15 @@ impl Queue {
     /// Takes all entries, oldest first. Never blocks.
     pub fn drain(&self) -> Vec<Entry> {
         let Some(mut state) = self.state() else { return Vec::new() };
-        self.clear();
+        self.clear(&mut state);
         std::mem::take(&mut state.entries).into()
+    }
+
+    /// Takes entries as long as there are any, for a loop that does what they are for between two of them: what comes in
+    /// meanwhile needs no signal. So that the loop can serve others, not for longer than it may be given answers at once
+    /// ([`deliver_soon`](crate::Operation::deliver_soon)); it is signalled again if there is more then. Never blocks.
+    pub fn serve(&self) -> Serving<'_> {
+        Serving { queue: self, taken: VecDeque::new(), series: Series::new() }
     }
 
     /// Takes the oldest entry; the descriptor stays readable while there are more. Never blocks.
@@ -128,7 +137,7 @@ impl Queue {
         let mut state = self.state()?;
         let entry = state.entries.pop_front();
         if state.entries.is_empty() {
-            self.clear();
+            self.clear(&mut state);
         }
         entry
     }
@@ -137,7 +146,7 @@ impl Queue {
     pub fn close(&self) {
         let Some(mut state) = self.state() else { return };
         state.closed = true;
-        self.clear();
+        self.clear(&mut state);
         let entries = std::mem::take(&mut state.entries);
         drop(state);
         drop(entries);
@@ -163,7 +172,7 @@ impl Queue {
     pub(crate) fn enter(&self, entry: Entry) -> First<'_> {
         let Some(mut state) = self.state().filter(|state| !state.closed) else { return First(None) };
         state.entries.push_back(entry);
-        if state.entries.len() > 1 {
+        if std::mem::replace(&mut state.told, true) {
             return First(None);
         }
         self.signal()
@@ -180,8 +189,17 @@ impl Queue {
         }
     }
 
+    /// For one who leaves entries behind: a descriptor is readable still.
+    fn signal_again(&self) -> First<'_> {
+        match &self.signal {
+            Signal::Fd(_) => First(None),
+            Signal::Notify(notify) => First(Some(&**notify)),
+        }
+    }
+
     /// Makes the descriptor unreadable; under the lock, so that it always tells what the queue has.
-    fn clear(&self) {
+    fn clear(&self, state: &mut State) {
+        state.told = false;
         if let Signal::Fd(fd) = &self.signal {
             // Fails only when it is clear already.
             let _ = fd.read();
@@ -198,8 +216,121 @@ impl Queue {
     }
 }
 
+/// The entries of a [`Queue`], one after the other; see [`Queue::serve`].
+pub struct Serving<'a> {
+    queue: &'a Queue,
+    taken: VecDeque<Entry>,
+    /// How long this has lasted.
+    series: Series,
+}
+
+impl Iterator for Serving<'_> {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        if self.taken.is_empty() && self.series.may_go_on() {
+            std::mem::swap(&mut self.taken, &mut self.queue.state()?.entries);
+        }
+        self.taken.pop_front()
+    }
+}
+
+impl Drop for Serving<'_> {
+    /// What was not served comes first the next time.
+    fn drop(&mut self) {
+        let Some(mut state) = self.queue.state() else { return };
+        let after = std::mem::take(&mut state.entries);
+        if !state.closed {
+            state.entries = std::mem::take(&mut self.taken);
+            state.entries.extend(after);
+        }
+        if state.entries.is_empty() {
+            self.queue.clear(&mut state);
+            return;
+        }
+        let again = self.queue.signal_again();
+        drop(state);
+        again.notify();
+    }
+}
+
+impl fmt::Debug for Serving<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Serving({} taken)", self.taken.len())
+    }
+}
+
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Queue({} waiting)", self.state().map_or(0, |state| state.entries.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn put(queue: &Queue, tag: u64) {
+        queue.push(Entry { tag, outcome: Outcome::Connected });
+    }
+
+    fn tags(entries: impl IntoIterator<Item = Entry>) -> Vec<u64> {
+        entries.into_iter().map(|entry| entry.tag).collect()
+    }
+
+    fn counted() -> (Arc<Queue>, Arc<AtomicU32>) {
+        let told = Arc::new(AtomicU32::new(0));
+        let counter = told.clone();
+        let count = move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+        };
+        (Queue::with_notify(count), told)
+    }
+
+    #[test]
+    fn what_comes_while_others_are_served_is_served_as_well_and_needs_no_signal() {
+        let (queue, told) = counted();
+        put(&queue, 1);
+        let mut serving = queue.serve();
+        for tag in 1..10 {
+            assert_eq!(serving.next().map(|entry| entry.tag), Some(tag));
+            put(&queue, tag + 1);
+        }
+        assert_eq!(tags(&mut serving), [10]);
+        drop(serving);
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        put(&queue, 11);
+        assert_eq!((told.load(Ordering::SeqCst), tags(queue.drain())), (2, vec![11]));
+    }
+
+    #[test]
+    fn who_is_served_for_ever_leaves_the_loop_to_others() {
+        let (queue, told) = counted();
+        put(&queue, 0);
+        let mut last = 0;
+        for entry in queue.serve() {
+            last = entry.tag;
+            put(&queue, last + 1);
+        }
+        assert!(last > 1, "and not after the first one");
+        assert_eq!((told.load(Ordering::SeqCst), tags(queue.drain())), (2, vec![last + 1]));
+    }
+
+    #[test]
+    fn what_was_taken_and_not_served_comes_first_the_next_time() {
+        let (queue, told) = counted();
+        [1, 2, 3].into_iter().for_each(|tag| put(&queue, tag));
+        let mut serving = queue.serve();
+        assert_eq!(serving.next().map(|entry| entry.tag), Some(1));
+        put(&queue, 4);
+        drop(serving);
+        assert_eq!((told.load(Ordering::SeqCst), tags(queue.drain())), (2, vec![2, 3, 4]));
+        put(&queue, 5);
+        let mut serving = queue.serve();
+        assert_eq!(serving.next().map(|entry| entry.tag), Some(5));
+        queue.close();
+        drop(serving);
+        assert!(tags(queue.drain()).is_empty());
     }
 }

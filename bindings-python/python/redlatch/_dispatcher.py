@@ -7,7 +7,6 @@ thread only writes to a queue. Here is also what has to happen when the process 
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import os
 import select
@@ -25,7 +24,6 @@ from redlatch.exceptions import LockLostError
 OnLost = Callable[[LockLostError], object]
 
 logger = logging.getLogger("redlatch")
-next_tag = itertools.count(1).__next__
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
@@ -37,7 +35,7 @@ class Watchers:
         self._sweep_at = 64
 
     def add(self, hold: _redlatch.Hold, queue: _redlatch.Queue, callback: OnLost) -> int:
-        tag = next_tag()
+        tag = _redlatch.next_tag()
         self._callbacks[tag] = (hold, callback)
         self._sweep()
         hold.watch_lost(queue, tag)
@@ -126,7 +124,7 @@ class Dispatcher:
         poll.register(queue.fd, select.POLLIN)
         while True:
             poll.poll()
-            for tag, _ in queue.drain():
+            for tag in queue.drain():
                 self.watchers.fire(tag)
             try:
                 self.flush()
@@ -143,14 +141,14 @@ def _close_all() -> None:
     queue = _redlatch.Queue()
     unclosed = set()
     for tag, client in enumerate(dispatcher.clients()):
-        client._core.close_at_exit((queue, tag))
+        client._core.close_at_exit(queue, tag)
         unclosed.add(tag)
     poll = select.poll()
     poll.register(queue.fd, select.POLLIN)
     try:
         while unclosed:
             poll.poll()
-            unclosed -= {tag for tag, _ in queue.drain()}
+            unclosed -= set(queue.drain())
     finally:
         # Whoever waited for a lock is told `closed`, and has to be back in Python before that ends.
         _redlatch.wait_idle()

@@ -38,10 +38,7 @@ __all__ = ["Client", "Grant", "Holder", "Lock"]
 P = ParamSpec("P")
 R = TypeVar("R")
 Task = asyncio.Task[Any]
-To = tuple[_redlatch.Queue, int]
-
-
-NOBODY = (None, None)
+To = _redlatch.Queue
 
 
 def _nothing() -> None:
@@ -61,9 +58,9 @@ class Bridge:
     _latest: ClassVar[tuple[Callable[[], object], Callable[[], Bridge | None]]] = (_nothing, _nothing)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.queue = _redlatch.Queue()
+        self.queue = _redlatch.Queue(loop)
         self.watchers = _dispatcher.Watchers()
-        self._asked: dict[int, tuple[asyncio.Future[Any], _redlatch.Pending]] = {}
+        self._loop = weakref.ref(loop)
         loop.add_reader(self.queue.fd, self._drain)
 
     @classmethod
@@ -89,62 +86,30 @@ class Bridge:
                 bridge._give_up()
 
     def _give_up(self) -> None:
-        self.queue.close()
         # A closed loop that somebody keeps keeps its tasks: they would stay in the queues of their locks.
-        for _, pending in self._asked.values():
-            pending.cancel()
+        self.queue.give_up()
 
     async def ask(self, send: Callable[[To], Any]) -> Any:
         """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
-        tag = _dispatcher.next_tag()
-        answer = send((self.queue, tag))
-        if not isinstance(answer, _redlatch.Pending):
+        answer = send(self.queue)
+        if not isinstance(answer, _redlatch.Answer):
             return answer
-        future = self.expect(asyncio.get_running_loop(), tag, answer)
         try:
-            return await future
+            return await answer
         except BaseException:  # also when the coroutine is closed
-            self.forget(tag, future)
+            answer.forget()
             raise
 
-    def expect(
-        self, loop: asyncio.AbstractEventLoop, tag: int, pending: _redlatch.Pending
-    ) -> asyncio.Future[Any]:
-        """What will have the answer to what was sent just before, under this tag."""
-        future: asyncio.Future[Any] = loop.create_future()
-        self._asked[tag] = future, pending
-        return future
-
-    def forget(self, tag: int, future: asyncio.Future[Any]) -> None:
-        """Nobody waits for that any more: it is cancelled, or what it has won is released."""
-        _, pending = self._asked.pop(tag, NOBODY)
-        if pending is not None:
-            pending.cancel()
-        elif not future.cancelled() and future.exception() is None:
-            _drop(future.result())
-
     def _drain(self) -> None:
-        asked, others = self._asked, []
-        for tag, value in self.queue.drain():
-            future, _ = asked.pop(tag, NOBODY)
-            if future is None:
-                others.append(tag)
-                _drop(value)
-            elif future.done():
-                _drop(value)
-            elif isinstance(value, Exception):
-                future.set_exception(value)
-            else:
-                future.set_result(value)
-        # After the others, because these call what others wrote.
-        for tag in others:
-            self.watchers.fire(tag)
-
-
-def _drop(value: object) -> None:
-    """An answer that nobody takes: a lock that was won is released."""
-    if isinstance(value, _redlatch.Guard):
-        value.drop()
+        loop = self._loop()
+        # A loop that is debugged is to see each task by its name, and how long it takes.
+        here = loop is not None and asyncio.current_task(loop) is None and not loop.get_debug()
+        others: list[int] = []
+        try:
+            self.queue.settle(here, others)
+        finally:  # after the others, because these call what others wrote
+            for tag in others:
+                self.watchers.fire(tag)
 
 
 def _current_task() -> Task | None:
@@ -300,25 +265,23 @@ class Lock(BaseLock):
         self, task: Task | None, wait: float | None, lease: float | None, token: str | None
     ) -> bool:
         task = task or _task_of_loop()
-        loop, keys, tag = task.get_loop(), Keys.of(task), _dispatcher.next_tag()
-        bridge, future = Bridge.of(loop), None
+        keys, bridge = Keys.of(task), Bridge.of(task.get_loop())
         if not self._client._started:
             self._client._start()
         # As `ask` does it, without its closure and coroutine: an event loop feels them.
+        hold = None
         try:
-            guard = self._core.acquire(keys.key, wait, lease, token, True, (bridge.queue, tag))
-            if isinstance(guard, _redlatch.Pending):
-                future = bridge.expect(loop, tag, guard)
-                guard = await future
+            hold = self._core.acquire(keys.key, wait, lease, token, True, bridge.queue)
+            if isinstance(hold, _redlatch.Answer):
+                hold = await hold
         except LockTimeoutError:
             return False
         except BaseException:
-            if future is not None:
-                bridge.forget(tag, future)
+            if isinstance(hold, _redlatch.Answer):
+                hold.forget()
             raise
         if self._on_lost is not None:
-            self._watch(guard.hold())
-        guard.detach()
+            self._watch(hold)
         if keys._latest() is not self._client:
             keys.end_with(task, self._client)
         return True
@@ -333,17 +296,15 @@ class Lock(BaseLock):
 
     async def _release(self, task: Task | None) -> None:
         task = task or _task_of_loop()
-        loop, tag = task.get_loop(), _dispatcher.next_tag()
-        bridge = Bridge.of(loop)
+        bridge = Bridge.of(task.get_loop())
         if not self._client._started:
             self._client._start()
-        answer = self._core.release(Keys.of(task).key, (bridge.queue, tag))
-        if isinstance(answer, _redlatch.Pending):
-            future = bridge.expect(loop, tag, answer)
+        answer = self._core.release(Keys.of(task).key, bridge.queue)
+        if isinstance(answer, _redlatch.Answer):
             try:
-                await future
+                await answer
             except BaseException:
-                bridge.forget(tag, future)
+                answer.forget()
                 raise
 
     def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
