@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,10 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+
+import group  # noqa: E402
+
 # A bug may hang what it breaks: a layer has so many times what it takes without one, and so many seconds.
 TIMES = 4
 SECONDS = 30.0
@@ -124,29 +127,15 @@ def run(
     begun = time.monotonic()
     # Who is killed cannot clear up: the servers' folders are in one that goes with us.
     folders = tempfile.TemporaryDirectory(prefix="redlatch-planted-", ignore_cleanup_errors=True)
-    with (
-        folders as temporary,
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env=env | {"TMPDIR": temporary},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process,
-    ):
+    with folders as temporary, group.start(command, folder, env | {"TMPDIR": temporary}) as process:
         hung = threading.Event()
-        watch = threading.Timer(limit, lambda: (hung.set(), os.killpg(process.pid, signal.SIGKILL)))
+        watch = threading.Timer(limit, lambda: (hung.set(), group.end(process)))
         watch.start()
         lines, by = [], None
         for line in process.stdout or ():
             lines.append(line.rstrip("\n"))
             if by := failed(lines[-1]):
-                # Its tests, and the servers that they have started.
-                os.killpg(process.pid, signal.SIGKILL)
+                group.end(process)
                 break
         took = time.monotonic() - begun
         process.wait()

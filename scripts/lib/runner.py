@@ -19,10 +19,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import group
 import servers
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
@@ -275,16 +276,7 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
     """Runs one command, shows its output as it comes, and counts; a command that failed counts at least 1."""
     print(f"$ {' '.join(command)}", flush=True)
     counts = Counts()
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    process = group.start(command, ROOT)
 
     def follow() -> None:
         assert process.stdout is not None
@@ -310,8 +302,7 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
             if reader.is_alive():
                 problem = "left a process behind that still holds its output"
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        group.end(process)
         code = process.wait()
         reader.join(5)
     if code:
