@@ -60,8 +60,8 @@ struct Next {
 
 impl Desk {
     /// Lets the engine decide about a request, and sends the call that follows if that can be done here;
-    /// else everything is given back. `alone`: only if nobody else uses the client, and the answer can be
-    /// expected soon.
+    /// else everything is given back. What gives a lock back passes it on if it can, as a letter does. `alone`: only if
+    /// nobody else uses the client, and the answer can be expected soon.
     pub(super) fn request(
         self: &Arc<Self>,
         id: RequestId,
@@ -69,6 +69,13 @@ impl Desk {
         completion: Completion,
         alone: bool,
     ) -> Taken {
+        if let Request::Release(target) = &request
+            && let Some(mut state) = self.to_pass_on(target)
+        {
+            state.completions.insert(id, completion);
+            self.decide(None, false, state, Input::Request { id, request });
+            return Taken::Over(None);
+        }
         // Where others have just asked the thread as well: seen without a lock that it may have.
         if !self.machine.is_up_to_date() {
             return Taken::Back(request, completion);
@@ -116,11 +123,7 @@ impl Desk {
             Letter::Tell(Input::Dropped { owner, level }) => Target::Level { owner: *owner, level: *level },
             _ => return Some(letter),
         };
-        let passes = |state: &MutexGuard<'_, State>| {
-            !state.ended && self.machine.is_up_to_date() && state.engine.passes_on(&target)
-        };
-        let may = self.machine.shared.counters.waiting.get() > 0 && !is_engine_thread();
-        let Some(mut state) = may.then(|| self.machine.state_if_free()).flatten().filter(passes) else {
+        let Some(mut state) = self.to_pass_on(&target) else {
             return Some(letter);
         };
         let input = match letter {
@@ -133,6 +136,15 @@ impl Desk {
         };
         self.decide(None, false, state, input);
         None
+    }
+
+    /// The state, if giving this level back has its lock go to the next caller at once.
+    fn to_pass_on(&self, target: &Target) -> Option<MutexGuard<'_, State>> {
+        let passes = |state: &MutexGuard<'_, State>| {
+            !state.ended && self.machine.is_up_to_date() && state.engine.passes_on(target)
+        };
+        let may = self.machine.shared.counters.waiting.get() > 0 && !is_engine_thread();
+        may.then(|| self.machine.state_if_free()).flatten().filter(passes)
     }
 
     /// Tells the engine something about a request and does what it wants, up to the next wait.

@@ -311,16 +311,7 @@ impl Handle {
         sink: Sink,
         alone: bool,
     ) -> std::result::Result<Option<OwnCall>, ()> {
-        let mut completion = Completion(Some(sink));
-        let mut request = request;
-        match self.desk.pass_on(Letter::Request { id, request, completion }) {
-            None => return Ok(None),
-            Some(Letter::Request { request: back, completion: sink, .. }) => {
-                (request, completion) = (back, sink)
-            }
-            Some(_) => return Err(()),
-        }
-        match self.desk.request(id, request, completion, alone) {
+        match self.desk.request(id, request, Completion(Some(sink)), alone) {
             Taken::Over(call) => Ok(call),
             Taken::Back(request, mut completion) => {
                 let sink = completion.0.take();
