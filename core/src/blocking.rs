@@ -1,6 +1,6 @@
 //! The same operations for threads.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use crate::operation::Operation;
 
 /// How late a signal can be noticed that came just before the thread went to sleep, in milliseconds.
 const SIGNAL_CHECK: u16 = 250;
+/// A thread that was woken together with others in vain sleeps alone for its next waits: as long as it waits for
+/// locks that others have, it would be again.
+const IN_VAIN: u8 = 32;
 
 /// Wakes a parked thread.
 struct Unpark(Thread);
@@ -81,6 +84,8 @@ impl Alarm {
 
 thread_local! {
     static UNPARK: Waker = unpark();
+    /// So many more times the thread sleeps alone.
+    static ALONE: Cell<u8> = const { Cell::new(0) };
     static ALARM: RefCell<Option<Arc<Alarm>>> = const { RefCell::new(None) };
 }
 
@@ -96,6 +101,9 @@ impl<T> Operation<T> {
     pub fn wait(mut self) -> Result<T> {
         refuse_engine_thread()?;
         let Ok(()) = self.do_own(|| Ok::<(), Infallible>(()));
+        if let Some(result) = self.wait_together() {
+            return result;
+        }
         let waker = UNPARK.try_with(Waker::clone).unwrap_or_else(|_| unpark());
         loop {
             match self.poll_with(&waker) {
@@ -103,6 +111,23 @@ impl<T> Operation<T> {
                 Poll::Pending => thread::park(),
             }
         }
+    }
+
+    /// Sleeps with others who are likely to be answered at the same time, if the answer is not there yet. Nothing if they
+    /// were answered and this one was not.
+    fn wait_together(&mut self) -> Option<Result<T>> {
+        let alone = ALONE.try_with(|alone| alone.replace(alone.get().saturating_sub(1))).unwrap_or(1);
+        let gate = self.gate().filter(|_| alone == 0)?;
+        let (before, waker) = (gate.before(), Waker::from(gate.clone()));
+        for asleep in [false, true] {
+            match self.poll_with(&waker) {
+                Poll::Ready(result) => return Some(result),
+                Poll::Pending if asleep => {}
+                Poll::Pending => gate.sleep(before),
+            }
+        }
+        let _ = ALONE.try_with(|alone| alone.set(IN_VAIN));
+        None
     }
 
     /// Sends the request and waits at most `patience` for the answer, if the calling thread can do the call

@@ -9,6 +9,7 @@ use crate::driver::{Command, DriverConfig, Handle, Manner, OwnCall, Registry, Se
 use crate::engine::{Config, Done, Input, RENEWALS, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
+use crate::gate::{Gate, Gates};
 use crate::guard::{Guard, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::lock::Lock;
@@ -368,6 +369,11 @@ impl ClientInner {
 }
 
 impl Running {
+    /// Where a caller sleeps whose request was sent just now.
+    pub(crate) fn gate(&self) -> Arc<Gate> {
+        self.shared.gates.current()
+    }
+
     fn start(client: &Arc<ClientInner>) -> Result<Running> {
         let (options, random) = (&client.options, uuid::Uuid::new_v4());
         let shared = Arc::new(Shared {
@@ -375,6 +381,7 @@ impl Running {
             counters: Arc::new(Counters::default()),
             ring: Ring::new(options.events, if options.debug_events { Level::Debug } else { Level::Info }),
             registry: Registry::default(),
+            gates: Gates::default(),
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {

@@ -90,6 +90,7 @@ mod error;
 mod event;
 #[cfg(test)]
 mod fuzz;
+mod gate;
 mod guard;
 mod hold;
 mod lock;

@@ -13,6 +13,7 @@ use crate::client::{ClientInner, Running};
 use crate::driver::{self, OwnCall};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
+use crate::gate::Gate;
 use crate::guard::Guard;
 use crate::hold::HoldCell;
 use crate::queue::{Entry, Outcome, Queue};
@@ -494,6 +495,14 @@ impl<T> Operation<T> {
             && let Err(error) = sent.running.refuse_fork()
         {
             self.state = State::Known(Outcome::Failed(error));
+        }
+    }
+
+    /// Where to sleep for an answer that is not there yet, with those who are likely to be answered at the same time.
+    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
+        match &self.state {
+            State::Sent(sent) if sent.slot.is_open() => Some(sent.running.gate()),
+            _ => None,
         }
     }
 

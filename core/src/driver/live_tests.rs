@@ -21,6 +21,7 @@ use crate::clock;
 use crate::engine::{Config, Lease, Outcome, RENEWALS, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
+use crate::gate::Gates;
 use crate::hold::Watcher;
 use crate::moment::Moment;
 use crate::options::ClientOptions;
@@ -820,6 +821,7 @@ impl Whole {
             counters: Arc::default(),
             ring: Ring::new(100, Level::Debug),
             registry: Registry::default(),
+            gates: Gates::default(),
         });
         let handovers = (32, Duration::from_millis(50));
         let engine = Config {

@@ -43,6 +43,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring};
+use crate::gate::Gates;
 use crate::hold::HoldCell;
 use crate::maps::Set;
 use crate::options::ClusterPubsub;
@@ -116,6 +117,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) ring: Ring,
     pub(crate) registry: Registry,
+    /// Where callers sleep whose requests have not been read yet.
+    pub(crate) gates: Gates,
 }
 
 impl Shared {

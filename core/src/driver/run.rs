@@ -22,6 +22,7 @@ use crate::clock;
 use crate::engine::{Input, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
+use crate::gate::{wake_now, wake_together};
 use crate::moment::Moment;
 
 /// How many commands are taken in before the engine's wishes are carried out: they leave together.
@@ -201,7 +202,7 @@ impl Driver {
         while !self.errands.is_empty() {
             drop(state);
             let mut errands = std::mem::take(&mut self.errands);
-            errands.drain(..).for_each(|errand| self.run(now, errand));
+            wake_together(|| errands.drain(..).for_each(|errand| self.run(now, errand)));
             self.errands = errands;
             state = machine.state().ok_or_else(panicked)?;
             self.inform(now, &mut state);
@@ -251,6 +252,9 @@ impl Driver {
         }
         self.letters = letters;
         self.machine.read(count);
+        if count > 0 {
+            self.machine.shared.gates.next();
+        }
     }
 
     fn run(&mut self, now: Moment, errand: Errand) {
@@ -266,8 +270,15 @@ impl Driver {
             }
             Errand::Do(Output::Subscribe(name)) => self.net.subscribe(now, name),
             Errand::Do(Output::Unsubscribe(name)) => self.net.unsubscribe(now, &name),
-            Errand::Do(Output::Lost(cell, reason)) => cell.tell(reason),
-            Errand::Do(Output::Event(event)) => self.machine.shared.tell(event),
+            // Both may call the program, which may wait for one of its threads.
+            Errand::Do(Output::Lost(cell, reason)) => {
+                wake_now();
+                cell.tell(reason);
+            }
+            Errand::Do(Output::Event(event)) => {
+                wake_now();
+                self.machine.shared.tell(event);
+            }
             Errand::Do(Output::Stop) => self.stopped = true,
             // Done as soon as the engine wanted it.
             Errand::Do(Output::Complete { .. } | Output::Opened(_) | Output::Ended(_)) => {}
