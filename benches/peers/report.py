@@ -13,7 +13,7 @@ from typing import Any
 
 from contestants import HERE, PEERS, ROOT
 from figures import RANKED, SHARES, Figures, left_out, table
-from goals import MINIMUM, PIPELINED, TOKEN, goals_table, verdicts
+from goals import COUNTED, MINIMUM, PIPELINED, TOKEN, goals_table, verdicts
 from plot import Axis, Line, chart
 
 HEADINGS = {
@@ -171,13 +171,10 @@ def counted(everything: dict[str, Any]) -> str:
     counts = everything.get("counts", {})
     if "minimum" not in counts:
         return ""
+    ours = [f"{face}, {kind}" for face in COUNTED for kind in ("reentrant", "simple")]
     rows = [
-        (name, counts[key])
-        for name, key in (
-            ("Redisson's minimal scripts", "minimum"),
-            ("redlatch, reentrant", "reentrant"),
-            ("redlatch, simple", "simple"),
-        )
+        ("Redisson's minimal scripts", counts["minimum"]),
+        *((f"redlatch {key}", counts[key]) for key in ours if key in counts),
     ]
     lines = [
         "",
