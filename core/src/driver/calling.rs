@@ -12,7 +12,7 @@ use super::server_clock::ServerClock;
 use super::traffic::{is_demoted, millis};
 use super::{Completion, Letter, Post, is_engine_thread};
 use crate::clock;
-use crate::engine::{CallId, Input, Outcome, Output, Request, RequestId, Target};
+use crate::engine::{CallId, Engine, Input, Outcome, Output, Request, RequestId, Target};
 use crate::moment::Moment;
 use crate::wire::{self, Op};
 
@@ -60,8 +60,8 @@ struct Next {
 
 impl Desk {
     /// Lets the engine decide about a request, and sends the call that follows if that can be done here;
-    /// else everything is given back. What gives a lock back passes it on if it can, as a letter does. `alone`: only if
-    /// nobody else uses the client, and the answer can be expected soon.
+    /// else everything is given back. What needs no call is decided at once, as in a letter. `alone`: only if nobody else uses
+    /// the client, and the answer can be expected soon.
     pub(super) fn request(
         self: &Arc<Self>,
         id: RequestId,
@@ -69,11 +69,9 @@ impl Desk {
         completion: Completion,
         alone: bool,
     ) -> Taken {
-        if let Request::Release(target) = &request
-            && let Some(mut state) = self.to_pass_on(target)
-        {
+        if let Some(mut state) = self.state_for(|engine| engine.needs_no_call(&request)) {
             state.completions.insert(id, completion);
-            self.decide(None, false, state, Input::Request { id, request });
+            self.decide_alone(state, Input::Request { id, request });
             return Taken::Over(None);
         }
         // Where others have just asked the thread as well: seen without a lock that it may have.
@@ -115,15 +113,18 @@ impl Desk {
         }
     }
 
-    /// Has a lock that is given back go to the next caller at once, who is woken by the calling thread: the engine's
-    /// would have to be woken first. A letter that is of something else, or cannot be brought here, comes back.
+    /// Has the engine decide at once about what needs no call, for which its thread would have to be woken: a lock that is
+    /// given back goes to the next caller, who is woken by the calling thread, and who asks for one that others wait for
+    /// stands in line behind them. A letter of something else, or that cannot be brought here, comes back.
     pub(super) fn pass_on(&self, letter: Letter) -> Option<Letter> {
-        let target = match &letter {
-            Letter::Request { request: Request::Release(target), .. } => target.clone(),
-            Letter::Tell(Input::Dropped { owner, level }) => Target::Level { owner: *owner, level: *level },
-            _ => return Some(letter),
+        let needs_no_call = |engine: &Engine| match &letter {
+            Letter::Request { request, .. } => engine.needs_no_call(request),
+            Letter::Tell(Input::Dropped { owner, level }) => {
+                engine.passes_on(&Target::Level { owner: *owner, level: *level })
+            }
+            _ => false,
         };
-        let Some(mut state) = self.to_pass_on(&target) else {
+        let Some(mut state) = self.state_for(needs_no_call) else {
             return Some(letter);
         };
         let input = match letter {
@@ -134,17 +135,24 @@ impl Desk {
             Letter::Tell(input) => input,
             other => return Some(other),
         };
-        self.decide(None, false, state, input);
+        self.decide_alone(state, input);
         None
     }
 
-    /// The state, if giving this level back has its lock go to the next caller at once.
-    fn to_pass_on(&self, target: &Target) -> Option<MutexGuard<'_, State>> {
-        let passes = |state: &MutexGuard<'_, State>| {
-            !state.ended && self.machine.is_up_to_date() && state.engine.passes_on(target)
+    /// Lets the engine decide about what needs no call.
+    fn decide_alone(&self, state: MutexGuard<'_, State>, input: Input) {
+        self.decide(None, false, state, input);
+        // The thread has nothing to read of it: it is not answered together with what others ask now.
+        self.machine.shared.gates.next();
+    }
+
+    /// The state, if the engine can decide at once about something that needs no call.
+    fn state_for(&self, needs_no_call: impl FnOnce(&Engine) -> bool) -> Option<MutexGuard<'_, State>> {
+        let fits = |state: &MutexGuard<'_, State>| {
+            !state.ended && self.machine.is_up_to_date() && needs_no_call(&state.engine)
         };
         let may = self.machine.shared.counters.waiting.get() > 0 && !is_engine_thread();
-        may.then(|| self.machine.state_if_free()).flatten().filter(passes)
+        may.then(|| self.machine.state_if_free()).flatten().filter(fits)
     }
 
     /// Tells the engine something about a request and does what it wants, up to the next wait.

@@ -405,6 +405,13 @@ enum Letter {
     Orphaned,
 }
 
+impl Letter {
+    /// Whether it is to tell the engine something.
+    fn is_news(&self) -> bool {
+        !matches!(self, Letter::Look)
+    }
+}
+
 /// The way of letters to the engine's thread.
 struct Post {
     inbox: UnboundedSender<Letter>,
@@ -414,7 +421,9 @@ struct Post {
 impl Post {
     /// Returns the letter if the thread has ended.
     fn send(&self, letter: Letter) -> Option<Letter> {
-        self.machine.posted();
+        if letter.is_news() {
+            self.machine.posted();
+        }
         self.inbox.send(letter).err().map(|refused| refused.0)
     }
 }

@@ -230,7 +230,8 @@ impl Driver {
 
     /// Tells the engine what the letters say.
     fn read(&mut self, now: Moment, state: &mut State) {
-        let (count, mut letters) = (self.letters.len(), std::mem::take(&mut self.letters));
+        let mut letters = std::mem::take(&mut self.letters);
+        let news = letters.iter().filter(|letter| letter.is_news()).count();
         for letter in letters.drain(..) {
             let input = match letter {
                 Letter::Request { id, request, completion } => {
@@ -251,8 +252,8 @@ impl Driver {
             self.machine.handle(state, now, input, &mut self.errands);
         }
         self.letters = letters;
-        self.machine.read(count);
-        if count > 0 {
+        self.machine.read(news);
+        if news > 0 {
             self.machine.shared.gates.next();
         }
     }

@@ -13,7 +13,7 @@ use super::rare::{Idle, Rare};
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY, HINTS};
 use super::turns::{Channel, Turn};
-use super::{Engine, Lease, Outcome, Purpose, RequestId, Terms};
+use super::{Engine, Lease, Outcome, Purpose, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind};
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
@@ -254,6 +254,23 @@ impl Engine {
         queue.channel.is_used();
         self.arm_waiter(id);
         self.advance(&name);
+    }
+
+    /// Whether nothing is sent for this request: it passes a lock on to who waits here, or stands in line behind others of
+    /// this client.
+    pub(crate) fn needs_no_call(&self, request: &Request) -> bool {
+        match request {
+            Request::Release(target) => self.passes_on(target),
+            request => self.lines_up(request),
+        }
+    }
+
+    fn lines_up(&self, request: &Request) -> bool {
+        let Request::Acquire { name, key, wait, .. } = request else {
+            return false;
+        };
+        let waits = *wait != Some(Duration::ZERO) && !matches!(key, Key::Hold(_));
+        waits && self.queues.get(name).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
     /// Whether somebody of this client holds the name or waits for it: a try never barges past them.

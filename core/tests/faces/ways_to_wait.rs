@@ -187,6 +187,48 @@ async fn a_notified_queue_may_be_drained_by_its_callback() {
     own.lock().unwrap().take();
 }
 
+#[tokio::test]
+async fn who_stands_in_line_behind_others_needs_not_the_engine_s_thread() {
+    let world = World::new().await;
+    let (lock, queue) = (world.lock("n"), Queue::with_notify(|| {}));
+    let guard = lock.acquire().await.unwrap();
+    let _ = lock.acquire().deliver_to(&queue, 1);
+    eventually("one waits", || world.client.stats().waiting == 1).await;
+
+    // What is called on the engine's thread keeps it.
+    let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+    let (kept, is_kept) = std::sync::mpsc::channel();
+    let gone_on = Mutex::new(gone_on);
+    let keeper = Queue::with_notify(move || {
+        kept.send(()).unwrap();
+        let _ = gone_on.lock().unwrap().recv_timeout(LIMIT);
+    });
+    let _ = world.lock("other").holder().deliver_to(&keeper, 1);
+    is_kept.recv_timeout(LIMIT).unwrap();
+    // Whose time is over before anything else is due: the thread is told to look at that, which is no news for the next one.
+    let _ = lock.acquire_timeout(ms(1)).deliver_to(&queue, 2);
+    assert_eq!(world.client.stats().waiting, 2);
+    let _ = lock.acquire().deliver_to(&queue, 3);
+    assert_eq!(world.client.stats().waiting, 3);
+    drop(go_on);
+
+    drop(guard);
+    let mut granted = Vec::new();
+    while granted.len() < 2 {
+        eventually("an answer", || match queue.pop() {
+            Some(entry) if entry.tag == 2 => true,
+            Some(entry) => {
+                assert!(matches!(entry.outcome, Outcome::Granted(_)));
+                granted.push(entry.tag);
+                true
+            }
+            None => false,
+        })
+        .await;
+    }
+    assert_eq!(granted, [1, 3]);
+}
+
 /// Every request is either cancelled, and then no entry comes, or its entry comes exactly once.
 #[tokio::test]
 async fn a_cancelled_delivery_never_comes() {
