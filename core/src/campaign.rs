@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::tests::simulation::network::Faults;
-use crate::engine::tests::simulation::{SHOWN, number, run};
+use crate::engine::tests::simulation::{Counts, SHOWN, number, run};
 
 /// How many seeds are run when nobody says otherwise, and the minutes that they may take.
 const FEW: u64 = 60;
@@ -23,6 +23,8 @@ struct Budget {
     until: Instant,
     seeds: AtomicU64,
     steps: AtomicU64,
+    calls: AtomicU64,
+    shared: AtomicU64,
     violations: AtomicU64,
 }
 
@@ -43,6 +45,8 @@ impl Budget {
             until: Instant::now() + Duration::from_secs_f64(60.0 * minutes.unwrap_or(UNLIMITED)),
             seeds: AtomicU64::new(0),
             steps: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            shared: AtomicU64::new(0),
             violations: AtomicU64::new(0),
         }
     }
@@ -56,7 +60,11 @@ impl Budget {
             self.seeds.fetch_add(1, Ordering::Relaxed);
             let (kind, faults) = kind_of(seed);
             match run(seed, faults, false).0 {
-                Ok(steps) => drop(self.steps.fetch_add(steps, Ordering::Relaxed)),
+                Ok(Counts { steps, calls, shared }) => {
+                    self.steps.fetch_add(steps, Ordering::Relaxed);
+                    self.calls.fetch_add(calls, Ordering::Relaxed);
+                    self.shared.fetch_add(shared, Ordering::Relaxed);
+                }
                 Err(wrong) => {
                     if self.violations.fetch_add(1, Ordering::Relaxed) < FAILURES {
                         show(seed, kind, faults, &wrong);
@@ -96,6 +104,7 @@ fn campaign() {
     let violations = budget.violations.into_inner();
     let minutes = begun.elapsed().as_secs_f64() / 60.0 * threads as f64;
     println!("{:.1} million steps a minute on one core", steps as f64 / minutes / 1e6);
-    println!("sim: seeds={seeds} steps={steps} violations={violations}");
+    let (calls, shared) = (budget.calls.into_inner(), budget.shared.into_inner());
+    println!("sim: seeds={seeds} steps={steps} calls={calls} shared={shared} violations={violations}");
     assert_eq!(violations, 0);
 }

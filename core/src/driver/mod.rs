@@ -16,6 +16,8 @@ mod live_tests;
 mod machine;
 mod net;
 #[cfg(test)]
+pub(crate) mod played;
+#[cfg(test)]
 mod pressure_tests;
 mod pubsub;
 mod replies;

@@ -101,7 +101,7 @@ impl Command {
         Command { load, not_after, sent, limit, told: false, full: false }
     }
 
-    fn deadline(&self) -> Moment {
+    pub(super) fn deadline(&self) -> Moment {
         self.sent.after(self.limit)
     }
 }
@@ -167,15 +167,10 @@ impl Traffic {
         begun
     }
 
-    /// What has waited for too long was certainly not done. A question, of which nothing can be in doubt, is
-    /// asked once more.
+    /// What has waited for too long was certainly not done.
     fn give_up_overdue(&mut self, now: Moment, news: &mut News) {
         while let Some(sending) = self.window.overdue(now) {
-            let outcome = match sending.op {
-                Op::Inspect { .. } => Outcome::Unanswered,
-                _ => Outcome::NotSent,
-            };
-            news.tell(Input::Outcome { call: sending.call, outcome });
+            tell_undone(&sending, news);
         }
     }
 
@@ -230,9 +225,15 @@ impl Traffic {
     }
 
     /// Nothing was done for these calls: what is left of their time, they have alone.
-    fn send_again(&mut self, now: Moment, sendings: impl IntoIterator<Item = Sending>, deadline: Moment) {
-        let limit = now.until(deadline);
-        sendings.into_iter().for_each(|sending| self.send_alone(now, Sending { limit, ..sending }));
+    fn send_again(&mut self, sendings: impl IntoIterator<Item = Sending>, deadline: Moment, news: &mut News) {
+        let now = self.heard;
+        for sending in sendings {
+            if now < deadline {
+                self.send_alone(now, Sending { limit: now.until(deadline), ..sending });
+            } else {
+                tell_undone(&sending, news);
+            }
+        }
     }
 
     fn wake_by(&mut self, at: Moment) {
@@ -257,9 +258,11 @@ impl Traffic {
             return false;
         };
         if error.code() == "NOSCRIPT" && !command.full {
-            if !command.told {
+            if now < command.deadline() {
                 command.full = true;
                 self.push(command);
+            } else if !command.told {
+                command.load.sendings().iter().for_each(|sending| tell_undone(sending, news));
             }
             return false;
         }
@@ -272,7 +275,8 @@ impl Traffic {
                     news.redirects.push(Redirect { from, to, asking, call });
                 }
                 // Nodes of clusters get none; if they did, nothing was done.
-                Load::Many(_, sendings) => self.send_again(now, sendings, deadline),
+                Load::Many(_, sendings) if !command.told => self.send_again(sendings, deadline, news),
+                Load::Many(..) => {}
             }
             return false;
         }
@@ -282,7 +286,7 @@ impl Traffic {
             // does: each gets the answer that it gets alone, and there are no more of them on this connection.
             Load::Many(_, sendings) if !passing && !command.told => {
                 self.sharing = false;
-                self.send_again(now, sendings, deadline);
+                self.send_again(sendings, deadline, news);
             }
             _ => tell(&command, || Outcome::Refused { error: refusal.clone(), passing }, news),
         }
@@ -324,7 +328,7 @@ impl Traffic {
                 Some(reply) => {
                     news.tell(Input::Outcome { call: sending.call, outcome: Outcome::Answered(reply) });
                 }
-                None => self.send_again(self.heard, [sending], deadline),
+                None => self.send_again([sending], deadline, news),
             }
         }
     }
@@ -357,6 +361,8 @@ impl Traffic {
     /// For how long the connection has been silent, if that is too long.
     pub(super) fn wake(&mut self, now: Moment, news: &mut News) -> Result<(), Duration> {
         self.due = None;
+        // Their time counts from now on as well.
+        self.send_gathered();
         self.give_up_overdue(now, news);
         for command in &mut self.commands {
             if command.deadline() <= now {
@@ -387,6 +393,15 @@ impl Traffic {
     }
 }
 
+/// Nothing was done, and there is no time left for it. A question, of which nothing can be in doubt, is asked once more.
+fn tell_undone(sending: &Sending, news: &mut News) {
+    let outcome = match sending.op {
+        Op::Inspect { .. } => Outcome::Unanswered,
+        _ => Outcome::NotSent,
+    };
+    news.tell(Input::Outcome { call: sending.call, outcome });
+}
+
 /// Every call has one outcome; all that were done in one command have the same.
 fn tell(command: &Command, outcome: impl Fn() -> Outcome, news: &mut News) {
     if !command.told {
@@ -404,6 +419,32 @@ pub(super) fn is_demoted(error: &ServerError) -> bool {
 
 pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the simulation looks at after every step.
+#[cfg(test)]
+impl Traffic {
+    /// Every call that has no outcome yet, in whatever state it is.
+    pub(super) fn open(&self) -> impl Iterator<Item = CallId> {
+        let commands = self.commands.iter().filter(|command| !command.told);
+        let under_way = commands.flat_map(|command| command.load.sendings());
+        under_way.chain(self.gathered.sendings()).chain(self.window.sendings()).map(|sending| sending.call)
+    }
+
+    /// The calls that wait until others are answered.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = CallId> {
+        self.window.sendings().map(|sending| sending.call)
+    }
+
+    /// How many calls are with the server as it is counted, and as it is.
+    pub(super) fn under_way(&self) -> (usize, usize) {
+        (self.under_way, self.commands.iter().map(|command| command.load.sendings().len()).sum())
+    }
+
+    /// How many calls take up a place, and how many places there are.
+    pub(super) fn places(&self) -> (usize, (usize, usize)) {
+        (self.under_way + self.gathered.len(), self.window.sizes())
+    }
 }
 
 #[cfg(test)]

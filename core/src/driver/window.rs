@@ -24,6 +24,7 @@ const PATIENCE: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Window {
     size: usize,
+    least: usize,
     /// How long the quickest answer took: so far away is the server.
     quickest: Duration,
     /// Answers to calls that were sent before say nothing new.
@@ -46,8 +47,13 @@ struct Queued {
 
 impl Window {
     pub(super) fn new() -> Self {
+        Window::of_size(FIRST, LEAST)
+    }
+
+    /// Begins with `size` and never gets smaller than `least`.
+    pub(super) fn of_size(size: usize, least: usize) -> Self {
         let (first, others) = (Queue::new(), Queue::new());
-        Window { size: FIRST, quickest: Duration::MAX, shrunk: Moment::default(), first, others, count: 0 }
+        Window { size, least, quickest: Duration::MAX, shrunk: Moment::default(), first, others, count: 0 }
     }
 
     /// Whether one more call may be sent now, while so many are under way.
@@ -99,9 +105,17 @@ impl Window {
         if took - self.quickest <= limit / SLOW {
             self.size += if self.is_empty() { 0 } else { calls };
         } else if self.shrunk <= sent {
-            self.size = LEAST.max(self.size / 2);
+            self.size = self.least.max(self.size / 2);
             self.shrunk = now;
         }
+    }
+}
+
+#[cfg(test)]
+impl Window {
+    /// How many calls may be under way, and how many there may be at least.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        (self.size, self.least)
     }
 }
 

@@ -5,6 +5,8 @@
 
 mod codes;
 mod decode;
+#[cfg(test)]
+mod encode;
 mod kind;
 #[cfg(test)]
 mod live_tests;
@@ -26,6 +28,8 @@ use std::time::Duration;
 use crate::error::LostReason;
 
 pub(crate) use decode::decode;
+#[cfg(test)]
+pub(crate) use encode::{encode, encode_many};
 pub use kind::Kind;
 pub(crate) use kind::{Form, Layout, Lesson};
 pub(crate) use many::{Sort, decode_many};

@@ -14,6 +14,9 @@
 //! - a deleted key is told soon while nothing is wrong;
 //! - a watchdog's lock is never nearer to its end than half its lease while nothing is wrong;
 //! - fencing tokens grow, over a server that starts again without its data too;
+//! - of the calls of half of the clients, and of all in a crowd, what `driver::played` says: between engine and server is
+//!   the traffic that ships, with windows that are soon full, commands that callers share, and connections on which
+//!   what is lost is lost with everything behind it;
 //! - at the end there is no key, no subscription, no timer, no call and nobody waits.
 //!
 //! Three things are more than the engine can know of, and are excused: what a jump of the server's clock
@@ -32,10 +35,13 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use network::Faults;
+pub(crate) use world::Counts;
 use world::World;
 
 /// How many seeds each test runs when nobody says otherwise.
 const SEEDS: u64 = 400;
+/// A crowd does as much in a run as others in so many.
+const CROWD: u64 = 8;
 /// How many of the last happenings of a failed run are shown.
 pub(crate) const SHOWN: usize = 60;
 
@@ -76,8 +82,8 @@ impl Random {
     }
 }
 
-/// Runs a seed; returns the number of steps, or what went wrong, and what happened if `traced`.
-pub(crate) fn run(seed: u64, faults: Faults, traced: bool) -> (Result<u64, String>, Vec<String>) {
+/// Runs a seed; returns how much that was, or what went wrong, and what happened if `traced`.
+pub(crate) fn run(seed: u64, faults: Faults, traced: bool) -> (Result<Counts, String>, Vec<String>) {
     let mut world = World::new(seed, faults, traced);
     let result = catch_unwind(AssertUnwindSafe(|| world.run()));
     let result = result.unwrap_or_else(|_| Err("the engine or its model panicked".to_owned()));
@@ -91,11 +97,13 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
 /// Runs many seeds, or the one that was asked for.
 fn run_all(faults: Faults) {
     let one = number("REDLATCH_SEED");
-    let seeds = one.map_or(0..number("REDLATCH_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
-    let mut steps = 0;
+    let many = number("REDLATCH_SEEDS").unwrap_or(SEEDS);
+    let end = if faults.crowd { many.div_ceil(CROWD) } else { many };
+    let seeds = one.map_or(0..end, |seed| seed..seed + 1);
+    let (mut steps, mut shared) = (0, 0);
     for seed in seeds {
         match run(seed, faults, false).0 {
-            Ok(count) => steps += count,
+            Ok(counts) => (steps, shared) = (steps + counts.steps, shared + counts.shared),
             Err(wrong) => {
                 let (_, trace) = run(seed, faults, true);
                 let shown = if one.is_some() { 0 } else { trace.len().saturating_sub(SHOWN) };
@@ -103,7 +111,8 @@ fn run_all(faults: Faults) {
             }
         }
     }
-    println!("{steps} steps");
+    println!("{steps} steps, {shared} calls in shared commands");
+    assert!(shared > 0 || !faults.crowd || one.is_some(), "a crowd shares commands");
 }
 
 #[test]
@@ -139,6 +148,11 @@ fn all_but_exclusion_is_kept_when_a_replica_takes_over_that_is_behind() {
 #[test]
 fn promises_are_kept_when_everything_goes_wrong() {
     run_all(Faults::ALL);
+}
+
+#[test]
+fn promises_are_kept_in_a_crowd_at_a_slow_server() {
+    run_all(Faults::CROWD);
 }
 
 #[test]

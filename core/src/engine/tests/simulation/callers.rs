@@ -46,7 +46,7 @@ const QUICK: Terms = Terms {
 /// Each name has its kind.
 pub(super) fn kind_of(name: &Name) -> Kind {
     match &**name {
-        "simple" => Kind::Simple,
+        name if name.starts_with("simple") => Kind::Simple,
         "adaptive" => Kind::Adaptive,
         _ => Kind::Reentrant,
     }

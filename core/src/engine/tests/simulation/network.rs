@@ -42,6 +42,8 @@ pub(crate) struct Faults {
     pub(crate) failovers: bool,
     /// Other libraries and people change keys.
     pub(crate) strangers: bool,
+    /// Callers are a crowd, who share commands and wait for a slow server.
+    pub(crate) crowd: bool,
 }
 
 impl Faults {
@@ -60,6 +62,7 @@ impl Faults {
         jumps: false,
         failovers: false,
         strangers: false,
+        crowd: false,
     };
 
     /// Only messages on channels get lost.
@@ -113,10 +116,24 @@ impl Faults {
         jumps: false,
         failovers: true,
         strangers: true,
+        crowd: false,
+    };
+
+    /// Many callers at a server that is now quick, now slow; connections break under what they share.
+    pub(crate) const CROWD: Faults = Faults {
+        lost_request: 3,
+        lost_reply: 5,
+        late_request: 3,
+        doubled_request: 3,
+        slow: 3,
+        refusal: 20,
+        disturbance: 1_000_000,
+        crowd: true,
+        ..Faults::NONE
     };
 
     /// What a campaign goes through, seed after seed.
-    pub(crate) const KINDS: [(&'static str, Faults); 7] = [
+    pub(crate) const KINDS: [(&'static str, Faults); 8] = [
         ("none", Faults::NONE),
         ("messages", Faults::MESSAGES),
         ("losses", Faults::LOSSES),
@@ -124,6 +141,7 @@ impl Faults {
         ("server", Faults::SERVER),
         ("failover", Faults::FAILOVER),
         ("all", Faults::ALL),
+        ("crowd", Faults::CROWD),
     ];
 
     /// Whether calls get lost, so that they have to be repeated.

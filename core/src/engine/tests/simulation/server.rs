@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LostReason;
-use crate::wire::{Fencing, Form, Holder, Layout, Lesson, Name, Op, OwnerId, RenewReply, Renewal, Reply};
+use crate::wire::{
+    Fencing, Form, Holder, Layout, Lesson, Name, Op, OwnerId, RenewReply, Renewal, Reply, Sort,
+};
 
 /// A client as the server sees its owners: a number in place of the uuid.
 pub(crate) type Uuid = u64;
@@ -98,6 +100,8 @@ pub(crate) struct Server {
     pub(crate) tokens: BTreeMap<Name, u64>,
     /// What adaptive locks have learnt, in seconds.
     pub(crate) learnt: BTreeMap<Name, f64>,
+    /// The scripts that it knows.
+    pub(crate) scripts: BTreeSet<(u8, bool)>,
     /// What a replica has of all that.
     replica: Data,
     /// How far its clock is ahead of the time, and what it shows; in microseconds.
@@ -121,6 +125,7 @@ impl Server {
             trackers: BTreeSet::new(),
             tokens: BTreeMap::new(),
             learnt: BTreeMap::new(),
+            scripts: BTreeSet::new(),
             replica: Data::default(),
             ahead: FIRST_CLOCK,
             clock: FIRST_CLOCK,
@@ -165,6 +170,7 @@ impl Server {
         self.trackers.clear();
         self.tokens.clear();
         self.learnt.clear();
+        self.scripts.clear();
         self.replica = Data::default();
     }
 
@@ -194,12 +200,18 @@ impl Server {
         (self.locks, self.tokens, self.learnt) = (locks, tokens, learnt);
         self.subscribers.clear();
         self.trackers.clear();
+        self.scripts.clear();
         outdated
     }
 
     fn over(&self) -> Vec<Name> {
         let over = self.locks.iter().filter(|(_, lock)| self.now_ms() > lock.until_ms);
         over.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What its clock shows at this time, if it does not jump.
+    pub(crate) fn clock_at(&self, time: u64) -> u64 {
+        (time + self.ahead) / 1000
     }
 
     /// What its clock shows.
@@ -281,6 +293,15 @@ impl Server {
     /// The connection is gone, and with it what it tracked.
     pub(crate) fn disconnected(&mut self, origin: Origin) {
         self.trackers.retain(|(_, tracker)| *tracker != origin);
+    }
+
+    /// Whether a command for several locks leaves this one to be done alone.
+    pub(crate) fn is_odd(&self, origin: Origin, op: &Op) -> bool {
+        let (Op::Acquire { name, owner, form, .. } | Op::Release { name, owner, form, .. }) = op else {
+            return true;
+        };
+        let is_own = self.locks.get(name).map(|lock| Claim::new(origin, *owner, form).has(lock));
+        if matches!(op, Op::Acquire { .. }) { is_own == Some(true) } else { is_own != Some(true) }
     }
 
     /// Runs a command. `track`: its connection wants to hear of changes.
@@ -487,4 +508,17 @@ pub(super) fn names(op: &Op) -> Vec<Name> {
         }
         Op::Renew { holds } => holds.iter().map(|hold| hold.name.clone()).collect(),
     }
+}
+
+/// Which script does this, alone or with others.
+pub(super) fn script_of(op: &Op, sort: Option<Sort>) -> (u8, bool) {
+    let script = match op {
+        Op::Acquire { .. } => 0,
+        Op::HandOver { .. } => 1,
+        Op::Release { .. } => 2,
+        Op::Renew { .. } => 3,
+        Op::Force { .. } => 4,
+        Op::Inspect { .. } => 5,
+    };
+    (script, sort.is_some())
 }

@@ -1,13 +1,14 @@
 //! Everything together: clients with their engines, clocks and connections, the server, the time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Random;
 use super::callers::{Caller, Deed, kind_of};
 use super::network::{Fate, Faults};
-use super::server::{Lock, Origin, Server, Uuid, names};
+use super::server::{Lock, Origin, Server, Uuid, names, script_of};
+use crate::driver::played::{Answered, Moved, Outcomes, Played, Said, Written};
 use crate::engine::asking::NOBODY;
 use crate::engine::holding::{Hold, Phase};
 use crate::engine::timing;
@@ -52,6 +53,29 @@ const AGAIN: u64 = 250_000;
 /// made it is dead, and a clean-up that had to be repeated.
 const GHOST: u64 = 220_000 + 300_000;
 
+/// How long a connection may be silent, at least.
+const SILENCE: u64 = 500_000;
+/// How much later than by its limit a call may end: the time is looked at after each step, and both are rounded.
+const ROUNDING: u64 = 2_000;
+/// How many microseconds the server takes for a lock, where it takes any time.
+const PACES: [u64; 6] = [0, 0, 3, 30, 300, 2000];
+/// Errors that pass; and those that do not, of which a lock or its user may be to blame.
+const PASSING: [&str; 6] = [
+    "BUSY Redis is busy running a script.",
+    "LOADING Redis is loading the dataset in memory",
+    "MISCONF Redis is configured to save RDB snapshots",
+    "NOREPLICAS Not enough good replicas to write.",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+    "READONLY You can't write against a read only replica.",
+];
+const LASTING: [&str; 3] = [
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "NOPERM User has no permissions to run the 'evalsha' command",
+    "ERR unknown command",
+];
+const DENIED: &str = "NOPERM No permissions to access a key";
+const ELSEWHERE: [&str; 2] = ["MOVED 7 127.0.0.1:7001", "ASK 7 127.0.0.1:7001"];
+
 /// The copies of an adaptive lock's commands may take longer by this: its leases are seconds.
 const LATER: u64 = 1_000_000;
 /// Which names a run has; they are called by their kind.
@@ -85,6 +109,9 @@ struct Client {
     /// Nothing runs in it until then.
     stopped_until: u64,
     tracks: bool,
+    /// The traffic of its connections is played as it ships: what is too much waits, what goes together is shared.
+    /// For others every call is on its way at once, and alone.
+    sizes: Option<(usize, usize)>,
     /// To one server; or to two parts of it, as to the nodes of a cluster. One more is the direct connection.
     connections: Vec<Connection>,
     parts: usize,
@@ -125,11 +152,27 @@ struct Connection {
     server_clock: (u64, Moment),
     /// The arrival of the last request and the last reply of the connection: they keep their order.
     last_arrival: (u64, u64),
+    /// What is sent on it and how, if that is played.
+    traffic: Option<Played>,
+    /// The traffic has its turn soon.
+    turning: bool,
+    /// Nothing more arrives at the server; nothing more arrives from it.
+    deaf: bool,
+    mute: bool,
 }
 
 impl Connection {
     fn new() -> Connection {
-        Connection { up: false, generation: 0, server_clock: (0, Moment::default()), last_arrival: (0, 0) }
+        Connection {
+            up: false,
+            generation: 0,
+            server_clock: (0, Moment::default()),
+            last_arrival: (0, 0),
+            traffic: None,
+            turning: false,
+            deaf: false,
+            mute: false,
+        }
     }
 
     /// The latest moment at which a copy may run that is sent now: a lower bound of the server's
@@ -179,6 +222,11 @@ impl Client {
         self.direct.as_ref().is_some_and(|direct| direct.call == Some(call))
     }
 
+    /// When the first of the connections has something to do.
+    fn next_wake(&self) -> Option<Moment> {
+        self.connections.iter().filter_map(|connection| connection.traffic.as_ref()?.next_wake()).min()
+    }
+
     /// What the engine has to know of the connections.
     fn routes(&self, names: &[Name]) -> Routes {
         let mut table = vec![self.link(0); usize::from(SLOTS)];
@@ -204,6 +252,23 @@ enum Event {
         server_ms: u64,
         outcome: Outcome,
     },
+    /// A command of several calls, or of one, reaches the server.
+    Command(Box<Shared>),
+    /// The server is done with the command before and takes the next one.
+    Serve,
+    /// The reply to a command reaches a client.
+    Said {
+        origin: Origin,
+        to: Box<Written>,
+        server_ms: u64,
+        said: Said,
+    },
+    /// The engine's thread has time for a connection.
+    Turn(Origin),
+    /// An engine is told what became of a call when its connection broke.
+    Told(Uuid, CallId, Outcome),
+    /// A connection breaks, if it is there still.
+    Cut(Origin),
     /// The response limit of a call.
     Limit(Uuid, CallId),
     Connect(usize, usize),
@@ -211,6 +276,10 @@ enum Event {
     Subscribe(Uuid, Name),
     Unsubscribe(Uuid, Name),
     Act(usize, usize),
+    /// Many callers act together.
+    Rush(usize),
+    /// The server is slower or quicker from now on, or does not know the scripts any more.
+    Pace,
     /// A caller that is quick gives back what it has.
     GiveBack(usize, usize),
     Disturb,
@@ -232,6 +301,25 @@ struct Copied {
     doubled: bool,
 }
 
+/// How much a run was.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) steps: u64,
+    /// Calls whose traffic was played, and how many of them shared a command with others.
+    pub(crate) calls: u64,
+    pub(crate) shared: u64,
+}
+
+/// One copy of a command on its way.
+#[derive(Debug, Clone)]
+struct Shared {
+    origin: Origin,
+    written: Written,
+    expires: u64,
+    answered: bool,
+    doubled: bool,
+}
+
 pub(super) struct World {
     random: Random,
     faults: Faults,
@@ -242,8 +330,15 @@ pub(super) struct World {
     names: Vec<Name>,
     /// Callers are many and quick, so that the lock goes on before the server is asked.
     hurried: bool,
+    /// They are a crowd that does much at the same moment, and locks are many.
+    crowded: bool,
+    /// Nobody may take this lock.
+    denied: Option<Name>,
     clients: Vec<Client>,
     server: Server,
+    /// How long the server takes for a lock, and the commands that wait for it.
+    pace: u64,
+    queue: VecDeque<Shared>,
     /// Owners whose lock somebody else has deleted, and when.
     bereaved: BTreeMap<(Uuid, OwnerId), u64>,
     /// What clients held that have died, and until when that may stay.
@@ -276,6 +371,7 @@ pub(super) struct World {
     has_forgotten: bool,
     /// How long a loss may go untold.
     told_within: u64,
+    counts: Counts,
     wrong: Option<String>,
     traced: bool,
     pub(super) trace: Vec<String>,
@@ -284,17 +380,24 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, faults: Faults, traced: bool) -> World {
         let mut random = Random(seed);
-        let count = random.between(2, 4);
+        let crowded = faults.crowd || random.chance(30);
+        let count = if crowded { random.between(1, 2) } else { random.between(2, 4) };
+        let names = if crowded { crowd_of_names(&mut random) } else { few_names(&mut random) };
+        let denied = (crowded && faults.refusal > 0 && random.chance(300)).then(|| names[0].clone());
         let mut world = World {
             faults,
             time: 1_000_000,
             events: BTreeMap::new(),
             last_event: 0,
             last_uuid: 0,
-            names: random.pick(&NAMES).iter().map(|name| Name::from(*name)).collect(),
-            hurried: random.chance(70),
+            names,
+            hurried: crowded || random.chance(70),
+            crowded,
+            denied,
             clients: Vec::new(),
             server: Server::new(),
+            pace: 0,
+            queue: VecDeque::new(),
             bereaved: BTreeMap::new(),
             legacies: BTreeMap::new(),
             disturbed: 0,
@@ -312,6 +415,7 @@ impl World {
             has_jumped: false,
             has_forgotten: false,
             told_within: if faults.loses_calls() { TOLD } else { TOLD_SOON },
+            counts: Counts::default(),
             wrong: None,
             traced,
             trace: Vec::new(),
@@ -329,6 +433,7 @@ impl World {
         if world.faults.strangers {
             world.later(500_000, Event::Stranger);
         }
+        world.later(300_000, Event::Pace);
         world
     }
 
@@ -341,8 +446,11 @@ impl World {
         let config =
             Config { recheck: RECHECK, outage: OUTAGE, handovers, linger, renewals, seed: random.next() };
         let most = if self.hurried { 8 } else { 3 };
-        let callers = (1..=random.between(1, most)).map(|key| Caller::new(key, self.hurried)).collect();
-        let parts = if random.chance(400) { 2 } else { 1 };
+        let most = if self.crowded { random.pick(&[16, 64]) } else { random.between(1, most) };
+        let sizes = random.pick(&[(4, 2), (8, 4), (16, 8), (512, 256)]);
+        let sizes = (self.crowded || random.chance(500)).then_some(sizes);
+        let callers = (1..=most).map(|key| Caller::new(key, self.hurried)).collect();
+        let parts = if random.chance(if self.crowded { 100 } else { 400 }) { 2 } else { 1 };
         // Only to one server is there a direct connection.
         let connections = parts + usize::from(parts == 1);
         Client {
@@ -353,6 +461,7 @@ impl World {
             ahead: random.below(100_000_000),
             stopped_until: 0,
             tracks: random.chance(700),
+            sizes,
             connections: (0..connections).map(|_| Connection::new()).collect(),
             parts,
             direct: None,
@@ -378,6 +487,9 @@ impl World {
             let delay = self.random.between(100, 20_000);
             self.later(delay, Event::Connect(place, connection));
         }
+        if self.crowded {
+            return self.later(1000, Event::Rush(place));
+        }
         for caller in 0..self.clients[place].callers.len() {
             self.later(1000, Event::Act(place, caller));
         }
@@ -385,25 +497,23 @@ impl World {
 
     // ---- time ----
 
-    pub(super) fn run(&mut self) -> Result<u64, String> {
-        let mut steps = 0;
+    pub(super) fn run(&mut self) -> Result<Counts, String> {
         let end = self.time + ACTING;
-        steps += self.run_until(end)?;
+        self.run_until(end)?;
         self.calm_down();
-        steps += self.run_until(end + SETTLING)?;
+        self.run_until(end + SETTLING)?;
         self.check_end()?;
-        Ok(steps)
+        Ok(self.counts)
     }
 
-    fn run_until(&mut self, end: u64) -> Result<u64, String> {
-        let mut steps = 0;
+    fn run_until(&mut self, end: u64) -> Result<(), String> {
         loop {
             let event = self.events.first_key_value().map(|((time, _), _)| *time);
             let wake = self.next_wake();
             let next = [event, wake.map(|(time, _)| time), self.server.next_expiry()];
             let Some(time) = next.into_iter().flatten().min().filter(|time| *time <= end) else {
                 self.time = end;
-                return Ok(steps);
+                return Ok(());
             };
             self.time = self.time.max(time);
             self.server.tick(self.time);
@@ -415,14 +525,15 @@ impl World {
             } else if let Some((_, place)) = wake.filter(|(at, _)| *at == time) {
                 self.wake(place);
             }
-            steps += 1;
+            self.counts.steps += 1;
             self.check()?;
         }
     }
 
     fn next_wake(&self) -> Option<(u64, usize)> {
         let wakes = self.clients.iter().enumerate().filter_map(|(place, client)| {
-            let at = client.time_at(client.engine.next_wake()?);
+            let wakes = [client.engine.next_wake(), client.next_wake()];
+            let at = client.time_at(wakes.into_iter().flatten().min()?);
             Some((at.max(client.stopped_until).max(self.time), place))
         });
         wakes.min()
@@ -465,9 +576,13 @@ impl World {
     fn happen(&mut self, event: Event) {
         // What is meant for a process that does not run waits until it does.
         let place = match &event {
-            Event::Input(uuid, _) | Event::Limit(uuid, _) => self.place_of(*uuid),
+            Event::Input(uuid, _) | Event::Limit(uuid, _) | Event::Told(uuid, ..) => self.place_of(*uuid),
             Event::Reply { origin, .. } | Event::Invalidate(origin, _) => self.place_of(origin.uuid),
+            Event::Said { origin, .. } | Event::Turn(origin) | Event::Cut(origin) => {
+                self.place_of(origin.uuid)
+            }
             Event::Connect(place, _) | Event::Act(place, _) | Event::GiveBack(place, _) => Some(*place),
+            Event::Rush(place) => Some(*place),
             _ => None,
         };
         if let Some(until) = place.map(|place| self.clients[place].stopped_until)
@@ -479,7 +594,15 @@ impl World {
             Event::Input(uuid, input) => self.input(uuid, input),
             Event::Request(copy) => self.request(&copy),
             Event::Reply { origin, call, server_ms, outcome } => self.reply(origin, call, server_ms, outcome),
-            Event::Invalidate(origin, name) => self.input(origin.uuid, Input::Invalidated(Some(vec![name]))),
+            Event::Invalidate(origin, name) => self.invalidated(origin, name),
+            Event::Command(command) => self.command(*command),
+            Event::Serve => self.serve(),
+            Event::Said { origin, to, server_ms, said } => self.said(origin, &to, server_ms, &said),
+            Event::Turn(origin) => self.turn(origin),
+            Event::Told(uuid, call, outcome) => self.outcome(uuid, call, outcome),
+            Event::Cut(origin) => self.cut(origin),
+            Event::Rush(place) => self.rush(place),
+            Event::Pace => self.change_pace(),
             Event::Limit(uuid, call) => self.outcome(uuid, call, Outcome::Unanswered),
             Event::Connect(place, connection) => self.connect(place, connection),
             Event::Subscribe(uuid, name) => self.subscribe(uuid, name),
@@ -503,7 +626,11 @@ impl World {
     }
 
     fn wake(&mut self, place: usize) {
+        self.wake_traffic(place);
         let client = &mut self.clients[place];
+        if client.engine.next_wake().is_none_or(|due| due > client.local(self.time)) {
+            return;
+        }
         let mut out = Vec::new();
         client.engine.wake(client.local(self.time), &mut out);
         self.outputs(place, out);
@@ -554,6 +681,10 @@ impl World {
         }
         client.calls.insert(call, connection);
         let now = client.local(self.time);
+        if let Some(traffic) = &mut client.connections[connection].traffic {
+            traffic.send(now, call, op, limit, false);
+            return self.turn_soon(place, connection);
+        }
         let not_after = client.connections[connection].not_after(now, limit);
         let limit_at = client.time_at(now.after(limit));
         let arrival = (self.time + delay).max(client.connections[connection].last_arrival.0);
@@ -621,27 +752,45 @@ impl World {
     }
 
     fn request(&mut self, copy: &Copied) {
-        let Copied { origin, call, ref op, not_after, .. } = *copy;
+        let Copied { origin, call, .. } = *copy;
+        let outcome = if names(&copy.op).iter().any(|name| Some(name) == self.denied.as_ref()) {
+            Outcome::Refused { error: Error::new(ErrorKind::Denied, DENIED), passing: false }
+        } else if self.random.chance(self.faults.refusal) {
+            self.trouble(self.time);
+            let error = Error::new(ErrorKind::Server, "refused");
+            let passing = !matches!(copy.op, Op::Acquire { .. }) || self.random.chance(700);
+            Outcome::Refused { error, passing }
+        } else {
+            Outcome::Answered(self.execute(copy))
+        };
+        self.note_done(copy, &outcome);
+        if copy.answered {
+            let event = Event::Reply { origin, call, server_ms: self.server.now_ms(), outcome };
+            self.answer(origin, event);
+        }
+    }
+
+    /// What the server does for a call.
+    fn execute(&mut self, copy: &Copied) -> Reply {
+        let Copied { origin, ref op, not_after, .. } = *copy;
         let tracks = |client: &Client| {
             client.tracks
                 && client.connection(origin).is_some_and(|connection| connection != client.at_direct())
         };
         let tracks = self.clients.iter().any(tracks);
-        let outcome = if self.random.chance(self.faults.refusal) {
-            self.trouble(self.time);
-            let error = Error::new(ErrorKind::Server, "refused");
-            let passing = !matches!(op, Op::Acquire { .. }) || self.random.chance(700);
-            Outcome::Refused { error, passing }
-        } else {
-            match self.server.execute(origin, tracks, op, not_after) {
-                // It is done, but no replica has it.
-                Reply::Acquired { .. } if op.replicas() > 0 && self.random.chance(self.faults.alone) => {
-                    self.trouble(self.time);
-                    Outcome::Answered(Reply::NotReplicated { got: 0 })
-                }
-                reply => Outcome::Answered(reply),
+        match self.server.execute(origin, tracks, op, not_after) {
+            // It is done, but no replica has it.
+            Reply::Acquired { .. } if op.replicas() > 0 && self.random.chance(self.faults.alone) => {
+                self.trouble(self.time);
+                Reply::NotReplicated { got: 0 }
             }
-        };
+            reply => reply,
+        }
+    }
+
+    /// What follows from a call that the server has done.
+    fn note_done(&mut self, copy: &Copied, outcome: &Outcome) {
+        let Copied { origin, ref op, .. } = *copy;
         let acknowledged = op.replicas() > 0 && matches!(outcome, Outcome::Answered(Reply::Acquired { .. }));
         if self.faults.failovers && (acknowledged || self.random.chance(REPLICATED)) {
             self.server.replicate();
@@ -649,11 +798,7 @@ impl World {
         self.note(|| format!("S {} {op:?}: {outcome:?}", origin.uuid));
         self.spread_effects();
         self.note_extensions(op);
-        self.note_excuses(copy, &outcome);
-        if copy.answered {
-            let event = Event::Reply { origin, call, server_ms: self.server.now_ms(), outcome };
-            self.answer(origin, event);
-        }
+        self.note_excuses(copy, outcome);
     }
 
     /// What the engine cannot know of: a copy that the network made of a request whose answer has
@@ -702,7 +847,7 @@ impl World {
             return;
         };
         let client = &mut self.clients[place];
-        if let Some(connection) = client.connection(origin) {
+        if let Some(connection) = client.connection(origin).filter(|at| !client.connections[*at].mute) {
             let last = &mut client.connections[connection].last_arrival.1;
             let arrival = (self.time + delay).max(*last);
             *last = arrival;
@@ -729,7 +874,7 @@ impl World {
             return;
         }
         // An answer that is too late for its call is asked for once more, after a pause.
-        if matches!(outcome, Outcome::Unanswered) {
+        if matches!(outcome, Outcome::Unanswered | Outcome::NotSent) {
             self.trouble(self.time + AGAIN);
         }
         let client = &mut self.clients[place];
@@ -745,6 +890,289 @@ impl World {
             }
         }
         self.input(uuid, Input::Outcome { call, outcome });
+    }
+
+    // ---- the traffic of a connection, as it ships ----
+
+    /// The engine's thread looks at the connection when it has done what else there is.
+    fn turn_soon(&mut self, place: usize, connection: usize) {
+        let delay = self.random.below(200);
+        let client = &mut self.clients[place];
+        if !std::mem::replace(&mut client.connections[connection].turning, true) {
+            let origin = client.origin(connection);
+            self.later(delay, Event::Turn(origin));
+        }
+    }
+
+    /// A connection whose traffic is played, if it is there still.
+    fn traffic_of(&mut self, origin: Origin) -> Option<(usize, usize)> {
+        let place = self.place_of(origin.uuid)?;
+        let connection = self.clients[place].connection(origin)?;
+        self.clients[place].connections[connection].traffic.as_ref().map(|_| (place, connection))
+    }
+
+    fn with_traffic<T>(
+        &mut self,
+        (place, connection): (usize, usize),
+        act: impl FnOnce(&mut Played, Moment) -> T,
+    ) -> T {
+        let client = &mut self.clients[place];
+        let (uuid, now) = (client.uuid, client.local(self.time));
+        let traffic = client.connections[connection].traffic.as_mut().unwrap();
+        let done = act(traffic, now);
+        if let Some(wrong) = traffic.wrong() {
+            self.fail(format!("{uuid}: {wrong}"));
+        }
+        done
+    }
+
+    fn turn(&mut self, origin: Origin) {
+        let Some(at) = self.traffic_of(origin) else { return };
+        self.clients[at.0].connections[at.1].turning = false;
+        let (written, outcomes) = self.with_traffic(at, Played::turn);
+        written.into_iter().for_each(|written| self.write(at, written));
+        self.tell(origin.uuid, outcomes);
+    }
+
+    fn tell(&mut self, uuid: Uuid, outcomes: Outcomes) {
+        outcomes.into_iter().for_each(|(call, outcome)| self.outcome(uuid, call, outcome));
+    }
+
+    /// A command is on its way. What is lost on a connection is lost with everything behind it.
+    fn write(&mut self, (place, connection): (usize, usize), written: Written) {
+        let delay = self.delay();
+        if !written.full {
+            self.check_not_after(place, &written);
+            let calls = written.calls.len() as u64;
+            self.counts.calls += calls;
+            self.counts.shared += if written.sort.is_some() { calls } else { 0 };
+        }
+        let client = &self.clients[place];
+        let (origin, now) = (client.origin(connection), client.local(self.time));
+        let (ends, limit) = (client.time_at(written.deadline), now.until(written.deadline));
+        let expires = ends + micros(timing::drift(limit));
+        self.note(|| format!("{} writes {written:?}", origin.uuid));
+        let fate = self.faults.fate(&mut self.random);
+        let command = Shared { origin, written, expires, answered: true, doubled: false };
+        let late = match fate {
+            Fate::Arrives => 0,
+            Fate::Twice => {
+                self.trouble(ends);
+                let double = Shared { answered: false, doubled: true, ..command.clone() };
+                let delay = self.random.between(1000, 3_000_000);
+                self.trouble(self.time + delay);
+                self.later(delay, Event::Command(Box::new(double)));
+                0
+            }
+            // Most only take long, and keep what is behind them waiting.
+            _ if self.random.chance(750) => self.random.between(0, 2 * micros(limit)),
+            _ => {
+                self.stall(origin, fate, &command);
+                0
+            }
+        };
+        let state = &mut self.clients[place].connections[connection];
+        let arrival = (self.time + delay + late).max(state.last_arrival.0);
+        let (deaf, answered) = (state.deaf, !state.mute);
+        state.last_arrival.0 = arrival;
+        if deaf || !answered || late > 0 {
+            self.trouble(ends.max(arrival));
+        }
+        if !deaf {
+            self.at(arrival, Event::Command(Box::new(Shared { answered, ..command })));
+        }
+    }
+
+    /// Nothing more comes on a connection: it is cut soon, or found out to be silent.
+    fn stall(&mut self, origin: Origin, fate: Fate, command: &Shared) {
+        let Some((place, connection)) = self.traffic_of(origin) else { return };
+        let limit = command.expires.saturating_sub(self.time);
+        self.trouble(self.time + SILENCE.max(3 * limit));
+        let state = &mut self.clients[place].connections[connection];
+        state.mute = true;
+        state.deaf |= fate != Fate::Unanswered;
+        if fate == Fate::Late {
+            let delay = self.random.between(1000, 3_000_000);
+            self.trouble(self.time + delay);
+            self.later(delay, Event::Command(Box::new(Shared { answered: false, ..command.clone() })));
+        }
+        if self.random.chance(500) {
+            let delay = self.random.between(0, 2 * limit);
+            self.later(delay, Event::Cut(origin));
+        }
+    }
+
+    /// By the server's clock, nothing may be done when its time is over by ours.
+    fn check_not_after(&mut self, place: usize, written: &Written) {
+        let client = &self.clients[place];
+        let limit = client.local(self.time).until(written.deadline);
+        let end = client.time_at(written.deadline) + micros(timing::drift(limit));
+        let latest = self.server.clock_at(end);
+        if written.not_after > latest && !self.has_jumped {
+            self.fail(format!("{written:?} may be done after {latest}"));
+        }
+    }
+
+    fn cut(&mut self, origin: Origin) {
+        if let Some((place, connection)) = self.traffic_of(origin) {
+            self.disconnect(place, connection);
+        }
+    }
+
+    /// Perhaps the last that was to be written was, and nobody knows.
+    fn break_traffic(&mut self, uuid: Uuid, mut traffic: Played) {
+        let client = self.clients.iter().find(|client| client.uuid == uuid);
+        let now = client.map_or(Moment::default(), |client| client.local(self.time));
+        let mut outcomes = if self.random.chance(500) { traffic.turn(now).1 } else { Outcomes::new() };
+        let (others, wrong) = traffic.broken();
+        outcomes.extend(others);
+        wrong.into_iter().for_each(|wrong| self.fail(format!("{uuid}: {wrong}")));
+        for (call, outcome) in outcomes {
+            self.later(0, Event::Told(uuid, call, outcome));
+        }
+    }
+
+    fn invalidated(&mut self, origin: Origin, name: Name) {
+        if let Some(at) = self.traffic_of(origin) {
+            self.with_traffic(at, Played::heard);
+        }
+        self.input(origin.uuid, Input::Invalidated(Some(vec![name])));
+    }
+
+    fn wake_traffic(&mut self, place: usize) {
+        for connection in 0..self.clients[place].connections.len() {
+            let origin = self.clients[place].origin(connection);
+            let Some(at) = self.traffic_of(origin) else { continue };
+            let (outcomes, silent) = self.with_traffic(at, Played::wake);
+            self.tell(origin.uuid, outcomes);
+            if silent {
+                self.note(|| format!("{} finds {connection} silent", origin.uuid));
+                self.disconnect(place, connection);
+            } else {
+                self.turn_soon(place, connection);
+            }
+        }
+    }
+
+    // ---- commands at the server ----
+
+    /// The server does one after the other.
+    fn command(&mut self, command: Shared) {
+        self.queue.push_back(command);
+        if self.queue.len() == 1 {
+            self.take_next();
+        }
+    }
+
+    fn take_next(&mut self) {
+        let Some(next) = self.queue.front() else { return };
+        let takes = self.pace * next.written.calls.len() as u64;
+        if self.pace > 30 {
+            self.trouble(self.time + takes);
+        }
+        if takes == 0 { self.serve() } else { self.later(takes, Event::Serve) }
+    }
+
+    fn serve(&mut self) {
+        let Some(command) = self.queue.pop_front() else { return };
+        let said = self.answer_to(&command);
+        let Shared { origin, written, answered, .. } = command;
+        self.note(|| format!("S says {said:?} to {written:?}"));
+        if answered {
+            let (to, server_ms) = (Box::new(written), self.server.now_ms());
+            self.answer(origin, Event::Said { origin, to, server_ms, said });
+        }
+        self.take_next();
+    }
+
+    fn answer_to(&mut self, command: &Shared) -> Said {
+        let Written { sort, calls, full, not_after, .. } = &command.written;
+        let (script, is_many) = (script_of(&calls[0].1, *sort), sort.is_some());
+        if !full && !self.server.scripts.contains(&script) {
+            return Said::Error("NOSCRIPT No matching script. Please use EVAL.");
+        }
+        if calls.iter().any(|(_, op)| names(op).iter().any(|name| Some(name) == self.denied.as_ref())) {
+            return Said::Error(DENIED);
+        }
+        if self.random.chance(self.faults.refusal) {
+            return Said::Error(self.refusal(command));
+        }
+        self.server.scripts.insert(script);
+        let is_acquire = matches!(calls[0].1, Op::Acquire { .. });
+        if is_many && is_acquire && self.server.now_ms() > *not_after {
+            return Said::Late;
+        }
+        let replies = calls.iter().map(|(call, op)| self.reply_to(command, *call, op, is_many)).collect();
+        self.spread_effects();
+        Said::Done(replies)
+    }
+
+    /// The server does not do the command. Who changes or frees a lock can rely on it that this passes.
+    fn refusal(&mut self, command: &Shared) -> &'static str {
+        self.trouble(self.time + AGAIN);
+        let Written { sort, calls, .. } = &command.written;
+        let place = self.place_of(command.origin.uuid);
+        let is_split = place.is_some_and(|place| self.clients[place].is_split());
+        if is_split && self.random.chance(300) {
+            return self.random.pick(&ELSEWHERE);
+        }
+        let may_last = sort.is_some() || matches!(calls[0].1, Op::Acquire { .. });
+        if may_last && self.random.chance(400) {
+            self.random.pick(&LASTING)
+        } else {
+            self.random.pick(&PASSING)
+        }
+    }
+
+    /// What the server says to one of the calls of a command; several do not handle every case.
+    fn reply_to(&mut self, command: &Shared, call: CallId, op: &Op, is_many: bool) -> Option<Reply> {
+        let Shared { origin, ref written, expires, doubled, .. } = *command;
+        if is_many && (self.server.is_odd(origin, op) || self.random.chance(self.faults.refusal)) {
+            return None;
+        }
+        let (op, not_after) = (op.clone(), written.not_after);
+        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled };
+        let reply = self.execute(&copy);
+        self.note_done(&copy, &Outcome::Answered(reply.clone()));
+        Some(reply)
+    }
+
+    fn said(&mut self, origin: Origin, to: &Written, server_ms: u64, said: &Said) {
+        let Some(at) = self.traffic_of(origin) else { return };
+        let Answered { written, outcomes, moved, demoted } =
+            self.with_traffic(at, |traffic, now| traffic.replied(now, to, server_ms, said));
+        written.into_iter().for_each(|written| self.write(at, written));
+        self.tell(origin.uuid, outcomes);
+        moved.into_iter().for_each(|moved| self.send_on(at, moved));
+        // The connection may be another one by now.
+        if self.traffic_of(origin).is_some() {
+            if demoted { self.disconnect(at.0, at.1) } else { self.turn_soon(at.0, at.1) }
+        }
+    }
+
+    /// Another part of the server is to do it, in what is left of its time.
+    fn send_on(&mut self, (place, connection): (usize, usize), Moved { call, op, limit, asking }: Moved) {
+        let to = (connection + 1) % self.clients[place].parts;
+        let uuid = self.clients[place].uuid;
+        if limit.is_zero() || self.clients[place].connections[to].traffic.is_none() {
+            return self.outcome(uuid, call, Outcome::NotSent);
+        }
+        self.clients[place].calls.insert(call, to);
+        self.with_traffic((place, to), |traffic, now| traffic.send(now, call, op, limit, asking));
+        self.turn_soon(place, to);
+    }
+
+    /// The server gets slower or quicker, and forgets the scripts now and then.
+    fn change_pace(&mut self) {
+        let pause = self.random.between(10_000, 600_000);
+        self.later(pause, Event::Pace);
+        if self.faults.slow > 0 && self.crowded {
+            self.pace = self.random.pick(&PACES);
+        }
+        if self.random.chance(300) {
+            self.note(|| "the server forgets the scripts".to_owned());
+            self.server.scripts.clear();
+        }
     }
 
     // ---- the direct connection ----
@@ -830,8 +1258,10 @@ impl World {
         }
         client.last_generation += 1;
         let (generation, server_clock) = (client.last_generation, (server_ms, now));
+        let sizes = client.sizes.filter(|_| !is_direct);
+        let traffic = sizes.map(|sizes| Played::new(client.link(connection), sizes, server_ms, now));
         client.connections[connection] =
-            Connection { up: true, generation, server_clock, last_arrival: (0, 0) };
+            Connection { up: true, generation, server_clock, traffic, ..Connection::new() };
         if is_direct {
             let belongs_to = client.connections[0].generation;
             client.direct = Some(Direct { belongs_to, ..Direct::default() });
@@ -854,6 +1284,7 @@ impl World {
             return self.break_direct(place);
         }
         client.connections[connection].up = false;
+        let traffic = client.connections[connection].traffic.take();
         let (origin, uuid, link) = (client.origin(connection), client.uuid, client.link(connection));
         let on_it = client.calls.iter().filter(|(_, at)| **at == connection);
         let calls: Vec<CallId> = on_it.map(|(call, _)| *call).collect();
@@ -862,15 +1293,21 @@ impl World {
         let random = &mut self.random;
         self.events.retain(|_, event| match event {
             Event::Request(copy) if copy.origin == origin => random.chance(500),
+            Event::Command(copy) if copy.origin == origin => random.chance(500),
             Event::Reply { origin: of, .. } | Event::Invalidate(of, _) => *of != origin,
             _ => true,
         });
-        for call in calls {
-            let delay = self.random.between(0, 50_000);
-            self.later(delay, Event::Limit(uuid, call));
-        }
         let gone = || Input::Down(link, Error::new(ErrorKind::Unavailable, "the connection broke"));
         self.later(0, Event::Input(uuid, gone()));
+        match traffic {
+            Some(traffic) => self.break_traffic(uuid, traffic),
+            None => {
+                for call in calls {
+                    let delay = self.random.between(0, 50_000);
+                    self.later(delay, Event::Limit(uuid, call));
+                }
+            }
+        }
         let away = if self.random.chance(100) { 4_000_000 } else { 800_000 };
         let away = self.random.between(1000, away);
         if self.random.chance(300) {
@@ -949,9 +1386,22 @@ impl World {
 
     // ---- callers ----
 
+    /// Many do something at the same moment.
+    fn rush(&mut self, place: usize) {
+        let pause = self.random.between(1000, 100_000);
+        self.later(pause, Event::Rush(place));
+        let count = self.clients[place].callers.len();
+        let (first, many) = (self.random.index(count), self.random.pick(&[1, 8, 64]).min(count));
+        (first..first + many).for_each(|caller| self.act_once(place, caller % count));
+    }
+
     fn act(&mut self, place: usize, caller: usize) {
         let pause = self.random.between(1000, if self.hurried { 20_000 } else { 250_000 });
         self.later(pause, Event::Act(place, caller));
+        self.act_once(place, caller);
+    }
+
+    fn act_once(&mut self, place: usize, caller: usize) {
         self.last_uuid += 1;
         let value = |(name, lock): (&Name, &Lock)| Some((name.clone(), lock.value.clone()?));
         let token = self.server.locks.iter().find_map(value);
@@ -1030,7 +1480,9 @@ impl World {
                 }
             }
             Ok(Done::Released) => self.check_release(uuid, release),
-            Ok(Done::Closed(names)) if !names.is_empty() => self.fail(format!("not released: {names:?}")),
+            Ok(Done::Closed(names)) if names.iter().any(|name| Some(name) != self.denied.as_ref()) => {
+                self.fail(format!("not released: {names:?}"))
+            }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Internal => self.fail(error.to_string()),
             Err(_) => {}
@@ -1121,7 +1573,9 @@ impl World {
         origins.into_iter().for_each(|origin| self.server.disconnected(origin));
         self.server.subscribers.retain(|(_, subscriber)| *subscriber != uuid);
         self.events.retain(|_, event| match event {
-            Event::Act(of, _) | Event::Connect(of, _) => *of != place,
+            Event::Act(of, _) | Event::GiveBack(of, _) | Event::Connect(of, _) | Event::Rush(of) => {
+                *of != place
+            }
             Event::Subscribe(of, _) => *of != uuid,
             _ => true,
         });
@@ -1184,7 +1638,8 @@ impl World {
 
     /// Another server answers: what was on its way to the old one is lost.
     fn leave_server(&mut self) {
-        self.events.retain(|_, event| !matches!(event, Event::Request(_)));
+        self.events.retain(|_, event| !matches!(event, Event::Request(_) | Event::Command(_) | Event::Serve));
+        self.queue.clear();
         for place in 0..self.clients.len() {
             self.disconnect_all(place);
             self.interrupt_channels(place);
@@ -1235,7 +1690,11 @@ impl World {
     fn calm_down(&mut self) {
         self.note(|| "calm".to_owned());
         self.faults = Faults::NONE;
-        self.events.retain(|_, event| !matches!(event, Event::Act(..) | Event::Disturb | Event::Stranger));
+        let goes_on = |event: &Event| {
+            !matches!(event, Event::Act(..) | Event::Rush(_) | Event::Disturb | Event::Stranger | Event::Pace)
+        };
+        self.events.retain(|_, event| goes_on(event));
+        self.pace = 0;
         // Who is disconnected, or stopped, comes back by itself.
         self.run_until(self.time + 5_000_000).map_err(|wrong| self.fail(wrong)).ok();
         for place in 0..self.clients.len() {
@@ -1273,6 +1732,7 @@ impl World {
         self.check_waiters();
         self.check_renewals();
         self.check_turns();
+        self.check_calls();
         match self.wrong.take() {
             Some(wrong) => {
                 self.note(|| wrong.clone());
@@ -1361,6 +1821,23 @@ impl World {
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
+    /// Every call has its outcome in time.
+    fn check_calls(&mut self) {
+        let mut wrong = None;
+        for client in &self.clients {
+            let running = self.time.saturating_sub(ROUNDING);
+            if client.stopped_until >= running {
+                continue;
+            }
+            let now = client.local(running);
+            let traffic = client.connections.iter().filter_map(|connection| connection.traffic.as_ref());
+            if let Some(call) = traffic.filter_map(|traffic| traffic.overdue(now)).next() {
+                wrong = Some(format!("{}: {call} has no outcome in its time", client.uuid));
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
     /// Whatever a client has on the server, its engine knows; what nobody wants goes soon.
     fn check_ghosts(&mut self) {
         let mut wrong = None;
@@ -1415,6 +1892,10 @@ impl World {
         }
         for client in &self.clients {
             let Client { uuid, engine, asked, calls, channels, .. } = client;
+            let traffic = client.connections.iter().filter_map(|connection| connection.traffic.as_ref());
+            if !traffic.clone().all(Played::is_idle) {
+                return Err(format!("calls are left on a connection of {uuid}"));
+            }
             if !asked.is_empty() || !calls.is_empty() || !channels.is_empty() || !engine.is_clear() {
                 return Err(format!("left in {uuid}: {asked:?} {calls:?} {channels:?} {engine:?}"));
             }
@@ -1467,4 +1948,19 @@ impl Engine {
 /// Whether somebody else was behind this owner before.
 fn caller_before(client: &Client, cell: &HoldCell) -> bool {
     client.cells.iter().any(|known| known.owner == cell.owner)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap()
+}
+
+fn few_names(random: &mut Random) -> Vec<Name> {
+    random.pick(&NAMES).iter().map(|name| Name::from(*name)).collect()
+}
+
+/// Many locks, most of them reentrant.
+fn crowd_of_names(random: &mut Random) -> Vec<Name> {
+    let count = random.between(8, 40);
+    let name = |at| if at % 4 == 3 { format!("simple{at}") } else { format!("reentrant{at}") };
+    (0..count).map(|at| Name::from(name(at))).collect()
 }

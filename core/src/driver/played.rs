@@ -1,0 +1,391 @@
+//! A connection as the simulation plays it: the traffic that ships, in virtual time, and a look at it after every step.
+//!
+//! - each call has one outcome, in its time, and it is the one that the server gave for this call;
+//! - an error that may be about one lock is told to nobody who shared its command, any other to all of them;
+//! - what may have been done is not told to have been left undone, and is not sent once more;
+//! - nothing is sent when it has no time left;
+//! - no more calls are with the server than it is to be given, each place is free again when its call has ended, and
+//!   nobody waits while a place is free;
+//! - who waits is served in order: those with the least time first, what is held before what is new; what is for one
+//!   lock and does not wait keeps its order.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed test says where")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::News;
+use super::server_clock::ServerClock;
+use super::traffic::{Command, Load, Redirect, Sending, Traffic};
+use super::window::Window;
+use crate::engine::{CallId, Input, LinkId, Outcome};
+use crate::moment::Moment;
+use crate::wire::{self, Name, Op, Publish, Reply, Sort};
+
+/// The most locks of a command.
+const MOST: usize = 32;
+
+/// How long a turn of the engine's thread takes at most: the time of a command counts from its first call.
+const TURN: Duration = Duration::from_millis(1);
+
+/// A connection that is up.
+pub(crate) struct Played {
+    traffic: Traffic,
+    /// Calls without an outcome, and when their time is over.
+    open: BTreeMap<CallId, Open>,
+    ends: BTreeSet<(Moment, CallId)>,
+    /// Commands that were written and not answered.
+    written: VecDeque<u64>,
+    calls: u64,
+    commands: u64,
+    wrong: Option<String>,
+}
+
+/// A call without an outcome.
+struct Open {
+    /// Which of all calls it is.
+    number: u64,
+    handed: Moment,
+    limit: Duration,
+    name: Option<Name>,
+    /// Locks that are held do not wait behind it.
+    is_new: bool,
+    /// It had to wait for its turn.
+    waited: bool,
+    /// It was written at least once.
+    sent: bool,
+    /// It is with the server, as far as anybody knows.
+    may_run: bool,
+}
+
+impl Open {
+    /// In which order those are served that wait.
+    fn turn(&self) -> (bool, Moment, u64) {
+        (self.is_new, self.handed.after(self.limit / 2), self.number)
+    }
+}
+
+/// A command on its way to the server.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    number: u64,
+    pub(crate) sort: Option<Sort>,
+    pub(crate) calls: Vec<(CallId, Op)>,
+    pub(crate) not_after: u64,
+    pub(crate) deadline: Moment,
+    /// With the text of its script.
+    pub(crate) full: bool,
+}
+
+/// What the server says to a command.
+#[derive(Debug, Clone)]
+pub(crate) enum Said {
+    /// To each call; `None`: nothing was done, it is to be done alone.
+    Done(Vec<Option<Reply>>),
+    /// It came too late for all of them.
+    Late,
+    /// It was not done, for this reason.
+    Error(&'static str),
+}
+
+/// A call that another server is to do, in so much time.
+pub(crate) struct Moved {
+    pub(crate) call: CallId,
+    pub(crate) op: Op,
+    pub(crate) limit: Duration,
+    pub(crate) asking: bool,
+}
+
+/// What follows from the reply to a command.
+pub(crate) struct Answered {
+    pub(crate) written: Vec<Written>,
+    pub(crate) outcomes: Outcomes,
+    pub(crate) moved: Vec<Moved>,
+    /// The server is no primary.
+    pub(crate) demoted: bool,
+}
+
+pub(crate) type Outcomes = Vec<(CallId, Outcome)>;
+
+impl Played {
+    /// `link`: as the engine calls it. `sizes`: how many calls may be under way at first, and at least.
+    pub(crate) fn new(link: LinkId, sizes: (usize, usize), server_ms: u64, now: Moment) -> Played {
+        let window = Window::of_size(sizes.0, sizes.1);
+        let clock = ServerClock::new(server_ms, now);
+        Played {
+            traffic: Traffic::new(link, Publish::Classic, clock, window, now),
+            open: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            written: VecDeque::new(),
+            calls: 0,
+            commands: 0,
+            wrong: None,
+        }
+    }
+
+    /// The first thing that was wrong.
+    pub(crate) fn wrong(&mut self) -> Option<String> {
+        self.wrong.take()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.traffic.is_idle() && self.open.is_empty()
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Moment> {
+        self.traffic.next_wake()
+    }
+
+    /// A call that should have ended.
+    pub(crate) fn overdue(&self, now: Moment) -> Option<CallId> {
+        self.ends.first().filter(|(end, _)| *end < now).map(|(_, call)| *call)
+    }
+
+    pub(crate) fn send(&mut self, now: Moment, call: CallId, op: Op, limit: Duration, asking: bool) {
+        self.calls += 1;
+        let (name, is_new) = (op.name().cloned(), matches!(op, Op::Acquire { .. }));
+        let (places, waiting) = (self.traffic.places().0, self.traffic.waiting().count());
+        self.traffic.send(now, Sending { call, op, limit, hops: 0, asking });
+        let waited = self.traffic.waiting().count() > waiting;
+        let open = Open {
+            number: self.calls,
+            handed: now,
+            limit,
+            name,
+            is_new,
+            waited,
+            sent: false,
+            may_run: false,
+        };
+        self.ends.insert((now.after(limit), call));
+        if self.open.insert(call, open).is_some() {
+            self.fail(format!("{call} is sent again before it has ended"));
+        }
+        self.check(places);
+    }
+
+    /// The engine's thread has a moment for the connection: what is to be written, and who has waited for too long.
+    pub(crate) fn turn(&mut self, now: Moment) -> (Vec<Written>, Outcomes) {
+        let (mut commands, mut news, places) = (Vec::new(), News::default(), self.traffic.places().0);
+        loop {
+            self.traffic.send_gathered();
+            self.write(&mut commands);
+            if !self.traffic.keeps_waiting() || !self.traffic.go_on(now, &mut news) {
+                break;
+            }
+        }
+        let outcomes = self.given_up(now, news);
+        self.check(places);
+        let (taken, (size, _)) = self.traffic.places();
+        if self.traffic.keeps_waiting() && taken < size {
+            self.fail(format!("calls wait, though {taken} of {size} are under way"));
+        }
+        (commands, outcomes)
+    }
+
+    fn write(&mut self, commands: &mut Vec<Written>) {
+        while let Some(command) = self.traffic.next_command() {
+            self.commands += 1;
+            let written = written(self.commands, command);
+            self.written.push_back(written.number);
+            self.check_written(&written);
+            commands.push(written);
+        }
+    }
+
+    fn check_written(&mut self, written: &Written) {
+        let mut wrong = None;
+        let names: BTreeSet<&Name> = written.calls.iter().filter_map(|(_, op)| op.name()).collect();
+        if written.calls.len() > MOST || written.sort.is_some() && names.len() < written.calls.len() {
+            wrong = Some("is too much for one command".to_owned());
+        }
+        for (call, _) in &written.calls {
+            match self.open.get_mut(call) {
+                None => wrong = Some(format!("has {call}, which has ended")),
+                Some(open) if open.may_run => wrong = Some(format!("has {call}, which is under way")),
+                Some(open) => (open.sent, open.may_run) = (true, true),
+            }
+            wrong = wrong.or_else(|| self.overtaken_by(*call));
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(format!("{written:?} {wrong}")));
+    }
+
+    /// Who came before this call and should have been sent before it.
+    fn overtaken_by(&self, call: CallId) -> Option<String> {
+        let mine = &self.open[&call];
+        let earlier = |open: &Open| open.number < mine.number && !open.sent;
+        let waits = self.traffic.waiting().find(|other| {
+            let other = &self.open[other];
+            earlier(other) && other.turn() < mine.turn()
+        });
+        let same = self.open.iter().find(|(_, other)| {
+            earlier(other) && !other.waited && other.name.is_some() && other.name == mine.name
+        });
+        waits.or(same.map(|(other, _)| *other)).map(|other| format!("overtakes {other} with {call}"))
+    }
+
+    /// What the server says to a command, in the order of the commands.
+    pub(crate) fn replied(&mut self, now: Moment, to: &Written, server_ms: u64, said: &Said) -> Answered {
+        assert_eq!(self.written.pop_front(), Some(to.number), "answers keep their order");
+        self.note_undone(to, said);
+        let (mut news, places) = (News::default(), self.traffic.places().0);
+        let demoted = self.traffic.replied(now, value(to, server_ms, said), &mut news);
+        let moved =
+            std::mem::take(&mut news.redirects).into_iter().filter_map(|to| self.moved(now, to)).collect();
+        let outcomes = self.taken(news);
+        for (call, outcome) in &outcomes {
+            if !is_own(to, said, *call, outcome) {
+                self.fail(format!("{call} is told {outcome:?} when the server says {said:?} to {to:?}"));
+            }
+        }
+        // The driver writes what follows from a reply before it takes in the next one.
+        let mut written = Vec::new();
+        self.write(&mut written);
+        if let Some(late) = written.iter().find(|written| written.deadline <= now) {
+            self.fail(format!("{late:?} has no time left"));
+        }
+        self.check(places);
+        Answered { written, outcomes, moved, demoted }
+    }
+
+    /// Of what was certainly not done, another copy may be sent.
+    fn note_undone(&mut self, to: &Written, said: &Said) {
+        for (at, (call, _)) in to.calls.iter().enumerate() {
+            let done = matches!(said, Said::Done(replies) if replies[at].is_some());
+            if let Some(open) = self.open.get_mut(call) {
+                open.may_run &= done;
+            }
+        }
+    }
+
+    fn moved(&mut self, now: Moment, Redirect { asking, call, .. }: Redirect) -> Option<Moved> {
+        let (sending, end) = call?;
+        self.end(sending.call);
+        Some(Moved { call: sending.call, op: sending.op, limit: now.until(end), asking })
+    }
+
+    /// A message that is no answer.
+    pub(crate) fn heard(&mut self, now: Moment) {
+        self.traffic.heard(now);
+    }
+
+    /// Does what is due. True if the connection has been silent for too long.
+    pub(crate) fn wake(&mut self, now: Moment) -> (Outcomes, bool) {
+        if self.next_wake().is_none_or(|due| now < due) {
+            return (Outcomes::new(), false);
+        }
+        let (mut news, places) = (News::default(), self.traffic.places().0);
+        let silent = self.traffic.wake(now, &mut news).is_err();
+        let outcomes = self.given_up(now, news);
+        self.check(places);
+        if !silent && self.next_wake().is_some_and(|due| due <= now) {
+            self.fail("what is due stays due".to_owned());
+        }
+        (outcomes, silent)
+    }
+
+    /// The connection is gone.
+    pub(crate) fn broken(mut self) -> (Outcomes, Option<String>) {
+        let mut news = News::default();
+        let window = Window::of_size(1, 1);
+        let empty = Traffic::new(0, Publish::Classic, ServerClock::new(0, Moment(0)), window, Moment(0));
+        std::mem::replace(&mut self.traffic, empty).broken(&mut news);
+        let outcomes = self.taken(news);
+        if let Some(call) = self.open.keys().next() {
+            self.fail(format!("{call} is not told that the connection is gone"));
+        }
+        (outcomes, self.wrong)
+    }
+
+    /// What was given up because of the time: not before half of it is over.
+    fn given_up(&mut self, now: Moment, news: News) -> Outcomes {
+        for input in &news.inputs {
+            if let Input::Outcome { call, .. } = input
+                && self.open.get(call).is_some_and(|open| now.after(TURN) < open.handed.after(open.limit / 2))
+            {
+                self.fail(format!("{call} was given up before half of its time was over"));
+            }
+        }
+        self.taken(news)
+    }
+
+    fn taken(&mut self, news: News) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        for input in news.inputs {
+            let Input::Outcome { call, outcome } = input else { panic!("{input:?} comes from no call") };
+            match self.end(call) {
+                None => self.fail(format!("{call} has two outcomes, the second is {outcome:?}")),
+                Some(open) if open.may_run && matches!(outcome, Outcome::NotSent) => {
+                    self.fail(format!("{call} is told that it was not sent"));
+                }
+                Some(_) => {}
+            }
+            outcomes.push((call, outcome));
+        }
+        outcomes
+    }
+
+    fn end(&mut self, call: CallId) -> Option<Open> {
+        let open = self.open.remove(&call)?;
+        self.ends.remove(&(open.handed.after(open.limit), call));
+        Some(open)
+    }
+
+    fn fail(&mut self, wrong: String) {
+        self.wrong.get_or_insert(wrong);
+    }
+
+    /// `before`: how many places were taken.
+    fn check(&mut self, before: usize) {
+        let (taken, (size, least)) = self.traffic.places();
+        let (counted, under_way) = self.traffic.under_way();
+        let known = self.traffic.open().filter(|call| self.open.contains_key(call)).count();
+        if taken > before.max(size) || size < least {
+            self.fail(format!(
+                "{taken} calls are under way, of {size}; {before} were before, {least} is least"
+            ));
+        }
+        if counted != under_way {
+            self.fail(format!("{counted} calls are counted, {under_way} are under way"));
+        }
+        if known != self.open.len() || known != self.traffic.open().count() {
+            self.fail(format!("of {} calls {known} are known", self.open.len()));
+        }
+    }
+}
+
+fn written(number: u64, command: &Command) -> Written {
+    let sort = if let Load::Many(sort, _) = &command.load { Some(*sort) } else { None };
+    let calls = command.load.sendings().iter().map(|sending| (sending.call, sending.op.clone())).collect();
+    let (not_after, deadline, full) = (command.not_after, command.deadline(), command.full);
+    Written { number, sort, calls, not_after, deadline, full }
+}
+
+/// The answer as it comes from the server.
+fn value(to: &Written, server_ms: u64, said: &Said) -> redis::Value {
+    match (said, to.sort) {
+        (Said::Error(text), _) => redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap(),
+        (Said::Late, Some(sort)) => wire::encode_many(sort, server_ms, &[]),
+        (Said::Done(replies), Some(sort)) => wire::encode_many(sort, server_ms, replies),
+        (Said::Done(replies), None) => wire::encode(&to.calls[0].1, server_ms, replies[0].as_ref().unwrap()),
+        (Said::Late, None) => panic!("{to:?} has an answer of its own"),
+    }
+}
+
+/// Whether this is what the server says to this call.
+fn is_own(to: &Written, said: &Said, call: CallId, outcome: &Outcome) -> bool {
+    let Some(at) = to.calls.iter().position(|(one, _)| *one == call) else { return false };
+    match (said, outcome) {
+        (Said::Done(replies), Outcome::Answered(reply)) => replies[at].as_ref() == Some(reply),
+        (Said::Late, Outcome::Answered(reply)) => *reply == Reply::Stale,
+        (Said::Error(text), Outcome::Refused { error, passing }) => {
+            let (code, details) = text.split_once(' ').unwrap();
+            let (expected, may_pass) = wire::refusal(code, details);
+            (*passing, error.to_string()) == (may_pass, expected.to_string())
+                && (may_pass || to.sort.is_none())
+        }
+        // Nothing was done, and there is no time for another copy.
+        (Said::Error(_), Outcome::NotSent | Outcome::Unanswered) => true,
+        (Said::Done(replies), Outcome::NotSent | Outcome::Unanswered) => replies[at].is_none(),
+        _ => false,
+    }
+}
