@@ -98,6 +98,27 @@ async def test_the_owner_is_the_task(name: str, look: redis.Redis) -> None:
             await lock.release()
 
 
+async def test_a_task_that_has_ended_leaves_nothing_to_the_next_one_in_its_place(name: str) -> None:
+    async with aio.Client() as client:
+        lock, keys, numbers = client.lock(name), [], set()
+
+        async def work() -> None:
+            assert not lock.owned() and await lock.acquire() and lock.hold_count == 1
+            task = asyncio.current_task()
+            assert task is not None
+            keys.append(aio.Keys.of(task).key)
+            numbers.add(id(task))
+            await lock.release()
+
+        gc.collect()
+        before = len(aio.Keys._of)
+        for _ in range(50):
+            await asyncio.create_task(work())
+        assert len(numbers) < len(set(map(id, keys))) == 50, "ids of tasks come again, keys do not"
+        gc.collect()
+        assert len(aio.Keys._of) <= before + 1
+
+
 async def test_whoever_calls_owns_whoever_awaits(name: str) -> None:
     async with aio.Client() as client:
         lock = client.lock(name)

@@ -39,6 +39,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Task = asyncio.Task[Any]
 To = _redlatch.Queue
+Answer = _redlatch.Answer
 
 
 def _nothing() -> None:
@@ -92,7 +93,7 @@ class Bridge:
     async def ask(self, send: Callable[[To], Any]) -> Any:
         """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
         answer = send(self.queue)
-        if not isinstance(answer, _redlatch.Answer):
+        if not isinstance(answer, Answer):
             return answer
         try:
             return await answer
@@ -190,26 +191,32 @@ def ask(client: BaseClient, send: Callable[[To], Any]) -> Coroutine[Any, Any, An
 
 
 class Keys:
-    """The re-entry key of a task, and the clients that have to be told when it ends."""
+    """The re-entry key of a task, the bridge of its loop, and the clients that have to be told when it ends."""
 
-    # As in a WeakKeyDictionary, but found without a call of Python's.
-    _of: ClassVar[dict[weakref.ref[Task], Keys]] = {}
+    # By the id of the task, which is taken out before another one can have it: of all maps with weak keys the quickest.
+    _of: ClassVar[dict[int, Keys]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task) -> None:
         self.key = _redlatch.Key()
+        number, all_keys = id(task), self._of
+        self._task = weakref.ref(task, lambda _: all_keys.pop(number, None))
+        self._bridge: Callable[[], Bridge | None] = _nothing
         self._clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
         self._latest: Callable[[], BaseClient | None] = _nothing
 
     @classmethod
     def of(cls, task: Task) -> Keys:
-        keys = cls._of.get(weakref.ref(task))
+        keys = cls._of.get(id(task))
         if keys is None:
-            keys = cls._of[weakref.ref(task, cls._forget)] = cls()
+            keys = cls._of[id(task)] = cls(task)
         return keys
 
-    @classmethod
-    def _forget(cls, task: weakref.ref[Task]) -> None:
-        cls._of.pop(task, None)
+    def bridge(self, task: Task) -> Bridge:
+        bridge = self._bridge()
+        if bridge is None:
+            bridge = Bridge.of(task.get_loop())
+            self._bridge = weakref.ref(bridge)
+        return bridge
 
     def end_with(self, task: Task, client: BaseClient) -> None:
         """What the task still holds without a grant when it ends is nobody's then."""
@@ -265,19 +272,20 @@ class Lock(BaseLock):
         self, task: Task | None, wait: float | None, lease: float | None, token: str | None
     ) -> bool:
         task = task or _task_of_loop()
-        keys, bridge = Keys.of(task), Bridge.of(task.get_loop())
+        keys = Keys.of(task)
+        bridge = keys._bridge() or keys.bridge(task)
         if not self._client._started:
             self._client._start()
         # As `ask` does it, without its closure and coroutine: an event loop feels them.
         hold = None
         try:
             hold = self._core.acquire(keys.key, wait, lease, token, True, bridge.queue)
-            if isinstance(hold, _redlatch.Answer):
+            if isinstance(hold, Answer):
                 hold = await hold
         except LockTimeoutError:
             return False
         except BaseException:
-            if isinstance(hold, _redlatch.Answer):
+            if isinstance(hold, Answer):
                 hold.forget()
             raise
         if self._on_lost is not None:
@@ -296,11 +304,12 @@ class Lock(BaseLock):
 
     async def _release(self, task: Task | None) -> None:
         task = task or _task_of_loop()
-        bridge = Bridge.of(task.get_loop())
+        keys = Keys.of(task)
+        bridge = keys._bridge() or keys.bridge(task)
         if not self._client._started:
             self._client._start()
-        answer = self._core.release(Keys.of(task).key, bridge.queue)
-        if isinstance(answer, _redlatch.Answer):
+        answer = self._core.release(keys.key, bridge.queue)
+        if isinstance(answer, Answer):
             try:
                 await answer
             except BaseException:
