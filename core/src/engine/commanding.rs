@@ -525,7 +525,7 @@ impl Engine {
                 }
                 self.retry_command(owner, up.then(|| now.after(pause)));
             }
-            Outcome::Unanswered => {
+            Outcome::Unanswered | Outcome::UnansweredPlain => {
                 // Copies that change a count never overlap.
                 let expired = timing::copy_expires(sent, command.limit).max(now);
                 let soon = command.frees() || command.task.wish.is_passed();
