@@ -24,8 +24,7 @@ pub(crate) struct Answer {
     tag: u64,
     queue: Py<Queue>,
     pending: Pending,
-    /// What is granted is left to its key.
-    leave: bool,
+    level: Level,
     /// How a task knows that it is awaited, and not yielded by mistake.
     awaited: AtomicBool,
     state: Mutex<State>,
@@ -47,19 +46,31 @@ enum Place {
     Taken,
 }
 
+/// What becomes of a level that is granted.
+#[derive(Clone, Copy)]
+pub(crate) enum Level {
+    /// Its guard answers for it.
+    Guarded,
+    /// It is left to its key; the task gets the hold, or nothing, which costs an object less.
+    Left { hold: bool },
+}
+
 /// What Python gets of an outcome.
-pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, leave: bool) -> PyResult<Py<PyAny>> {
-    match outcome {
-        Outcome::Failed(error) => Err(raise(py, &error)),
-        Outcome::Granted(guard) if leave => Ok(Py::new(py, Hold(guard.detach()))?.into_any()),
-        outcome => outcome.into_value(py),
+pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> PyResult<Py<PyAny>> {
+    match (outcome, level) {
+        (Outcome::Failed(error), _) => Err(raise(py, &error)),
+        (Outcome::Granted(guard), Level::Left { hold }) => {
+            let left = guard.detach();
+            if hold { Ok(Py::new(py, Hold(left))?.into_any()) } else { Ok(py.None()) }
+        }
+        (outcome, _) => outcome.into_value(py),
     }
 }
 
 impl Answer {
-    pub(crate) fn new(tag: u64, queue: Py<Queue>, pending: Pending, leave: bool) -> Self {
+    pub(crate) fn new(tag: u64, queue: Py<Queue>, pending: Pending, level: Level) -> Self {
         let state = State { place: Place::Waiting, callbacks: Vec::new() };
-        Answer { tag, queue, pending, leave, awaited: AtomicBool::new(false), state: Mutex::new(state) }
+        Answer { tag, queue, pending, level, awaited: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
     pub(crate) fn cancel_request(&self) {
@@ -119,18 +130,20 @@ impl Answer {
         this
     }
 
-    fn __next__(this: &Bound<'_, Self>) -> PyResult<Py<Self>> {
+    fn __next__(this: &Bound<'_, Self>) -> PyResult<Option<Py<Self>>> {
         let (py, own) = (this.py(), this.get());
         let mut state = own.state();
         let place = std::mem::replace(&mut state.place, Place::Taken);
         if matches!(place, Place::Waiting) {
             state.place = place;
             own.awaited.store(true, Ordering::Relaxed);
-            return Ok(this.clone().unbind());
+            return Ok(Some(this.clone().unbind()));
         }
         drop(state);
         Err(match place {
-            Place::Answered(outcome) => match value_of(py, outcome, own.leave) {
+            Place::Answered(outcome) => match value_of(py, outcome, own.level) {
+                // The end without a value needs no exception.
+                Ok(value) if value.is_none(py) => return Ok(None),
                 Ok(value) => PyStopIteration::new_err((value,)),
                 Err(error) => error,
             },

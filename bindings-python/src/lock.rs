@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use redlatch::{AcquireOptions, ErrorKind};
 
+use crate::answer::Level;
 use crate::exit::Waiting;
 use crate::guard::Hold;
 use crate::operation::{To, deliver, run, wait_for};
@@ -54,10 +55,10 @@ impl Lock {
         self.0.name()
     }
 
-    /// `tied`: the level ends with the key's thread or task, whoever has the guard. Of a level that is tied a task gets the
-    /// hold only: it is the key's.
+    /// `tied`: the level ends with the key's thread or task, whoever has the guard. A task gets no guard of a
+    /// level that is tied, which is the key's: the hold, if it wants it.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
-    #[pyo3(signature = (key, wait, lease, token, tied, to=None))]
+    #[pyo3(signature = (key, wait, lease, token, tied, to=None, hold=false))]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -67,13 +68,14 @@ impl Lock {
         token: &Bound<'_, PyAny>,
         tied: bool,
         to: To<'_>,
+        hold: bool,
     ) -> PyResult<Py<PyAny>> {
         let mut options = options(key, wait, lease, token)?;
         if tied {
             options = options.tied_to_key();
         }
         match to {
-            Some(queue) if tied => deliver(&queue, self.0.acquire_with(options), true),
+            Some(queue) if tied => deliver(&queue, self.0.acquire_with(options), Level::Left { hold }),
             to => run(py, self.0.acquire_with(options), to),
         }
     }

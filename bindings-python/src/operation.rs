@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use redlatch::{Delivered, Operation};
 
-use crate::answer::{Answer, complete, value_of};
+use crate::answer::{Answer, Level, complete, value_of};
 use crate::exit::Waiting;
 use crate::values::{IntoValue, raise};
 
@@ -132,23 +132,22 @@ where
     T: IntoValue + Send,
 {
     match to {
-        Some(queue) => deliver(&queue, operation, false),
+        Some(queue) => deliver(&queue, operation, Level::Guarded),
         None => wait_for(py, operation)?.map_err(|error| Waiting::failed(py, &error))?.into_value(py),
     }
 }
 
-/// Sends an operation for a task: its answer, or what the task has to await for it. `leave`: a level that is granted is
-/// left to its key.
+/// Sends an operation for a task: its answer, or what the task has to await for it.
 pub(crate) fn deliver<T>(
     queue: &Bound<'_, Queue>,
     operation: Operation<T>,
-    leave: bool,
+    level: Level,
 ) -> PyResult<Py<PyAny>> {
     let (py, own, tag) = (queue.py(), queue.get(), next_tag());
     match operation.deliver_soon(&own.queue, tag, PATIENCE) {
-        Delivered::Now(outcome) => value_of(py, outcome, leave),
+        Delivered::Now(outcome) => value_of(py, outcome, level),
         Delivered::Later(pending) => {
-            let answer = Py::new(py, Answer::new(tag, queue.clone().unbind(), pending, leave))?;
+            let answer = Py::new(py, Answer::new(tag, queue.clone().unbind(), pending, level))?;
             let kept = answer.clone_ref(py);
             own.asked().insert(tag, kept);
             Ok(answer.into_any())

@@ -152,6 +152,8 @@ impl Guard {
 
     /// The fencing token, if the lock draws them.
     pub fn fencing_token(&self) -> Option<u64> {
+        // Most locks draw none, which is so in a child as well.
+        self.0.as_ref()?.cell.token()?;
         self.hold().fencing_token()
     }
 

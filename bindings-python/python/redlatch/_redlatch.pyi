@@ -98,10 +98,18 @@ class Lock:
         token: str | None,
         tied: bool,
         to: None = None,
+        hold: bool = False,
     ) -> Guard: ...
     @overload
     def acquire(
-        self, key: Key | None, wait: float | None, lease: float | None, token: str | None, tied: bool, to: _To
+        self,
+        key: Key | None,
+        wait: float | None,
+        lease: float | None,
+        token: str | None,
+        tied: bool,
+        to: _To,
+        hold: bool = False,
     ) -> Answer: ...
     def acquire_here(self, wait: float | None, lease: float | None, token: str | None) -> bool: ...
     @overload

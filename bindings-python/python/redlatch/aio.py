@@ -277,9 +277,9 @@ class Lock(BaseLock):
         if not self._client._started:
             self._client._start()
         # As `ask` does it, without its closure and coroutine: an event loop feels them.
-        hold = None
+        hold, watched = None, self._on_lost is not None
         try:
-            hold = self._core.acquire(keys.key, wait, lease, token, True, bridge.queue)
+            hold = self._core.acquire(keys.key, wait, lease, token, True, bridge.queue, watched)
             if isinstance(hold, Answer):
                 hold = await hold
         except LockTimeoutError:
@@ -288,7 +288,7 @@ class Lock(BaseLock):
             if isinstance(hold, Answer):
                 hold.forget()
             raise
-        if self._on_lost is not None:
+        if watched:
             self._watch(hold)
         if keys._latest() is not self._client:
             keys.end_with(task, self._client)
