@@ -567,5 +567,8 @@ fn a_plain_try_that_is_late_is_looked_for() {
     assert!(guard.is_held());
     guard.release().wait().expect("released");
     world.nothing_is_left();
+    // It may be done at any time until its lease is over.
+    let before = world.calls("evalsha");
+    until("it is looked for again and again", || world.calls("evalsha") >= before + 2);
     assert!(!world.command::<bool>("EXISTS n"));
 }
