@@ -13,6 +13,7 @@ const collected = new FinalizationRegistry((id) => clients.delete(id))
 
 class Client extends EventEmitter {
   #native
+  #latest = {}
 
   constructor(url, options) {
     super()
@@ -38,9 +39,20 @@ class Client extends EventEmitter {
   }
 
   lock(name, options) {
-    const { own, names, values } = split(options, ['context'])
-    const nativeLock = unwrap(this.#native.lock(text('the lock name', name), names, values), names)
-    return new Lock(nativeLock, this, own.context)
+    const { own, names = [], values = [] } = split(options, ['context'])
+    return new Lock(this.#locks(text('the lock name', name), names, values), name, this, own.context)
+  }
+
+  // The native part of locks with these options, which those that were given before may have had too.
+  #locks(name, names, values) {
+    const { given, locks } = this.#latest
+    const options = [...names, ...values]
+    if (given?.length === options.length && given.every((each, at) => Object.is(each, options[at]))) {
+      unwrap(locks.name(name))
+      return locks
+    }
+    this.#latest = { given: options, locks: unwrap(this.#native.locks(name, names, values), names) }
+    return this.#latest.locks
   }
 
   stats() {

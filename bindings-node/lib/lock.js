@@ -13,18 +13,20 @@ const OWN = ['signal', 'key', 'hold', 'context']
 const contexts = new AsyncLocalStorage()
 
 class Lock {
-  #native
+  #native // shared with others
+  #name
   #client
   #context
 
-  constructor(nativeLock, client, context = false) {
-    this.#native = nativeLock
+  constructor(nativeLocks, name, client, context = false) {
+    this.#native = nativeLocks
+    this.#name = name
     this.#client = client
     this.#context = flag('context', context)
   }
 
   get name() {
-    return this.#native.name
+    return unwrap(this.#native.name(this.#name))
   }
 
   async acquire(options) {
@@ -47,7 +49,7 @@ class Lock {
   #start({ key, hold, context = this.#context }, names, values) {
     if (hold === undefined) {
       const number = flag('context', context) ? contexts.getStore() : undefined
-      return this.#native.acquire(keyOf(key), number, names, values)
+      return this.#native.acquire(this.#name, keyOf(key), number, names, values)
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
     const state = stateOf(hold)
@@ -93,19 +95,19 @@ class Lock {
   }
 
   holder() {
-    return resultOf(this.#native.holder())
+    return resultOf(this.#native.holder(this.#name))
   }
 
   async releaseToken(token) {
-    await resultOf(this.#native.releaseToken(text('the token', token)))
+    await resultOf(this.#native.releaseToken(this.#name, text('the token', token)))
   }
 
   async extendToken(token, lease) {
-    await resultOf(this.#native.extendToken(text('the token', token), plain('lease', lease)))
+    await resultOf(this.#native.extendToken(this.#name, text('the token', token), plain('lease', lease)))
   }
 
   forceRelease() {
-    return resultOf(this.#native.forceRelease())
+    return resultOf(this.#native.forceRelease(this.#name))
   }
 
   [emitLost](loss) {

@@ -155,14 +155,14 @@ impl Client {
         caught(|| self.0.ask(self.0.client.ready()))
     }
 
-    /// Names a lock. No I/O.
+    /// Reads the options of locks, and checks the name of the first that has them. No I/O.
     #[napi]
-    pub fn lock(&self, name: String, names: Names, values: Values) -> Checked<Lock> {
+    pub fn locks(&self, name: String, names: Names, values: Values) -> Checked<Locks> {
         caught(|| {
             let mut options = self.0.client.lock_options();
             set_all(&names, &values, |name, value| options.set(name, value))?;
-            let lock = self.0.client.lock_with(&name, options)?;
-            Ok(Lock { lock, client: self.0.clone() })
+            let first = self.0.client.lock_with(&name, options)?;
+            Ok(Locks { first, client: self.0.clone() })
         })
     }
 
@@ -190,25 +190,27 @@ impl Client {
     }
 }
 
-/// A lock.
+/// The locks of a client that have the same options. There may be very many of them, and an object of this kind
+/// costs half a kilobyte: so they share one, and tell their names.
 #[napi]
-pub struct Lock {
-    lock: redlatch::Lock,
+pub struct Locks {
+    first: redlatch::Lock,
     client: Rc<Shared>,
 }
 
 #[napi]
-impl Lock {
-    /// The name as it stands in Redis.
-    #[napi(getter)]
-    pub fn name(&self) -> String {
-        self.lock.name().to_owned()
+impl Locks {
+    /// The name as it stands in Redis; a failure if it cannot be one.
+    #[napi]
+    pub fn name(&self, name: String) -> Checked<String> {
+        caught(|| Ok(self.first.named(&name)?.name().to_owned()))
     }
 
     /// Acquires as an owner of its own, or as the owner behind a number or a context.
     #[napi]
     pub fn acquire(
         &self,
+        name: String,
         key: Option<BigInt>,
         context: Option<Id>,
         names: Names,
@@ -222,45 +224,46 @@ impl Lock {
             if let Some(key) = key {
                 options = options.key(Key::Explicit(key.get_u64().1));
             }
-            self.client.ask(self.lock.acquire_with(options))
+            self.client.ask(self.first.named(&name)?.acquire_with(options))
         })
     }
 
-    /// Acquires once more as the owner of a hold of this lock.
+    /// Acquires once more as the owner of a hold of such a lock.
     #[napi]
     pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Checked<Asked> {
         caught(|| {
             let options = acquire_options(&names, &values)?;
-            self.client
-                .ask(self.client.state.held(hold, |guard| guard.reenter_with(self.lock.options(), options))?)
+            self.client.ask(
+                self.client.state.held(hold, |guard| guard.reenter_with(self.first.options(), options))?,
+            )
         })
     }
 
     /// Asks who holds the lock.
     #[napi]
-    pub fn holder(&self) -> Checked<Asked> {
-        caught(|| self.client.ask(self.lock.holder()))
+    pub fn holder(&self, name: String) -> Checked<Asked> {
+        caught(|| self.client.ask(self.first.named(&name)?.holder()))
     }
 
     /// Frees the lock if this is its value.
     #[napi]
-    pub fn release_token(&self, token: String) -> Checked<Asked> {
-        caught(|| self.client.ask(self.lock.release_token(&token)))
+    pub fn release_token(&self, name: String, token: String) -> Checked<Asked> {
+        caught(|| self.client.ask(self.first.named(&name)?.release_token(&token)))
     }
 
     /// Makes the lock live at least so long from now if this is its value.
     #[napi]
-    pub fn extend_token(&self, token: String, lease: Value) -> Checked<Asked> {
+    pub fn extend_token(&self, name: String, token: String, lease: Value) -> Checked<Asked> {
         caught(|| {
             let lease = read_duration("lease", option(&lease))?;
-            self.client.ask(self.lock.extend_token(&token, lease))
+            self.client.ask(self.first.named(&name)?.extend_token(&token, lease))
         })
     }
 
     /// Deletes the lock whoever holds it.
     #[napi]
-    pub fn force_release(&self) -> Checked<Asked> {
-        caught(|| self.client.ask(self.lock.force_release()))
+    pub fn force_release(&self, name: String) -> Checked<Asked> {
+        caught(|| self.client.ask(self.first.named(&name)?.force_release()))
     }
 }
 

@@ -289,3 +289,22 @@ test('a simple lock is a string with the token that was given, and does not re-e
   await assert.rejects(context.client.lock(name).acquire({ token: 'x' }), InvalidArgumentError)
   assert.throws(() => context.client.lock(name, { kind: 'fair' }), /give it reentrant, simple/)
 })
+
+test('locks that share what they have in common keep what they have not', async () => {
+  const { client } = context
+  const name = freshName()
+  const leases = [undefined, 5000, 9000, undefined, 9000, 5000]
+  const locks = leases.map((watchdogLease, at) => client.lock(`${name}:${at}`, watchdogLease && { watchdogLease }))
+  assert.throws(() => client.lock('', { watchdogLease: 5000 }), InvalidArgumentError)
+  assert.throws(() => client.lock(name, { watchdogLease: -1 }), InvalidArgumentError)
+  const fenced = client.lock(`${name}:fenced`, { fencing: true, watchdogLease: 5000 })
+  for (const [at, lock] of locks.entries()) {
+    assert.equal(lock.name, `${name}:${at}`)
+    const hold = await lock.acquire()
+    const most = leases[at] ?? 30000
+    assert.ok(hold.remaining <= most && hold.remaining > most - 4000, `${hold.remaining} of ${most}`)
+    assert.equal(hold.fencingToken, undefined)
+    await hold.release()
+  }
+  await fenced.using((hold) => assert.equal(typeof hold.fencingToken, 'bigint'))
+})

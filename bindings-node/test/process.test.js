@@ -112,6 +112,32 @@ test('a hold that is garbage-collected warns and ends with its lease', async () 
   assert.equal(ended.stdout.match(/ABANDONED/g).length <= 2, true)
 })
 
+test('a lock that is only named costs little', async () => {
+  const ended = await script(
+    `(async () => {
+      const client = await Client.connect()
+      const { setTimeout: sleep } = require('node:timers/promises')
+      const used = async () => {
+        for (let round = 0; round < 3; round += 1) {
+          gc()
+          await sleep(1)
+        }
+        return process.memoryUsage().heapUsed
+      }
+      const of = { none: undefined, some: { watchdogLease: 9000 } }
+      for (const [what, options] of Object.entries(of)) {
+        const locks = Array.from({ length: 20000 })
+        const before = await used()
+        for (let number = 0; number < locks.length; number += 1) locks[number] = client.lock(name + number, options)
+        console.log(what, ((await used()) - before) / locks.length < 150, locks.length)
+      }
+      await client.close()
+    })()`,
+    { flags: ['--expose-gc'] },
+  )
+  assert.deepEqual([ended.code, ended.stdout], [0, 'none true 20000\nsome true 20000\n'], ended.stderr)
+})
+
 test('a client and its locks are garbage-collected, and their thread ends', async () => {
   const ended = await script(
     `(async () => {

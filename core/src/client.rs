@@ -527,6 +527,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_of_another_name_has_the_same_options() {
+        let client = Client::builder("redis://localhost").build().expect("no I/O");
+        let mut options = client.lock_options();
+        options.set("watchdog_lease", OptionValue::Seconds(7.0)).expect("an option");
+        let lock = client.lock_with("one", options).expect("a name");
+        let other = lock.named("other").expect("a name");
+        assert_eq!((other.name(), other.options() == lock.options()), ("other", true));
+        assert_eq!(lock.named("").expect_err("no name").kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
     fn options_are_refused_by_build() {
         let builder = Client::builder("redis://localhost");
         let error =

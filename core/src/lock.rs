@@ -13,7 +13,7 @@ use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease};
 use crate::owner::Key;
 use crate::queue::{Outcome, Queue};
-use crate::wire::{Form, Holder, Name};
+use crate::wire::{Form, Holder, Name, names};
 
 /// A lock: a name on a client, with options. Cheap to make and to clone; making it does no I/O.
 ///
@@ -29,6 +29,14 @@ pub struct Lock {
 impl Lock {
     pub(crate) fn new(client: Arc<ClientInner>, name: Name, options: Arc<LockOptions>) -> Self {
         Lock { client, name: options.kind.key(name), options }
+    }
+
+    /// The lock of another name, with the same options. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    pub fn named(&self, name: &str) -> Result<Lock> {
+        Ok(Lock::new(self.client.clone(), names::name(name)?, self.options.clone()))
     }
 
     /// The name, as it stands in Redis: some kinds put a word before the name that was given.
