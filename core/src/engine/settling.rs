@@ -134,8 +134,8 @@ impl Engine {
     ) {
         let again_at = alive_until.filter(|at| *at > self.now);
         let limit = timing::limit(lease);
-        // What an unanswered acquire of an adaptive lock got may last longer than what it asked for.
-        let unknown = alive_until.is_some() && form.kind.layout() == Layout::Learning;
+        // What an acquire of an adaptive lock got may last longer than what it asked for: only a hold knows.
+        let unknown = form.kind.layout() == Layout::Learning && !self.holds.contains_key(&owner);
         let lease = if unknown { lease.max(LEARNT) } else { lease };
         let until = again_at.unwrap_or(self.now).after(lease + limit);
         if self.cleanups.contains_key(&owner) {

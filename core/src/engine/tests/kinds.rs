@@ -332,3 +332,21 @@ fn closing_does_not_wait_for_a_plain_try_that_has_been_looked_after() {
     rig.request(Request::Close { limit: secs(5) });
     assert!(rig.stopped);
 }
+
+#[test]
+fn what_an_adaptive_acquire_got_that_no_replica_has_is_looked_after_for_longer_than_it_asked_for() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", Key::Once, None, Terms { replicas: 1, ..ADAPTIVE });
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::NotReplicated { got: 0 });
+    assert_eq!(rig.failed(id), ErrorKind::NotReplicated);
+    let clean = rig.sent();
+    rig.input(down());
+    rig.outcome(&clean, Outcome::Unanswered);
+    rig.pass(LEASE * 3);
+    rig.input(Input::Up(0));
+    let clean = rig.sent();
+    assert_eq!(clean.release(), (sent.acquire().0, 0, Duration::ZERO));
+    rig.reply(&clean, Reply::Released(0));
+    rig.nothing_left();
+}

@@ -646,13 +646,15 @@ impl World {
 
     fn outputs(&mut self, place: usize, out: Vec<Output>) {
         let uuid = self.clients[place].uuid;
+        // While a caller waits for its call, all that is sent is sent by the thread.
+        let waits = self.clients[place].direct.as_ref().is_some_and(|direct| direct.call.is_some());
         for output in out {
             if !matches!(output, Output::Event(_)) {
                 self.note(|| format!("{uuid} > {output:?}"));
             }
             match output {
                 Output::Send { call, op, limit, of } => {
-                    let connection = self.connection_for(place, of, call, &op);
+                    let connection = self.connection_for(place, of.filter(|_| !waits), call, &op);
                     self.send(place, connection, call, op, limit);
                 }
                 Output::Subscribe(name) => {
