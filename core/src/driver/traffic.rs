@@ -528,6 +528,19 @@ mod tests {
         assert!(news.inputs.is_empty());
     }
 
+    /// After a pause of the whole process, say. It could do nothing but hold up what came after it.
+    #[test]
+    fn what_was_not_done_is_not_sent_again_when_its_time_is_over() {
+        for refusal in ["-NOSCRIPT no such script\r\n", "-OOM no memory\r\n"] {
+            let (mut traffic, mut news) = (traffic(), News::default());
+            (1..=2).for_each(|call| traffic.send(at(0), acquire(call)));
+            assert_eq!(fetched(&mut traffic), [(vec![1, 2], false)]);
+            traffic.replied(at(200), error(refusal), &mut news);
+            assert!(fetched(&mut traffic).is_empty() && traffic.is_idle());
+            assert_eq!(outcomes(news), ["1 NotSent", "2 NotSent"]);
+        }
+    }
+
     #[test]
     fn each_is_done_alone_when_all_are_refused_and_told_when_that_passes() {
         let (mut traffic, mut news) = (traffic(), News::default());
