@@ -519,11 +519,14 @@ impl Engine {
             Outcome::Answered(reply) => self.settle_command(owner, sent, reply),
             Outcome::NotSent => {
                 command.copies -= 1;
+                // Of this command: the next one may begin at once.
+                command.retry = up.then(|| now.after(pause));
                 // Without a connection, `link_down` tells them why.
                 if up {
                     self.fail_entry_tries(owner, &not_sent());
                 }
-                self.retry_command(owner, up.then(|| now.after(pause)));
+                self.drop_pointless(owner);
+                self.arm_hold(owner);
             }
             Outcome::Unanswered | Outcome::UnansweredPlain => {
                 // Copies that change a count never overlap.
