@@ -58,7 +58,7 @@ export interface ClientOptions extends LockDefaults {
   outage?: Time | null
   /**
    * How often in a row a release hands the lock to the next waiter of the same client; then others get a chance.
-   * 0: never. Default: 32.
+   * 0: never. Default: 100.
    */
   handoverLimit?: number | null
   /** How long a client may go on handing the lock to its own waiters before others get a chance. Default: 50 ms. */
@@ -80,7 +80,7 @@ export interface ClientOptions extends LockDefaults {
   clusterPubsub?: ClusterPubsub | null
   /** The name of the connections in CLIENT LIST. Default: `redlatch`. */
   clientName?: string | null
-  /** The protocol; RESP2 brings no word of a loss before the next renewal. Default: RESP3 where the server knows it. */
+  /** The protocol; RESP2 brings no word of a loss before the next renewal. Default: auto, RESP3 where the server knows it. */
   protocol?: Protocol | null
   /** When TCP asks a peer that says nothing whether it is there. Default: 5 s. */
   keepAlive?: Time | null

@@ -116,6 +116,37 @@ fn options_md_is_what_the_table_says() {
     compare("options.md", &options_page());
 }
 
+/// What index.d.ts says about an option, on one line.
+fn declared<'a>(declarations: &'a str, info: &OptionInfo) -> Option<&'a str> {
+    let interface = match info.scope {
+        Scope::Client => "export interface ClientOptions ",
+        Scope::Lock => "export interface LockDefaults ",
+        _ => "export interface TryOptions ", // and AcquireOptions behind it
+    };
+    let (_, members) = declarations.split_once(interface)?;
+    let (before, _) = members.split_once(&format!(" {}?: ", camel_case(info.name)))?;
+    before.rsplit_once("/**").map(|(_, comment)| comment)
+}
+
+#[test]
+fn index_d_ts_has_the_defaults_of_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings-node/index.d.ts");
+    let file = std::fs::read_to_string(path).unwrap();
+    let declarations: String =
+        file.split_whitespace().filter(|word| *word != "*").flat_map(|word| [word, " "]).collect();
+    for info in all_options() {
+        let comment =
+            declared(&declarations, info).unwrap_or_else(|| panic!("index.d.ts lacks `{}`", info.name));
+        let said = comment.split_once("Default: ").map(|(_, said)| said.trim_start_matches('`'));
+        let wanted = info.default.strip_prefix("none: ").unwrap_or(info.default);
+        let silent = info.default.starts_with("none") || comment.contains("Not used in Node.js");
+        let right = said.map_or(silent, |said| {
+            said.strip_prefix(wanted).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+        });
+        assert!(right, "index.d.ts on `{}`: {comment:?}, but its default is {}", info.name, info.default);
+    }
+}
+
 // ---- errors ----
 
 const REFUSALS: &str = "\
