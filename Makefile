@@ -72,4 +72,4 @@ dist: setup ## wheel, sdist, npm package, crate and C tarball into dist/
 	@scripts/dist
 
 clean: ## remove all that was built; what setup installed stays
-	rm -rf dist target bindings-node/*.node
+	rm -rf dist target bindings-node/*.node bindings-python/python/redlatch/*.so
