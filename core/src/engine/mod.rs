@@ -362,8 +362,11 @@ impl Engine {
     }
 
     fn do_due(&mut self) {
-        let mut renewals = Due::default();
+        let (mut renewals, mut done) = (Due::default(), 0_u64);
         while let Some((at, timer)) = self.timers.pop_due(self.now) {
+            done += 1;
+            // What is armed for now while it is done would be due for ever.
+            debug_assert!(done < 10_000_000, "time stands still: {timer:?}");
             match timer {
                 Timer::Waiter(id) => self.waiter_due(id),
                 Timer::Hold(owner) => self.tend(owner, at, &mut renewals),

@@ -706,3 +706,21 @@ fn a_try_to_re_enter_that_cannot_be_sent_ends_as_any_other_try() {
     rig.grant(&again);
     assert_eq!(rig.granted(id).owner(), outer.owner());
 }
+
+/// The command behind it was due again and again at the moment at which the pause ended, and the engine's thread never came
+/// to an end.
+#[test]
+fn a_re_entry_that_was_not_sent_gave_its_pause_to_the_command_behind_it() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, WATCHED);
+    let entry = rig.acquire_with("n", KEY, Some(Duration::ZERO), WATCHED);
+    let sent = rig.sent();
+    let extended = rig.request(Request::Extend { target: outer.target(), lease: LEASE });
+    rig.outcome(&sent, Outcome::NotSent);
+    assert_eq!(rig.failed(entry), ErrorKind::Unavailable);
+    let extension = rig.sent();
+    rig.pass(ms(300));
+    rig.nothing_sent();
+    rig.keep(&extension);
+    assert!(matches!(rig.done(extended), Done::Extended));
+}
