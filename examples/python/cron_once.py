@@ -16,19 +16,18 @@ def report(folder: Path) -> None:
 
 
 def main(folder: str, period: str) -> None:
-    # With exit_limit=0 the end of the program leaves what is held to its lease, in place of releasing it.
-    client = redlatch.Client(exit_limit=0)
-    lock = client.lock("cron:report", kind="simple", lease=0.9 * float(period))
-    if not lock.acquire(blocking=False):
-        print("skipped")
-        return
-    try:
-        report(Path(folder))
-    except BaseException:
-        lock.release()  # it did not run: the next host may
-        raise
-    # Not released: a host whose clock is late would run the job again. The lease ends before the next period.
-    print("ran")
+    with redlatch.Client() as client:
+        # It lingers: the end of the client leaves it to its lease, which ends before the next period.
+        lock = client.lock("cron:report", kind="simple", lease=0.9 * float(period), linger=True)
+        if not lock.acquire(blocking=False):
+            print("skipped")
+            return
+        try:
+            report(Path(folder))
+        except BaseException:
+            lock.release()  # it did not run: the next host may
+            raise
+        print("ran")  # not released: a host whose clock is late would run the job again
 
 
 if __name__ == "__main__":
