@@ -59,7 +59,8 @@ acceptable; nothing is sent to the server then.
 
 const OPTIONS_END: &str = "\
 The wait is spelled as the language spells it: `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python
-(with `blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C.
+(with `blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C. In Python
+`client.lock(name, timeout=…)` is the wait of `with` blocks alone, and `acquire(timeout=…)` that of the call.
 
 ## Which kind?
 
