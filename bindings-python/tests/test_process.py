@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 import redlatch
-from conftest import LIMIT, eventually, run, script
+from conftest import LIMIT, Server, eventually, run, script
 
 # ---- the watchdog ----
 
@@ -254,6 +254,55 @@ def test_exit_is_quick_with_a_server_that_does_not_answer(name: str) -> None:
         """
     )
     assert time.monotonic() - started < LIMIT
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_a_server_that_never_answered_is_not_taken_for_a_holder(face: str) -> None:
+    run(
+        """
+        import asyncio, socket, sys
+        import redlatch, redlatch.aio
+
+        silent = socket.create_server(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+
+        def told(error):
+            assert "no connection to the server within 200ms" in str(error), error
+
+        def threads():
+            client = redlatch.Client(url, connect_timeout=60)
+            try:
+                client.lock("n").acquire(timeout=0.2)
+            except redlatch.UnavailableError as error:
+                told(error)
+            try:
+                with client.lock("n", timeout=0.2):
+                    pass
+            except redlatch.UnavailableError as error:
+                return told(error)
+            raise AssertionError("no error")
+
+        async def tasks():
+            client = redlatch.aio.Client(url, connect_timeout=60)
+            try:
+                await client.lock("n").acquire(timeout=0.2)
+            except redlatch.UnavailableError as error:
+                return told(error)
+            raise AssertionError("no error")
+
+        threads() if sys.argv[1] == "threads" else asyncio.run(tasks())
+        """,
+        face,
+    )
+
+
+def test_a_paused_server_is_not_taken_for_a_holder(name: str, own_server: Server) -> None:
+    with redlatch.Client(own_server.url) as client, redis.Redis(port=own_server.port) as look:
+        assert not client.lock(name).locked()
+        look.client_pause(int(LIMIT * 1000))
+        with pytest.raises(redlatch.UnavailableError, match="did not answer within 300ms"):
+            client.lock(name).acquire(timeout=0.3)
+        look.client_unpause()
 
 
 # ---- fork ----

@@ -15,6 +15,11 @@ impl Moment {
         Moment(self.0.saturating_add(u64::try_from(later.as_micros()).unwrap_or(u64::MAX)))
     }
 
+    /// The moment `earlier` than this one; saturates.
+    pub(crate) fn before(self, earlier: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(earlier.as_micros()).unwrap_or(u64::MAX)))
+    }
+
     /// How long it is from this moment until `end`; zero if `end` has passed.
     pub(crate) fn until(self, end: Moment) -> Duration {
         Duration::from_micros(end.0.saturating_sub(self.0))

@@ -128,7 +128,10 @@ class Lock(BaseLock):
         lease: float | None = None,
         token: str | None = None,
     ) -> bool:
-        """Acquires as threading.Lock does: True if the lock is held now, False if the time is over.
+        """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it all the time.
+
+        A server that cannot be reached, or does not answer in this time, is no False but UnavailableError: nobody knows
+        then whether somebody has the lock.
 
         With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the thread need not
         release it to acquire anew. It belongs to the calling thread, also when this object is gone; if the thread

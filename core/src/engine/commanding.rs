@@ -9,7 +9,7 @@ use super::holding::{Hold, Phase, unconfirmed};
 use super::links::Which;
 use super::rare::Idle;
 use super::renewing::LOOK;
-use super::waiting::{not_replicated, not_sent, timeout};
+use super::waiting::{not_replicated, not_sent};
 use super::{CallId, Done, Engine, LevelId, Outcome, Output, RequestId, Target, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::moment::Moment;
@@ -750,7 +750,10 @@ impl Engine {
 
     fn late_error(&self, name: &Name, wish: &Wish) -> Error {
         match wish {
-            Wish::Enter { wait, .. } => self.links.error(name).unwrap_or_else(|| timeout(name, *wait)),
+            // Nobody else is in the way of who holds the lock.
+            Wish::Enter { wait, .. } => {
+                self.links.late_error(name, *wait).unwrap_or_else(|| unheard_entry(*wait)).on(name)
+            }
             Wish::Leave(_) | Wish::Settle | Wish::Passed => unconfirmed(),
             Wish::Extend { .. } => {
                 Error::new(ErrorKind::Unavailable, "the server did not confirm the extension; try again")
@@ -841,6 +844,12 @@ fn loss_in(reply: &Reply) -> LostReason {
         },
         _ => LostReason::Stolen,
     }
+}
+
+fn unheard_entry(wait: Option<Duration>) -> Error {
+    let text =
+        format!("the server did not confirm the re-entry within {:?}; try again", wait.unwrap_or_default());
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 fn unanswered() -> Error {

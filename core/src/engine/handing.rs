@@ -128,6 +128,7 @@ impl Engine {
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.run = queue.run.one_more(self.now);
             queue.turn.taken(self.now, announced, self.config.handovers.1);
+            queue.note_refusal(self.now);
         }
         self.add_level(to, owner, terms, heard, terms.lease.duration());
         self.add_task(owner, release.passed());

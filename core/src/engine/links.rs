@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::timers::Timer;
 use super::{Engine, Output};
@@ -99,6 +100,21 @@ impl Links {
     /// Why nothing can be sent for this name, while nothing can be sent.
     pub(super) fn error(&self, name: &str) -> Option<Error> {
         self.error_of(self.routes.link(name))
+    }
+
+    /// Why a caller who has waited for so long has heard nothing, while nothing can be sent for this name.
+    pub(super) fn late_error(&self, name: &str, wait: Option<Duration>) -> Option<Error> {
+        if self.is_up(name) {
+            return None;
+        }
+        let text = || {
+            let wait = wait.unwrap_or_default();
+            format!(
+                "there was no connection to the server within {wait:?}, so nobody knows whether somebody holds the lock; \
+                 check address and network, that the server answers there, and whether it wants TLS (rediss://) or not"
+            )
+        };
+        Some(self.error(name).unwrap_or_else(|| Error::new(ErrorKind::Unavailable, text())))
     }
 
     fn error_of(&self, link: LinkId) -> Option<Error> {

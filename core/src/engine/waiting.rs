@@ -96,6 +96,17 @@ pub(super) struct Waiting {
     pub(super) turn: Turn,
     /// The last try that an invalidation caused.
     hinted: Option<Moment>,
+    /// When it was last known that others have the lock, as far as that concerns who waits.
+    refused: Option<Moment>,
+}
+
+impl Waiting {
+    /// Whoever waits now does so because somebody has the lock.
+    pub(super) fn note_refusal(&mut self, now: Moment) {
+        if !self.waiters.is_empty() {
+            self.refused = Some(now);
+        }
+    }
 }
 
 impl Idle for Waiting {
@@ -106,6 +117,7 @@ impl Idle for Waiting {
         channel: Channel::NONE,
         turn: Turn::NONE,
         hinted: None,
+        refused: None,
     };
 
     fn is_idle(&self) -> bool {
@@ -141,6 +153,8 @@ pub(super) struct Waiter {
     retry: Option<Moment>,
     /// Errors in a row that may pass.
     failures: u32,
+    /// The last of them.
+    error: Option<Error>,
     /// The not-after of the last copy that got no answer.
     pub(super) unsettled: Option<Moment>,
     /// The call in flight is the hand-over from the hold before.
@@ -242,6 +256,7 @@ impl Engine {
             deadline: wait.filter(|wait| !wait.is_zero()).map(|wait| self.now.after(wait)),
             retry: None,
             failures: 0,
+            error: None,
             unsettled: None,
             handed: false,
             answered: false,
@@ -253,7 +268,28 @@ impl Engine {
         queue.waiters.push_back(id);
         queue.channel.is_used();
         self.arm_waiter(id);
+        self.note_holder(&name);
         self.advance(&name);
+    }
+
+    /// Keeps in mind for who waits now that somebody has the lock, if that is known.
+    fn note_holder(&mut self, name: &Name) {
+        if self.is_had(name)
+            && let Some(queue) = self.queues.get_mut(name)
+        {
+            queue.note_refusal(self.now);
+        }
+    }
+
+    /// Whether a hold of this client is in the way, or the head sleeps since it was refused.
+    fn is_had(&self, name: &Name) -> bool {
+        let head = |queue: &Queue| queue.waiters.front().and_then(|id| self.waiters.get(id));
+        self.queues.get(name).is_some_and(|queue| {
+            head(queue).is_some_and(|head| {
+                let refused = head.failures == 0 && head.unsettled.is_none();
+                (queue.attempt == Attempt::Parked && refused) || self.is_blocked(queue, head.form.kind, false)
+            })
+        })
     }
 
     /// Whether nothing is sent for this request: it passes a lock on to who waits here, or stands in line behind others of
@@ -323,6 +359,9 @@ impl Engine {
         if queue.attempt != Attempt::Idle {
             queue.attempt = Attempt::Idle;
         }
+        if queue.refused.is_some() {
+            queue.refused = None;
+        }
         queue.rest.tidy();
         self.leave_channel(name);
         self.drop_queue(name);
@@ -376,8 +415,8 @@ impl Engine {
         };
         let name = waiter.name.clone();
         if !waiter.answered && waiter.deadline.is_some_and(|end| end <= self.now) {
-            let error = timeout(&name, waiter.wait);
-            return self.give_up(id, self.links.error(&name).map_or(error, |down| down.on(&name)));
+            let error = self.late_waiter(id).on(&name);
+            return self.give_up(id, error);
         }
         if waiter.retry.is_some_and(|at| at <= self.now) {
             waiter.retry = None;
@@ -385,6 +424,26 @@ impl Engine {
             self.advance(&name);
         }
         self.arm_waiter(id);
+    }
+
+    /// Why the time of a waiter was not enough: somebody has the lock, if anything was heard of that in its time. Where
+    /// nothing can be or was heard, nobody may have it, and a program that does without must not take that for work
+    /// that others do.
+    fn late_waiter(&self, id: RequestId) -> Error {
+        let Some(waiter) = self.waiters.get(&id) else {
+            return unheard(None);
+        };
+        if let Some(down) = self.links.late_error(&waiter.name, waiter.wait) {
+            return down;
+        }
+        let queue = self.queues.get(&waiter.name);
+        let refused = queue.and_then(|queue| queue.refused);
+        let began = waiter.deadline.zip(waiter.wait).map(|(end, wait)| end.before(wait));
+        if refused.is_some_and(|at| Some(at) >= began) || self.is_had(&waiter.name) {
+            return timeout(&waiter.name, waiter.wait);
+        }
+        let head = queue.and_then(|queue| self.waiters.get(queue.waiters.front()?));
+        head.and_then(|head| head.error.clone()).unwrap_or_else(|| unheard(waiter.wait))
     }
 
     /// Answers a waiter with an error. If its call is on the way, the place at the head is kept
@@ -538,6 +597,7 @@ impl Engine {
             return self.end_waiter(id, error, false);
         }
         waiter.failures += 1;
+        waiter.error = Some(error);
         let pause = self.jitter.backoff(waiter.failures);
         self.park(id, self.now.after(pause));
     }
@@ -559,11 +619,16 @@ impl Engine {
             return;
         };
         let first = std::mem::take(&mut waiter.failures) == 0;
+        waiter.error = None;
         waiter.unsettled = None;
         if waiter.once() {
             return self.try_refused(id, name, first);
         }
-        if !std::mem::replace(&mut waiter.announced, true) {
+        let announced = std::mem::replace(&mut waiter.announced, true);
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.note_refusal(self.now);
+        }
+        if !announced {
             self.trace("waiting", name, || "held elsewhere; waiting".to_owned());
         }
         // Confirmation brings the next try, which closes the gap between this reply and the
@@ -617,6 +682,7 @@ impl Engine {
                 queue.run.hear(sent);
             }
             queue.turn.taken(self.now, waiter.announced, self.config.handovers.1);
+            queue.note_refusal(self.now);
         }
         self.open_hold(id, waiter, sent, ttl, token);
         self.adopt_waiters(&name, key, owner, &form);
@@ -776,6 +842,16 @@ pub(super) fn not_replicated(wanted: u32, got: u32) -> Error {
         "{got} of the {wanted} replicas that were asked for acknowledged it in time; it was rolled back"
     );
     Error::new(ErrorKind::NotReplicated, text)
+}
+
+/// Nothing was heard in the whole time of a caller.
+pub(super) fn unheard(wait: Option<Duration>) -> Error {
+    let wait = wait.unwrap_or_default();
+    let text = format!(
+        "the server did not answer within {wait:?}, so nobody knows whether somebody holds the lock; look whether the \
+         server is overloaded or paused, or wait longer"
+    );
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 pub(super) fn timeout(name: &Name, wait: Option<Duration>) -> Error {

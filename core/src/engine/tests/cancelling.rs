@@ -122,7 +122,7 @@ fn a_wait_that_ends_during_a_retry_pause_is_cleaned_up() {
     let sent = rig.sent();
     rig.outcome(&sent, Outcome::Unanswered);
     rig.pass(ms(500));
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     let first = rig.sent();
     rig.reply(&first, Reply::Gone(LostReason::Deleted));
     rig.pass(COPY - ms(501));
@@ -140,7 +140,7 @@ fn a_wait_that_ends_in_flight_is_answered_in_time() {
     let id = rig.acquire_with("n", Key::Once, Some(ms(100)), WATCHED);
     let sent = rig.sent();
     rig.pass(ms(100));
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.grant(&sent);
     rig.sent().release();
 }
@@ -152,7 +152,7 @@ fn a_grant_at_the_very_end_of_the_wait_is_too_late() {
     let sent = rig.sent();
     rig.sleep(ms(100));
     rig.grant(&sent);
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.sent().release();
 }
 
@@ -240,7 +240,8 @@ fn a_re_entry_has_its_time_and_then_is_undone() {
     let id = rig.acquire_with("n", KEY, Some(ms(300)), WATCHED);
     let sent = rig.sent();
     rig.pass(ms(300));
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    // Nobody else can have it.
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.grant(&sent);
     settled(&mut rig, &outer);
 }
@@ -253,7 +254,7 @@ fn a_queued_re_entry_has_its_time_as_well() {
     let extension = rig.sent();
     let id = rig.acquire_with("n", KEY, Some(ms(300)), WATCHED);
     rig.pass(ms(300));
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.keep(&extension);
     rig.nothing_sent();
 }

@@ -139,7 +139,7 @@ fn a_clean_up_has_the_token_and_teaches_nothing() {
     let id = rig.request(with_token("n", "request", Some(secs(1))));
     let sent = rig.sent();
     rig.pass(secs(1));
-    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
     rig.outcome(&sent, Outcome::Unanswered);
     let sent = rig.sent();
     assert_eq!(form(&sent).token.as_deref(), Some("request"));

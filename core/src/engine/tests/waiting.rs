@@ -408,10 +408,118 @@ fn a_wait_ends_in_time_in_every_place_of_the_queue() {
     assert!(rig.pending(behind));
     rig.pass(ms(1));
     let error = rig.error(behind);
-    assert_eq!((error.kind(), error.lock_name()), (ErrorKind::Timeout, Some("n")));
+    assert_eq!((error.kind(), error.lock_name()), (ErrorKind::Unavailable, Some("n")));
     rig.grant(&sent);
     rig.granted(head);
     rig.nothing_sent();
+}
+
+// ---- why a wait was not long enough ----
+
+fn waits(rig: &mut Rig, wait: Duration) -> RequestId {
+    rig.acquire_with("n", Key::Once, Some(wait), WATCHED)
+}
+
+#[test]
+fn a_wait_without_a_connection_does_not_say_that_somebody_has_the_lock() {
+    let mut rig = Rig::offline();
+    let ids = [waits(&mut rig, ms(300)), waits(&mut rig, ms(300))];
+    rig.pass(ms(300));
+    for id in ids {
+        let error = rig.error(id);
+        assert_eq!((error.kind(), error.lock_name()), (ErrorKind::Unavailable, Some("n")));
+        assert!(error.message().contains("no connection to the server within 300ms"), "{error}");
+    }
+    rig.nothing_left();
+}
+
+#[test]
+fn a_wait_that_was_refused_in_its_time_is_a_timeout_whatever_comes_after() {
+    let mut rig = Rig::new();
+    let id = waits(&mut rig, ms(900));
+    let sent = rig.sent();
+    rig.busy(&sent, ms(100));
+    rig.pass(ms(200));
+    // Looked at again, and not answered.
+    rig.sent().acquire();
+    rig.pass(ms(700));
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+}
+
+#[test]
+fn what_the_head_has_heard_holds_for_those_behind_it_and_who_comes_later() {
+    let mut rig = Rig::new();
+    waits(&mut rig, secs(10));
+    let behind = waits(&mut rig, ms(300));
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.pass(ms(300));
+    assert_eq!(rig.failed(behind), ErrorKind::Timeout);
+    let later = waits(&mut rig, ms(300));
+    rig.pass(ms(300));
+    assert_eq!(rig.failed(later), ErrorKind::Timeout);
+}
+
+#[test]
+fn what_was_heard_before_a_wait_says_nothing_of_it() {
+    let mut rig = Rig::new();
+    let head = waits(&mut rig, secs(10));
+    let sent = rig.sent();
+    rig.busy(&sent, ms(100));
+    rig.pass(ms(200));
+    let again = rig.sent();
+    let late = waits(&mut rig, ms(300));
+    rig.pass(ms(300));
+    assert_eq!(rig.failed(late), ErrorKind::Unavailable);
+    rig.grant(&again);
+    rig.granted(head);
+}
+
+#[test]
+fn a_wait_behind_a_hold_of_the_same_client_is_a_timeout_also_when_its_release_is_not_answered() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let ids = [waits(&mut rig, ms(300)), waits(&mut rig, ms(600))];
+    rig.pass(ms(300));
+    assert_eq!(rig.failed(ids[0]), ErrorKind::Timeout);
+    rig.release(&grant);
+    rig.all_sent();
+    rig.pass(ms(300));
+    assert_eq!(rig.failed(ids[1]), ErrorKind::Timeout);
+}
+
+#[test]
+fn who_gets_a_lock_before_the_others_keeps_them_waiting() {
+    let mut rig = Rig::new();
+    let first = waits(&mut rig, secs(10));
+    let sent = rig.sent();
+    let behind = waits(&mut rig, ms(300));
+    rig.grant(&sent);
+    let grant = rig.granted(first);
+    rig.pass(ms(100));
+    rig.release(&grant);
+    let handover = rig.sent();
+    rig.outcome(&handover, Outcome::Unanswered);
+    let sent = rig.all_sent();
+    rig.reply(&sent[0], Reply::Released(0));
+    // No hold is in the way any more, and the next one is not answered.
+    rig.pass(ms(200));
+    assert_eq!(rig.failed(behind), ErrorKind::Timeout);
+}
+
+#[test]
+fn a_wait_in_which_the_server_only_said_no_ends_with_what_it_said() {
+    let mut rig = Rig::new();
+    let id = waits(&mut rig, ms(40));
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Server, true));
+    rig.pass(ms(40));
+    assert_eq!(rig.failed(id), ErrorKind::Server);
+    let id = waits(&mut rig, ms(40));
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::NotSent);
+    rig.pass(ms(40));
+    assert!(rig.error(id).message().contains("nothing was done"));
 }
 
 #[test]
