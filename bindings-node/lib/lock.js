@@ -61,6 +61,11 @@ class Lock {
   }
 
   async tryAcquire(options) {
+    if (options?.wait !== undefined) {
+      throw new InvalidArgumentError(
+        `wait is ${shown(options.wait)}: tryAcquire() does not wait; call acquire() with it, or leave it out`,
+      )
+    }
     try {
       return await this.acquire({ ...options, wait: 0 })
     } catch (error) {

@@ -54,6 +54,10 @@ test('times', () =>
       assert.throws(() => client.lock('a', { watchdogLease: value }), refusal(InvalidArgumentError, 'watchdogLease'))
       await assert.rejects(client.lock('a').acquire({ lease: value }), refusal(InvalidArgumentError, 'lease'))
     }
+    for (const value of [1000, 0, null]) {
+      const words = refusal(InvalidArgumentError, `wait is ${value}`, 'tryAcquire() does not wait')
+      await assert.rejects(client.lock('a').tryAcquire({ wait: value }), words)
+    }
     for (const value of [NaN, -1, -Infinity, 1e300]) {
       await assert.rejects(client.lock('a').acquire({ wait: value }), refusal(InvalidArgumentError, 'wait'))
       await assert.rejects(client.close(value), refusal(InvalidArgumentError, 'closeLimit'))
