@@ -1,14 +1,16 @@
-//! docs/options.md and docs/errors.md are what the tables say. `REDLATCH_BLESS=1` writes them anew.
+//! docs/options.md and docs/errors.md are what the tables say, and `REDLATCH_BLESS=1` writes them anew; index.d.ts and
+//! docs/events.md are compared.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use redlatch::{
-    AcquireOptions, Client, ErrorKind, LockOptions, LostReason, OptionInfo, Scope, Type, all_options,
+    AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, OptionInfo, Scope, Type, all_options,
 };
 use support::Server;
 
@@ -235,6 +237,7 @@ fn acl() -> String {
     format!(
         "For locks whose names begin with `orders` (Redis 6.2 or later):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
          {commands}\n```\n\n\
+         For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
          many callers do not share commands. `+select` is for a database other \
@@ -250,18 +253,40 @@ fn errors_md_is_what_the_tables_say() {
     compare("errors.md", &errors_page());
 }
 
-#[test]
-fn the_user_of_errors_md_can_do_everything() {
-    let server = Server::start();
+/// Makes the user of errors.md, for these keys; its URL.
+fn make_user(server: &Server, keys: &str) -> String {
     let mut admin = server.connect();
     let known: Vec<redis::Value> =
         redis::cmd("COMMAND").arg(&["INFO", "pexpiretime"]).query(&mut admin).unwrap();
     let newer = if known == [redis::Value::Nil] { "" } else { SINCE_7 };
-    let rules = format!("{KEYS} {COMMANDS} {newer}");
+    let rules = format!("{keys} {COMMANDS} {newer}");
     let user = ["SETUSER", "app", "on", ">password"].into_iter().chain(rules.split_whitespace());
     let _: () = redis::cmd("ACL").arg(user.collect::<Vec<_>>()).query(&mut admin).unwrap();
+    server.url().replace("redis://", "redis://app:password@") + "1"
+}
 
-    let url = server.url().replace("redis://", "redis://app:password@") + "1";
+fn assert_nothing_was_denied(server: &Server) {
+    let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut server.connect()).unwrap();
+    assert!(log.is_empty(), "denied: {log:?}");
+}
+
+#[test]
+fn kinds_with_a_prefix_need_it_in_the_rules() {
+    for (kind, prefix) in [(Kind::Article, "lock:orders"), (Kind::RedisSemaphore, "mutex:orders")] {
+        let server = Server::start();
+        let client = Client::builder(&make_user(&server, &KEYS.replace("orders", prefix))).build().unwrap();
+        let lock = client.lock_with("orders:42", LockOptions::new().kind(kind).fencing(true)).unwrap();
+        lock.acquire().wait().unwrap().release().wait().unwrap();
+        client.close().wait().unwrap();
+        assert_nothing_was_denied(&server);
+    }
+}
+
+#[test]
+fn the_user_of_errors_md_can_do_everything() {
+    let server = Server::start();
+    let mut admin = server.connect();
+    let url = make_user(&server, KEYS);
     let client = |url: &str| Client::builder(url).build().unwrap();
     let (mine, other) = (client(&url), client(&url));
     let lock = mine.lock_with("orders:42", LockOptions::new().fencing(true)).unwrap();
@@ -295,7 +320,39 @@ fn the_user_of_errors_md_can_do_everything() {
     drop(guard);
     assert!(!lock.force_release().wait().unwrap());
     assert_eq!(mine.close().wait().unwrap(), Vec::<String>::new());
+    assert_nothing_was_denied(&server);
+}
 
-    let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut admin).unwrap();
-    assert!(log.is_empty(), "denied: {log:?}");
+// ---- events ----
+
+/// The source files of the library below a folder, without those that only test.
+fn sources(folder: &Path, found: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_stem().unwrap().to_string_lossy().ends_with("tests") {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, found);
+        } else {
+            *found += &std::fs::read_to_string(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn events_md_has_every_kind_of_event() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut code = String::new();
+    ["engine", "driver"].iter().for_each(|folder| sources(&core.join("src").join(folder), &mut code));
+    let told = [".event(\"", ".link_event(\"", ".trace(\"", "Event { kind: \""];
+    let calls = told.iter().flat_map(|call| code.split(call).skip(1));
+    let kinds: BTreeSet<&str> = calls.filter_map(|rest| rest.split('"').next()).collect();
+
+    let page = std::fs::read_to_string(core.join("../docs/events.md")).unwrap();
+    let (table, _) = page.split_once("| language |").unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
+    let shown: BTreeSet<&str> = cells.map(|kind| kind.trim_matches([' ', '`'])).collect();
+    assert_eq!(shown, kinds);
 }
