@@ -99,15 +99,24 @@ pub(crate) fn parse(url: &str) -> Result<Place> {
         Form::Unix => unix(url),
         form => read(form, scheme.starts_with("rediss"), rest),
     };
-    place.ok_or_else(|| {
+    place.map_err(|part| {
         Error::invalid(format!(
-            "the URL {:?} cannot be read; write {}, with special characters of user name and password \
+            "the URL {:?} cannot be read: {part}; write {}, with special characters of user name and password \
              percent-encoded",
             redacted(url),
             form.text()
         ))
     })
 }
+
+/// What is wrong with a URL. No text repeats any of it: it may be a secret.
+type Wrong = &'static str;
+
+const HOST: Wrong = "a host is missing, or has characters that no host name or address has";
+const PORT: Wrong = "a port is no number from 1 to 65535";
+const DATABASE: Wrong = "the database, behind the slash, is no number";
+const LOGIN: Wrong = "user name or password have a % that is no percent-encoding";
+const SPECIAL: Wrong = "an @ or # stands where none can be";
 
 /// What can stand behind a scheme.
 #[derive(Clone, Copy, PartialEq)]
@@ -134,63 +143,71 @@ impl Form {
     }
 }
 
-fn unix(url: &str) -> Option<Place> {
+fn unix(url: &str) -> Result<Place, Wrong> {
     // The parser's own errors may repeat parts of the URL.
-    let server = url.into_connection_info().ok().filter(|info| info.redis_settings().db() >= 0)?;
-    Some(Place { topology: Topology::Single, server, sentinel: RedisConnectionInfo::default(), tls: false })
+    let server = url.into_connection_info().ok().filter(|info| info.redis_settings().db() >= 0);
+    let server = server.ok_or("the path of the socket is missing, or what stands behind it is not known")?;
+    Ok(Place { topology: Topology::Single, server, sentinel: RedisConnectionInfo::default(), tls: false })
 }
 
 /// Reads what stands behind `scheme://`.
-fn read(form: Form, tls: bool, rest: &str) -> Option<Place> {
+fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
     // An `@` further on belongs to a password that is not encoded, and so does what would be the
     // host. A fragment means nothing, `#insecure` least of all.
     if [path, query].iter().any(|part| part.contains('@')) || rest.contains('#') || query.contains('#') {
-        return None;
+        return Err(SPECIAL);
     }
-    let hosts = hosts.split(',').map(|text| host(text, form)).collect::<Option<Vec<Host>>>()?;
+    let hosts = hosts.split(',').map(|text| host(text, form)).collect::<Result<Vec<Host>, Wrong>>()?;
     let (service, database) = match form {
         Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
         _ => ("", path),
     };
-    let server = addr(hosts.first()?, tls).into_connection_info().ok()?;
+    let first = hosts.first().ok_or(HOST)?;
+    let server = addr(first, tls).into_connection_info().map_err(|_| HOST)?;
     let topology = match form {
         Form::Sentinel if is_service(service) => Topology::Sentinel { hosts, service: service.to_owned() },
         Form::Cluster => Topology::Cluster { hosts },
         Form::Single if hosts.len() == 1 => Topology::Single,
-        _ => return None,
+        Form::Sentinel => {
+            return Err("the name of the service, behind the first slash, is missing or has odd characters");
+        }
+        Form::Single | Form::Unix => return Err("there are several hosts"),
     };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
-    let server = server.set_redis_settings(settings(user, password)?.set_db(number(database)?));
+    let database = number(database).ok_or(DATABASE)?;
+    let server = server.set_redis_settings(settings(user, password)?.set_db(database));
     let sentinel = if form == Form::Sentinel { sentinel_settings(query)? } else { none(query)? };
-    Some(Place { topology, server, sentinel, tls })
+    Ok(Place { topology, server, sentinel, tls })
 }
 
 /// Only sentinels take something behind a question mark.
-fn none(query: &str) -> Option<RedisConnectionInfo> {
-    query.is_empty().then(RedisConnectionInfo::default)
+fn none(query: &str) -> Result<RedisConnectionInfo, Wrong> {
+    let unwanted =
+        "a question mark and what stands behind it are not taken here (options are given to the client)";
+    query.is_empty().then(RedisConnectionInfo::default).ok_or(unwanted)
 }
 
-fn host(text: &str, form: Form) -> Option<Host> {
+fn host(text: &str, form: Form) -> Result<Host, Wrong> {
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (address, port) = rest.split_once(']')?;
-            address.parse::<std::net::Ipv6Addr>().ok()?;
+            let (address, port) = rest.split_once(']').ok_or(HOST)?;
+            address.parse::<std::net::Ipv6Addr>().map_err(|_| HOST)?;
             (address, port)
         }
         None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
     let port = match port.strip_prefix(':') {
-        None if !port.is_empty() => return None,
+        None if !port.is_empty() => return Err(HOST),
         None | Some("") if form == Form::Sentinel => SENTINEL,
         None | Some("") => REDIS,
-        Some(port) => port.parse().ok().filter(|port| *port > 0)?,
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(PORT)?,
     };
     let is_name =
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
-    is_name.then(|| Host { name: name.to_owned(), port })
+    is_name.then(|| Host { name: name.to_owned(), port }).ok_or(HOST)
 }
 
 /// The name of a service, made of what Sentinel allows.
@@ -206,24 +223,24 @@ fn number(text: &str) -> Option<i64> {
     }
 }
 
-fn settings(user: &str, password: &str) -> Option<RedisConnectionInfo> {
+fn settings(user: &str, password: &str) -> Result<RedisConnectionInfo, Wrong> {
     let mut settings = RedisConnectionInfo::default();
     if !user.is_empty() {
-        settings = settings.set_username(decoded(user)?);
+        settings = settings.set_username(decoded(user).ok_or(LOGIN)?);
     }
     if !password.is_empty() {
-        settings = settings.set_password(decoded(password)?);
+        settings = settings.set_password(decoded(password).ok_or(LOGIN)?);
     }
-    Some(settings)
+    Ok(settings)
 }
 
-fn sentinel_settings(query: &str) -> Option<RedisConnectionInfo> {
+fn sentinel_settings(query: &str) -> Result<RedisConnectionInfo, Wrong> {
     let (mut user, mut password) = ("", "");
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=')? {
-            ("sentinel_user", value) => user = value,
-            ("sentinel_password", value) => password = value,
-            _ => return None,
+        match pair.split_once('=') {
+            Some(("sentinel_user", value)) => user = value,
+            Some(("sentinel_password", value)) => password = value,
+            _ => return Err("behind the question mark only sentinel_user and sentinel_password are known"),
         }
     }
     settings(user, password)
@@ -423,15 +440,37 @@ mod tests {
     }
 
     #[test]
+    fn the_part_that_is_wrong_is_named() {
+        for (bad, part) in [
+            ("redis://127.0.0.1:1/0?x=1", "question mark"),
+            ("redis://h:99999", "port"),
+            ("redis://h:0", "port"),
+            ("redis://h/abc", "database"),
+            ("redis://h o", "host"),
+            ("redis://", "host"),
+            ("redis://a,b", "several hosts"),
+            ("redis://u:%zz@h", "percent-encoding"),
+            ("redis://h/0#x", "#"),
+            ("redis+sentinel://h", "name of the service"),
+            ("redis+sentinel://h/main?x=1", "sentinel_user"),
+            ("redis+cluster://h/one", "database"),
+        ] {
+            let text = refused(bad);
+            let said = text.split_once("cannot be read: ").and_then(|(_, rest)| rest.split_once("; write"));
+            assert!(said.is_some_and(|(said, _)| said.contains(part)), "{bad}: {text}");
+        }
+    }
+
+    #[test]
     fn a_bad_url_is_shown_as_far_as_it_helps() {
         assert!(refused("").contains("\"\" is no Redis URL"));
         assert!(refused("localhost:6379").contains("\"localhost:6379\" is no Redis URL"));
         assert!(refused("redis://db/one").contains("\"redis://db/one\" cannot be read"));
         assert!(refused("redis://[::1]:6379/x").contains("redis://[::1]:6379/x"));
-        assert!(refused("redis://").contains("cannot be read; write redis://[user"));
+        assert!(refused("redis://").contains("; write redis://[user"));
         assert!(
             refused("rediss+sentinel://me:pw@a:1,[::1]:2/")
-                .contains("\"rediss+sentinel://***@a:1,[::1]:2/\" cannot be read; write redis+sentinel://")
+                .contains("\"rediss+sentinel://***@a:1,[::1]:2/\" cannot be read: the name of the service")
         );
         assert!(refused("redis+cluster://a:1,b:x,c").contains("\"redis+cluster://a:1,b:***\" cannot"));
     }

@@ -170,6 +170,7 @@ who waits no longer, gets the error. Nothing was done in Redis by a call that wa
 | `NOAUTH`, `WRONGPASS` | no | the error is `auth` |
 | `NOPERM` | no | the error is `denied` |
 | `WRONGTYPE` | no | the error is `foreign_kind` |
+| `DB index is out of range`, `cluster support disabled`, that it does not know `SENTINEL` | no | the error is `invalid_argument`: the URL does not fit this server |
 
 A server that has a bound to its memory and may take away keys with a time to live (any `maxmemory-policy` but
 `noeviction`) can take away locks. The event `evictable` warns of it once.

@@ -694,7 +694,7 @@ async fn a_replica_is_left_to_look_for_the_primary() {
 async fn a_database_that_does_not_exist_is_told() {
     let server = Server::start();
     let error = Rig::link(&format!("{}99", server.url())).down().await;
-    assert_eq!(error.kind(), ErrorKind::Server, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     assert!(error.message().contains("DB index"), "{error}");
 }
 

@@ -35,6 +35,22 @@ const CODES: &[(&str, ErrorKind, bool, &str)] = &[
 /// How scripts say that a command inside them is denied; such texts carry no code of their own.
 const DENIED: &[&str] = &["can't run this command", "can't access", "No permissions", "no permissions"];
 
+/// What servers say without a code of their own to a URL that does not fit them: words of that, and the remedy.
+const MISFITS: &[(&[&str], &str)] = &[
+    (
+        &["DB index is out of range"],
+        "the URL names a database that this server does not have (see its setting databases); name another one",
+    ),
+    (
+        &["cluster support disabled"],
+        "this server is no node of a cluster; use redis:// (or rediss://) in the URL",
+    ),
+    (
+        &["unknown command", "SENTINEL"],
+        "this server is no sentinel; name the address of sentinels in the URL, or use redis:// for one server",
+    ),
+];
+
 /// How a server turns a client away; it has no code for that.
 const TOO_MANY: &str = "max number of clients";
 
@@ -48,6 +64,9 @@ pub(crate) fn refusal(code: &str, text: &str) -> (Error, bool) {
 }
 
 fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
+    if let Some(remedy) = misfit(text) {
+        return (ErrorKind::InvalidArgument, false, remedy);
+    }
     let known = |word: &str| CODES.iter().find(|(code, ..)| *code == word);
     let row = match known(code) {
         Some(row) => Some(row),
@@ -57,6 +76,11 @@ fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
         None => text.split_whitespace().find_map(|word| known(word.trim_start_matches('-'))),
     };
     row.map_or((ErrorKind::Server, false, "see the server's log"), |row| (row.1, row.2, row.3))
+}
+
+fn misfit(text: &str) -> Option<&'static str> {
+    let all = |words: &&(&[&str], &str)| words.0.iter().all(|words| text.contains(words));
+    MISFITS.iter().find(all).map(|(_, remedy)| *remedy)
 }
 
 /// The text up to where an "unknown command" error repeats the arguments: those of AUTH and HELLO
@@ -122,6 +146,24 @@ mod tests {
         }
         assert!(kind("ERR", "max number of clients + cluster connections reached").1);
         assert!(kind("ERR", "Error running script: @user_script: 5: -LOADING Redis is loading").1);
+    }
+
+    #[test]
+    fn a_url_that_does_not_fit_the_server_is_said_to_be_that_and_not_tried_again() {
+        for (text, remedy) in [
+            ("DB index is out of range", "names a database"),
+            ("This instance has cluster support disabled", "redis://"),
+            (
+                "unknown command 'SENTINEL', with args beginning with: 'GET-MASTER-ADDR-BY-NAME' ",
+                "no sentinel",
+            ),
+            ("unknown command `SENTINEL`, with args beginning with: ", "no sentinel"),
+        ] {
+            let (error, passing) = refusal("ERR", text);
+            assert_eq!((error.kind(), passing), (ErrorKind::InvalidArgument, false), "{text}");
+            assert!(error.message().contains(remedy), "{error}");
+        }
+        assert_eq!(kind("ERR", "unknown command 'FOO'").0, ErrorKind::Server);
     }
 
     #[test]

@@ -67,6 +67,21 @@ async fn a_wrong_password_is_told_as_such() {
 }
 
 #[tokio::test]
+async fn a_url_that_does_not_fit_the_server_is_not_to_be_tried_again() {
+    let world = World::new().await;
+    let port = world.server.port();
+    for (url, word) in [
+        (format!("redis://127.0.0.1:{port}/99"), "database"),
+        (format!("redis+cluster://127.0.0.1:{port}"), "no node of a cluster"),
+        (format!("redis+sentinel://127.0.0.1:{port}/main"), "no sentinel"),
+    ] {
+        let error = soon("an answer", Client::connect(&url)).await.unwrap_err();
+        assert_eq!((error.kind(), error.kind().retryable()), (ErrorKind::InvalidArgument, false), "{error}");
+        assert!(error.message().contains(word), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn other_data_at_the_name_is_not_touched() {
     let mut world = World::new().await;
     world.command::<String>(&["SET", "n", "precious"]);
