@@ -34,7 +34,7 @@ class Lock {
     const { signal } = own
     checkSignal(signal)
     signal?.throwIfAborted()
-    const started = unwrap(this.#start(own, names, values), names)
+    const started = unwrap(this.#start(own, names, values), names, OWN)
     let answer = answerTo(started, signal)
     // Who has a signal may abort it in the tick of the call, which is later than an answer that is here.
     if (signal !== undefined || answer instanceof Promise) answer = await answer

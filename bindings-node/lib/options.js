@@ -5,6 +5,9 @@ const { InvalidArgumentError } = require('./errors.js')
 const { snake } = require('./names.js')
 
 const NONE = Object.freeze({})
+const TIMEOUT =
+  '"timeout" is no option; how long to wait for a lock is wait, in milliseconds, an option of acquire() and using(), ' +
+  'and how long to wait for a connection is connectTimeout, an option of a client'
 
 // `own` names the options of JavaScript. An option that is `undefined` was not given; `null` means the default.
 function split(options, own) {
@@ -15,6 +18,7 @@ function split(options, own) {
   const parts = { own: {}, names: [], values: [] }
   for (const [name, value] of Object.entries(options)) {
     if (value === undefined) continue
+    if (name === 'timeout') throw new InvalidArgumentError(TIMEOUT)
     if (own.includes(name)) {
       parts.own[name] = value
     } else {

@@ -38,6 +38,23 @@ test('names', () =>
     }
   }))
 
+test('what other libraries call a timeout is told to be wait', () =>
+  sendsNothing(async () => {
+    const { client } = context
+    const words = refusal(InvalidArgumentError, 'timeout', 'wait', 'acquire()')
+    assert.throws(() => client.lock('a', { timeout: 5 }), words)
+    await assert.rejects(client.lock('a').acquire({ timeout: 5 }), words)
+    assert.throws(() => new Client('redis://h', { timeout: 5 }), refusal(InvalidArgumentError, 'connectTimeout'))
+  }))
+
+test('an unknown option of an acquisition is told all that there are', () =>
+  sendsNothing(() =>
+    assert.rejects(
+      context.client.lock('a').acquire({ zzz: 5 }),
+      refusal(InvalidArgumentError, 'wait', 'lease', 'token', 'signal', 'key', 'hold', 'context'),
+    ),
+  ))
+
 test('a name may be any text', async () => {
   for (const name of ['ü€😀', ' ', '\0', '{', 'a{b}c', 'x'.repeat(1024)]) {
     const lock = context.client.lock(name)

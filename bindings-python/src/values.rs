@@ -58,6 +58,12 @@ pub(crate) fn each_option(
 ) -> PyResult<()> {
     for (name, value) in options {
         let name = text(&name, "name of an option", "give it as a keyword")?;
+        if name == "wait" {
+            // What the core calls so has the name here that Python's own locks have for it.
+            let text = "\"wait\" is no option here; how long to wait is called timeout, in seconds: of a lock for `with`, \
+                        and of acquire(timeout=...)";
+            return Err(invalid(options.py(), text.to_owned()));
+        }
         option(name, &value, &mut set)?;
     }
     Ok(())
@@ -82,7 +88,13 @@ pub(crate) fn option(
     } else if value.is_instance_of::<PyString>() && wants_word() {
         set(name, OptionValue::Text(text(value, name, "give it printable ASCII")?))
     } else {
-        return Err(invalid(value.py(), format!("{name} is {}; give it a number or a flag", shown(value))));
+        let of = all_options().find(|info| info.name == name).map(|info| info.r#type);
+        let remedy = match of {
+            Some(of @ Type::Duration { .. }) => format!("{of}, as a number of seconds"),
+            Some(of) => of.to_string(),
+            None => "a number or a flag".to_owned(),
+        };
+        return Err(invalid(value.py(), format!("{name} is {}; give it {remedy}", shown(value))));
     };
     done.map_err(|error| raise(value.py(), &error))
 }

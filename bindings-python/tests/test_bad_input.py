@@ -49,6 +49,25 @@ def test_names(Client: Any, name: Any, part: str) -> None:
 
 
 @either
+def test_a_time_as_text_is_told_to_be_seconds(Client: Any) -> None:
+    refused(
+        lambda: Client(watchdog_lease="30s"),
+        "watchdog_lease is '30s'",
+        "a time from 100 ms",
+        "number of seconds",
+    )
+    refused(lambda: Client(tracking="yes"), "tracking is 'yes'", "true or false")
+    with pytest.raises(TypeError, match="timeout is '5s'; give it seconds as a number"):
+        Client().lock("a").acquire(timeout="5s")
+
+
+@either
+def test_a_wait_is_called_timeout(Client: Any) -> None:
+    refused(lambda: Client().lock("a", wait=5), "is called timeout", "acquire(timeout=...)")
+    refused(lambda: Client(wait=5), "is called timeout")
+
+
+@either
 @pytest.mark.parametrize("option", ["lease", "watchdog_lease", "max_hold"])
 @pytest.mark.parametrize(
     "value", [0, -1, 0.0999, math.nan, math.inf, -math.inf, 1e300, 10**400, "10", b"1", True, object()]
@@ -154,7 +173,9 @@ def test_acquire_has_the_rules_of_threading(Client: Any, arguments: tuple[Any, .
     lock = Client().lock("a")
     with pytest.raises(expected.type) as caught:
         lock.acquire(*arguments)
-    assert str(caught.value) == str(expected.value)
+    # That something is no number is said there without the name of the argument.
+    told = f"timeout is {arguments[1]!r}; " if expected.type is TypeError else str(expected.value)
+    assert str(caught.value).startswith(told)
 
 
 def test_the_longest_timeouts_of_threading_are_for_ever(client: redlatch.Client, name: str) -> None:

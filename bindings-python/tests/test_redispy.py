@@ -688,3 +688,18 @@ def play(row: Row, whose: str, face: str, server: Server, look: Any, name: str) 
             await stage.close()
 
     return run_in_loop(asyncio.new_event_loop(), whole())
+
+
+@pytest.mark.parametrize("module", [redispy, redispy_aio], ids=["threads", "asyncio"])
+def test_what_is_wrong_is_named_as_redis_py_names_it(module: Any, server: Server, name: str) -> None:
+    aio = module is redispy_aio
+    client = (redis.asyncio.Redis if aio else redis.Redis)(port=server.port)
+    taking = lambda: module.Lock(client, name, timeout=0.01).acquire()  # noqa: E731
+    with pytest.raises(redis.exceptions.DataError, match="timeout is"):
+        asyncio.run(taking()) if aio else taking()
+
+
+def test_a_client_that_cannot_be_taken_over_is_told_in_a_line() -> None:
+    with pytest.raises(TypeError, match=r"this redis\.client\.Redis speaks TLS") as caught:
+        redispy.Lock(redis.Redis(ssl=True, password="secret"), "n")
+    assert len(str(caught.value)) < 200 and "secret" not in str(caught.value)

@@ -36,8 +36,14 @@ def wait_of(blocking: bool, timeout: float) -> float | None:
     """How long to wait, by the rules of threading.Lock.acquire: None for ever, 0 to try once."""
     if blocking and timeout == -1:
         return None
-    # The rules are those of the Python that runs, errors included: a lock that is free checks and returns.
-    threading.Lock().acquire(blocking, timeout)
+    # The rules are those of the Python that runs, and but for one its errors: a lock that is free checks and returns.
+    try:
+        threading.Lock().acquire(blocking, timeout)
+    except TypeError:
+        if isinstance(timeout, (int, float)):
+            raise
+        remedy = "give it seconds as a number, or -1 to wait for ever"
+        raise TypeError(f"timeout is {timeout!r}; {remedy}") from None
     if not blocking:
         return 0
     return timeout if timeout <= LONGEST_WAIT else None

@@ -116,7 +116,13 @@ class BaseLock(Generic[C]):
 
     def _lease(self) -> float | None:
         """None for the watchdog."""
-        return float(self.timeout) if self.timeout else None
+        if not self.timeout:
+            return None
+        try:
+            return _redlatch.seconds("lease", float(self.timeout))
+        except InvalidArgumentError as error:
+            # To redis-py's users it has another name.
+            raise InvalidArgumentError(str(error).replace("lease is", "timeout is", 1)) from None
 
     def _wait(self, blocking: bool | None, blocking_timeout: float | None) -> float | None:
         """How long to wait: None for ever, 0 to try once."""

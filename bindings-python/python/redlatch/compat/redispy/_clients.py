@@ -50,17 +50,22 @@ def settings_of(redis: HasPool) -> Settings:
     """URL and options of a client that connects to the same place as this one."""
     pool = getattr(redis, "connection_pool", None)
     if pool is None:
-        raise TypeError(f"{redis!r} has no connection pool, as a client of a cluster has none: {REMEDY}")
+        raise TypeError(f"{_kind(redis)} has no connection pool, as a client of a cluster has none: {REMEDY}")
     if hasattr(pool, "sentinel_manager"):
-        raise TypeError(f"{redis!r} finds its server through Sentinel: {REMEDY}")
+        raise TypeError(f"{_kind(redis)} finds its server through Sentinel: {REMEDY}")
     given: dict[str, Any] = pool.connection_kwargs
     user, password = _login(redis, given)
     options = tuple((ours, given[theirs]) for theirs, ours in _OPTIONS.items() if given.get(theirs))
     if _is_tls(pool):
-        raise TypeError(f"{redis!r} speaks TLS, which is not taken over: {REMEDY}")
+        raise TypeError(f"{_kind(redis)} speaks TLS, which is not taken over: {REMEDY}")
     if path := given.get("path"):
         return _unix_url(path, given.get("db"), user, password), options
     return _tcp_url(given, user, password), options
+
+
+def _kind(redis: HasPool) -> str:
+    """The client for people: all that it is made of fills a screen, and older versions show a password."""
+    return f"this {type(redis).__module__}.{type(redis).__qualname__}"
 
 
 _OPTIONS = {"socket_connect_timeout": "connect_timeout"}
@@ -69,7 +74,7 @@ _OPTIONS = {"socket_connect_timeout": "connect_timeout"}
 
 def _login(redis: HasPool, given: dict[str, Any]) -> tuple[str, str]:
     if given.get("credential_provider") is not None:
-        raise TypeError(f"{redis!r} asks a credential provider for its password: {REMEDY}")
+        raise TypeError(f"{_kind(redis)} asks a credential provider for its password: {REMEDY}")
     return _text(given.get("username")), _text(given.get("password"))
 
 
