@@ -174,6 +174,20 @@ impl Traffic {
         }
     }
 
+    /// Nor was what has no time left before it could be written.
+    fn give_up_unwritten(&mut self, now: Moment, news: &mut News) {
+        let unwritten = self.commands.split_off(self.fetched);
+        for command in unwritten {
+            if now < command.deadline() {
+                self.commands.push_back(command);
+                continue;
+            }
+            let sendings = command.load.sendings();
+            self.under_way -= sendings.len();
+            sendings.iter().for_each(|sending| tell_undone(sending, news));
+        }
+    }
+
     fn gather(&mut self, now: Moment, sending: Sending) {
         self.wake_by(now.after(sending.limit));
         // What is for one lock goes in the order of the engine.
@@ -364,6 +378,7 @@ impl Traffic {
         // Their time counts from now on as well.
         self.send_gathered();
         self.give_up_overdue(now, news);
+        self.give_up_unwritten(now, news);
         for command in &mut self.commands {
             if command.deadline() <= now {
                 tell(command, || Outcome::Unanswered, news);
@@ -539,6 +554,16 @@ mod tests {
             assert!(fetched(&mut traffic).is_empty() && traffic.is_idle());
             assert_eq!(outcomes(news), ["1 NotSent", "2 NotSent"]);
         }
+    }
+
+    /// A redirect had left it no time, say.
+    #[test]
+    fn what_had_no_time_before_it_was_written_was_told_and_written_all_the_same() {
+        let (mut traffic, mut news) = (traffic(), News::default());
+        (1..=2).for_each(|call| traffic.send(at(0), acquire(call)));
+        assert_eq!(traffic.wake(at(200), &mut news), Ok(()));
+        assert_eq!(outcomes(news), ["1 NotSent", "2 NotSent"]);
+        assert!(fetched(&mut traffic).is_empty() && traffic.is_idle());
     }
 
     #[test]
