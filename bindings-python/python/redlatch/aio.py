@@ -261,8 +261,8 @@ class Lock(BaseLock):
     ) -> Coroutine[Any, Any, bool]:
         """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it all the time.
 
-        A server that cannot be reached, or does not answer in this time, is no False but UnavailableError: nobody knows
-        then whether somebody has the lock.
+        A server that cannot be reached, or whose answer is late (by a second, or a tenth of a shorter lease), is no False but
+        UnavailableError: nobody knows then whether somebody has the lock.
 
         With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the task need not
         release it to acquire anew. If the task ends without release, the lock is not renewed any more. `token` is

@@ -442,8 +442,14 @@ impl Engine {
         if refused.is_some_and(|at| Some(at) >= began) || self.is_had(&waiter.name) {
             return timeout(&waiter.name, waiter.wait);
         }
-        let head = queue.and_then(|queue| self.waiters.get(queue.waiters.front()?));
-        head.and_then(|head| head.error.clone()).unwrap_or_else(|| unheard(waiter.wait))
+        // An answer that is not late yet says nothing of the server.
+        let late =
+            |head: &Waiter| head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit());
+        match queue.and_then(|queue| self.waiters.get(queue.waiters.front()?)) {
+            Some(Waiter { error: Some(error), .. }) => error.clone(),
+            Some(head) if !late(head) => timeout(&waiter.name, waiter.wait),
+            _ => unheard(waiter.wait),
+        }
     }
 
     /// Answers a waiter with an error. If its call is on the way, the place at the head is kept

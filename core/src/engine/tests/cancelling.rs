@@ -140,7 +140,7 @@ fn a_wait_that_ends_in_flight_is_answered_in_time() {
     let id = rig.acquire_with("n", Key::Once, Some(ms(100)), WATCHED);
     let sent = rig.sent();
     rig.pass(ms(100));
-    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
     rig.grant(&sent);
     rig.sent().release();
 }
@@ -152,7 +152,7 @@ fn a_grant_at_the_very_end_of_the_wait_is_too_late() {
     let sent = rig.sent();
     rig.sleep(ms(100));
     rig.grant(&sent);
-    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
     rig.sent().release();
 }
 

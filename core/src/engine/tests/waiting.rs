@@ -408,7 +408,7 @@ fn a_wait_ends_in_time_in_every_place_of_the_queue() {
     assert!(rig.pending(behind));
     rig.pass(ms(1));
     let error = rig.error(behind);
-    assert_eq!((error.kind(), error.lock_name()), (ErrorKind::Unavailable, Some("n")));
+    assert_eq!((error.kind(), error.lock_name()), (ErrorKind::Timeout, Some("n")));
     rig.grant(&sent);
     rig.granted(head);
     rig.nothing_sent();
@@ -468,8 +468,12 @@ fn what_was_heard_before_a_wait_says_nothing_of_it() {
     rig.busy(&sent, ms(100));
     rig.pass(ms(200));
     let again = rig.sent();
-    let late = waits(&mut rig, ms(300));
+    let late = waits(&mut rig, secs(1));
+    // Its answer is not late yet.
+    let short = waits(&mut rig, ms(300));
     rig.pass(ms(300));
+    assert_eq!(rig.failed(short), ErrorKind::Timeout);
+    rig.pass(ms(700));
     assert_eq!(rig.failed(late), ErrorKind::Unavailable);
     rig.grant(&again);
     rig.granted(head);
