@@ -10,7 +10,8 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
     RedisConnectionInfo, RedisError, RedisResult, Value,
 };
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_rustls::client::TlsStream;
 
@@ -234,7 +235,10 @@ impl Address {
 
     /// Connects for the messages of a shard, with RESP3, which every server that has them speaks.
     pub(super) async fn shard(self) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        self.open_with_pushes().await.map_err(|error| self.explain(&error))
+        let opened = self.open_with_pushes().await.map_err(|error| self.explain(&error))?;
+        // A name that is refused harms nobody; an error of the connection shows in what is asked next.
+        let _ = ask(&opened.0, &["CLIENT", "SETNAME", &self.manner.client_name]).await;
+        Ok(opened)
     }
 
     /// Asks a node of a cluster who has which slots, on a connection of its own.
@@ -328,15 +332,40 @@ impl Address {
 
     /// Connects for pub/sub, with RESP2, which every server speaks.
     pub(super) async fn pubsub(self) -> Result<PubSub> {
-        let connected = match self.encrypted().await {
-            Ok(Some(stream)) => PubSub::new(&self.settings(ProtocolVersion::RESP2), stream).await,
-            Ok(None) => match self.client(ProtocolVersion::RESP2) {
-                Ok(client) => client.get_async_pubsub().await,
-                Err(error) => Err(error),
-            },
-            Err(error) => Err(error),
-        };
-        connected.map_err(|error| self.explain(&error))
+        self.open_pubsub().await.map_err(|error| self.explain(&error))
+    }
+
+    async fn open_pubsub(&self) -> RedisResult<PubSub> {
+        if let Some(stream) = self.encrypted().await? {
+            return self.pubsub_on(stream).await;
+        }
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                self.pubsub_on(tls::tcp(host, *port, self.info.tcp_settings()).await?).await
+            }
+            ConnectionAddr::Unix(path) => self.pubsub_on(UnixStream::connect(path).await?).await,
+            _ => self.client(ProtocolVersion::RESP2)?.get_async_pubsub().await,
+        }
+    }
+
+    /// Logs in here: redis-rs has no way to give a connection for messages a name.
+    async fn pubsub_on<S>(&self, mut stream: S) -> RedisResult<PubSub>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let commands = self.log_in();
+        let packed: Vec<u8> = commands.iter().flat_map(|(command, _)| command.get_packed_command()).collect();
+        stream.write_all(&packed).await?;
+        stream.flush().await?;
+        let mut decoder = Default::default();
+        for (_, vital) in commands {
+            let answer = redis::parse_redis_value_async(&mut decoder, &mut stream).await?.extract_error();
+            if vital {
+                answer?;
+            }
+        }
+        // All has been said.
+        PubSub::new(&RedisConnectionInfo::default().set_skip_set_lib_name(), stream).await
     }
 
     /// The attempt took too long.

@@ -722,6 +722,25 @@ async fn messages_come_from_wanted_channels() {
     }
 }
 
+/// Also behind a log-in and a database, and by a Unix socket.
+#[tokio::test]
+async fn the_connection_for_messages_has_the_name_of_the_client() {
+    let server = Server::start();
+    command::<()>(&server, "ACL SETUSER hans on >geheim ~* &* +@all");
+    let url = server.url().replace("redis://", "redis://hans:geheim@");
+    for url in [server.url(), format!("{url}1"), format!("unix://{}", server.socket().display())] {
+        let mut part = Rig::subscriptions(&url);
+        part.subscribe("n");
+        part.subscribed("n").await;
+        let clients: String = command(&server, "CLIENT LIST");
+        let listens = |line: &&str| line.contains(" sub=1 ") && line.contains(" name=redlatch-test ");
+        assert_eq!(clients.lines().filter(listens).count(), 1, "{url}: {clients}");
+    }
+    let wrong = server.url().replace("redis://", "redis://hans:falsch@");
+    let error = address(&wrong).pubsub().await.err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+}
+
 #[tokio::test]
 async fn channels_are_subscribed_again_after_a_gap() {
     let server = Server::start();

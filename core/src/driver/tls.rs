@@ -8,9 +8,10 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
+use futures_util::future::select_ok;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
@@ -75,15 +76,26 @@ impl Tls {
         settings: &TcpSettings,
     ) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let tcp = TcpStream::connect((host, port)).await?;
-        tcp.set_nodelay(settings.nodelay())?;
-        let socket = SockRef::from(&tcp);
-        if let Some(keepalive) = settings.keepalive() {
-            socket.set_tcp_keepalive(keepalive)?;
-        }
-        socket.set_tcp_user_timeout(settings.user_timeout())?;
+        let tcp = tcp(host, port, settings).await?;
         self.0.connect(name, tcp).await
     }
+}
+
+/// A connection in clear, to whichever address of the host is the first to answer.
+pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
+    let attempts: Vec<_> =
+        lookup_host((host, port)).await?.map(|address| Box::pin(TcpStream::connect(address))).collect();
+    if attempts.is_empty() {
+        return Err(io::Error::other("the name of the host has no address"));
+    }
+    let (tcp, _) = select_ok(attempts).await?;
+    tcp.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(&tcp);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(tcp)
 }
 
 /// The certificates that `tls_ca` gives.
