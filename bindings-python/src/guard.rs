@@ -74,7 +74,10 @@ impl Drop for Guard {
 }
 
 fn released(py: Python<'_>) -> PyErr {
-    raise(py, &Error::new(ErrorKind::NotOwner, "this grant was released before"))
+    raise(
+        py,
+        &Error::new(ErrorKind::NotOwner, "this grant was released before; release each acquisition once"),
+    )
 }
 
 /// What can be known without I/O.

@@ -90,7 +90,7 @@ enum {
 
 /** The values of redlatch_lost_reason. */
 enum {
-    /** The lease ended before it was renewed. */
+    /** The lease ended: a fixed one is never renewed, another was not in time. */
     REDLATCH_LOST_EXPIRED = 1,
     /** The key was deleted, evicted or flushed. */
     REDLATCH_LOST_DELETED = 2,

@@ -85,7 +85,7 @@ table! {
 table! {
     /// Why a hold was lost. Final for that hold.
     LostReason {
-        Expired = 1, "expired", false, "The lease ended before it was renewed.";
+        Expired = 1, "expired", false, "The lease ended: a fixed one is never renewed, another was not in time.";
         Deleted = 2, "deleted", false, "The key was deleted, evicted or flushed.";
         Stolen = 3, "stolen", false, "Somebody else holds the name, or other data lies there.";
         Forced = 4, "forced", false, "The lock was force-released through this client.";
@@ -230,6 +230,21 @@ impl Error {
         error
     }
 
+    /// The caller has no hold of the lock.
+    pub(crate) fn not_held() -> Self {
+        let text = "the caller does not hold this lock; release, extend or check it with the thread, task or key that \
+                    acquired it, and before its release";
+        Self::new(ErrorKind::NotOwner, text)
+    }
+
+    /// `what` was given back before.
+    pub(crate) fn released_before(what: &str) -> Self {
+        Self::new(
+            ErrorKind::NotOwner,
+            format!("this {what} was released before; release each acquisition once"),
+        )
+    }
+
     /// The same error, naming the lock it concerns.
     pub(crate) fn on(mut self, lock: &Arc<str>) -> Self {
         self.0.lock = Some(lock.clone());
@@ -309,6 +324,16 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ErrorKind::ALL.len());
+    }
+
+    #[test]
+    fn who_does_not_hold_is_told_what_helps() {
+        assert!(
+            Error::not_held()
+                .message()
+                .contains("; release, extend or check it with the thread, task or key")
+        );
+        assert!(Error::released_before("level").message().ends_with("; release each acquisition once"));
     }
 
     #[test]

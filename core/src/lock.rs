@@ -281,13 +281,12 @@ impl Hold {
         if let Some((_, running)) = &self.0 {
             running.refuse_fork()?;
         }
-        let not_owner = || Error::new(ErrorKind::NotOwner, "the caller does not hold this lock");
-        let cell = self.cell().ok_or_else(not_owner)?;
+        let cell = self.cell().ok_or_else(Error::not_held)?;
         let now = clock::now();
         match cell.lost(now) {
             Some(reason) => Err(Error::lost(&cell.name, reason)),
             None if cell.is_held(now) => Ok(()),
-            None => Err(not_owner().on(&cell.name)),
+            None => Err(Error::not_held().on(&cell.name)),
         }
     }
 

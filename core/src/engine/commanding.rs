@@ -240,8 +240,7 @@ impl Engine {
         match target {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key } => {
-                let not_owner =
-                    || Error::new(ErrorKind::NotOwner, "the caller does not hold this lock").on(name);
+                let not_owner = || Error::not_held().on(name);
                 self.hold_of(name, *key).map(|owner| (owner, None)).ok_or_else(not_owner)
             }
         }
@@ -249,7 +248,7 @@ impl Engine {
 
     fn wish(&mut self, owner: OwnerId, task: Task) {
         let Some(hold) = self.holds.get_mut(&owner) else {
-            let error = Error::new(ErrorKind::NotOwner, "this hold was released before");
+            let error = Error::released_before("hold");
             return self.answer(task.request, Err(error));
         };
         if let Phase::Lost(reason) = hold.phase {
@@ -342,7 +341,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::NotOwner, "this hold has ended"));
         };
         let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
-        let released = || Error::new(ErrorKind::NotOwner, "this level was released before").on(&name);
+        let released = || Error::released_before("level").on(&name);
         match wish {
             Wish::Enter { terms, .. } => {
                 let lease = hold.capped(terms.lease.duration(), now);

@@ -3,7 +3,7 @@
 use super::commanding::{Task, Wish};
 use super::holding::{Hold, Phase, unconfirmed};
 use super::{Engine, LevelId, Output};
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::{Error, LostReason};
 use crate::event::Level as EventLevel;
 use crate::wire::{Name, OwnerId};
 
@@ -40,8 +40,7 @@ impl Engine {
         let (cell, longest, lingers) = (hold.cell.clone(), hold.longest(), hold.lingers);
         let level = hold.told_at(EventLevel::Warn);
         self.counters.lost.add(1);
-        let text = format!("lost by {owner}: {}", reason.meaning());
-        self.event("lost", level, &cell.name, text);
+        self.event("lost", level, &cell.name, format!("lost ({reason}): {}", reason.meaning()));
         // Nobody relies on a hold that is being released: the release itself reports the loss.
         if cell.set_lost(reason) {
             self.out.push(Output::Lost(cell.clone(), reason));
@@ -84,7 +83,7 @@ impl Engine {
         };
         let (cell, longest) = (hold.cell.clone(), hold.longest());
         if !hold.take_out(level) {
-            return Err(Error::new(ErrorKind::NotOwner, "this level was released before").on(&cell.name));
+            return Err(Error::released_before("level").on(&cell.name));
         }
         self.clean_up(&cell.name, owner, &cell.form, longest, None);
         Ok(())
