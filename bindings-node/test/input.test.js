@@ -3,6 +3,8 @@
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')
+const { once } = require('node:events')
+const { createServer } = require('node:net')
 const redlatch = require('../index.js')
 const { Server, freshName, shared } = require('./support/index.js')
 
@@ -238,4 +240,14 @@ test('a client closed before its first use', async () => {
   const client = new Client(context.url)
   assert.deepEqual(await client.close(), [])
   await assert.rejects(client.lock('a').acquire(), refusal(redlatch.ClosedError))
+})
+
+test('a server that never answered is not taken for a holder', async () => {
+  const silent = createServer(() => {}).listen(0, '127.0.0.1')
+  await once(silent, 'listening')
+  const client = new Client(`redis://127.0.0.1:${silent.address().port}`, { connectTimeout: 60_000 })
+  const words = refusal(redlatch.UnavailableError, 'no connection to the server within 200ms')
+  await assert.rejects(client.lock(freshName()).acquire({ wait: 200 }), words)
+  await client.close()
+  silent.close()
 })
