@@ -300,7 +300,7 @@ def test_a_paused_server_is_not_taken_for_a_holder(name: str, own_server: Server
     with redlatch.Client(own_server.url) as client, redis.Redis(port=own_server.port) as look:
         assert not client.lock(name).locked()
         look.client_pause(4000)  # itself included: nothing can end it earlier
-        with pytest.raises(redlatch.UnavailableError, match="did not answer within 1.2s"):
+        with pytest.raises(redlatch.UnavailableError, match=r"did not answer within 1\.2s"):
             client.lock(name).acquire(timeout=1.2)
 
 
