@@ -158,7 +158,6 @@ MEASURES = [
     Measure("w1_commands", commands_in_every_language, None),
     Measure("w1_keys", lambda: keys_written(rust("async"))),
     *(Measure(f"w1_bytes_{kind}", partial(bytes_of, kind), 0.03) for kind in ("reentrant", "simple")),
-    Measure("w1_bytes_plain", lambda: w1("blocking", "simple")["bytes"], None),
     *(Measure(f"w1_allocations_{peer}", partial(allocations_of, peer), 0.02) for peer in PEERS),
     *(Measure(f"w1_sleeps_{peer}", partial(sleeps_of, peer), None) for peer in PEERS),
     *(

@@ -162,9 +162,6 @@ PEER_LIBRARIES = [
 ]  # fmt: skip
 
 OUR_COUNTED = {**SCRIPTS, **WAITING}
-# A caller alone takes a simple lock by a plain SET. The script for one lock has a SET too, and reads PEXPIRETIME after
-# it, or the PTTL of whoever has the lock.
-OUR_PLAIN = {**OUR_COUNTED, "set": 1.0, "pexpiretime": -1.0, "pttl": -1.0}
 OUR_PYTHON = (str(ROOT / ".tools/venv/bin/python"), str(ROOT / "benches/python/bench.py"), "--peer")
 OUR_PROGRAMS = {
     "Rust": ("Rust", (str(TARGET / "release/redlatch-bench"), "--peer", "async")),
@@ -192,9 +189,8 @@ def ours(face: str, kind: str) -> Contestant:
 
 OUR_FACES = [
     # What W5 measures is the same for both kinds: once is enough.
-    *(replace(ours(face, "simple"), on=("W1", "W3"), counted=OUR_PLAIN) for face in OUR_PROGRAMS),
-    *(replace(ours(face, "simple"), on=("W2", "W4")) for face in OUR_PROGRAMS),
-    *(ours(face, "reentrant") for face in OUR_PROGRAMS),
+    replace(each, on=LOCKING) if each.wire == "simple" else each
+    for each in (ours(face, kind) for kind in ("simple", "reentrant") for face in OUR_PROGRAMS)
 ]
 # W1 while another thread of the program computes: what the interpreter's lock costs.
 BUSY = [

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::direct::{Direct, Sent, TICK, Wire};
+use super::direct::{Direct, TICK, Wire};
 use super::machine::{Errand, Machine, State};
 use super::server_clock::ServerClock;
-use super::traffic::is_demoted;
+use super::traffic::{is_demoted, millis};
 use super::{Completion, Letter, Post, is_engine_thread};
 use crate::clock;
 use crate::engine::{CallId, Engine, Input, Outcome, Output, Request, RequestId, Target};
 use crate::moment::Moment;
-use crate::wire::{self, Op, Reply};
+use crate::wire::{self, Op};
 
 /// What callers need for calls of their own.
 pub(super) struct Desk {
@@ -47,7 +47,8 @@ struct UnderWay {
     op: Op,
     sent: Moment,
     limit: Duration,
-    form: Sent,
+    /// It was sent with the text of the script.
+    full: bool,
 }
 
 /// The caller's next call, as the engine wants it.
@@ -174,8 +175,9 @@ impl Desk {
                 }
             };
             let sent = clock::now();
-            if let Some(form) = open.call(sent, &op, &self.machine.shared.uuid, limit) {
-                return Some(UnderWay { wire: open, call, op, sent, limit, form });
+            let not_after = open.clock.least(sent).saturating_add(millis(limit));
+            if open.call(sent, &op, &self.machine.shared.uuid, not_after) {
+                return Some(UnderWay { wire: open, call, op, sent, limit, full: false });
             }
             self.lose(*open);
             // A part of it may have been sent, and a part does nothing.
@@ -251,8 +253,8 @@ impl OwnCall {
     pub(crate) fn wait<E>(&mut self, mut go_on: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
         while let Some(call) = &mut self.under_way {
             let patience = self.patience.min(call.limit);
-            match call.look(patience, &self.desk.machine.shared.uuid) {
-                Look::Nothing if call.is_late() => self.abandon(),
+            match call.look(patience) {
+                Look::Nothing if call.is_late() => self.settle(Outcome::Unanswered, false),
                 Look::Nothing => {
                     if !go_on()? {
                         self.give_up();
@@ -279,7 +281,7 @@ impl OwnCall {
             if call.sent >= end {
                 return false;
             }
-            let look = call.look(patience, &self.desk.machine.shared.uuid);
+            let look = call.look(patience);
             let answered = matches!(look, Look::Answer(..));
             call.wire.pace.learn(answered && call.wire.is_quick(patience));
             match look {
@@ -320,15 +322,7 @@ impl OwnCall {
 
     fn give_up(&mut self) {
         while self.under_way.is_some() {
-            self.abandon();
-        }
-    }
-
-    /// Waits no longer for the answer to the call that is under way.
-    fn abandon(&mut self) {
-        if let Some(call) = &self.under_way {
-            let outcome = call.unanswered();
-            self.settle(outcome, false);
+            self.settle(Outcome::Unanswered, false);
         }
     }
 }
@@ -348,14 +342,11 @@ enum Look {
 }
 
 impl UnderWay {
-    fn look(&mut self, patience: Duration, uuid: &str) -> Look {
+    fn look(&mut self, patience: Duration) -> Look {
         match self.wire.receive(patience) {
             Ok(None) => Look::Nothing,
-            Ok(Some(value)) if self.form == Sent::Plain => self.tried_plainly(&value, patience, uuid),
-            Ok(Some(Value::ServerError(error)))
-                if error.code() == "NOSCRIPT" && self.form == Sent::ByHash =>
-            {
-                self.form = Sent::ByText;
+            Ok(Some(Value::ServerError(error))) if error.code() == "NOSCRIPT" && !self.full => {
+                self.full = true;
                 match self.wire.call_with_text() {
                     true => Look::Nothing,
                     false => Look::Answer(Outcome::NotSent, false),
@@ -368,35 +359,14 @@ impl UnderWay {
             Ok(Some(value)) => match wire::decode(&self.op, value) {
                 Ok((server_ms, reply)) => {
                     if let Some(server_ms) = server_ms {
-                        self.wire.clock = ServerClock::between(server_ms, self.sent, clock::now());
+                        self.wire.clock = ServerClock::new(server_ms, clock::now());
                     }
                     Look::Answer(Outcome::Answered(reply), true)
                 }
                 Err(error) => Look::Answer(Outcome::Refused { error, passing: false }, false),
             },
-            Err(_) => Look::Answer(self.unanswered(), false),
+            Err(_) => Look::Answer(Outcome::Unanswered, false),
         }
-    }
-
-    /// The answer to a plain try. Whatever is not a yes, the script is to explain: who has the lock, what lies there, what the server does not
-    /// allow or know.
-    fn tried_plainly(&mut self, value: &Value, patience: Duration, uuid: &str) -> Look {
-        let lease = wire::plain_lease(&self.op).filter(|_| *value == Value::Okay);
-        self.wire.tried_plainly(lease.is_some());
-        if let Some(lease) = lease {
-            let ttl = Duration::from_millis(lease);
-            return Look::Answer(Outcome::Answered(Reply::Acquired { ttl, token: None }), true);
-        }
-        self.form = Sent::ByHash;
-        match self.wire.call_script(self.sent, &self.op, uuid, self.limit) {
-            true => self.look(patience, uuid),
-            false => Look::Answer(Outcome::NotSent, false),
-        }
-    }
-
-    /// No answer will be waited for.
-    fn unanswered(&self) -> Outcome {
-        if self.form == Sent::Plain { Outcome::UnansweredPlain } else { Outcome::Unanswered }
     }
 
     fn is_late(&self) -> bool {

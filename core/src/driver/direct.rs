@@ -9,8 +9,6 @@
 //!   after some milliseconds the engine looks at on the connection for commands, and is told of changes then.
 //! - A call that is late or interrupted closes it. What became of the call is for the engine to settle,
 //!   as it does for the others.
-//! - A simple lock is tried by a plain `SET` first, which costs the server half of what the script does. Who does
-//!   not get it by that asks by the script, whose word counts.
 
 use std::io::{self, ErrorKind as IoKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -28,10 +26,9 @@ use redis::{Cmd, ConnectionAddr, Value};
 use super::connect::Address;
 use super::link::Link;
 use super::server_clock::ServerClock;
-use super::traffic::millis;
 use crate::clock;
 use crate::moment::Moment;
-use crate::wire::{self, Call, Op, Publish};
+use crate::wire::{Call, Op, Publish};
 
 /// How many calls would have to use the connection before it is made: short programs need none.
 const WORTH: u32 = 2;
@@ -226,7 +223,6 @@ impl Plan {
                 patience: None,
                 took: Duration::ZERO,
                 pace: Pace::default(),
-                plain: Pace::default(),
                 tracked,
             };
             wire.log_in(&address)?;
@@ -234,17 +230,6 @@ impl Plan {
         });
         made.await.map_err(io::Error::other)?
     }
-}
-
-/// In which form a call was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// As a command of the server's own, which has no not-after.
-    Plain,
-    /// By the hash of the script.
-    ByHash,
-    /// With its text.
-    ByText,
 }
 
 /// The direct connection.
@@ -265,8 +250,6 @@ pub(super) struct Wire {
     /// How long the last answer took.
     took: Duration,
     pub(super) pace: Pace,
-    /// Whether locks are found to be free, so that it is worth to try plainly.
-    plain: Pace,
     /// Whether the connection for commands is told of changes, unlike this one.
     tracked: bool,
 }
@@ -304,29 +287,8 @@ impl Wire {
         !self.is_answered()
     }
 
-    /// Sends the call for `op`, in which form; `None` if the connection is broken.
-    pub(super) fn call(&mut self, sent: Moment, op: &Op, uuid: &str, limit: Duration) -> Option<Sent> {
-        let Some(until) = self.plain_until(sent, op) else {
-            return self.call_script(sent, op, uuid, limit).then_some(Sent::ByHash);
-        };
-        wire::write_set(op, uuid, until, &mut self.command);
-        self.send(sent).ok().map(|()| Sent::Plain)
-    }
-
-    /// When the lease of an acquisition ends on the server's clock, if it is to be tried plainly now.
-    fn plain_until(&mut self, sent: Moment, op: &Op) -> Option<u64> {
-        let until = wire::plain_lease(op)?.saturating_add(self.clock.most(sent)?);
-        self.plain.is_worth_it().then_some(until)
-    }
-
-    /// A call was tried plainly: has that done it?
-    pub(super) fn tried_plainly(&mut self, done: bool) {
-        self.plain.learn(done);
-    }
-
-    /// Sends the script call for `op`, which counts from `sent`; false if the connection is broken.
-    pub(super) fn call_script(&mut self, sent: Moment, op: &Op, uuid: &str, limit: Duration) -> bool {
-        let not_after = self.clock.least(sent).saturating_add(millis(limit));
+    /// Sends the script call for `op`; false if the connection is broken.
+    pub(super) fn call(&mut self, sent: Moment, op: &Op, uuid: &str, not_after: u64) -> bool {
         let call = match self.call.take() {
             Some(before) => Call::reusing(before, op, uuid, not_after, self.publish),
             None => Call::new(op, uuid, not_after, self.publish),
@@ -398,14 +360,11 @@ impl Wire {
         if !answer.ends_with(b"\r\n") {
             return Ok(None);
         }
-        // Most answers are a number, or only say that it is done.
+        // Most answers are a number.
         if let [b':', number @ .., b'\r', b'\n'] = answer
             && let Some(number) = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok())
         {
             return Ok(Some(Value::Int(number)));
-        }
-        if answer == b"+OK\r\n" {
-            return Ok(Some(Value::Okay));
         }
         match redis::parse_redis_value(answer) {
             Ok(value) => Ok(Some(value)),
@@ -432,15 +391,13 @@ impl Wire {
     }
 }
 
-/// Whether a shorter way is worth to be tried that now and then is in vain: to wait for the answer, for a caller who has
-/// others to serve; to try plainly.
+/// Whether the server answers so soon that it is worth to wait for it, for a caller who has others to serve.
 ///
 /// A single late answer says little: the machine was busy. Of a server that is far away or slow all are late, and each
-/// keeps the caller waiting in vain: the more of them, the more calls go the other way before one is tried again. The same
-/// goes for locks that are found to be taken.
+/// keeps the caller waiting in vain: the more of them, the more calls go the other way before one is tried again.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Those that were in vain, less the others.
+    /// Late answers, less those that were in time.
     late: u32,
     /// Calls that are to go the other way.
     pause: u32,
@@ -454,7 +411,7 @@ impl Pace {
         worth
     }
 
-    /// It was tried: has the answer come in time, was the lock free?
+    /// A call was waited for: has the answer come in time?
     pub(super) fn learn(&mut self, in_time: bool) {
         if in_time {
             self.late = self.late.saturating_sub(1);

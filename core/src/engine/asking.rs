@@ -143,7 +143,7 @@ impl Engine {
             Outcome::Unanswered if repeats => self.send_query(id),
             // A force-release is not repeated: a second one could hit the next holder. The first
             // may have hit our own hold.
-            Outcome::Unanswered | Outcome::UnansweredPlain => {
+            Outcome::Unanswered => {
                 self.query_due(id);
                 self.renew_now(self.holds_on(name));
             }
@@ -217,9 +217,7 @@ impl Engine {
         // Acquires without an answer and clean-ups may have left something as well.
         unreleased.extend(self.holds.values().map(|hold| hold.cell.name.clone()));
         unreleased.extend(self.waiters.values().map(|waiter| waiter.name.clone()));
-        unreleased.extend(
-            self.cleanups.values().filter(|cleanup| cleanup.is_urgent()).map(|cleanup| cleanup.name.clone()),
-        );
+        unreleased.extend(self.cleanups.values().map(|cleanup| cleanup.name.clone()));
         unreleased.sort_unstable();
         unreleased.dedup();
         let mut callers: Vec<RequestId> = self.callers.keys().copied().collect();

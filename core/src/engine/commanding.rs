@@ -527,7 +527,7 @@ impl Engine {
                 self.drop_pointless(owner);
                 self.arm_hold(owner);
             }
-            Outcome::Unanswered | Outcome::UnansweredPlain => {
+            Outcome::Unanswered => {
                 // Copies that change a count never overlap.
                 let expired = timing::copy_expires(sent, command.limit).max(now);
                 let soon = command.frees() || command.task.wish.is_passed();

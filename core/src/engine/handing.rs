@@ -247,6 +247,6 @@ fn is_undone(outcome: &Outcome) -> bool {
         Outcome::Answered(reply) => matches!(reply, Reply::Gone(_) | Reply::Stale | Reply::Foreign(_)),
         Outcome::Refused { passing, .. } => *passing,
         Outcome::NotSent => true,
-        Outcome::Unanswered | Outcome::UnansweredPlain => false,
+        Outcome::Unanswered => false,
     }
 }

@@ -171,9 +171,6 @@ pub(crate) enum Outcome {
     /// It was sent and not answered within its limit, or the connection broke: it may run until
     /// its not-after, which is `limit` after the engine handed it out.
     Unanswered,
-    /// The same for a try that was sent as a plain command, which has no not-after: it may run until the lease ends that it
-    /// asks for, counted from when the engine handed it out, and what it takes ends then too.
-    UnansweredPlain,
     /// It was not sent and never will be: there is no connection, or the server has too much to do.
     NotSent,
 }
@@ -435,7 +432,7 @@ impl Engine {
 
     /// Whether nothing is under way: no hold, no waiter, no clean-up.
     pub(crate) fn is_settled(&self) -> bool {
-        self.holds.is_empty() && self.waiters.is_empty() && !self.cleanups.values().any(Cleanup::is_urgent)
+        self.holds.is_empty() && self.waiters.is_empty() && self.cleanups.is_empty()
     }
 
     /// All holds, for a driver that has to give them up.
@@ -524,7 +521,7 @@ impl Engine {
         let Some(Call { purpose, sent }) = self.calls.remove(&call) else {
             return;
         };
-        if matches!(outcome, Outcome::Unanswered | Outcome::UnansweredPlain) {
+        if matches!(outcome, Outcome::Unanswered) {
             self.counters.unanswered.add(1);
         }
         match purpose {

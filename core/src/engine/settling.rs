@@ -21,22 +21,11 @@ pub(super) struct Cleanup {
     in_flight: bool,
     /// The not-after of an acquire copy that may still run: release once more after it.
     again_at: Option<Moment>,
-    /// When a plain copy was sent that may run for as long as anything can be left: release again and again.
-    plain: Option<Moment>,
-    /// What is left to do is for that copy alone, which has most likely run or never will.
-    idle: bool,
     /// When to try again after a failure.
     retry: Option<Moment>,
     /// The lease has ended by then, so nothing can be left.
     until: Moment,
     limit: Duration,
-}
-
-impl Cleanup {
-    /// Whether it matters to those who close the client, or try again.
-    pub(super) fn is_urgent(&self) -> bool {
-        !self.idle
-    }
 }
 
 /// How many confirmed releases are kept, and for how long: a fail-over with a slow verdict.
@@ -107,31 +96,6 @@ impl Engine {
         lease: Duration,
         alive_until: Option<Moment>,
     ) {
-        self.add_cleanup(name, owner, form, lease, (alive_until, None));
-    }
-
-    /// The same for a plain copy that was sent then: at once, when it would have had to run if it were a script, and from then
-    /// on whenever it is a tenth older.
-    pub(super) fn look_after(
-        &mut self,
-        name: &Name,
-        owner: OwnerId,
-        form: &Form,
-        lease: Duration,
-        sent: Moment,
-    ) {
-        let usual = timing::copy_expires(sent, timing::limit(lease));
-        self.add_cleanup(name, owner, form, lease, (Some(usual), Some(sent)));
-    }
-
-    fn add_cleanup(
-        &mut self,
-        name: &Name,
-        owner: OwnerId,
-        form: &Form,
-        lease: Duration,
-        (alive_until, plain): (Option<Moment>, Option<Moment>),
-    ) {
         let again_at = alive_until.filter(|at| *at > self.now);
         let limit = timing::limit(lease);
         // What an acquire of an adaptive lock got may last longer than what it asked for: only a hold knows.
@@ -148,8 +112,6 @@ impl Engine {
                 form: form.clone(),
                 in_flight: false,
                 again_at,
-                plain,
-                idle: false,
                 retry: None,
                 until,
                 limit,
@@ -202,7 +164,7 @@ impl Engine {
     }
 
     pub(super) fn cleaned(&mut self, owner: OwnerId, outcome: Outcome) {
-        let (now, retry) = (self.now, self.now.after(self.jitter.retry()));
+        let retry = self.now.after(self.jitter.retry());
         let Some(cleanup) = self.cleanups.get_mut(&owner) else {
             return;
         };
@@ -211,17 +173,10 @@ impl Engine {
         let released = matches!(outcome, Outcome::Answered(Reply::Released(_)));
         match outcome {
             Outcome::Answered(_) | Outcome::Refused { passing: false, .. } if cleanup.again_at.is_none() => {
-                match cleanup.plain {
-                    Some(sent) => {
-                        cleanup.again_at = Some(now.after(cleanup.limit.max(sent.until(now) / 10)));
-                        cleanup.idle = true;
-                        self.arm_cleanup(owner);
-                    }
-                    None => self.end_cleanup(owner),
-                }
+                self.end_cleanup(owner);
             }
             Outcome::Answered(_) => self.arm_cleanup(owner),
-            Outcome::NotSent | Outcome::Unanswered | Outcome::UnansweredPlain | Outcome::Refused { .. } => {
+            Outcome::NotSent | Outcome::Unanswered | Outcome::Refused { .. } => {
                 cleanup.retry = Some(retry);
                 self.arm_cleanup(owner);
             }

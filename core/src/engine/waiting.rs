@@ -498,7 +498,6 @@ impl Engine {
         self.set_attempt(&name, Attempt::Idle);
         match outcome {
             Outcome::Unanswered => self.unanswered_try(id, sent),
-            Outcome::UnansweredPlain => self.unanswered_plain(id, sent),
             outcome if answered => self.end_try(id, outcome),
             Outcome::Answered(Reply::Acquired { ttl, token }) => self.won(id, sent, ttl, token),
             Outcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
@@ -558,34 +557,15 @@ impl Engine {
             return self.remove_waiter(id, false);
         }
         if waiter.once() {
-            let error = self.unanswered_error(id);
+            let error = self.links.error(&waiter.name).unwrap_or_else(|| {
+                Error::new(
+                    ErrorKind::Unavailable,
+                    "the server did not answer in time; try again, or raise the lease",
+                )
+            });
             return self.end_waiter(id, error, true);
         }
         self.park(id, expires.max(self.now));
-    }
-
-    /// The same for a copy that may run until its lease ends: nobody can wait for that. Its owner is used no more, and looked after
-    /// until then; the next copy has another one.
-    fn unanswered_plain(&mut self, id: RequestId, sent: Moment) {
-        let next = self.next_id();
-        let Some(waiter) = self.waiters.get_mut(&id) else {
-            return;
-        };
-        let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
-        let burned = std::mem::replace(&mut waiter.owner, next);
-        let (once, answered) = (waiter.once(), waiter.answered);
-        self.look_after(&name, burned, &form, lease, sent);
-        if once || answered {
-            let error = self.unanswered_error(id);
-            return self.end_waiter(id, error, false);
-        }
-        self.advance(&name);
-    }
-
-    fn unanswered_error(&self, id: RequestId) -> Error {
-        let text = "the server did not answer in time; try again, or raise the lease";
-        let down = self.waiters.get(&id).and_then(|waiter| self.links.error(&waiter.name));
-        down.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, text))
     }
 
     /// Without a link, `link_up` lets the head try again.
@@ -653,7 +633,7 @@ impl Engine {
         let leaves =
             |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.phase == Phase::Releasing);
         self.queues.get(name).is_some_and(|queue| queue.holds.iter().any(leaves))
-            || self.cleanups.values().any(|cleanup| cleanup.is_urgent() && cleanup.name == *name)
+            || self.cleanups.values().any(|cleanup| cleanup.name == *name)
     }
 
     /// Somebody else has it. Perhaps that is we: a release whose script the server does not know is sent once more,

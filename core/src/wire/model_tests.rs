@@ -4,13 +4,10 @@
 
 use std::time::Duration;
 
-use redis::{Commands, Connection, ConnectionLike, Value};
+use redis::{Commands, Connection, Value};
 
 use super::names::{channel, learnt_key, token_key};
-use super::{
-    Call, Fencing, Form, Kind, Layout, Lesson, Name, Op, Publish, Renewal, Reply, decode, plain_lease,
-    write_set,
-};
+use super::{Call, Fencing, Form, Kind, Layout, Lesson, Name, Op, Publish, Renewal, Reply, decode};
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::engine::tests::simulation::{Random, number};
 use crate::support;
@@ -142,10 +139,6 @@ impl Both {
         if self.is_edge_at(before) {
             return;
         }
-        if let Some(lease) = plain_lease(&op).filter(|_| self.random.chance(500)) {
-            let until = if self.random.chance(100) { before - 1000 } else { before + lease };
-            return self.set(uuid, &op, until, before);
-        }
         let call = Call::new(&op, UUIDS[usize::try_from(uuid).unwrap()], not_after, Publish::Classic);
         let answer: Value = call.eval().query(&mut self.scripts).unwrap();
         let (server_ms, real) = decode(&op, answer).unwrap();
@@ -162,22 +155,6 @@ impl Both {
         self.take_token(&op, &real);
         self.count_published();
         assert!(self.same(&modelled, &real), "{op:?}: the model says {modelled:?}, the server {real:?}");
-        self.compared += 1;
-    }
-
-    /// A plain try.
-    fn set(&mut self, uuid: Uuid, op: &Op, until: u64, before: u64) {
-        let Op::Acquire { name, owner, .. } = op else { return };
-        let mut command = Vec::new();
-        write_set(op, UUIDS[usize::try_from(uuid).unwrap()], until, &mut command);
-        let answer = self.scripts.req_packed_command(&command).unwrap();
-        let now = self.clock();
-        if self.is_edge_at(now) || now - before > EDGE_MS || until.abs_diff(now) <= EDGE_MS {
-            return self.forget();
-        }
-        let done = self.model.set(Origin { uuid, generation: 1 }, name, *owner, until);
-        self.count_published();
-        assert_eq!(answer, if done { Value::Okay } else { Value::Nil }, "{op:?}");
         self.compared += 1;
     }
 

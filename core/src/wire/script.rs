@@ -225,38 +225,6 @@ impl Call {
     }
 }
 
-/// The lease, in milliseconds, of an acquisition that a plain `SET` does if the lock is free: of a simple lock, with an owner that nobody has had.
-pub(crate) fn plain_lease(op: &Op) -> Option<u64> {
-    match op {
-        Op::Acquire {
-            form: Form { kind, token: None },
-            count: 1,
-            lease,
-            fencing: Fencing::Off,
-            replicas: 0,
-            ..
-        } if kind.layout() == Layout::Plain => Some(whole_ms(*lease)),
-        _ => None,
-    }
-}
-
-/// Writes that command as it goes over the wire. It has no not-after: its lease ends at `until`, on the server's clock, and so does what a
-/// late copy of it does.
-pub(crate) fn write_set(op: &Op, uuid: &str, until: u64, out: &mut Vec<u8>) {
-    let Op::Acquire { name, owner, form, .. } = op else { return };
-    out.clear();
-    out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
-    write_bulk(out, name.as_bytes());
-    // Owners of ours have from 34 to 57 bytes.
-    out.extend_from_slice(b"$00\r\n");
-    let begin = out.len();
-    form.write_owner(uuid, *owner, out);
-    let length = (out.len() - begin) as u8;
-    (out[begin - 4], out[begin - 3]) = (b'0' + length / 10, b'0' + length % 10);
-    out.extend_from_slice(b"\r\n$2\r\nNX\r\n$4\r\nPXAT\r\n");
-    write_bulk_number(out, until);
-}
-
 /// Writes what comes behind the keys.
 fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut Words) {
     match op {
@@ -670,55 +638,6 @@ mod tests {
             call.write_eval(&mut written);
             let anew = Call::new(op, UUID, 1_700_000_000_000, Publish::Sharded);
             assert_eq!(written, anew.eval().get_packed_command(), "{op:?}");
-        }
-    }
-    fn of(kind: Kind, token: Option<&str>) -> Op {
-        let form = Form { kind, token: token.map(Into::into) };
-        let lease = Duration::from_micros(30_000_001);
-        Op::Acquire { name: "ü".into(), owner: 7, form, count: 1, lease, fencing: Fencing::Off, replicas: 0 }
-    }
-
-    #[test]
-    fn a_plain_try_is_the_set_that_everybody_knows_with_the_end_of_its_lease() {
-        for kind in
-            [Kind::Simple, Kind::RedisPy, Kind::Redlock, Kind::Redsync, Kind::RedisSemaphore, Kind::Article]
-        {
-            for (uuid, number) in [(UUID, 7), (UUID, u64::MAX)] {
-                let mut op = of(kind, None);
-                let (mut written, mut text) = (b"before".to_vec(), String::new());
-                if let Op::Acquire { owner, form, .. } = &mut op {
-                    *owner = number;
-                    text = form.owner(uuid, number);
-                }
-                write_set(&op, uuid, 1_700_000_030_001, &mut written);
-                let cmd = redis::cmd("SET").arg("ü").arg(&text).arg(&["NX", "PXAT", "1700000030001"]).take();
-                assert_eq!(
-                    String::from_utf8_lossy(&written),
-                    String::from_utf8_lossy(&cmd.get_packed_command())
-                );
-                assert_eq!(plain_lease(&op), Some(30_001));
-            }
-        }
-    }
-
-    /// What somebody else may hold by the same value, and what needs more than the key, is for the script.
-    #[test]
-    fn only_a_simple_lock_with_an_owner_of_its_own_is_tried_plainly() {
-        assert_eq!(plain_lease(&of(Kind::Reentrant, None)), None);
-        assert_eq!(plain_lease(&of(Kind::Adaptive, None)), None);
-        assert_eq!(plain_lease(&of(Kind::Simple, Some("theirs"))), None);
-        assert_eq!(plain_lease(&release(0)), None);
-        for change in 0..4 {
-            let mut op = of(Kind::Simple, None);
-            if let Op::Acquire { count, fencing, replicas, .. } = &mut op {
-                match change {
-                    0 => *count = 0,
-                    1 => *count = 2,
-                    2 => *fencing = Fencing::Expiring,
-                    _ => *replicas = 1,
-                }
-            }
-            assert_eq!(plain_lease(&op), None, "{op:?}");
         }
     }
 }

@@ -6,11 +6,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use redlatch::{
-    Cancelled, Client, Delivered, ErrorKind, Kind, Lock, LockOptions, LostReason, Operation, OptionValue,
-    Outcome, Queue, Result,
+    Cancelled, Client, Delivered, ErrorKind, LostReason, Operation, OptionValue, Outcome, Queue, Result,
 };
 
 use super::support::{Server, direct_connection};
@@ -471,104 +468,4 @@ fn a_guard_that_goes_with_the_watcher_of_another_one_is_released() {
     soon(move || other.acquire().wait().map(drop)).expect("free again");
     soon(move || guard.release().wait()).expect("released");
     soon(move || waiter.join()).expect("joined").expect("granted");
-}
-
-fn simple(client: &Client, name: &str) -> Lock {
-    client.lock_with(name, LockOptions::new().kind(Kind::Simple)).expect("a name")
-}
-
-impl Direct {
-    /// How often the server has run this command, in scripts too.
-    fn calls(&mut self, command: &str) -> u64 {
-        let all: String = self.command("INFO commandstats");
-        let begin = format!("cmdstat_{command}:calls=");
-        let line = all.lines().find_map(|line| line.strip_prefix(&begin)?.split(',').next()?.parse().ok());
-        line.unwrap_or_default()
-    }
-
-    /// Makes pairs until one is tried by a plain SET.
-    fn warm_plainly(&mut self) {
-        self.warm();
-        let lock = simple(&self.client, "plain");
-        until("a plain SET", || {
-            self.command::<()>("CONFIG RESETSTAT");
-            lock.acquire().wait().expect("granted").release().wait().expect("released");
-            self.calls("evalsha") == 1
-        });
-    }
-}
-
-#[test]
-fn a_free_simple_lock_is_taken_by_a_plain_set_that_leaves_what_the_script_does() {
-    let mut world = Direct::new();
-    world.warm_plainly();
-    let lock = simple(&world.client, "n");
-    until("taken by a plain SET", || {
-        world.command::<()>("CONFIG RESETSTAT");
-        let guard = lock.acquire().wait().expect("granted");
-        let plainly = world.calls("evalsha") == 0;
-        let (value, ttl) = (world.command::<String>("GET n"), world.command::<u64>("PTTL n"));
-        // More than the lease by what is not known of the server's clock, never less.
-        assert!((28_000..=30_003).contains(&ttl), "{ttl}");
-        assert_eq!(lock.holder().wait().expect("asked").expect("held").owner, value);
-        assert!(guard.is_held());
-        guard.release().wait().expect("released");
-        assert!(!world.command::<bool>("EXISTS n"));
-        plainly
-    });
-}
-
-#[test]
-fn a_simple_lock_that_others_hold_is_seldom_tried_plainly() {
-    let mut world = Direct::new();
-    world.warm_plainly();
-    let lock = simple(&world.client, "n");
-    world.command::<()>("SET n theirs");
-    world.command::<()>("CONFIG RESETSTAT");
-    for _ in 0..300 {
-        assert!(lock.try_acquire().wait().expect("an answer").is_none(), "held by another");
-    }
-    // The script has one as well.
-    let (scripts, sets) = (world.calls("evalsha"), world.calls("set"));
-    assert_eq!(scripts, 300);
-    assert!((301..=310).contains(&sets), "{sets}");
-    assert_eq!(world.command::<String>("GET n"), "theirs");
-}
-
-#[test]
-fn what_a_plain_try_cannot_do_the_script_explains() {
-    let mut world = Direct::new();
-    world.warm_plainly();
-    world.command::<()>("HSET n field 1");
-    let error = simple(&world.client, "n").try_acquire().wait().expect_err("other data");
-    assert_eq!(error.kind(), ErrorKind::ForeignKind);
-    world.command::<()>("ACL SETUSER default -set");
-    let error = simple(&world.client, "m").try_acquire().wait().expect_err("denied");
-    assert_eq!(error.kind(), ErrorKind::Denied);
-    world.command::<()>("ACL SETUSER default +set");
-    simple(&world.client, "m").acquire().wait().expect("granted").release().wait().expect("released");
-}
-
-#[test]
-fn a_plain_try_that_is_late_is_looked_for() {
-    let mut world = Direct::new();
-    world.warm_plainly();
-    let (id, lock) = (world.direct_id(), simple(&world.client, "n"));
-    // For longer than a call may take; what was sent meanwhile is done afterwards.
-    let server = Pid::from_raw(i32::try_from(world.server.pid()).expect("a process"));
-    let unanswered = world.client.stats().unanswered;
-    kill(server, Signal::SIGSTOP).expect("stopped");
-    let waiting = thread::spawn(move || lock.acquire().wait());
-    until("a call is late", || world.client.stats().unanswered > unanswered);
-    kill(server, Signal::SIGCONT).expect("goes on");
-    let guard = soon(move || waiting.join().expect("no panic")).expect("granted by the other way");
-    let kept = world.direct().is_some_and(|line| line.starts_with(&format!("id={id} ")));
-    assert!(!kept, "the late answer would be taken for that of the next call");
-    assert!(guard.is_held());
-    guard.release().wait().expect("released");
-    world.nothing_is_left();
-    // It may be done at any time until its lease is over.
-    let before = world.calls("evalsha");
-    until("it is looked for again and again", || world.calls("evalsha") >= before + 2);
-    assert!(!world.command::<bool>("EXISTS n"));
 }

@@ -275,64 +275,6 @@ fn what_an_unanswered_adaptive_acquire_may_have_got_is_looked_after_for_longer_t
     rig.nothing_left();
 }
 
-/// A plain try has no not-after: whoever waits does not wait for its end, and what it may leave is looked for until then.
-#[test]
-fn a_plain_try_without_an_answer_is_looked_after_until_its_lease_is_over() {
-    let mut rig = Rig::new();
-    let id = rig.acquire_with("n", Key::Once, None, SIMPLE);
-    let plain = rig.sent();
-    let began = rig.now;
-    rig.pass(secs(1));
-    rig.outcome(&plain, Outcome::UnansweredPlain);
-    let again = rig.sent.pop().expect("another try");
-    let clean = rig.sent();
-    assert_eq!(clean.release().0, plain.acquire().0);
-    assert_ne!(again.acquire().0, plain.acquire().0, "what an owner may have had is no hold of another one");
-    rig.reply(&clean, Reply::Gone(LostReason::Deleted));
-    rig.grant(&again);
-    let held = rig.granted(id);
-    assert_eq!(held.owner(), again.acquire().0);
-    let release = rig.request(Request::Release(held.target()));
-    let sent = rig.sent();
-    rig.reply(&sent, Reply::Released(0));
-    rig.released(release);
-
-    let mut cleaned = Vec::new();
-    while let Some(next) = rig.engine.next_wake() {
-        rig.pass(rig.now.until(next));
-        while let Some(sent) = rig.sent.pop() {
-            assert_eq!(sent.release().0, plain.acquire().0);
-            cleaned.push(began.until(rig.now));
-            rig.reply(&sent, Reply::Gone(LostReason::Deleted));
-        }
-    }
-    assert!(
-        cleaned.windows(2).all(|two| two[1] - two[0] <= (two[0] / 10).max(secs(1)) + ms(30)),
-        "{cleaned:?}"
-    );
-    assert!(cleaned.last().is_some_and(|last| *last >= LEASE * 9 / 10), "{cleaned:?}");
-    rig.nothing_left();
-}
-
-#[test]
-fn closing_does_not_wait_for_a_plain_try_that_has_been_looked_after() {
-    let mut rig = Rig::new();
-    let id = rig.acquire_with("n", Key::Once, Some(Duration::ZERO), SIMPLE);
-    let plain = rig.sent();
-    rig.outcome(&plain, Outcome::UnansweredPlain);
-    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
-    for _ in 0..2 {
-        let clean = rig.sent();
-        assert_eq!(clean.release().0, plain.acquire().0);
-        assert!(!rig.engine.is_settled());
-        rig.reply(&clean, Reply::Gone(LostReason::Deleted));
-        rig.pass(ms(1020));
-    }
-    assert!(rig.engine.is_settled());
-    rig.request(Request::Close { limit: secs(5) });
-    assert!(rig.stopped);
-}
-
 #[test]
 fn what_an_adaptive_acquire_got_that_no_replica_has_is_looked_after_for_longer_than_it_asked_for() {
     let mut rig = Rig::new();

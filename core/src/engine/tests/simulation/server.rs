@@ -356,28 +356,6 @@ impl Server {
         reply
     }
 
-    /// `SET name owner NX PXAT until`: whether it has taken the lock. Where its time is over, it takes it for no time.
-    pub(crate) fn set(&mut self, origin: Origin, name: &Name, owner: OwnerId, until_ms: u64) -> bool {
-        if self.locks.contains_key(name) {
-            return false;
-        }
-        if until_ms >= self.now_ms() {
-            let owner = Some((origin.uuid, owner));
-            let lock = Lock {
-                owner,
-                count: 1,
-                until_ms,
-                promised_ms: until_ms,
-                handovers: 0,
-                token: None,
-                value: None,
-            };
-            self.locks.insert(name.clone(), lock);
-        }
-        self.changed(name, Some(origin));
-        true
-    }
-
     fn acquire(
         &mut self,
         origin: Origin,

@@ -21,7 +21,7 @@ use crate::event::Counters;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::wire::slots::{SLOTS, slot};
-use crate::wire::{self, Kind, Name, Op, OwnerId, Reply};
+use crate::wire::{Kind, Name, Op, OwnerId, Reply};
 
 /// How long callers act; then everything calms down. In microseconds, as all times here.
 const ACTING: u64 = 3_000_000;
@@ -141,8 +141,6 @@ struct Direct {
     /// Whose it is for the moment, and the call under way.
     user: Option<RequestId>,
     call: Option<CallId>,
-    /// That call is tried by a plain `SET` first, which has no answer yet.
-    plain: bool,
 }
 
 /// A connection for commands.
@@ -273,8 +271,6 @@ enum Event {
     Cut(Origin),
     /// The response limit of a call.
     Limit(Uuid, CallId),
-    /// The answer to a plain try reaches a client: whether it has the lock.
-    Tried(Box<Copied>, bool),
     Connect(usize, usize),
     /// A subscription, or its end, reaches the server.
     Subscribe(Uuid, Name),
@@ -299,8 +295,6 @@ struct Copied {
     /// As it is written in the call, and the time that is meant by it.
     not_after: u64,
     expires: u64,
-    /// It is a plain `SET`, whose lease ends then on the server's clock; it has no not-after.
-    plain: Option<u64>,
     /// The reply goes back.
     answered: bool,
     /// The network made it; the engine knows of one copy less.
@@ -587,7 +581,6 @@ impl World {
             Event::Said { origin, .. } | Event::Turn(origin) | Event::Cut(origin) => {
                 self.place_of(origin.uuid)
             }
-            Event::Tried(copy, _) => self.place_of(copy.origin.uuid),
             Event::Connect(place, _) | Event::Act(place, _) | Event::GiveBack(place, _) => Some(*place),
             Event::Rush(place) => Some(*place),
             _ => None,
@@ -611,7 +604,6 @@ impl World {
             Event::Rush(place) => self.rush(place),
             Event::Pace => self.change_pace(),
             Event::Limit(uuid, call) => self.outcome(uuid, call, Outcome::Unanswered),
-            Event::Tried(copy, done) => self.tried_plainly(*copy, done),
             Event::Connect(place, connection) => self.connect(place, connection),
             Event::Subscribe(uuid, name) => self.subscribe(uuid, name),
             Event::Unsubscribe(uuid, name) => drop(self.server.subscribers.remove(&(name, uuid))),
@@ -697,25 +689,16 @@ impl World {
         }
         let not_after = client.connections[connection].not_after(now, limit);
         let limit_at = client.time_at(now.after(limit));
+        let arrival = (self.time + delay).max(client.connections[connection].last_arrival.0);
         self.at(limit_at, Event::Limit(uuid, call));
-        let expires = limit_at + u64::try_from(timing::drift(limit).as_micros()).unwrap();
-        let mut copy =
-            Copied { origin, call, op, not_after, expires, plain: None, answered: false, doubled: false };
-        if self.clients[place].is_own(call) {
-            self.make_plain(place, &mut copy);
-            if self.random.chance(self.faults.interruption) {
-                return self.interrupt(limit_at, copy);
-            }
-        }
-        self.send_copy(place, connection, delay, copy, limit_at);
-    }
-
-    /// Sends a copy on its way, on which anything may become of it.
-    fn send_copy(&mut self, place: usize, connection: usize, delay: u64, copy: Copied, limit_at: u64) {
-        let arrival = (self.time + delay).max(self.clients[place].connections[connection].last_arrival.0);
         let fate = self.faults.fate(&mut self.random);
         if fate != Fate::Arrives {
             self.trouble(limit_at);
+        }
+        let expires = limit_at + u64::try_from(timing::drift(limit).as_micros()).unwrap();
+        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled: false };
+        if self.clients[place].is_own(call) && self.random.chance(self.faults.interruption) {
+            return self.interrupt(limit_at, copy);
         }
         let answered = Copied { answered: true, ..copy.clone() };
         match fate {
@@ -744,10 +727,11 @@ impl World {
     fn connection_for(&mut self, place: usize, request: Option<RequestId>, call: CallId, op: &Op) -> usize {
         let client = &mut self.clients[place];
         let at_direct = client.at_direct();
-        // While one is under way there, what else is sent for him by the time alone is the thread's.
-        let own = |direct: &&mut Direct| request.is_some() && direct.user == request && direct.call.is_none();
-        if let Some(direct) = client.direct.as_mut().filter(own) {
-            (direct.call, direct.plain) = (Some(call), false);
+        if let Some(direct) =
+            client.direct.as_mut().filter(|direct| request.is_some() && direct.user == request)
+        {
+            assert!(direct.call.is_none(), "two calls at once for one caller");
+            direct.call = Some(call);
             return at_direct;
         }
         let of = |name: &Name| self.names.iter().position(|known| known == name).unwrap();
@@ -771,9 +755,6 @@ impl World {
 
     fn request(&mut self, copy: &Copied) {
         let Copied { origin, call, .. } = *copy;
-        if let Some(until_ms) = copy.plain {
-            return self.request_plain(copy, until_ms);
-        }
         let outcome = if names(&copy.op).iter().any(|name| Some(name) == self.denied.as_ref()) {
             Outcome::Refused { error: Error::new(ErrorKind::Denied, DENIED), passing: false }
         } else if self.random.chance(self.faults.refusal) {
@@ -820,53 +801,6 @@ impl World {
         self.spread_effects();
         self.note_extensions(op);
         self.note_excuses(copy, outcome);
-    }
-
-    /// An acquisition of a simple lock on the direct connection is mostly tried by a plain `SET` first.
-    fn make_plain(&mut self, place: usize, copy: &mut Copied) {
-        let lease = wire::plain_lease(&copy.op).filter(|_| self.random.chance(700));
-        // The most that the server's clock can show, which is known for two milliseconds.
-        let most = self.server.now_ms() + self.random.between(1, 3);
-        copy.plain = lease.map(|lease| most + lease);
-        if let Some(direct) = &mut self.clients[place].direct {
-            direct.plain = copy.plain.is_some();
-        }
-        // What becomes of it later is for nobody to excuse: it is to end with its lease.
-        copy.expires += lease.unwrap_or_default() * 1100;
-    }
-
-    fn request_plain(&mut self, copy: &Copied, until_ms: u64) {
-        let Op::Acquire { name, owner, .. } = &copy.op else { return };
-        let refused = self.random.chance(self.faults.refusal);
-        let done = !refused && self.server.set(copy.origin, name, *owner, until_ms);
-        self.note(|| format!("S {} SET {:?}: {done}", copy.origin.uuid, copy.op));
-        self.spread_effects();
-        let reply = if done { Reply::Acquired { ttl: Duration::ZERO, token: None } } else { Reply::Stale };
-        self.note_excuses(copy, &Outcome::Answered(reply));
-        if copy.answered {
-            self.answer(copy.origin, Event::Tried(Box::new(copy.clone()), done));
-        }
-    }
-
-    /// Whoever does not get the lock plainly asks by the script.
-    fn tried_plainly(&mut self, copy: Copied, done: bool) {
-        let Copied { origin, call, .. } = copy;
-        let place = self.place_of(origin.uuid).filter(|place| self.clients[*place].is_own(call));
-        let Some(place) = place.filter(|place| self.clients[*place].calls.contains_key(&call)) else {
-            return;
-        };
-        let ttl = Duration::from_millis(wire::plain_lease(&copy.op).unwrap());
-        if done {
-            return self.outcome(origin.uuid, call, Outcome::Answered(Reply::Acquired { ttl, token: None }));
-        }
-        if let Some(direct) = &mut self.clients[place].direct {
-            direct.plain = false;
-        }
-        let Some(connection) = self.clients[place].connection(origin) else { return };
-        let expires = copy.expires - u64::try_from(ttl.as_millis()).unwrap() * 1100;
-        let script = Copied { plain: None, answered: false, doubled: false, expires, ..copy };
-        let delay = self.delay();
-        self.send_copy(place, connection, delay, script, expires);
     }
 
     /// What the engine cannot know of: a copy that the network made of a request whose answer has
@@ -942,17 +876,13 @@ impl World {
             return;
         }
         // An answer that is too late for its call is asked for once more, after a pause.
-        let unanswered = matches!(outcome, Outcome::Unanswered);
-        if unanswered || matches!(outcome, Outcome::NotSent) {
+        if matches!(outcome, Outcome::Unanswered | Outcome::NotSent) {
             self.trouble(self.time + AGAIN);
         }
         let client = &mut self.clients[place];
-        let is_plain = |direct: &Direct| direct.call == Some(call) && direct.plain;
-        let plain = client.direct.as_ref().is_some_and(is_plain);
-        let outcome = if plain && unanswered { Outcome::UnansweredPlain } else { outcome };
         if client.is_own(call) {
             // A call that is late, or interrupted, closes the direct connection.
-            match (&mut client.direct, unanswered) {
+            match (&mut client.direct, matches!(outcome, Outcome::Unanswered)) {
                 (Some(direct), false) => direct.call = None,
                 _ => self.close_direct(place),
             }
@@ -1203,7 +1133,7 @@ impl World {
             return None;
         }
         let (op, not_after) = (op.clone(), written.not_after);
-        let copy = Copied { origin, call, op, not_after, expires, plain: None, answered: false, doubled };
+        let copy = Copied { origin, call, op, not_after, expires, answered: false, doubled };
         let reply = self.execute(&copy);
         self.note_done(&copy, &Outcome::Answered(reply.clone()));
         Some(reply)
@@ -1367,7 +1297,6 @@ impl World {
             Event::Request(copy) if copy.origin == origin => random.chance(500),
             Event::Command(copy) if copy.origin == origin => random.chance(500),
             Event::Reply { origin: of, .. } | Event::Invalidate(of, _) => *of != origin,
-            Event::Tried(copy, _) => copy.origin != origin,
             _ => true,
         });
         let gone = || Input::Down(link, Error::new(ErrorKind::Unavailable, "the connection broke"));
@@ -1727,16 +1656,6 @@ impl World {
         self.has_jumped |= ms < 0;
         self.forget_tokens();
         self.jumped.extend(self.server.locks.values().filter_map(|lock| lock.owner));
-        // When their leases end was told by the clock that it was.
-        let under_way = self.events.values().filter_map(|event| match event {
-            Event::Request(copy) if copy.plain.is_some() => Some(copy),
-            _ => None,
-        });
-        let owners = under_way.filter_map(|copy| match copy.op {
-            Op::Acquire { owner, .. } => Some((copy.origin.uuid, owner)),
-            _ => None,
-        });
-        self.jumped.extend(owners);
         self.server.jump(ms);
         self.trouble(self.time + 3_000_000);
         self.spread_effects();
