@@ -55,7 +55,8 @@ impl Gathered {
     /// what is left of its lease, and so each another.
     pub(super) fn add(&mut self, now: Moment, sort: Sort, sending: Sending) {
         let fits = |group: &&mut Group| {
-            let (less, more) = (group.limit.min(sending.limit), group.most.max(sending.limit));
+            let left = now.until(group.sent.after(group.limit));
+            let (less, more) = (left.min(sending.limit), group.most.max(sending.limit));
             group.sort == sort && more <= less * 2 && group.sendings.len() < MOST
         };
         self.locks.push(self.hashing.hash_one(sending.op.name()));
@@ -130,6 +131,14 @@ mod tests {
         let groups: Vec<_> =
             gathered.take().iter().map(|group| (group.sendings.len(), group.limit.as_micros())).collect();
         assert_eq!(groups, [(2, 500_000), (2, 130_000)]);
+
+        // The process was stopped in between.
+        for (at, call) in [(0, 5), (60_000, 6)] {
+            let sending = release(call, 100_000);
+            let sort = Sort::of(&sending.op, Publish::Classic).expect("a plain release");
+            gathered.add(Moment(at), sort, sending);
+        }
+        assert_eq!(gathered.take().len(), 2);
     }
 
     /// With a lease of less than 10 s no two releases had the same time, and each went alone.
