@@ -100,8 +100,8 @@ impl Queue {
     }
 
     /// A queue that calls `notify` when it was empty and is not any more: on the engine's thread, on the calling thread of
-    /// an operation that cannot be sent, or on that of somebody who gives a lock back that is waited for. It must not
-    /// block, nor take a lock that is held while a guard is released or dropped.
+    /// an operation that cannot be sent, or on that of somebody who gives a lock back, or asks for one, that is waited for.
+    /// It must not block, nor take a lock that is held while an operation is sent or a guard is released or dropped.
     pub fn with_notify(notify: impl Fn() + Send + Sync + 'static) -> Arc<Queue> {
         Self::new(Signal::Notify(Box::new(notify)))
     }
@@ -129,7 +129,7 @@ impl Queue {
     /// meanwhile needs no signal. So that the loop can serve others, not for longer than it may be given answers at once
     /// ([`deliver_soon`](crate::Operation::deliver_soon)); it is signalled again if there is more then. Never blocks.
     pub fn serve(&self) -> Serving<'_> {
-        Serving { queue: self, taken: VecDeque::new(), series: Series::new() }
+        Serving { queue: self, left: 0, series: Series::new() }
     }
 
     /// Takes the oldest entry; the descriptor stays readable while there are more. Never blocks.
@@ -217,9 +217,12 @@ impl Queue {
 }
 
 /// The entries of a [`Queue`], one after the other; see [`Queue::serve`].
+///
+/// What was not served yet stays in the queue: a loop inside the loop finds it there.
 pub struct Serving<'a> {
     queue: &'a Queue,
-    taken: VecDeque<Entry>,
+    /// So many were there when it was last looked whether there is time for more.
+    left: usize,
     /// How long this has lasted.
     series: Series,
 }
@@ -228,22 +231,18 @@ impl Iterator for Serving<'_> {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
-        if self.taken.is_empty() && self.series.may_go_on() {
-            std::mem::swap(&mut self.taken, &mut self.queue.state()?.entries);
+        let mut state = self.queue.state()?;
+        if self.left == 0 && self.series.may_go_on() {
+            self.left = state.entries.len();
         }
-        self.taken.pop_front()
+        self.left = self.left.checked_sub(1)?;
+        state.entries.pop_front()
     }
 }
 
 impl Drop for Serving<'_> {
-    /// What was not served comes first the next time.
     fn drop(&mut self) {
         let Some(mut state) = self.queue.state() else { return };
-        let after = std::mem::take(&mut state.entries);
-        if !state.closed {
-            state.entries = std::mem::take(&mut self.taken);
-            state.entries.extend(after);
-        }
         if state.entries.is_empty() {
             self.queue.clear(&mut state);
             return;
@@ -256,7 +255,7 @@ impl Drop for Serving<'_> {
 
 impl fmt::Debug for Serving<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Serving({} taken)", self.taken.len())
+        write!(f, "Serving({:?})", self.queue)
     }
 }
 
@@ -302,6 +301,16 @@ mod tests {
         assert_eq!(told.load(Ordering::SeqCst), 1);
         put(&queue, 11);
         assert_eq!((told.load(Ordering::SeqCst), tags(queue.drain())), (2, vec![11]));
+    }
+
+    #[test]
+    fn who_serves_inside_of_serving_finds_the_others() {
+        let (queue, _) = counted();
+        [1, 2, 3].into_iter().for_each(|tag| put(&queue, tag));
+        let mut serving = queue.serve();
+        assert_eq!(serving.next().map(|entry| entry.tag), Some(1));
+        assert_eq!(tags(queue.serve()), [2, 3]);
+        assert!(serving.next().is_none());
     }
 
     #[test]

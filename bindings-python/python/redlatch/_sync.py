@@ -128,7 +128,7 @@ class Lock(BaseLock):
         lease: float | None = None,
         token: str | None = None,
     ) -> bool:
-        """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it all the time.
+        """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it, or waited for it, all the time.
 
         A server that cannot be reached, or whose answer is late (by a second, or a tenth of a shorter lease), is no False but
         UnavailableError: nobody knows then whether somebody has the lock.

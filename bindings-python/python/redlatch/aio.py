@@ -109,8 +109,16 @@ class Bridge:
         try:
             self.queue.settle(here, others)
         finally:  # after the others, because these call what others wrote
-            for tag in others:
-                self.watchers.fire(tag)
+            self._fire(others)
+
+    def _fire(self, tags: list[int]) -> None:
+        """Each is told, also when a callback ends the loop."""
+        try:
+            while tags:
+                self.watchers.fire(tags.pop(0))
+        finally:
+            if tags:
+                self._fire(tags)
 
 
 def _current_task() -> Task | None:
@@ -259,7 +267,7 @@ class Lock(BaseLock):
         lease: float | None = None,
         token: str | None = None,
     ) -> Coroutine[Any, Any, bool]:
-        """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it all the time.
+        """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it, or waited for it, all the time.
 
         A server that cannot be reached, or whose answer is late (by a second, or a tenth of a shorter lease), is no False but
         UnavailableError: nobody knows then whether somebody has the lock.

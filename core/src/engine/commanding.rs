@@ -751,7 +751,7 @@ impl Engine {
         match wish {
             // Nobody else is in the way of who holds the lock.
             Wish::Enter { wait, .. } => {
-                self.links.late_error(name, *wait).unwrap_or_else(|| unheard_entry(*wait)).on(name)
+                self.links.error(name).unwrap_or_else(|| unheard_entry(*wait)).on(name)
             }
             Wish::Leave(_) | Wish::Settle | Wish::Passed => unconfirmed(),
             Wish::Extend { .. } => {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::timers::Timer;
 use super::{Engine, Output};
@@ -102,21 +101,6 @@ impl Links {
         self.error_of(self.routes.link(name))
     }
 
-    /// Why a caller who has waited for so long has heard nothing, while nothing can be sent for this name.
-    pub(super) fn late_error(&self, name: &str, wait: Option<Duration>) -> Option<Error> {
-        if self.is_up(name) {
-            return None;
-        }
-        let text = || {
-            let wait = wait.unwrap_or_default();
-            format!(
-                "there was no connection to the server within {wait:?}, so nobody knows whether somebody holds the lock; \
-                 check address and network, that the server answers there, and whether it wants TLS (rediss://) or not"
-            )
-        };
-        Some(self.error(name).unwrap_or_else(|| Error::new(ErrorKind::Unavailable, text())))
-    }
-
     fn error_of(&self, link: LinkId) -> Option<Error> {
         self.links.get(&link).filter(|link| !link.up)?.down.clone()
     }
@@ -153,7 +137,10 @@ impl Engine {
         let first = link.up || link.down.is_none();
         let was_up = std::mem::replace(&mut link.up, false);
         link.down = Some(error.clone());
-        let hopeless = !ever_up || !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Server);
+        // A server that fits the address no more may be one that is being replaced.
+        let passing =
+            matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Server | ErrorKind::InvalidArgument);
+        let hopeless = !ever_up || !passing;
         let give_up = hopeless || link.given_up;
         let level = if first { EventLevel::Warn } else { EventLevel::Debug };
         self.link_event("disconnected", level, format!("not connected: {error}"));

@@ -286,7 +286,7 @@ impl Engine {
         let head = |queue: &Queue| queue.waiters.front().and_then(|id| self.waiters.get(id));
         self.queues.get(name).is_some_and(|queue| {
             head(queue).is_some_and(|head| {
-                let refused = head.failures == 0 && head.unsettled.is_none();
+                let refused = head.announced && head.failures == 0 && head.unsettled.is_none();
                 (queue.attempt == Attempt::Parked && refused) || self.is_blocked(queue, head.form.kind, false)
             })
         })
@@ -433,7 +433,7 @@ impl Engine {
         let Some(waiter) = self.waiters.get(&id) else {
             return unheard(None);
         };
-        if let Some(down) = self.links.late_error(&waiter.name, waiter.wait) {
+        if let Some(down) = self.links.error(&waiter.name) {
             return down;
         }
         let queue = self.queues.get(&waiter.name);
@@ -442,12 +442,13 @@ impl Engine {
         if refused.is_some_and(|at| Some(at) >= began) || self.is_had(&waiter.name) {
             return timeout(&waiter.name, waiter.wait);
         }
-        // An answer that is not late yet says nothing of the server.
+        // A connection or an answer that is not late yet says nothing of the server.
         let late =
             |head: &Waiter| head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit());
         match queue.and_then(|queue| self.waiters.get(queue.waiters.front()?)) {
             Some(Waiter { error: Some(error), .. }) => error.clone(),
             Some(head) if !late(head) => timeout(&waiter.name, waiter.wait),
+            _ if !self.links.is_up(&waiter.name) => unconnected(waiter.wait),
             _ => unheard(waiter.wait),
         }
     }
@@ -828,6 +829,16 @@ pub(super) fn not_replicated(wanted: u32, got: u32) -> Error {
         "{got} of the {wanted} replicas that were asked for acknowledged it in time; it was rolled back"
     );
     Error::new(ErrorKind::NotReplicated, text)
+}
+
+/// There was nobody to be asked in the whole time of a caller.
+fn unconnected(wait: Option<Duration>) -> Error {
+    let wait = wait.unwrap_or_default();
+    let text = format!(
+        "there was no connection to the server within {wait:?}, so nobody knows whether somebody holds the lock; \
+         check address and network, that the server answers there, and whether it wants TLS (rediss://) or not"
+    );
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 /// Nothing was heard in the whole time of a caller.

@@ -46,7 +46,7 @@ const MISFITS: &[(&[&str], &str)] = &[
         "this server is no node of a cluster; use redis:// (or rediss://) in the URL",
     ),
     (
-        &["unknown command", "SENTINEL"],
+        &["unknown command 'SENTINEL'"],
         "this server is no sentinel; name the address of sentinels in the URL, or use redis:// for one server",
     ),
 ];
@@ -79,7 +79,9 @@ fn meaning(code: &str, text: &str) -> (ErrorKind, bool, &'static str) {
 }
 
 fn misfit(text: &str) -> Option<&'static str> {
-    let all = |words: &&(&[&str], &str)| words.0.iter().all(|words| text.contains(words));
+    // Without what we have said ourselves. Old servers quote it with a backtick.
+    let said = without_arguments(text).replace('`', "'");
+    let all = |words: &&(&[&str], &str)| words.0.iter().all(|words| said.contains(words));
     MISFITS.iter().find(all).map(|(_, remedy)| *remedy)
 }
 
