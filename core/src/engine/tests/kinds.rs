@@ -257,6 +257,16 @@ fn writes_of_a_stranger_cause_few_tries_and_no_wait_for_a_third_of_a_lease() {
     assert!((19..=23).contains(&tries), "{tries}");
 }
 
+/// There is no server for longer than was asked for, and then it is given back all the same.
+fn is_given_back_late(rig: &mut Rig, sent: &Sent) {
+    rig.pass(LEASE * 3);
+    rig.input(Input::Up(0));
+    let clean = rig.sent();
+    assert_eq!(clean.release(), (sent.acquire().0, 0, Duration::ZERO));
+    rig.reply(&clean, Reply::Released(0));
+    rig.nothing_left();
+}
+
 #[test]
 fn what_an_unanswered_adaptive_acquire_may_have_got_is_looked_after_for_longer_than_it_asked_for() {
     let mut rig = Rig::new();
@@ -267,12 +277,7 @@ fn what_an_unanswered_adaptive_acquire_may_have_got_is_looked_after_for_longer_t
     rig.cancel(id);
     rig.failed(id);
     // The server may have chosen what it has learnt, and nobody was told.
-    rig.pass(LEASE * 3);
-    rig.input(Input::Up(0));
-    let clean = rig.sent();
-    assert_eq!(clean.release(), (sent.acquire().0, 0, Duration::ZERO));
-    rig.reply(&clean, Reply::Released(0));
-    rig.nothing_left();
+    is_given_back_late(&mut rig, &sent);
 }
 
 #[test]
@@ -285,10 +290,5 @@ fn what_an_adaptive_acquire_got_that_no_replica_has_is_looked_after_for_longer_t
     let clean = rig.sent();
     rig.input(down());
     rig.outcome(&clean, Outcome::Unanswered);
-    rig.pass(LEASE * 3);
-    rig.input(Input::Up(0));
-    let clean = rig.sent();
-    assert_eq!(clean.release(), (sent.acquire().0, 0, Duration::ZERO));
-    rig.reply(&clean, Reply::Released(0));
-    rig.nothing_left();
+    is_given_back_late(&mut rig, &sent);
 }

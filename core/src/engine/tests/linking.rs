@@ -52,6 +52,15 @@ fn a_wrong_password_ends_every_wait_at_once() {
     assert_eq!(rig.failed(id), ErrorKind::Auth);
 }
 
+/// One that is being replaced, perhaps: by one with fewer databases, say.
+#[test]
+fn an_address_that_fits_no_more_ends_no_wait_of_a_client_that_was_connected() {
+    let mut rig = Rig::new();
+    let id = rig.acquire("n");
+    rig.input(Input::Down(0, Error::invalid("no such database")));
+    assert!(rig.pending(id));
+}
+
 #[test]
 fn a_short_outage_costs_waiters_nothing_but_time() {
     let mut rig = Rig::new();
