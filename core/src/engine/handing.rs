@@ -231,11 +231,11 @@ fn takes(waiter: &Waiter, hold: &Hold) -> bool {
 }
 
 /// Whether this caller can be behind the owner that Redis knows already, of whom the server was `heard` last: nobody
-/// can tell from the outside, and the lock lives for as long as it would if it had been acquired then.
+/// can tell from the outside, and the lock lives for as long as it would if it had been acquired then. A value that a
+/// caller has chosen stands for that caller; one that we made nobody was told.
 fn takes_behind(waiter: &Waiter, hold: &Hold, heard: Moment) -> bool {
-    let unnamed = hold.cell.form.kind.layout() == Layout::Hash && waiter.terms.fencing == Fencing::Off;
     let lease = waiter.terms.lease.duration();
-    unnamed
+    waiter.terms.fencing == Fencing::Off
         && hold.longest() <= lease
         && waiter.lease() == lease
         && hold.deadline() >= heard.after(timing::trusted(lease))

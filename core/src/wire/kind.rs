@@ -13,7 +13,8 @@ pub enum Kind {
     /// A hash with the hold count, as Redisson's `RLock`.
     #[default]
     Reentrant,
-    /// One string key, as `SET name value NX PX lease` leaves it; the value is fresh for every owner.
+    /// One string key, as `SET name value NX PX lease` leaves it; the value is fresh for every owner, of whom callers of one
+    /// client who wait for each other may be one after the other.
     Simple,
     /// The same under the name of redis-py's `Lock`.
     RedisPy,

@@ -38,6 +38,44 @@ fn the_next_caller_has_the_lock_before_the_server_is_asked() {
 }
 
 #[test]
+fn a_simple_lock_is_passed_on_behind_the_value_that_nobody_chose() {
+    for lease in [WATCHED, fixed(LEASE)] {
+        let mut rig = Rig::new();
+        let (first, [second]) = queue(&mut rig, Terms { kind: Kind::Simple, reentrant: false, ..lease });
+        let release = rig.release(&first);
+        let second = rig.granted(second);
+        assert_eq!((second.owner(), &second.cell.form), (first.owner(), &first.cell.form));
+        let question = rig.sent();
+        assert_eq!(question.question(), (first.owner(), LEASE));
+        rig.keep(&question);
+        rig.released(release);
+        rig.free(&second);
+        rig.nothing_left();
+    }
+}
+
+#[test]
+fn a_value_that_a_caller_chose_is_not_passed_on() {
+    let mut rig = Rig::new();
+    let with_token = |rig: &mut Rig| {
+        rig.request(Request::Acquire {
+            name: "n".into(),
+            key: Key::Once,
+            wait: None,
+            terms: Terms { kind: Kind::Simple, reentrant: false, ..WATCHED },
+            token: Some("t".into()),
+        })
+    };
+    let (first, second) = (with_token(&mut rig), with_token(&mut rig));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let first = rig.granted(first);
+    rig.release(&first);
+    assert!(rig.pending(second));
+    assert_eq!(rig.sent().release().1, 0);
+}
+
+#[test]
 fn one_question_is_for_all_who_passed_it_on_before_it() {
     let mut rig = Rig::new();
     let (first, waiters) = queue::<3>(&mut rig, WATCHED);
@@ -377,10 +415,7 @@ fn it_is_not_passed_on_where_the_server_was_not_heard_lately() {
 
 #[test]
 fn it_is_not_passed_on_where_somebody_could_tell() {
-    let simple = Terms { kind: Kind::Simple, reentrant: false, ..WATCHED };
     for (holds, waits) in [
-        // Its value stands for one caller.
-        (simple, simple),
         // A token is the server's to draw.
         (WATCHED, Terms { fencing: Fencing::Expiring, ..WATCHED }),
         // What the one before has asked for would keep the lock for too long.
