@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -74,14 +75,24 @@ def of_server(pairs_on: Callable[[Server, int], None], few: int = 100, many: int
     return per_pair(counted, few, many)
 
 
-def by(command: Sequence[str]) -> Callable[[Server, int], None]:
-    """The pairs of a program that runs W1 for `--pairs`."""
+def by(command: Sequence[str], slow_clock: str = "") -> Callable[[Server, int], None]:
+    """The pairs of a program that runs W1 for `--pairs`, with the library of that clock loaded."""
 
     def pairs_on(server: Server, pairs: int) -> None:
         words = ["--workload", "W1", "--warmup", "0", "--url", server.url, "--pairs", str(pairs)]
-        subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL)
+        environment = os.environ | ({"LD_PRELOAD": slow_clock} if slow_clock else {})
+        subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL, env=environment)
 
     return pairs_on
+
+
+def of_server_as_quick_as_ever(command: Sequence[str]) -> float:
+    """The same of the server, for a client that must not notice that valgrind makes it slow."""
+    with tempfile.TemporaryDirectory(prefix="redlatch-instructions-") as folder:
+        library = f"{folder}/slow_clock.so"
+        source = str(Path(__file__).parent / "c" / "slow_clock.c")
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", source, "-o", library], check=True)
+        return of_server(by(command, library))
 
 
 def by_redisson_minimum(server: Server, pairs: int) -> None:
