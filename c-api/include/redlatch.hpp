@@ -16,6 +16,7 @@
 #include "redlatch.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -24,6 +25,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace redlatch {
 
@@ -105,39 +107,87 @@ private:
 /// A client. Its destructor frees without I/O; close() releases what is held and reports.
 class client {
 public:
+    /// Called for everything that happens, on a thread of the library; must not throw. `level` is
+    /// REDLATCH_LEVEL_DEBUG and the like, `lock` the name of the lock or nullptr.
+    using event_function =
+        std::function<void(std::int32_t level, const char *kind, const char *lock, const char *text)>;
+
     /// Opens the server that the environment variable REDLATCH_URL names.
-    client() { open(nullptr, nullptr); }
+    client() : self_(new state) { open(nullptr, nullptr); }
 
-    explicit client(const std::string &url) { open(url.c_str(), nullptr); }
+    explicit client(const std::string &url) : self_(new state) { open(url.c_str(), nullptr); }
 
-    client(const std::string &url, const options &options) { open(url.c_str(), options.get()); }
+    client(const std::string &url, const options &options) : self_(new state) { open(url.c_str(), options.get()); }
 
-    explicit client(const options &options) { open(nullptr, options.get()); }
+    explicit client(const options &options) : self_(new state) { open(nullptr, options.get()); }
 
     /// As long as the option close_limit says.
-    void close() { require(redlatch_client_close(handle_.get(), REDLATCH_CLOSE_LIMIT)); }
+    void close() { require(redlatch_client_close(get(), REDLATCH_CLOSE_LIMIT)); }
 
     template <class Rep, class Period> void close(const std::chrono::duration<Rep, Period> &limit) {
-        require(redlatch_client_close(handle_.get(), detail::milliseconds(limit)));
+        require(redlatch_client_close(get(), detail::milliseconds(limit)));
     }
 
     /// A counter by its name.
     std::uint64_t stats(const std::string &name) const {
         std::uint64_t count = 0;
-        require(redlatch_client_stats(handle_.get(), name.c_str(), &count));
+        require(redlatch_client_stats(get(), name.c_str(), &count));
         return count;
     }
 
-    redlatch_client *get() const noexcept { return handle_.get(); }
+    /// Has `told` called for every event; an empty function stops it. Not to be called from `told` itself.
+    void on_event(event_function told) {
+        require(redlatch_client_on_event(get(), nullptr, nullptr));
+        self_->told = std::move(told);
+        if (self_->told)
+            require(redlatch_client_on_event(get(), &client::call, self_.get()));
+    }
+
+    redlatch_client *get() const noexcept { return self_->handle.get(); }
 
 private:
+    // Apart, so that it stays in its place when the client moves. The handle goes first: freeing it waits
+    // for a function that is running.
+    struct state {
+        event_function told;
+        std::unique_ptr<redlatch_client, detail::deleter> handle;
+    };
+
+    static void call(void *self, std::int32_t level, const char *kind, const char *lock, const char *text) noexcept {
+        static_cast<state *>(self)->told(level, kind, lock, text);
+    }
+
     void open(const char *url, const redlatch_options *options) {
         redlatch_client *opened = nullptr;
         require(redlatch_client_open(url, options, &opened));
-        handle_.reset(opened);
+        self_->handle.reset(opened);
     }
 
-    std::unique_ptr<redlatch_client, detail::deleter> handle_;
+    std::unique_ptr<state> self_;
+};
+
+/// How long one acquisition lasts, never renewed, in place of what the options of the lock say:
+/// `orders.acquire(redlatch::lease(std::chrono::seconds(10)))`.
+class lease {
+public:
+    template <class Rep, class Period>
+    explicit lease(const std::chrono::duration<Rep, Period> &time)
+        : ms_(time > time.zero() ? detail::milliseconds(time) : REFUSED) {}
+
+    std::int64_t ms() const noexcept { return ms_; }
+
+private:
+    // What is no time must not mean the lease of the lock (REDLATCH_LOCK_LEASE).
+    static constexpr std::int64_t REFUSED = std::numeric_limits<std::int64_t>::min();
+
+    std::int64_t ms_;
+};
+
+/// Who holds a lock, as Redis has it.
+struct holder {
+    std::string owner; // a text that only equality makes sense of; "" if the lock is free
+    std::uint32_t count;
+    std::chrono::milliseconds remaining; // without a renewal; -1 if there is no expiry
 };
 
 /// A lock that the standard library's lock_guard, unique_lock and lock() can use (it is TimedLockable).
@@ -156,13 +206,25 @@ public:
     }
 
     /// Waits as long as it takes. Returns the fencing token, 0 without the option fencing.
-    std::uint64_t acquire(std::uint64_t owner = REDLATCH_THREAD) { return acquire_ms(owner, REDLATCH_FOREVER); }
+    std::uint64_t acquire(std::uint64_t owner = REDLATCH_THREAD) {
+        return acquire_ms(owner, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE);
+    }
+
+    std::uint64_t acquire(const lease &lease, std::uint64_t owner = REDLATCH_THREAD) {
+        return acquire_ms(owner, REDLATCH_FOREVER, lease.ms());
+    }
 
     /// Waits at most this long; an error with the code REDLATCH_TIMEOUT then.
     template <class Rep, class Period>
     std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait,
                               std::uint64_t owner = REDLATCH_THREAD) {
-        return acquire_ms(owner, detail::milliseconds(wait));
+        return acquire_ms(owner, detail::milliseconds(wait), REDLATCH_LOCK_LEASE);
+    }
+
+    template <class Rep, class Period>
+    std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait, const lease &lease,
+                              std::uint64_t owner = REDLATCH_THREAD) {
+        return acquire_ms(owner, detail::milliseconds(wait), lease.ms());
     }
 
     /// Gives back the newest level; an error with the code REDLATCH_LOST if the lock was lost.
@@ -216,6 +278,24 @@ public:
         return locked;
     }
 
+    /// Who holds it; asks Redis.
+    redlatch::holder holder() const {
+        redlatch::holder found;
+        std::int64_t remaining = 0;
+        for (std::size_t size = 512;; size *= 16) {
+            std::vector<char> owner(size);
+            const redlatch_status status =
+                redlatch_lock_holder(get(), owner.data(), size, &found.count, &remaining);
+            // Another program may have written a value of any length; one that long is no owner.
+            if (status == REDLATCH_INVALID_ARGUMENT && size < LONGEST_OWNER)
+                continue;
+            require(status);
+            found.owner = owner.data();
+            found.remaining = std::chrono::milliseconds(remaining);
+            return found;
+        }
+    }
+
     bool is_held(std::uint64_t owner = REDLATCH_THREAD) const noexcept { return redlatch_lock_is_held(get(), owner); }
 
     /// Throws why the lock is not held, if it is not.
@@ -245,6 +325,8 @@ public:
     redlatch_lock *get() const noexcept { return self_->handle.get(); }
 
 private:
+    static constexpr std::size_t LONGEST_OWNER = 1 << 20;
+
     // Apart, so that it stays in its place when the mutex moves. The handle goes first: freeing it waits
     // for a function that is running.
     struct state {
@@ -262,9 +344,9 @@ private:
         self_->handle.reset(made);
     }
 
-    std::uint64_t acquire_ms(std::uint64_t owner, std::int64_t wait_ms) {
+    std::uint64_t acquire_ms(std::uint64_t owner, std::int64_t wait_ms, std::int64_t lease_ms) {
         std::uint64_t token = 0;
-        require(redlatch_lock_acquire(get(), owner, wait_ms, REDLATCH_LOCK_LEASE, &token));
+        require(redlatch_lock_acquire(get(), owner, wait_ms, lease_ms, &token));
         return token;
     }
 
@@ -290,6 +372,10 @@ public:
     template <class Rep, class Period>
     lock_guard(mutex &mutex, const std::chrono::duration<Rep, Period> &wait, std::uint64_t owner = REDLATCH_THREAD)
         : mutex_(&mutex), owner_(owner), token_(mutex.acquire_for(wait, owner)) {}
+
+    /// With a lease of its own.
+    lock_guard(mutex &mutex, const lease &lease, std::uint64_t owner = REDLATCH_THREAD)
+        : mutex_(&mutex), owner_(owner), token_(mutex.acquire(lease, owner)) {}
 
     lock_guard(lock_guard &&other) noexcept
         : mutex_(other.mutex_), owner_(other.owner_), token_(other.token_) {

@@ -159,6 +159,60 @@ void errors_have_code_and_text() {
     CHECK(thrown_by([&] { mutex.lock(); }) == REDLATCH_CLOSED);
 }
 
+void a_lease_is_for_one_acquisition() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:lease");
+    const redlatch::lease lease(std::chrono::hours(1));
+    CHECK(mutex.holder().owner.empty() && mutex.holder().count == 0);
+    {
+        redlatch::lock_guard held(mutex, lease);
+        CHECK(mutex.remaining() > std::chrono::minutes(50));
+        mutex.acquire_for(LIMIT, lease);
+        const redlatch::holder holder = mutex.holder();
+        CHECK(!holder.owner.empty() && holder.count == 2 && holder.remaining > std::chrono::minutes(50));
+        mutex.release();
+    }
+    redlatch::lock_guard next(mutex);
+    CHECK(mutex.remaining() < std::chrono::minutes(1));
+    CHECK(thrown_by([&] { mutex.acquire(redlatch::lease(std::chrono::seconds(-1))); }) == REDLATCH_INVALID_ARGUMENT);
+}
+
+void a_holder_may_have_a_long_name() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:long", {{"kind", "simple"}});
+    const std::string token(512, 't'); // the longest there is
+    mutex.set_token(token.c_str());
+    redlatch::lock_guard held(mutex);
+    CHECK(mutex.holder().owner == token);
+}
+
+void events_call_what_was_captured() {
+    redlatch::client client;
+    std::atomic<int> told(0);
+    client.on_event([&](std::int32_t level, const char *kind, const char *lock, const char *text) {
+        if (std::string(kind) == "lost") {
+            CHECK(level == REDLATCH_LEVEL_WARN && std::string(lock) == "cpp:event" && text[0] != '\0');
+            told++;
+        }
+    });
+    redlatch::client moved(std::move(client)); // still registered
+    redlatch::mutex mutex(moved, "cpp:event");
+    auto lose = [&] {
+        mutex.acquire();
+        mutex.force_release();
+        CHECK(thrown_by([&] { mutex.release(); }) == REDLATCH_LOST);
+    };
+    lose();
+    for (auto give_up = std::chrono::steady_clock::now() + LIMIT;
+         told == 0 && std::chrono::steady_clock::now() < give_up;)
+        std::this_thread::yield();
+    moved.on_event(nullptr);
+    CHECK(told == 1);
+    lose();
+    moved.close();
+    CHECK(told == 1);
+}
+
 void a_loss_calls_what_it_captured() {
     redlatch::client client;
     std::atomic<int> calls(0), reason(0);
@@ -193,6 +247,9 @@ int main() {
         {"the_standard_library_can_use_it", the_standard_library_can_use_it},
         {"a_guard_may_go_to_another_thread", a_guard_may_go_to_another_thread},
         {"errors_have_code_and_text", errors_have_code_and_text},
+        {"a_lease_is_for_one_acquisition", a_lease_is_for_one_acquisition},
+        {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
+        {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},
     };
     int all = 0;
