@@ -140,12 +140,13 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
     own = used_by_us()
     try:
         with started(contestant, workload, args, server, folder) as processes:
+            limit = args.ready if workload == "W5" else 40
             for process in processes:
-                text = process.line(args.ready if workload == "W5" else 40)
+                text = process.line(limit)
                 if answer := json_of(text):
                     return verdict(answer)
                 if "READY" not in text:
-                    raise Broken(f"did not get ready: {process.why()}")
+                    raise Broken(f"did not get ready within {limit:g} s: {process.why() or 'it said nothing'}")
             begun = server.counters()
             for process in processes:
                 process.go()
