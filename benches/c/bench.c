@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 static struct {
-    const char *workload, *kind, *url, *lease_ms, *name, *ts_file;
+    const char *workload, *kind, *url, *lease_ms, *name, *id, *ts_file;
     double seconds, warmup;
     int tasks, locks, inside_us, barrier;
-} args = {"W1", "reentrant", NULL, "30000", "bench", NULL, 3, 0.3, 64, 10000, 1000, 0};
+} args = {"W1", "reentrant", NULL, "30000", "bench", "", NULL, 3, 0.3, 64, 10000, 1000, 0};
 
 static redlatch_client *client;
 static redlatch_options *lock_options;
@@ -178,54 +178,70 @@ static void w1(void)
 struct caller {
     pthread_t thread;
     int number;
+    redlatch_lock *lock;
+    void (*work)(struct caller *);
     long acquired, handed;
     struct values waits;
 };
 
-static void *call_own_name(void *of)
+static void call_own_name(struct caller *caller)
 {
-    struct caller *caller = of;
-    redlatch_lock *lock = lock_of(NULL, caller->number);
     for (; now_s() < end; caller->acquired++)
-        pair(lock);
-    return NULL;
+        pair(caller->lock);
 }
 
 static int last_holder = -1; /* written by whoever holds the lock */
 
-static void *call_one_name(void *of)
+static void call_one_name(struct caller *caller)
 {
-    struct caller *caller = of;
-    redlatch_lock *lock = lock_of("one", -1);
     while (now_s() < end) {
         double from = now_s();
-        int won = redlatch_lock_acquire(lock, REDLATCH_THREAD, left_ms(), REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK;
+        int won = redlatch_lock_acquire(caller->lock, REDLATCH_THREAD, left_ms(), REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK;
         push(&caller->waits, (now_s() - from) * 1000);
         if (!won)
             break;
         caller->acquired++;
         caller->handed += last_holder != caller->number;
         last_holder = caller->number;
-        if (redlatch_lock_release(lock, REDLATCH_THREAD) != REDLATCH_OK)
+        if (redlatch_lock_release(caller->lock, REDLATCH_THREAD) != REDLATCH_OK)
             fail("release");
     }
+}
+
+static pthread_barrier_t all; /* the callers and who opens the window */
+
+static void *run_caller(void *of)
+{
+    struct caller *caller = of;
+    caller->work(caller);
+    caller->acquired = caller->handed = caller->waits.count = 0;
+    pthread_barrier_wait(&all);
+    pthread_barrier_wait(&all);
+    caller->work(caller);
     return NULL;
 }
 
-static struct caller *run_callers(void *(*work)(void *))
+/* All of them, on one name or each on its own, warm up in the way that is measured, which begins when they are done. */
+static struct caller *run_callers(void (*work)(struct caller *), const char *name)
 {
     struct caller *callers = calloc((size_t)args.tasks, sizeof *callers);
     int i;
-    if (callers == NULL)
+    if (callers == NULL || pthread_barrier_init(&all, NULL, (unsigned)args.tasks + 1) != 0)
         abort();
-    open_window();
+    end = now_s() + args.warmup;
     for (i = 0; i < args.tasks; i++) {
         callers[i].number = i;
-        if (pthread_create(&callers[i].thread, NULL, work, &callers[i]) != 0)
+        callers[i].work = work;
+        callers[i].lock = lock_of(name, name == NULL ? i : -1);
+        if (pthread_create(&callers[i].thread, NULL, run_caller, &callers[i]) != 0)
             abort();
     }
+    pthread_barrier_wait(&all);
+    open_window();
+    pthread_barrier_wait(&all);
     for (i = 0; i < args.tasks; i++)
         pthread_join(callers[i].thread, NULL);
+    close_window();
     return callers;
 }
 
@@ -234,8 +250,7 @@ static void w2(void)
     struct caller *callers;
     long pairs = 0;
     int i;
-    warm(lock_of("warm", -1));
-    callers = run_callers(call_own_name);
+    callers = run_callers(call_own_name, NULL);
     for (i = 0; i < args.tasks; i++)
         pairs += callers[i].acquired;
     printf("{\"pairs\": %ld, \"threads\": %ld, ", pairs, status("Threads:") + args.tasks);
@@ -246,8 +261,11 @@ static void w3(void)
 {
     redlatch_lock *lock = lock_of("w3", -1);
     const struct timespec inside = {args.inside_us / 1000000, args.inside_us % 1000000 * 1000};
+    char own[64];
     FILE *file = args.ts_file == NULL ? NULL : fopen(args.ts_file, "w");
     long acquired = 0;
+    snprintf(own, sizeof own, "warm%s", args.id);
+    warm(lock_of(own, -1));
     open_window();
     while (now_s() < end &&
            redlatch_lock_acquire(lock, REDLATCH_THREAD, left_ms(), REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK) {
@@ -268,7 +286,7 @@ static void w3(void)
 
 static void w4(void)
 {
-    struct caller *callers = run_callers(call_one_name);
+    struct caller *callers = run_callers(call_one_name, "one");
     struct values waits = {0};
     double sum = 0, squares = 0;
     long handed = 0, wait;
@@ -345,6 +363,8 @@ static void read_arguments(int count, char **words)
             args.ts_file = value;
         else if (strcmp(flag, "--name") == 0)
             args.name = value;
+        else if (strcmp(flag, "--id") == 0)
+            args.id = value;
     }
 }
 

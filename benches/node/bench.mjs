@@ -20,6 +20,12 @@ function status(name) {
   return Number(line.split(/\s+/)[1])
 }
 
+// A time in which callers go on.
+function windowOf(seconds) {
+  const end = performance.now() + seconds * 1000
+  return { isOpen: () => performance.now() < end, left: () => Math.max(0, end - performance.now()) }
+}
+
 // The time in which a workload counts.
 async function open() {
   if (args.barrier) {
@@ -30,14 +36,12 @@ async function open() {
   }
   const cpu = process.cpuUsage()
   const begun = performance.now()
-  const end = begun + Number(args.seconds) * 1000
   const used = () => {
     const { user, system } = process.cpuUsage(cpu)
     return { seconds: (performance.now() - begun) / 1000, cpu_s: (user + system) / 1e6 }
   }
   return {
-    isOpen: () => performance.now() < end,
-    left: () => Math.max(0, end - performance.now()),
+    ...windowOf(Number(args.seconds)),
     used,
     // Unless `until` tells what was used until an earlier moment, what was used until now.
     report(figures, until = used()) {
@@ -70,8 +74,16 @@ async function pair(lock) {
 }
 
 async function warm(lock) {
-  const end = performance.now() + Number(args.warmup) * 1000
-  while (performance.now() < end) await pair(lock)
+  const { isOpen } = windowOf(Number(args.warmup))
+  while (isOpen()) await pair(lock)
+}
+
+// Runs a caller for each lock: all warm up in the way that is measured, which begins when they are done.
+async function together(locks, work) {
+  const each = window => Promise.all(locks.map((lock, number) => work(window, lock, number)))
+  await each(windowOf(Number(args.warmup)))
+  const window = await open()
+  return [window, await each(window)]
 }
 
 const workloads = {
@@ -92,18 +104,16 @@ const workloads = {
   },
 
   async W2() {
-    await warm(lockOf('warm'))
-    const window = await open()
-    const pairs = await Promise.all(tasks.map(async number => {
-      const lock = lockOf(number)
+    const [window, pairs] = await together(tasks.map(lockOf), async ({ isOpen }, lock) => {
       let done = 0
-      for (; window.isOpen(); done++) await pair(lock)
+      for (; isOpen(); done++) await pair(lock)
       return done
-    }))
+    })
     window.report({ pairs: sum(pairs), threads: status('Threads') })
   },
 
   async W3() {
+    await warm(lockOf(`warm${args.id}`))
     const lock = lockOf('w3')
     const window = await open()
     const lines = []
@@ -121,16 +131,15 @@ const workloads = {
   },
 
   async W4() {
-    const window = await open()
     let last = -1
-    const waits = []
-    const results = await Promise.all(tasks.map(async number => {
-      const lock = lockOf('one')
+    const locks = tasks.map(() => lockOf('one'))
+    const [window, results] = await together(locks, async ({ isOpen, left }, lock, number) => {
+      const waits = []
       let acquired = 0
       let handed = 0
-      while (window.isOpen()) {
+      while (isOpen()) {
         const begun = performance.now()
-        const hold = await lock.acquire({ wait: window.left() }).catch(() => null)
+        const hold = await lock.acquire({ wait: left() }).catch(() => null)
         waits.push(performance.now() - begun)
         if (!hold) break
         acquired++
@@ -138,13 +147,15 @@ const workloads = {
         last = number
         await hold.release()
       }
-      return [acquired, handed]
-    }))
-    const acquired = results.map(([count]) => count)
-    window.report({
-      acq: sum(acquired), handoffs: sum(results.map(([, handed]) => handed)), jain: jain(acquired),
-      max_wait_ms: share(waits, 1), p99_wait_ms: share(waits, 0.99),
+      return { acquired, handed, waits }
     })
+    const used = window.used()
+    const acquired = results.map(caller => caller.acquired)
+    const waits = results.flatMap(caller => caller.waits)
+    window.report({
+      acq: sum(acquired), handoffs: sum(results.map(caller => caller.handed)), jain: jain(acquired),
+      max_wait_ms: share(waits, 1), p99_wait_ms: share(waits, 0.99),
+    }, used)
   },
 
   async W5() {

@@ -8,7 +8,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,12 @@ def usage() -> tuple[float, int, int]:
 
 
 class Window:
-    """The time in which a workload counts."""
+    """A time in which callers go on."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        if args.barrier:
-            print("READY", flush=True)
-            sys.stdin.readline()
+    def __init__(self, seconds: float) -> None:
         self.cpu = usage()[0]
         self.begun = time.monotonic()
-        self.end: float = self.begun + args.seconds
+        self.end = self.begun + seconds
 
     def left(self) -> float:
         return max(0.0, self.end - time.monotonic())
@@ -70,6 +67,14 @@ class Window:
     def report(self, **figures: Any) -> None:
         """What was used until now, unless the figures tell what was until an earlier moment."""
         print(json.dumps(self.used() | figures), flush=True)
+
+
+def open_window(args: argparse.Namespace) -> Window:
+    """The time in which a workload counts."""
+    if args.barrier:
+        print("READY", flush=True)
+        sys.stdin.readline()
+    return Window(args.seconds)
 
 
 def share(values: list[float], part: float) -> float:
@@ -104,27 +109,37 @@ class Threads:
         return self.client.lock(f"{self.args.name}:{name}")
 
     def warm(self, lock: redlatch.Lock) -> None:
-        end = time.monotonic() + self.args.warmup
-        while time.monotonic() < end:
+        window = Window(self.args.warmup)
+        while window.is_open():
             lock.acquire()
             lock.release()
 
-    def each(self, work: Callable[[int], Any]) -> list[Any]:
-        """Runs `work` in every one of the threads; what they return."""
+    def each(self, work: Callable[[int, Window], Any]) -> tuple[Window, list[Any]]:
+        """Runs `work` in every one of the threads: all warm up in the way that is measured, which begins when they are done."""
         results: list[Any] = []
-        threads = [
-            threading.Thread(target=lambda n=n: results.append(work(n))) for n in range(self.args.tasks)
-        ]
+        warmed, opened = threading.Barrier(self.args.tasks + 1), threading.Event()
+        windows = [Window(self.args.warmup)]
+
+        def call(number: int) -> None:
+            work(number, windows[0])
+            warmed.wait()
+            opened.wait()
+            results.append(work(number, windows[1]))
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(self.args.tasks)]
         for thread in threads:
             thread.start()
+        warmed.wait()
+        windows.append(open_window(self.args))
+        opened.set()
         for thread in threads:
             thread.join()
-        return results
+        return windows[1], results
 
     def w1(self) -> None:
         lock, times = self.lock(1), []
         self.warm(lock)
-        window = Window(self.args)
+        window = open_window(self.args)
         while window.is_open():
             begun = time.perf_counter()
             lock.acquire()
@@ -133,10 +148,7 @@ class Threads:
         window.report(**latencies(times))
 
     def w2(self) -> None:
-        self.warm(self.lock("warm"))
-        window = Window(self.args)
-
-        def work(number: int) -> int:
+        def work(number: int, window: Window) -> int:
             lock, pairs = self.lock(number), 0
             while window.is_open():
                 lock.acquire()
@@ -144,12 +156,13 @@ class Threads:
                 pairs += 1
             return pairs
 
-        pairs = sum(self.each(work))
-        window.report(pairs=pairs, threads=self.args.tasks + usage()[2])
+        window, pairs = self.each(work)
+        window.report(pairs=sum(pairs), threads=self.args.tasks + usage()[2])
 
     def w3(self) -> None:
+        self.warm(self.lock(f"warm{self.args.id}"))
         lock, lines = self.lock("w3"), []
-        window = Window(self.args)
+        window = open_window(self.args)
         while window.is_open() and lock.acquire(timeout=window.left()):
             acquired = time.monotonic_ns()
             time.sleep(self.args.cs_us / 1e6)
@@ -161,9 +174,9 @@ class Threads:
         window.report(acq=len(lines))
 
     def w4(self) -> None:
-        window, last = Window(self.args), [-1]
+        last = [-1]
 
-        def work(number: int) -> tuple[int, int, list[float]]:
+        def work(number: int, window: Window) -> tuple[int, int, list[float]]:
             lock, acquired, handed, waits = self.lock("one"), 0, 0, []
             while window.is_open():
                 begun = time.perf_counter()
@@ -177,7 +190,9 @@ class Threads:
                 lock.release()
             return acquired, handed, waits
 
-        window.report(**fairness(self.each(work)))
+        window, results = self.each(work)
+        used = window.used()
+        window.report(**fairness(results) | used)
 
     def w5(self) -> None:
         before, begun = usage()[1], time.monotonic()
@@ -185,7 +200,7 @@ class Threads:
         for lock in locks:
             lock.acquire()
         taken = time.monotonic() - begun
-        window = Window(self.args)
+        window = open_window(self.args)
         time.sleep(self.args.seconds)
         used = window.used()
         held = sum(lock.owned() for lock in locks)
@@ -204,15 +219,22 @@ class Tasks:
 
     async def warm(self, lock: aio.Lock) -> None:
         await self.client.connect()
-        end = time.monotonic() + self.args.warmup
-        while time.monotonic() < end:
+        window = Window(self.args.warmup)
+        while window.is_open():
             await lock.acquire()
             await lock.release()
+
+    async def each(self, work: Callable[[int, Window], Awaitable[Any]]) -> tuple[Window, list[Any]]:
+        """The same with tasks."""
+        numbers, warming = range(self.args.tasks), Window(self.args.warmup)
+        await asyncio.gather(*(work(number, warming) for number in numbers))
+        window = open_window(self.args)
+        return window, await asyncio.gather(*(work(number, window) for number in numbers))
 
     async def w1(self) -> None:
         lock, times = self.lock(1), []
         await self.warm(lock)
-        window = Window(self.args)
+        window = open_window(self.args)
         while window.is_open():
             begun = time.perf_counter()
             await lock.acquire()
@@ -221,10 +243,9 @@ class Tasks:
         window.report(**latencies(times))
 
     async def w2(self) -> None:
-        await self.warm(self.lock("warm"))
-        window = Window(self.args)
+        await self.client.connect()
 
-        async def work(number: int) -> int:
+        async def work(number: int, window: Window) -> int:
             lock, pairs = self.lock(number), 0
             while window.is_open():
                 await lock.acquire()
@@ -232,13 +253,13 @@ class Tasks:
                 pairs += 1
             return pairs
 
-        pairs = await asyncio.gather(*(work(number) for number in range(self.args.tasks)))
+        window, pairs = await self.each(work)
         window.report(pairs=sum(pairs), threads=usage()[2])
 
     async def w3(self) -> None:
         lock, lines = self.lock("w3"), []
-        await self.client.connect()
-        window = Window(self.args)
+        await self.warm(self.lock(f"warm{self.args.id}"))
+        window = open_window(self.args)
         while window.is_open() and await lock.acquire(timeout=window.left()):
             acquired = time.monotonic_ns()
             await asyncio.sleep(self.args.cs_us / 1e6)
@@ -251,9 +272,9 @@ class Tasks:
 
     async def w4(self) -> None:
         await self.client.connect()
-        window, last = Window(self.args), [-1]
+        last = [-1]
 
-        async def work(number: int) -> tuple[int, int, list[float]]:
+        async def work(number: int, window: Window) -> tuple[int, int, list[float]]:
             lock, acquired, handed, waits = self.lock("one"), 0, 0, []
             while window.is_open():
                 begun = time.perf_counter()
@@ -267,7 +288,9 @@ class Tasks:
                 await lock.release()
             return acquired, handed, waits
 
-        window.report(**fairness(list(await asyncio.gather(*(work(n) for n in range(self.args.tasks))))))
+        window, results = await self.each(work)
+        used = window.used()
+        window.report(**fairness(results) | used)
 
     async def w5(self) -> None:
         await self.client.connect()
@@ -276,7 +299,7 @@ class Tasks:
         for lock in locks:
             await lock.acquire()
         taken = time.monotonic() - begun
-        window = Window(self.args)
+        window = open_window(self.args)
         await asyncio.sleep(self.args.seconds)
         used = window.used()
         held = sum(lock.owned() for lock in locks)

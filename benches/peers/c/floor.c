@@ -397,12 +397,10 @@ static Task *T;
 static void *task_main(void *a)
 {
     Task *t = a;
-    if (!strcmp(wl, "W2")) {
-        int64_t end = now_ns() + (int64_t)(warmup * 1e9);
-        while (now_ns() < end) {
-            acquire(&t->w);
-            release(&t->w);
-        }
+    int64_t end = now_ns() + (int64_t)(warmup * 1e9);
+    while (now_ns() < end) {
+        acquire(&t->w);
+        release(&t->w);
     }
     atomic_fetch_add(&nready, 1);
     while (!started)
@@ -545,7 +543,9 @@ static void w24(void)
         if (pthread_create(&th, &at, task_main, &T[i]))
             die("pthread_create");
     }
-    while (atomic_load(&nready) < tasks)
+    /* Who waits still when the others have ended is not woken by them any more, and goes on waiting. */
+    int64_t last = now_ns() + (int64_t)((warmup + 1) * 1e9);
+    while (atomic_load(&nready) < tasks && now_ns() < last)
         nap_us(1000);
     ready_go();
     double c0 = cpu_s();

@@ -115,29 +115,28 @@ async function main () {
   if (A.workload === 'W2' || A.workload === 'W4') {
     const w4 = A.workload === 'W4', k = A.tasks
     const counts = new Array(k).fill(0), since = new Array(k).fill(0), mx = new Array(k).fill(0), waits = []
-    let failed = 0, go, t0 = 0, holder = -1, handoffs = 0
+    let failed = 0, go, warmed, nwarm = 0, t0 = 0, holder = -1, handoffs = 0
     const started = new Promise(r => { go = r })
-    if (w4) for (let i = 0; i < 20; i++) await pair(A.name + ':warm')
     const work = async i => {
       const n = A.name + (w4 ? ':one' : ':' + i)
-      if (!w4) await warm(n)
-      return async () => {
-        await started
-        if (!w4) for (;;) { await pair(n); counts[i]++ }
-        for (;;) {
-          const s = nowN(); since[i] = s
-          let h = await P.acquire(n)
-          while (!h) { failed++; h = await P.acquire(n) }
-          const d = nowN() - s; since[i] = 0
-          if (d > mx[i]) mx[i] = d
-          waits.push(d); counts[i]++
-          if (holder !== i) { holder = i; handoffs++ }
-          await P.release(h)
-        }
+      await warm(n)
+      if (++nwarm === k) warmed()
+      await started
+      if (!w4) for (;;) { await pair(n); counts[i]++ }
+      for (;;) {
+        const s = nowN(); since[i] = s
+        let h = await P.acquire(n)
+        while (!h) { failed++; h = await P.acquire(n) }
+        const d = nowN() - s; since[i] = 0
+        if (d > mx[i]) mx[i] = d
+        waits.push(d); counts[i]++
+        if (holder !== i) { holder = i; handoffs++ }
+        await P.release(h)
       }
     }
-    const runs = await Promise.all(counts.map((_, i) => work(i)))
-    for (const r of runs) r().catch(e => out({ error: String(e).slice(0, 200) }))
+    for (let i = 0; i < k; i++) work(i).catch(e => out({ error: String(e).slice(0, 200) }))
+    // Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+    await new Promise(r => { warmed = r; setTimeout(r, (A.warmup + 1) * 1000) })
     await readyGo()
     const c0 = cpu(); t0 = nowN()
     setTimeout(() => {

@@ -324,15 +324,14 @@ def main_sync(P):
         counts, since, mx, failed = [0] * k, [0] * k, [0] * k, [0] * k
         waits = [[] for _ in range(k)]
         last = [-1, 0]  # previous holder, changes of holder (guarded by the lock itself)
-        warm, started = threading.Barrier(k + 1), threading.Event()
+        nwarm, started = [], threading.Event()
 
         def work(i):
             name = A.name + (":one" if w4 else f":{i}")
-            if not w4:
-                end = now() + int(A.warmup * 1e9)
-                while now() < end:
-                    pair(name)
-            warm.wait()
+            end = now() + int(A.warmup * 1e9)
+            while now() < end:
+                pair(name)
+            nwarm.append(i)
             started.wait()
             if not w4:
                 while True:
@@ -355,12 +354,12 @@ def main_sync(P):
                     last[1] += 1
                 P.release(h)
 
-        if w4:  # open the connections and load the scripts once
-            for _ in range(20):
-                pair(A.name + ":warm")
         for i in range(k):
             threading.Thread(target=work, args=(i,), daemon=True).start()
-        warm.wait()
+        # Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+        end = now() + int((A.warmup + 1) * 1e9)
+        while len(nwarm) < k and now() < end:
+            time.sleep(0.005)
         ready_go()
         c0, t0 = time.process_time(), now()
         started.set()
@@ -444,10 +443,9 @@ async def main_async(cls):
 
         async def work(i):
             name = A.name + (":one" if w4 else f":{i}")
-            if not w4:
-                end = now() + int(A.warmup * 1e9)
-                while now() < end:
-                    await pair(name)
+            end = now() + int(A.warmup * 1e9)
+            while now() < end:
+                await pair(name)
             nwarm[0] += 1
             await started.wait()
             if not w4:
@@ -471,11 +469,10 @@ async def main_async(cls):
                     last[1] += 1
                 await P.release(h)
 
-        if w4:
-            for _ in range(20):
-                await pair(A.name + ":warm")
         tasks = [loop.create_task(work(i)) for i in range(k)]
-        while nwarm[0] < k:
+        # Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+        end = now() + int((A.warmup + 1) * 1e9)
+        while nwarm[0] < k and now() < end:
             await asyncio.sleep(0.005)
             for t in tasks:
                 if t.done():

@@ -23,6 +23,8 @@ pub(crate) struct Args {
     pub(crate) inside: Duration,
     pub(crate) ts_file: Option<String>,
     pub(crate) name: String,
+    /// Which of several processes.
+    pub(crate) id: String,
 }
 
 impl Args {
@@ -42,6 +44,7 @@ impl Args {
             inside: Duration::from_millis(1),
             ts_file: None,
             name: "bench".into(),
+            id: String::new(),
         };
         while let Some(flag) = words.next() {
             if flag == "--barrier" {
@@ -63,8 +66,9 @@ impl Args {
                 "--cs-us" => args.inside = Duration::from_micros(value.parse()?),
                 "--ts-file" => args.ts_file = Some(value),
                 "--name" => args.name = value,
-                // Which of several processes, which poll interval: any, none.
-                "--id" | "--poll-ms" => {}
+                "--id" => args.id = value,
+                // There is nothing to be tuned.
+                "--poll-ms" => {}
                 _ => return Err(format!("there is no argument {flag}").into()),
             }
         }

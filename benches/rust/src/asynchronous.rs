@@ -25,11 +25,47 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
 }
 
 async fn warm(lock: &Lock, args: &Args) -> Result<(), Failure> {
-    let end = Instant::now() + args.warmup;
-    while Instant::now() < end {
+    let window = Window::warming(args);
+    while window.is_open() {
         lock.acquire().await?.release().await?;
     }
     Ok(())
+}
+
+/// A task for each caller; what they return.
+async fn each<F, T>(
+    args: &Args,
+    window: &Arc<Window>,
+    work: &impl Fn(usize, Arc<Window>) -> F,
+) -> Result<Vec<T>, Failure>
+where
+    F: Future<Output = redlatch::Result<T>> + Send + 'static,
+    T: Send + 'static,
+{
+    let mut callers = JoinSet::new();
+    for task in 0..args.tasks {
+        callers.spawn(work(task, window.clone()));
+    }
+    let mut results = Vec::new();
+    while let Some(done) = callers.join_next().await {
+        results.push(done??);
+    }
+    Ok(results)
+}
+
+/// The same of callers that have warmed up in the way that is measured.
+async fn measured<F, T>(
+    args: &Args,
+    work: impl Fn(usize, Arc<Window>) -> F,
+) -> Result<(Arc<Window>, Vec<T>), Failure>
+where
+    F: Future<Output = redlatch::Result<T>> + Send + 'static,
+    T: Send + 'static,
+{
+    each(args, &Arc::new(Window::warming(args)), &work).await?;
+    let window = Arc::new(Window::open(args)?);
+    let results = each(args, &window, &work).await?;
+    Ok((window, results))
 }
 
 /// W1: one caller, one name.
@@ -51,32 +87,28 @@ async fn one_caller(args: &Args) -> Result<(), Failure> {
 /// W2: many callers, each its own name.
 async fn many_names(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    warm(&client.lock(&format!("{}:warm", args.name))?, args).await?;
-    let window = Arc::new(Window::open(args)?);
-    let mut callers = JoinSet::new();
-    for task in 0..args.tasks {
-        let (lock, window) = (client.lock(&format!("{}:{task}", args.name))?, window.clone());
-        callers.spawn(async move {
-            let mut pairs = 0u64;
+    client.ready().await?;
+    let (window, pairs) = measured(args, |task, window| {
+        let lock = client.lock(&format!("{}:{task}", args.name));
+        async move {
+            let (lock, mut pairs) = (lock?, 0u64);
             while window.is_open() {
                 lock.acquire().await?.release().await?;
                 pairs += 1;
             }
-            Ok::<u64, redlatch::Error>(pairs)
-        });
-    }
-    let mut pairs = 0;
-    while let Some(done) = callers.join_next().await {
-        pairs += done??;
-    }
-    window.report().with("pairs", pairs as f64).with("threads", Usage::now().threads).print();
+            Ok(pairs)
+        }
+    })
+    .await?;
+    let report = window.report().with("pairs", pairs.iter().sum::<u64>() as f64);
+    report.with("threads", Usage::now().threads).print();
     Ok(())
 }
 
 /// W3: one of several processes on one name, with work inside.
 async fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    client.ready().await?;
+    warm(&client.lock(&format!("{}:warm{}", args.name, args.id))?, args).await?;
     let lock = client.lock(&format!("{}:w3", args.name))?;
     let window = Window::open(args)?;
     let mut lines = String::new();
@@ -101,14 +133,11 @@ async fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
 async fn hand_over_inside(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
     client.ready().await?;
-    let name = format!("{}:one", args.name);
-    let window = Arc::new(Window::open(args)?);
     let last = Arc::new(AtomicUsize::new(usize::MAX));
-    let mut callers = JoinSet::new();
-    for task in 0..args.tasks {
-        let (lock, window, last) = (client.lock(&name)?, window.clone(), last.clone());
-        callers.spawn(async move {
-            let mut turns = Turns::default();
+    let (window, turns) = measured(args, |task, window| {
+        let (lock, last) = (client.lock(&format!("{}:one", args.name)), last.clone());
+        async move {
+            let (lock, mut turns) = (lock?, Turns::default());
             while window.is_open() {
                 let begun = Instant::now();
                 let guard = lock.acquire_timeout(window.time()).await;
@@ -118,13 +147,10 @@ async fn hand_over_inside(args: &Args) -> Result<(), Failure> {
                 turns.handed += u64::from(last.swap(task, Ordering::Relaxed) != task);
                 guard.release().await?;
             }
-            Ok::<Turns, redlatch::Error>(turns)
-        });
-    }
-    let mut turns = Vec::new();
-    while let Some(done) = callers.join_next().await {
-        turns.push(done??);
-    }
+            Ok(turns)
+        }
+    })
+    .await?;
     window.report().with_turns(turns).print();
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The workloads with threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,24 +28,42 @@ fn pair(lock: &Lock) -> redlatch::Result<()> {
 }
 
 fn warm(lock: &Lock, args: &Args) -> Result<(), Failure> {
-    let end = Instant::now() + args.warmup;
-    while Instant::now() < end {
+    let window = Window::warming(args);
+    while window.is_open() {
         pair(lock)?;
     }
     Ok(())
 }
 
-/// Runs `work` on a thread for each of the callers; what they return.
-fn each<T: Send>(args: &Args, work: impl Fn(usize) -> redlatch::Result<T> + Sync) -> Result<Vec<T>, Failure> {
-    thread::scope(|scope| {
-        let work = &work;
-        let callers: Vec<_> = (0..args.tasks).map(|number| scope.spawn(move || work(number))).collect();
+/// Runs `work` on a thread for each of the callers: all warm up in the way that is measured, which begins when they are
+/// done. What they return.
+fn each<T: Send>(
+    args: &Args,
+    work: impl Fn(usize, &Window) -> redlatch::Result<T> + Sync,
+) -> Result<(Window, Vec<T>), Failure> {
+    let (warming, opened, all) = (Window::warming(args), OnceLock::new(), Barrier::new(args.tasks + 1));
+    let call = |number| {
+        let warmed = work(number, &warming);
+        all.wait();
+        all.wait();
+        // It is not there if nobody is to be measured.
+        warmed.and_then(|last| opened.get().map_or(Ok(last), |window| work(number, window)))
+    };
+    let results: Result<Vec<T>, Failure> = thread::scope(|scope| {
+        let call = &call;
+        let callers: Vec<_> = (0..args.tasks).map(|number| scope.spawn(move || call(number))).collect();
+        all.wait();
+        let window = Window::open(args).map(|window| opened.set(window));
+        all.wait();
+        window?.ok();
         let done = callers.into_iter().map(|caller| match caller.join() {
             Ok(result) => result.map_err(Failure::from),
             Err(_) => Err("a caller panicked".into()),
         });
         done.collect()
-    })
+    });
+    let results = results?;
+    opened.into_inner().map(|window| (window, results)).ok_or_else(|| "the window was not opened".into())
 }
 
 /// W1: one caller, one name.
@@ -66,9 +85,8 @@ fn one_caller(args: &Args) -> Result<(), Failure> {
 /// W2: many callers, each its own name.
 fn many_names(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    warm(&client.lock(&format!("{}:warm", args.name))?, args)?;
-    let window = Window::open(args)?;
-    let pairs = each(args, |number| {
+    client.ready().wait()?;
+    let (window, pairs) = each(args, |number, window| {
         let lock = client.lock(&format!("{}:{number}", args.name))?;
         let mut pairs = 0u64;
         while window.is_open() {
@@ -85,7 +103,7 @@ fn many_names(args: &Args) -> Result<(), Failure> {
 /// W3: one of several processes on one name, with work inside.
 fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    client.ready().wait()?;
+    warm(&client.lock(&format!("{}:warm{}", args.name, args.id))?, args)?;
     let lock = client.lock(&format!("{}:w3", args.name))?;
     let window = Window::open(args)?;
     let mut lines = String::new();
@@ -111,9 +129,8 @@ fn hand_over_inside(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
     client.ready().wait()?;
     let name = format!("{}:one", args.name);
-    let window = Window::open(args)?;
     let last = AtomicUsize::new(usize::MAX);
-    let turns = each(args, |number| {
+    let (window, turns) = each(args, |number, window| {
         let lock = client.lock(&name)?;
         let mut turns = Turns::default();
         while window.is_open() {

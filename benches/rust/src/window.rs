@@ -16,15 +16,23 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// In which callers warm up.
+    pub(crate) fn warming(args: &Args) -> Window {
+        Window::lasting(args.warmup, None)
+    }
+
     /// Tells the driver of the benchmark that we are ready, waits for its word, and begins.
     pub(crate) fn open(args: &Args) -> Result<Window, Failure> {
         if args.barrier {
             println!("READY");
             std::io::stdin().read_line(&mut String::new())?;
         }
+        Ok(Window::lasting(Duration::from_secs_f64(args.seconds), args.pairs.map(AtomicU64::new)))
+    }
+
+    fn lasting(time: Duration, left: Option<AtomicU64>) -> Window {
         let begun = Instant::now();
-        let end = begun + Duration::from_secs_f64(args.seconds);
-        Ok(Window { begun, end, left: args.pairs.map(AtomicU64::new), before: Usage::now() })
+        Window { begun, end: begun + time, left, before: Usage::now() }
     }
 
     /// Whether one more pair is to be done.

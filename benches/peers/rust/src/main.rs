@@ -314,21 +314,14 @@ async fn main() {
             let w4 = a.workload == "W4";
             let slots: Arc<Vec<Slot>> = Arc::new((0..a.tasks).map(|_| Slot::default()).collect());
             let (started, nready) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-            if w4 {
-                for _ in 0..20 {
-                    one(&p, &format!("{}:warm", a.name), a.lease_ms, 0).await;
-                }
-            }
             for i in 0..a.tasks {
                 let (p2, a2, s, st, nr) =
                     (p.clone(), a.clone(), slots.clone(), started.clone(), nready.clone());
                 launch(&p, async move {
                     let name = if w4 { format!("{}:one", a2.name) } else { format!("{}:{i}", a2.name) };
-                    if !w4 {
-                        let end = now() + (a2.warmup * 1e9) as i64;
-                        while now() < end {
-                            one(&p2, &name, a2.lease_ms, 0).await;
-                        }
+                    let end = now() + (a2.warmup * 1e9) as i64;
+                    while now() < end {
+                        one(&p2, &name, a2.lease_ms, 0).await;
                     }
                     nr.fetch_add(1, Relaxed);
                     while !st.load(Relaxed) {
@@ -360,7 +353,9 @@ async fn main() {
                     }
                 });
             }
-            while nready.load(Relaxed) < a.tasks as u64 {
+            // Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+            let last = now() + ((a.warmup + 1.0) * 1e9) as i64;
+            while nready.load(Relaxed) < a.tasks as u64 && now() < last {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             ready_go(&a);

@@ -12,6 +12,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
 import org.redisson.Redisson;
@@ -163,13 +164,12 @@ public final class Bench {
         LongList[] waits = new LongList[tasks];
         AtomicLong handoffs = new AtomicLong(), holder = new AtomicLong(-1);
         CountDownLatch ready = new CountDownLatch(tasks), go = new CountDownLatch(1);
-        if (w4) warm(name + ":warm");
         for (int i = 0; i < tasks; i++) {
             final int me = i;
             waits[i] = new LongList();
             Thread th = new Thread(null, () -> {
                 String n = w4 ? name + ":one" : name + ":" + me;
-                if (!w4) warm(n);
+                warm(n);
                 ready.countDown();
                 try {
                     go.await();
@@ -197,7 +197,8 @@ public final class Bench {
             th.setDaemon(true);
             th.start();
         }
-        ready.await();
+        // Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+        ready.await((long) ((warmup + 1) * 1e9), TimeUnit.NANOSECONDS);
         readyGo();
         double c0 = cpu();
         long t0 = System.nanoTime();
