@@ -146,7 +146,9 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
                 if answer := json_of(text):
                     return verdict(answer)
                 if "READY" not in text:
-                    raise Broken(f"did not get ready within {limit:g} s: {process.why() or 'it said nothing'}")
+                    raise Broken(
+                        f"did not get ready within {limit:g} s: {process.why() or 'it said nothing'}"
+                    )
             begun = server.counters()
             for process in processes:
                 process.go()
