@@ -275,7 +275,11 @@ impl Error {
 /// What [`Outcome::Lost`](crate::Outcome::Lost) means as an error.
 impl From<LostReason> for Error {
     fn from(reason: LostReason) -> Self {
-        let mut error = Self::new(ErrorKind::Lost, reason.meaning());
+        let text = format!(
+            "{} Stop what it protects, look at what was done since, then acquire anew",
+            reason.meaning()
+        );
+        let mut error = Self::new(ErrorKind::Lost, text);
         error.0.reason = Some(reason);
         error
     }
@@ -341,7 +345,8 @@ mod tests {
         let error = Error::lost(&Arc::from("orders:42"), LostReason::Deleted);
         assert_eq!(
             error.to_string(),
-            "lost (deleted): lock \"orders:42\": The key was deleted, evicted or flushed."
+            "lost (deleted): lock \"orders:42\": The key was deleted, evicted or flushed. Stop what it protects, look at what \
+             was done since, then acquire anew"
         );
     }
 }

@@ -104,7 +104,7 @@ impl Guard {
     /// The local view of the hold; it stays readable after the release.
     pub fn hold(&self) -> Hold {
         // A guard is disarmed only by the methods that consume it.
-        Hold::new(self.0.as_ref().map(|armed| (armed.cell.clone(), armed.running.clone())))
+        self.0.as_ref().map_or(Hold::NONE, |armed| Hold::of(&armed.cell, &armed.running))
     }
 
     /// The name of the lock.

@@ -148,7 +148,8 @@ impl Lock {
     }
 
     /// Frees the lock if `token` is its value, in whatever process it was acquired: for work that is
-    /// passed on with its lock. Simple kinds only.
+    /// passed on with its lock. Simple kinds only. Acquire it with that token: a value of the client's own may
+    /// stand for several of its callers, one after the other.
     ///
     /// # Errors
     /// `not_owner` when the lock is free or has another value, `invalid_argument`, `unavailable`.
@@ -190,10 +191,11 @@ impl Lock {
 
     /// The local view of the hold that `key` has on this name. No I/O.
     pub fn hold(&self, key: Key) -> Hold {
-        Hold::new(self.client.started().and_then(|running| {
+        let view = self.client.started().and_then(|running| {
             let cell = running.cell(&self.name, key)?;
             Some((cell, running))
-        }))
+        });
+        Hold { name: Some(self.name.clone()), view }
     }
 
     /// Whether anybody holds the lock, as Redis sees it now.
@@ -255,16 +257,24 @@ fn holder(outcome: Outcome) -> Result<Option<Holder>> {
 
 /// What can be known about a hold without I/O. Answers come from a clock that counts suspend.
 #[derive(Clone)]
-pub struct Hold(Option<(Arc<HoldCell>, Arc<Running>)>);
+pub struct Hold {
+    /// Of the lock, for who holds nothing.
+    name: Option<Name>,
+    view: Option<(Arc<HoldCell>, Arc<Running>)>,
+}
 
 impl Hold {
-    pub(crate) fn new(view: Option<(Arc<HoldCell>, Arc<Running>)>) -> Self {
-        Hold(view)
+    /// That of a guard.
+    pub(crate) fn of(cell: &Arc<HoldCell>, running: &Arc<Running>) -> Self {
+        Hold { name: None, view: Some((cell.clone(), running.clone())) }
     }
+
+    /// None at all.
+    pub(crate) const NONE: Hold = Hold { name: None, view: None };
 
     /// The hold, unless it is the parent's: in a child even its locks must not be touched.
     fn cell(&self) -> Option<&Arc<HoldCell>> {
-        self.0.as_ref().filter(|(_, running)| !running.is_forked()).map(|(cell, _)| cell)
+        self.view.as_ref().filter(|(_, running)| !running.is_forked()).map(|(cell, _)| cell)
     }
 
     /// Whether the lock can be relied on now.
@@ -278,15 +288,19 @@ impl Hold {
     /// `lost` with the reason, `not_owner` when there is no hold or it was released, `forked` in a
     /// child process.
     pub fn check(&self) -> Result<()> {
-        if let Some((_, running)) = &self.0 {
+        if let Some((_, running)) = &self.view {
             running.refuse_fork()?;
         }
-        let cell = self.cell().ok_or_else(Error::not_held)?;
+        let not_held = |name: Option<&Name>| match name {
+            Some(name) => Error::not_held().on(name),
+            None => Error::not_held(),
+        };
+        let cell = self.cell().ok_or_else(|| not_held(self.name.as_ref()))?;
         let now = clock::now();
         match cell.lost(now) {
             Some(reason) => Err(Error::lost(&cell.name, reason)),
             None if cell.is_held(now) => Ok(()),
-            None => Err(Error::not_held().on(&cell.name)),
+            None => Err(not_held(Some(&cell.name))),
         }
     }
 
@@ -348,7 +362,7 @@ impl Hold {
 
     /// The owner as it stands in Redis; empty when there is no hold. See [`Guard::owner`].
     pub fn owner(&self) -> String {
-        match &self.0 {
+        match &self.view {
             Some((cell, running)) => cell.form.owner(running.uuid(), cell.owner),
             None => String::new(),
         }
