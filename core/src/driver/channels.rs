@@ -1,5 +1,6 @@
 //! A connection for pub/sub: for the messages of a server or cluster, or for those of a shard.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -23,6 +24,8 @@ pub(super) enum Reach {
 pub(super) enum Channels {
     Classic(PubSubSink, Box<PubSubStream>),
     Sharded(MultiplexedConnection, UnboundedReceiver<PushInfo>),
+    /// The connection for commands, whose link passes on what the server says unasked.
+    Shared(MultiplexedConnection, VecDeque<Said>),
 }
 
 /// What the server says unasked.
@@ -59,6 +62,7 @@ impl Channels {
                 Box::pin(async move { done(sink.subscribe(channel).await) })
             }
             Channels::Sharded(connection, _) => ask(connection, &["SSUBSCRIBE", &channel]),
+            Channels::Shared(connection, _) => ask(connection, &["SUBSCRIBE", &channel]),
         }
     }
 
@@ -69,6 +73,7 @@ impl Channels {
                 Box::pin(async move { done(sink.unsubscribe(channel).await) })
             }
             Channels::Sharded(connection, _) => ask(connection, &["SUNSUBSCRIBE", &channel]),
+            Channels::Shared(connection, _) => ask(connection, &["UNSUBSCRIBE", &channel]),
         }
     }
 
@@ -78,7 +83,7 @@ impl Channels {
                 let mut sink = sink.clone();
                 Box::pin(async move { sink.ping().await })
             }
-            Channels::Sharded(connection, _) => ask(connection, &["PING"]),
+            Channels::Sharded(connection, _) | Channels::Shared(connection, _) => ask(connection, &["PING"]),
         }
     }
 
@@ -93,16 +98,21 @@ impl Channels {
                 }))
             }
             Channels::Sharded(_, pushes) => Poll::Ready(ready!(pushes.poll_recv(cx)).and_then(said)),
+            // Nobody has to be woken: whoever passes something on polls next.
+            Channels::Shared(_, passed) => {
+                passed.pop_front().map_or(Poll::Pending, |said| Poll::Ready(Some(said)))
+            }
         }
     }
 }
 
-fn said(push: PushInfo) -> Option<Said> {
+/// `None` when it says that the connection is closed.
+pub(super) fn said(push: PushInfo) -> Option<Said> {
     let mut words = push.data.into_iter().map(|value| String::from_redis_value(value).unwrap_or_default());
     let mut word = || words.next().unwrap_or_default();
     match push.kind {
         PushKind::Disconnection => None,
-        PushKind::SMessage => Some(Said::Message { channel: word(), payload: word() }),
+        PushKind::Message | PushKind::SMessage => Some(Said::Message { channel: word(), payload: word() }),
         PushKind::SUnsubscribe => Some(Said::Unsubscribed(word())),
         _ => Some(Said::Nothing),
     }

@@ -7,6 +7,7 @@ use std::task::Context;
 use redis::aio::MultiplexedConnection;
 
 use super::News;
+use super::channels::Said;
 use super::connect::Address;
 use super::link::{Link, Manner, Target};
 use super::traffic::Sending;
@@ -49,6 +50,11 @@ impl Lanes {
     /// The way for most calls.
     pub(super) fn plain(&self) -> &Link {
         &self.plain
+    }
+
+    /// The messages that came by the way for most calls.
+    pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Said> {
+        self.plain.take_messages()
     }
 
     pub(super) fn publishes(&self) -> Option<Publish> {

@@ -12,6 +12,7 @@ use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::News;
+use super::channels::{self, Said};
 use super::connect::{Address, Backoff, Connected};
 use super::direct::Plan;
 use super::replies::{self, Replies, Request};
@@ -123,6 +124,24 @@ impl Link {
     /// A way to ask the server something else.
     pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
         if let State::Up(live) = &self.state { Some(live.connection.clone()) } else { None }
+    }
+
+    /// The connection, if the server may say on it what nobody asked for, and to whom it leads.
+    pub(super) fn listening(&self) -> Option<(&Address, &MultiplexedConnection)> {
+        let State::Up(live) = &self.state else { return None };
+        live.pushes.as_ref().map(|_| (&live.address, &live.connection))
+    }
+
+    /// The messages that have come, for whoever has subscribed here.
+    pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Said> {
+        let State::Up(live) = &mut self.state else { return Vec::new().into_iter() };
+        std::mem::take(&mut live.messages).into_iter()
+    }
+
+    /// When the server was last known to be there; now, as far as that is for others to judge.
+    pub(super) fn vouches(&self, now: Moment) -> Option<Moment> {
+        let State::Up(live) = &self.state else { return None };
+        Some(if live.traffic.is_idle() { live.traffic.last_heard() } else { now })
     }
 
     /// Which of its connections is the last one.
@@ -275,6 +294,8 @@ struct Live {
     uuid: String,
     connection: MultiplexedConnection,
     pushes: Option<UnboundedReceiver<PushInfo>>,
+    /// What the pushes said on channels.
+    messages: Vec<Said>,
     traffic: Traffic,
     /// To what has been written, in the order of the commands.
     replies: Replies<()>,
@@ -292,6 +313,7 @@ impl Live {
             uuid: manner.uuid.clone(),
             connection,
             pushes,
+            messages: Vec::new(),
             traffic: Traffic::new(id, manner.pubsub.publish(sharded), clock, Window::new(), now),
             replies: Replies::new(),
             spare: None,
@@ -359,7 +381,10 @@ impl Live {
                         news.tell(Input::Invalidated(names));
                     }
                 }
-                Some(_) => self.traffic.heard(clock::now()),
+                Some(push) => {
+                    self.traffic.heard(clock::now());
+                    self.messages.extend(channels::said(push));
+                }
             }
         }
         Ok(())

@@ -13,7 +13,9 @@ use nix::unistd::Pid;
 use redis::IntoConnectionInfo;
 
 use super::channels::Reach;
+use super::direct::Direct;
 use super::link::{Link, Manner as LinkManner, Target as LinkTarget};
+use super::net::Net;
 use super::pubsub::Subscriptions;
 use super::traffic::Sending;
 use super::*;
@@ -24,7 +26,7 @@ use crate::event::Level;
 use crate::gate::Gates;
 use crate::hold::Watcher;
 use crate::moment::Moment;
-use crate::options::ClientOptions;
+use crate::options::{ClientOptions, Protocol};
 use crate::support::Server;
 use crate::wire::{Fencing, Form, Kind, Op, Reply, names};
 
@@ -38,7 +40,11 @@ fn name(text: &str) -> Name {
 }
 
 fn address(url: &str) -> Address {
-    let options = ClientOptions::new().connect_timeout(LIMIT).client_name("redlatch-test");
+    address_by(Protocol::Auto, url)
+}
+
+fn address_by(protocol: Protocol, url: &str) -> Address {
+    let options = ClientOptions::new().connect_timeout(LIMIT).client_name("redlatch-test").protocol(protocol);
     Address::new(url.into_connection_info().unwrap(), Manner::new(&options, false).unwrap())
 }
 
@@ -97,6 +103,7 @@ macro_rules! part {
 }
 part!(Link);
 part!(Subscriptions);
+part!(Net);
 
 struct Rig<P> {
     part: P,
@@ -193,6 +200,30 @@ impl Rig<Subscriptions> {
 
     async fn subscribed(&mut self, text: &str) {
         self.until(|input| matches!(input, Input::Subscribed(name) if &*name == text).then_some(())).await;
+    }
+}
+
+impl Rig<Net> {
+    /// Everything that leads to a server, connected.
+    async fn net(protocol: Protocol, url: &str) -> Self {
+        let (servers, direct) = (Servers::Single(address_by(protocol, url)), Arc::new(Direct::new(false)));
+        let mut rig = Rig::new(Net::new(servers, link_manner(), direct));
+        assert!(matches!(rig.next().await, Input::Up(_)), "{:?}", rig.past);
+        rig
+    }
+
+    fn subscribe(&mut self, text: &str) {
+        self.part.subscribe(clock::now(), name(text));
+    }
+
+    async fn subscribed(&mut self, text: &str) {
+        self.until(|input| matches!(input, Input::Subscribed(name) if &*name == text).then_some(())).await;
+    }
+
+    /// Whether a message is heard.
+    async fn is_told(&mut self, server: &Server, text: &str) {
+        assert_eq!(command::<i64>(server, &format!("PUBLISH {} 0", names::channel(text))), 1);
+        self.until(|input| matches!(input, Input::Message(name) if &*name == text).then_some(())).await;
     }
 }
 
@@ -819,6 +850,63 @@ async fn a_silent_pubsub_connection_is_replaced() {
     proxy.mute();
     part.subscribe("late");
     part.subscribed("late").await;
+    assert_eq!(proxy.accepted.load(Ordering::SeqCst), 3);
+}
+
+// ---- messages on the connection for commands ----
+
+#[tokio::test]
+async fn messages_come_on_the_connection_for_commands_if_that_takes_them() {
+    for (protocol, connections) in [(Protocol::Auto, 1), (Protocol::Resp2, 2)] {
+        let server = Server::start();
+        let mut net = Rig::net(protocol, &server.url()).await;
+        net.subscribe("n");
+        net.subscribed("n").await;
+        net.is_told(&server, "n").await;
+        let clients: String = command(&server, "CLIENT LIST");
+        assert_eq!(clients.matches(" name=redlatch-test ").count(), connections, "{clients}");
+        net.part.unsubscribe(clock::now(), &name("n"));
+        net.subscribe("last");
+        net.subscribed("last").await;
+        assert_eq!(command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("n"))), 0);
+    }
+}
+
+#[tokio::test]
+async fn channels_are_subscribed_again_on_the_next_connection_for_commands() {
+    let server = Server::start();
+    let mut net = Rig::net(Protocol::Auto, &server.url()).await;
+    net.subscribe("n");
+    net.subscribed("n").await;
+    for _ in 0..3 {
+        assert_eq!(command::<i64>(&server, "CLIENT KILL TYPE pubsub"), 1);
+        net.down().await;
+        // It is wanted from the next one on, and not on one of its own meanwhile.
+        net.subscribe("late");
+        net.subscribed("n").await;
+        net.is_told(&server, "late").await;
+        let events: Vec<_> = net.news.events.drain(..).map(|event| event.kind).collect();
+        assert_eq!(events, ["unsubscribed"]);
+    }
+    assert_eq!(command::<String>(&server, "CLIENT LIST").matches(" name=redlatch-test ").count(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_for_commands_that_brings_no_messages_is_replaced() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port());
+    let mut net = Rig::net(Protocol::Auto, &proxy.url()).await;
+    net.subscribe("early");
+    net.subscribed("early").await;
+    // Nothing is asked of it: only the question whether it is there can find out.
+    proxy.mute();
+    net.down().await;
+    net.subscribed("early").await;
+    // A channel is asked for.
+    proxy.mute();
+    net.subscribe("late");
+    net.down().await;
+    net.subscribed("late").await;
     assert_eq!(proxy.accepted.load(Ordering::SeqCst), 3);
 }
 

@@ -128,12 +128,32 @@ impl One {
             self.link.leave("leads to a primary that was replaced", news);
         }
         self.link.poll(cx, news);
-        // Messages come from the primary, too.
-        if let Some(server) = self.link.server().filter(|server| !self.subscriptions.follows(server)) {
+        self.listen(news);
+        self.subscriptions.poll(cx, news);
+        self.heed(news);
+        self.maker.poll(cx, &self.direct, self.link.plain());
+    }
+
+    /// Has messages come from the server that is asked, on the same connection if that takes them.
+    fn listen(&mut self, news: &mut News) {
+        let link = self.link.plain();
+        let Some(server) = link.server() else { return self.subscriptions.unshare(news) };
+        if let Some((server, connection)) = link.listening() {
+            self.subscriptions.share(link.generation(), server, connection, news);
+            return self.subscriptions.pass(self.link.take_messages());
+        }
+        self.subscriptions.unshare(news);
+        self.subscriptions.keep_apart();
+        if !self.subscriptions.follows(server) {
             self.subscriptions.follow(vec![server.clone()]);
         }
-        self.subscriptions.poll(cx, news);
-        self.maker.poll(cx, &self.direct, self.link.plain());
+    }
+
+    /// A connection that brings no messages is as good as none.
+    fn heed(&mut self, news: &mut News) {
+        if let Some(why) = self.subscriptions.complaint() {
+            self.link.leave(why, news);
+        }
     }
 
     fn next_wake(&self) -> Option<Moment> {
@@ -143,7 +163,12 @@ impl One {
 
     fn wake(&mut self, now: Moment, news: &mut News) {
         self.link.wake(now, news);
+        // On the same connection, what is said of one thing shows that the server is there for the other.
+        if let Some(at) = self.link.plain().vouches(now).filter(|_| self.subscriptions.is_shared()) {
+            self.subscriptions.vouch(at);
+        }
         self.subscriptions.wake(now, news);
+        self.heed(news);
         if let Some(watch) = &mut self.watch {
             watch.wake(now);
         }

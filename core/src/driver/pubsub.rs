@@ -1,10 +1,13 @@
-//! The pub/sub connection: opened when the first channel is wanted, one for all channels.
+//! Pub/sub: one connection for all channels. That for commands, where it takes messages as well (RESP3, one server): then
+//! the server tells a waiter in one go that the key has changed and that the lock was released, and wakes it once. Else
+//! one of its own, opened when the first channel is wanted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 
 use super::News;
@@ -41,6 +44,12 @@ pub(super) struct Subscriptions {
     told: bool,
     /// What the messages said, if that is of interest.
     payloads: Option<Vec<String>>,
+    /// Messages come on the connection for commands: none is made for them.
+    shared: bool,
+    /// Which of those it is, while that is up.
+    generation: Option<u64>,
+    /// Why that one is of no use any more.
+    useless: Option<&'static str>,
 }
 
 type Attempt = Pin<Box<dyn Future<Output = Result<Channels>>>>;
@@ -70,6 +79,9 @@ impl Subscriptions {
             state: State::Closed,
             told: false,
             payloads: None,
+            shared: false,
+            generation: None,
+            useless: None,
         }
     }
 
@@ -98,6 +110,63 @@ impl Subscriptions {
         }
     }
 
+    /// Listens on the connection for commands from now on, as long as that is the one of this generation.
+    pub(super) fn share(
+        &mut self,
+        generation: u64,
+        address: &Address,
+        connection: &MultiplexedConnection,
+        news: &mut News,
+    ) {
+        if self.generation != Some(generation) {
+            self.unshare(news);
+            (self.shared, self.generation) = (true, Some(generation));
+            self.up(address.clone(), Channels::Shared(connection.clone(), VecDeque::new()));
+        }
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.generation.is_some()
+    }
+
+    /// The connection for commands takes no messages: has one for them.
+    pub(super) fn keep_apart(&mut self) {
+        if std::mem::take(&mut self.shared) && !self.wanted.is_empty() {
+            self.rest();
+        }
+    }
+
+    /// The connection for commands is gone, if messages came on that; they will come on the next one.
+    pub(super) fn unshare(&mut self, news: &mut News) {
+        if self.generation.take().is_some() {
+            let State::Up(live) = std::mem::replace(&mut self.state, State::Closed) else { return };
+            if !self.wanted.is_empty() {
+                self.tell_gap(&live.address.broken("is gone"), news);
+            }
+        }
+    }
+
+    /// Messages that came on the connection for commands.
+    pub(super) fn pass(&mut self, messages: impl Iterator<Item = Said>) {
+        if let State::Up(live) = &mut self.state
+            && let Channels::Shared(_, passed) = &mut live.channels
+        {
+            passed.extend(messages);
+        }
+    }
+
+    /// The server was there then.
+    pub(super) fn vouch(&mut self, at: Moment) {
+        if let State::Up(live) = &mut self.state {
+            live.heard = live.heard.max(at);
+        }
+    }
+
+    /// Why the connection for commands has to be replaced, if it has to be.
+    pub(super) fn complaint(&mut self) -> Option<&'static str> {
+        self.useless.take()
+    }
+
     /// Whether this server is listened to, or will be.
     pub(super) fn follows(&self, address: &Address) -> bool {
         self.address().is_some_and(|followed| followed.is_same(address))
@@ -116,9 +185,9 @@ impl Subscriptions {
     pub(super) fn subscribe_to(&mut self, now: Moment, channel: String, name: Name) {
         self.wanted.insert(channel.clone(), name);
         match &mut self.state {
-            State::Closed => self.rest(),
+            State::Closed if !self.shared => self.rest(),
             State::Up(live) => live.subscribe(now, channel),
-            State::Resting { .. } | State::Connecting { .. } => {}
+            State::Closed | State::Resting { .. } | State::Connecting { .. } => {}
         }
     }
 
@@ -161,7 +230,7 @@ impl Subscriptions {
             State::Closed => None,
             State::Resting { until } => Some(*until),
             State::Connecting { deadline, .. } => Some(*deadline),
-            State::Up(live) => Some(live.due(self.wanted.is_empty())),
+            State::Up(live) => live.due(self.wanted.is_empty(), self.shared),
         }
     }
 
@@ -208,6 +277,10 @@ impl Subscriptions {
     }
 
     fn down(&mut self, error: &Error, news: &mut News) {
+        if self.shared {
+            self.useless = Some("brings no messages any more");
+            return self.unshare(news);
+        }
         if let State::Up(live) = &self.state {
             self.backoff.ended(live.since.until(clock::now()));
         }
@@ -216,12 +289,16 @@ impl Subscriptions {
 
     /// Tries again. Waiters go on by their recheck meanwhile.
     fn failed(&mut self, error: &Error, news: &mut News) {
+        self.tell_gap(error, news);
+        self.turn = self.turn.wrapping_add(1);
+        self.rest();
+    }
+
+    fn tell_gap(&mut self, error: &Error, news: &mut News) {
         if !std::mem::replace(&mut self.told, true) {
             let text = format!("no wake-ups for now, waiters look by themselves: {error}");
             news.events.push(Event { kind: "unsubscribed", level: Level::Info, lock: None, text });
         }
-        self.turn = self.turn.wrapping_add(1);
-        self.rest();
     }
 
     /// Waits for the turn of the next attempt; when that is now, begins it.
@@ -284,11 +361,11 @@ impl Live {
     }
 
     /// When the connection has to be looked after.
-    fn due(&self, unwanted: bool) -> Moment {
+    fn due(&self, unwanted: bool, shared: bool) -> Option<Moment> {
         match self.asked.oldest() {
-            Some(asked) => self.heard.max(asked.at).after(PATIENCE),
-            None if unwanted => self.heard.after(LINGER),
-            None => self.heard.after(IDLE),
+            Some(asked) => Some(self.heard.max(asked.at).after(PATIENCE)),
+            None if unwanted => (!shared).then(|| self.heard.after(LINGER)),
+            None => Some(self.heard.after(IDLE)),
         }
     }
 

@@ -259,6 +259,11 @@ impl Traffic {
         self.heard = now;
     }
 
+    /// When something came last.
+    pub(super) fn last_heard(&self) -> Moment {
+        self.heard
+    }
+
     /// Takes in the reply to the oldest command that was fetched. True if it says that this is no primary.
     pub(super) fn replied(&mut self, now: Moment, value: Value, news: &mut News) -> bool {
         self.heard(now);

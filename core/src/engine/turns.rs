@@ -16,6 +16,10 @@ use crate::wire::Name;
 
 /// How long each of the others may take to be there first: a message to it and its try, on a busy machine.
 const TURN: Duration = Duration::from_micros(700);
+/// So much longer they get each time that somebody had come, but was not done yet: who looks meanwhile looks in vain.
+const LONGER: Duration = Duration::from_micros(350);
+/// And so much at most: their message may never come.
+const LONGEST: Duration = TURN.saturating_mul(4);
 /// So many turns are waited for at most.
 const TURNS: u32 = 8;
 /// A client that has had the lock for as long as it may leaves it to the others for as long, and for twice as long with each
@@ -60,6 +64,8 @@ pub(super) struct Turn {
     needless: Moment,
     /// Others had the lock, or have it, since it was here last.
     contended: bool,
+    /// How much longer than usual each of them may take, since they take their turns but need more time.
+    longer: Duration,
 }
 
 impl Turn {
@@ -71,6 +77,7 @@ impl Turn {
         missed: 0,
         needless: Moment(0),
         contended: false,
+        longer: Duration::ZERO,
     };
 
     /// The lock was got here, after a refusal (`refused`) or at once. When others did not use the time
@@ -83,7 +90,23 @@ impl Turn {
         } else if self.contended {
             self.missed = 0;
         }
+        if self.has_run_out(now) {
+            self.longer = Duration::ZERO;
+        }
         (self.rivals, self.heard, self.patience, self.others) = (0, 0, None, None);
+    }
+
+    /// The lock was asked for here, and somebody has it. When that was after the time of the others, they need more.
+    pub(super) fn refused(&mut self, now: Moment) {
+        if self.has_run_out(now) {
+            self.longer = (self.longer + LONGER).min(LONGEST - TURN);
+            self.others = None;
+        }
+    }
+
+    /// Whether a turn of others was waited for, and they were not heard in their time.
+    fn has_run_out(&self, now: Moment) -> bool {
+        self.others.is_some_and(|end| end <= now)
     }
 
     /// The lock was released here, and so many others heard that; `ran`: how long we had it, if that is as long as we
@@ -104,7 +127,7 @@ impl Turn {
 
     fn wait(&mut self, now: Moment) {
         let turns = self.rivals.saturating_sub(self.heard).min(TURNS);
-        let usual = TURN * turns;
+        let usual = (TURN + self.longer) * turns;
         let time = self.patience.map_or(usual, |patience| patience.min(MOST).max(usual));
         self.others = (turns > 0).then(|| now.after(time));
     }

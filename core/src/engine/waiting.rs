@@ -614,6 +614,7 @@ impl Engine {
         let announced = std::mem::replace(&mut waiter.announced, true);
         if let Some(queue) = self.queues.get_mut(name) {
             queue.note_refusal(self.now);
+            queue.turn.refused(self.now);
         }
         if !announced {
             self.trace("waiting", name, || "held elsewhere; waiting".to_owned());

@@ -118,7 +118,7 @@ async fn replies(
                 late.push_back((Instant::now() + Duration::from_millis(lateness), frame));
                 continue;
             }
-            if !frames::is_push(&frame) {
+            if !frames::is_unasked(&frame) {
                 let plan = locked(plans).remove(&number);
                 number += 1;
                 match plan {

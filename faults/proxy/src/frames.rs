@@ -8,9 +8,10 @@ pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
     end_of(bytes, 0, DEPTH)
 }
 
-/// Whether the frame is something that the server says unasked.
-pub(crate) fn is_push(frame: &[u8]) -> bool {
-    frame.starts_with(b">")
+/// Whether the frame is something that the server says unasked: what confirms a subscription looks the same.
+pub(crate) fn is_unasked(frame: &[u8]) -> bool {
+    let confirms = |word: &[u8]| word.ends_with(b"subscribe");
+    frame.starts_with(b">") && !frame.split(|byte| *byte == b'\r').nth(2).is_some_and(confirms)
 }
 
 /// Whether the frame is a message on a channel, in either protocol.
@@ -77,6 +78,9 @@ mod tests {
         assert!(is_message(b"*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\n0\r\n"));
         assert!(is_invalidation(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"));
         assert!(!is_message(b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"));
-        assert!(is_push(b">2\r\n") && !is_push(b"*2\r\n"));
+        assert!(is_unasked(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n") && !is_unasked(b"*2\r\n"));
+        assert!(is_unasked(b">3\r\n$7\r\nmessage\r\n$9\r\nsubscribe\r\n$1\r\n0\r\n"));
+        assert!(!is_unasked(b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"));
+        assert!(!is_unasked(b">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n"));
     }
 }

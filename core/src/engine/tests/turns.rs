@@ -169,6 +169,40 @@ fn turns_that_nobody_takes_are_not_left_again_soon() {
 }
 
 #[test]
+fn who_looks_in_vain_leaves_others_longer_turns_until_one_is_not_taken() {
+    let longer = Duration::from_micros(350);
+    let mut rig = Rig::new();
+    let mut grant = won_from_others(&mut rig);
+    // The other one takes its turn each time, and has not released it when that should be over.
+    for more in [0, 1, 2, 3, 4, 5, 6, 6, 6] {
+        free_heard_by(&mut rig, &grant, 2);
+        let id = rig.acquire("n");
+        rig.pass(TURN + longer * more - Duration::from_micros(1));
+        rig.nothing_sent();
+        rig.pass(Duration::from_micros(1));
+        let sent = rig.sent();
+        rig.busy(&sent, LEASE);
+        message(&mut rig);
+        let sent = rig.sent();
+        rig.grant(&sent);
+        grant = rig.granted(id);
+    }
+    // One of two takes it.
+    free_heard_by(&mut rig, &grant, 3);
+    let id = rig.acquire("n");
+    message(&mut rig);
+    rig.pass(TURN * 4);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    free_heard_by(&mut rig, &grant, 2);
+    rig.acquire("n");
+    rig.nothing_sent();
+    rig.pass(TURN);
+    rig.sent().acquire();
+}
+
+#[test]
 fn who_has_no_time_does_not_wait_for_a_turn() {
     for wait in [ms(0), ms(1)] {
         let mut rig = Rig::new();
