@@ -197,7 +197,7 @@ impl Engine {
 
     /// The head did not get the lock, or nobody knows: it goes on as if it had not been asked for.
     fn not_handed_over(&mut self, to: RequestId, sent: Moment, unsure: bool) {
-        let fresh = self.next_id();
+        let fresh = self.next_owner();
         let Some(waiter) = self.waiters.get_mut(&to) else {
             return;
         };

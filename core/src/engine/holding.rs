@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::commanding::{Command, Task, Work};
 use super::levels::{Level, Levels};
 use super::links::Which;
+use super::pages::Pages;
 use super::rare::{Idle, Rare};
 use super::renewing::Due;
 use super::waiting::Waiter;
@@ -13,7 +14,6 @@ use super::{Done, Engine, LevelId, Output, RequestId, Terms, timing};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
-use crate::maps::Map;
 use crate::moment::{Maybe, Moment, Span};
 use crate::owner::Key;
 use crate::wire::{Layout, Lesson, Name, OwnerId};
@@ -304,7 +304,7 @@ impl Engine {
             alarm: Maybe::default(),
             work: Rare::default(),
         };
-        self.holds.insert(owner, Box::new(hold));
+        self.holds.insert(owner, hold);
         if key != Key::Once {
             self.out.push(Output::Opened(cell));
         }
@@ -405,7 +405,7 @@ impl Engine {
     pub(super) fn abandon_detached(&mut self, keys: impl Fn(Key) -> bool) {
         let of_keys = self.holds.iter().filter(|(_, hold)| keys(hold.cell.key));
         let mut orphans: Vec<(OwnerId, LevelId)> = of_keys
-            .flat_map(|(owner, hold)| hold.levels.iter().map(move |level| (*owner, level)))
+            .flat_map(|(owner, hold)| hold.levels.iter().map(move |level| (owner, level)))
             .filter(|(_, level)| level.detached && !level.abandoned)
             .map(|(owner, level)| (owner, level.id))
             .collect();
@@ -420,7 +420,7 @@ impl Engine {
     /// The holds on these names, oldest first.
     pub(super) fn owners(&self, which: Which<'_>) -> Vec<OwnerId> {
         let of_names = self.holds.iter().filter(|(_, hold)| which(&hold.cell.name));
-        let mut owners: Vec<OwnerId> = of_names.map(|(owner, _)| *owner).collect();
+        let mut owners: Vec<OwnerId> = of_names.map(|(owner, _)| owner).collect();
         owners.sort_unstable();
         owners
     }
@@ -533,12 +533,12 @@ impl Engine {
     }
 }
 
-fn has_alarm(holds: &Map<OwnerId, Box<Hold>>, owner: OwnerId, at: Moment) -> bool {
+fn has_alarm(holds: &Pages<Hold>, owner: OwnerId, at: Moment) -> bool {
     holds.get(&owner).is_some_and(|hold| hold.alarm.get() == Some(at))
 }
 
 /// The hold whose alarm this is. It has none then.
-pub(super) fn alarmed(holds: &mut Map<OwnerId, Box<Hold>>, owner: OwnerId, at: Moment) -> Option<&mut Hold> {
+pub(super) fn alarmed(holds: &mut Pages<Hold>, owner: OwnerId, at: Moment) -> Option<&mut Hold> {
     let hold = holds.get_mut(&owner)?;
     let counts = hold.alarm.get() == Some(at);
     if counts {

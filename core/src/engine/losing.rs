@@ -56,9 +56,7 @@ impl Engine {
     fn seen_from_here(&self, owner: OwnerId, reason: LostReason) -> LostReason {
         let forced = |hold: &Hold| self.is_forcing(&hold.cell.name);
         match reason {
-            LostReason::Deleted if self.holds.get(&owner).is_some_and(|hold| forced(hold)) => {
-                LostReason::Forced
-            }
+            LostReason::Deleted if self.holds.get(&owner).is_some_and(forced) => LostReason::Forced,
             other => other,
         }
     }

@@ -18,6 +18,7 @@ mod holding;
 mod levels;
 mod links;
 mod losing;
+mod pages;
 mod rare;
 mod renewing;
 mod run_out;
@@ -45,6 +46,7 @@ use asking::{Closing, NOBODY, Query, extension_of, release_of};
 use holding::Hold;
 use links::Links;
 pub(crate) use links::{LinkId, NOWHERE, Routes};
+use pages::Pages;
 use renewing::{Due, Flow};
 use run_out::RunOut;
 use settling::{Cleanup, Confirmed};
@@ -279,6 +281,8 @@ pub(crate) struct Engine {
     /// The input being handled is an answer after which the server tells nobody of changes.
     unseen: bool,
     last_id: u64,
+    /// Owners are counted for themselves: their holds are looked up again and again, and neighbours lie together.
+    last_owner: OwnerId,
     links: Links,
     calls: Map<CallId, Call>,
     /// Names that somebody here holds or waits for.
@@ -286,7 +290,7 @@ pub(crate) struct Engine {
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
     waiters: BTreeMap<RequestId, Waiter>,
     /// There may be very many, and each is looked up again and again: who walks through them sorts.
-    holds: Map<OwnerId, Box<Hold>>,
+    holds: Pages<Hold>,
     run_out: RunOut,
     flows: BTreeMap<LinkId, Flow>,
     cleanups: BTreeMap<OwnerId, Cleanup>,
@@ -315,11 +319,12 @@ impl Engine {
             out: Vec::new(),
             unseen: false,
             last_id: 0,
+            last_owner: 0,
             links: Links::default(),
             calls: Map::default(),
             queues: Map::default(),
             waiters: BTreeMap::new(),
-            holds: Map::default(),
+            holds: Pages::default(),
             run_out: RunOut::default(),
             flows: BTreeMap::new(),
             cleanups: BTreeMap::new(),
@@ -366,7 +371,14 @@ impl Engine {
             debug_assert!(done < 10_000_000, "time stands still: {timer:?}");
             match timer {
                 Timer::Waiter(id) => self.waiter_due(id),
-                Timer::Hold(owner) => self.tend(owner, at, &mut renewals),
+                Timer::Hold(owner) => {
+                    self.tend(owner, at, &mut renewals);
+                    let others = self.timers.pop_holds(at, usize::MAX);
+                    self.read_ahead(others.iter().map(|(_, owner)| *owner));
+                    for (at, owner) in others {
+                        self.tend(owner, at, &mut renewals);
+                    }
+                }
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.query_due(id),
                 Timer::Outage(link) => self.outage_over(link),
@@ -552,6 +564,11 @@ impl Engine {
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    fn next_owner(&mut self) -> OwnerId {
+        self.last_owner += 1;
+        self.last_owner
     }
 
     fn send(&mut self, purpose: Purpose, op: Op, limit: Duration) -> CallId {

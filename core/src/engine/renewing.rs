@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::hint::black_box;
 use std::time::Duration;
 
 use super::holding::{Hold, Phase, alarmed};
@@ -25,6 +26,9 @@ pub(super) const LOOK: Duration = Duration::from_millis(1);
 /// What a call costs a server, and us, whatever it is for: about as much as so many of its locks. So there are no more
 /// of the smallest than a connection always has room for (`driver/window.rs`).
 const CALL: usize = 6;
+
+/// What goes in one call has the same link, slot and shape of data; or it is to go alone.
+type Group = (LinkId, u16, bool, Option<OwnerId>);
 
 /// The renewals at one server.
 #[derive(Debug, Default)]
@@ -73,12 +77,17 @@ impl Engine {
         let filled = due.len().next_multiple_of(BATCH);
         let most = if self.links.routes.is_split() { usize::MAX } else { filled.max(TOGETHER * BATCH) };
         let mut passed_over = Vec::new();
-        while due.len() < most
-            && let Some((at, owner)) = self.timers.pop_hold_until(horizon)
-        {
-            if let Some(hold) = alarmed(&mut self.holds, owner, at) {
-                let goes = if goes_along(hold, self.now) { &mut due } else { &mut passed_over };
-                goes.push(owner);
+        loop {
+            let soon = self.timers.pop_holds(horizon, most.saturating_sub(due.len()));
+            if soon.is_empty() {
+                break;
+            }
+            self.read_ahead(soon.iter().map(|(_, owner)| *owner));
+            for (at, owner) in soon {
+                if let Some(hold) = alarmed(&mut self.holds, owner, at) {
+                    let goes = if goes_along(hold, self.now) { &mut due } else { &mut passed_over };
+                    goes.push(owner);
+                }
             }
         }
         if !self.links.routes.is_split() && due.len() > filled {
@@ -105,17 +114,36 @@ impl Engine {
         self.send_renewals(&ready);
     }
 
+    /// Has the processor fetch what is needed of these holds. Nobody has touched it for seconds: here it fetches that of several
+    /// at a time, while it would wait for that of each where they are worked on one by one.
+    pub(super) fn read_ahead(&self, owners: impl Iterator<Item = OwnerId>) {
+        let touched = |owner| {
+            let hold = self.holds.get(&owner)?;
+            let cell = &hold.cell;
+            let of_name = cell.name.as_bytes().first()?;
+            Some(
+                hold.alarm.get().is_some()
+                    ^ hold.levels.is_empty()
+                    ^ cell.form.token.is_some()
+                    ^ (*of_name == 0),
+            )
+        };
+        black_box(owners.filter_map(touched).filter(|odd| *odd).count());
+    }
+
     fn send_renewals(&mut self, owners: &[OwnerId]) {
         // One call is for one server, and has one script: hashes or strings.
-        let mut groups: BTreeMap<(LinkId, u16, bool, Option<OwnerId>), Vec<OwnerId>> = BTreeMap::new();
-        for owner in owners {
-            if let Some(hold) = self.holds.get(owner) {
-                let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
-                let (name, routes) = (&hold.cell.name, &self.links.routes);
-                let alone = hold.renewal.alone.then_some(*owner);
-                let group = (routes.link(name), routes.group(name), is_hash, alone);
-                groups.entry(group).or_default().push(*owner);
-            }
+        let group = |owner: &OwnerId| {
+            let hold = self.holds.get(owner)?;
+            let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
+            let (name, routes) = (&hold.cell.name, &self.links.routes);
+            let alone = hold.renewal.alone.then_some(*owner);
+            Some(((routes.link(name), routes.group(name), is_hash, alone), *owner))
+        };
+        let grouped: Vec<(Group, OwnerId)> = owners.iter().filter_map(group).collect();
+        let mut groups: BTreeMap<Group, Vec<OwnerId>> = BTreeMap::new();
+        for same in grouped.chunk_by(|one, next| one.0 == next.0) {
+            groups.entry(same[0].0).or_default().extend(same.iter().map(|(_, owner)| *owner));
         }
         for ((link, ..), mut group) in groups {
             // Where not all may be sent now, whoever has the least time is.
@@ -136,7 +164,7 @@ impl Engine {
         let (now, up, mut alarms) = (self.now, self.links.is_link_up(link), Vec::new());
         let flow = self.flows.entry(link).or_default();
         for owner in owners {
-            let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.is_under_way();
+            let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.is_under_way();
             if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
                 flow.ready.push(Reverse((hold.deadline(), *owner)));
@@ -158,7 +186,7 @@ impl Engine {
                 && let Some(Reverse((_, owner))) = flow.ready.pop()
             {
                 // One that was released, or renewed all the same, is not waiting any more.
-                let waits = |hold: &mut Box<Hold>| std::mem::take(&mut hold.renewal.put_off);
+                let waits = |hold: &mut Hold| std::mem::take(&mut hold.renewal.put_off);
                 next.extend(self.holds.get_mut(&owner).is_some_and(waits).then_some(owner));
             }
             if up {
@@ -180,7 +208,7 @@ impl Engine {
         let mut alarms = Vec::with_capacity(owners.len());
         for owner in owners {
             // Work that came due twice in one turn is done once.
-            let wanted = |hold: &&mut Box<Hold>| hold.phase == Phase::Held && !hold.renewal.in_flight;
+            let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.in_flight;
             let Some(hold) = self.holds.get_mut(owner).filter(wanted) else {
                 continue;
             };
@@ -234,6 +262,7 @@ impl Engine {
             Outcome::Answered(Reply::Renewed(results)) if results.len() == asked.len() => results,
             _ => vec![RenewReply::Failed; asked.len()],
         };
+        self.read_ahead(asked.iter().map(|(owner, _)| *owner));
         let mut again = Vec::new();
         for ((owner, ttl), result) in asked.iter().zip(results) {
             match result {

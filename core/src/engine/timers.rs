@@ -116,11 +116,39 @@ impl Timers {
         }
     }
 
-    /// Takes the first entry, if it is due until `end`.
-    pub(super) fn pop_hold_until(&mut self, end: Moment) -> Option<(Moment, OwnerId)> {
-        let first = self.first_hold().filter(|(at, _)| *at <= end)?;
-        self.pop_hold();
-        Some(first)
+    /// Takes the first entries that are due until `end`, but no more than `most`.
+    pub(super) fn pop_holds(&mut self, end: Moment, most: usize) -> Vec<(Moment, OwnerId)> {
+        let mut popped = Vec::new();
+        while popped.len() < most
+            && let Some(first) = self.first_hold().filter(|(at, _)| *at <= end)
+        {
+            let single = self.holds.peek().map(|Reverse(single)| *single);
+            if single == Some(first) {
+                self.holds.pop();
+                popped.push(first);
+            } else {
+                self.pop_together(single, most - popped.len(), &mut popped);
+            }
+        }
+        popped
+    }
+
+    /// Takes those that come first and together, as long as they come before `single`.
+    fn pop_together(
+        &mut self,
+        single: Option<(Moment, OwnerId)>,
+        most: usize,
+        popped: &mut Vec<(Moment, OwnerId)>,
+    ) {
+        let Some(mut shared) = self.together.first_entry() else { return };
+        let (at, owners) = (*shared.key(), shared.get_mut());
+        let first = |owner: &&OwnerId| single.is_none_or(|single| (at, **owner) < single);
+        let count = owners.iter().take(most).take_while(first).count();
+        popped.extend(owners.drain(..count).map(|owner| (at, owner)));
+        self.gathered -= count;
+        if owners.is_empty() {
+            shared.remove();
+        }
     }
 
     /// Forgets what does not count any more, if that is more than half of all for so many holds, and gives back the
@@ -192,10 +220,11 @@ mod tests {
             (Moment(30), 7),
         ]);
         timers.push_hold(Moment(25), 8);
-        assert_eq!(timers.pop_hold_until(Moment(9)), None);
-        let due: Vec<OwnerId> =
-            std::iter::from_fn(|| timers.pop_hold_until(Moment(29)).map(|(_, owner)| owner)).collect();
-        assert_eq!((due, timers.gathered), (vec![9, 5, 4, 8], 2));
+        assert_eq!((timers.pop_holds(Moment(9), 9), timers.pop_holds(Moment(29), 0)), (vec![], vec![]));
+        assert_eq!(timers.pop_holds(Moment(29), 2), [(Moment(10), 9), (Moment(20), 5)]);
+        timers.push_hold(Moment(30), 6);
+        assert_eq!(timers.pop_holds(Moment(29), 9), [(Moment(20), 4), (Moment(25), 8)]);
+        assert_eq!((timers.pop_holds(Moment(30), 2), timers.gathered), (vec![(Moment(30), 6); 2], 1));
         timers.push_holds(&[(Moment(40), 1); 100]);
         timers.tidy_holds(2, |at, owner| (at, owner) == (Moment(30), 7));
         assert_eq!((timers.first_hold(), timers.gathered), (Some((Moment(30), 7)), 1));

@@ -229,7 +229,7 @@ impl Engine {
             _ => terms.reentrant && hold.cell.form == form,
         };
         let mine = self.hold_of(&name, key).filter(|owner| !self.forget_run_out(*owner, key));
-        if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(|hold| enters(hold))) {
+        if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(enters)) {
             return self.enter(id, owner, key, wait, terms);
         }
         if let Key::Hold(_) = key {
@@ -247,7 +247,7 @@ impl Engine {
             }
         }
         let waiter = Waiter {
-            owner: self.next_id(),
+            owner: self.next_owner(),
             key,
             terms,
             form,
@@ -323,7 +323,7 @@ impl Engine {
     /// of another layout it is foreign data, of which the server tells.
     fn is_blocked(&self, queue: &Queue, kind: Kind, once: bool) -> bool {
         let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.form.kind.excludes(kind);
-        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(|hold| blocks(hold)))
+        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(&blocks))
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
@@ -695,7 +695,7 @@ impl Engine {
     /// The answer came when the lease could not be trusted any more: give it back and, if there
     /// is time, begin anew with a new owner.
     fn won_too_late(&mut self, id: RequestId) {
-        let next = self.next_id();
+        let next = self.next_owner();
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };

@@ -1594,7 +1594,7 @@ impl World {
             let (longest, limit) = (hold.longest(), timing::limit(hold.longest()));
             self.time + u64::try_from((longest + limit + timing::drift(longest)).as_micros()).unwrap()
         };
-        self.legacies.extend(holds.map(|(owner, hold)| ((client.uuid, *owner), end(hold))));
+        self.legacies.extend(holds.map(|(owner, hold)| ((client.uuid, owner), end(hold))));
     }
 
     /// The server starts again without its data.

@@ -1,0 +1,127 @@
+//! Things that have a number from a counter, found by it: neighbours lie side by side.
+//!
+//! What is renewed together was mostly acquired together, and has numbers that follow each other. A hash of each of them
+//! would scatter them over memory that nobody touched for seconds: with a hundred thousand, the processor would do
+//! little else than wait for it.
+
+use crate::maps::Map;
+
+/// So many numbers share a look-up, and memory while one of them is in use.
+const PAGE: usize = 8;
+
+type Page<T> = [Option<Box<T>>; PAGE];
+
+/// A map from such numbers.
+#[derive(Debug)]
+pub(super) struct Pages<T> {
+    pages: Map<u64, Page<T>>,
+    len: usize,
+}
+
+impl<T> Default for Pages<T> {
+    fn default() -> Self {
+        Pages { pages: Map::default(), len: 0 }
+    }
+}
+
+/// The page of a number, and the place there.
+fn place(number: u64) -> (u64, usize) {
+    let page = PAGE as u64;
+    (number / page, (number % page) as usize)
+}
+
+impl<T> Pages<T> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn get(&self, number: &u64) -> Option<&T> {
+        let (page, at) = place(*number);
+        self.pages.get(&page)?[at].as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, number: &u64) -> Option<&mut T> {
+        let (page, at) = place(*number);
+        self.pages.get_mut(&page)?[at].as_deref_mut()
+    }
+
+    pub(super) fn contains_key(&self, number: &u64) -> bool {
+        self.get(number).is_some()
+    }
+
+    /// Puts it there, in place of what was there before.
+    pub(super) fn insert(&mut self, number: u64, thing: T) {
+        let (page, at) = place(number);
+        let before = self.pages.entry(page).or_default()[at].replace(Box::new(thing));
+        self.len += usize::from(before.is_none());
+    }
+
+    pub(super) fn remove(&mut self, number: &u64) -> Option<Box<T>> {
+        let (number, at) = place(*number);
+        let page = self.pages.get_mut(&number)?;
+        let thing = page[at].take()?;
+        if page.iter().all(Option::is_none) {
+            self.pages.remove(&number);
+        }
+        self.len -= 1;
+        Some(thing)
+    }
+
+    /// All with their numbers, in any order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.pages.iter().flat_map(|(page, things)| {
+            let numbered =
+                move |(at, thing)| Some((page * PAGE as u64 + at as u64, Option::as_deref(thing)?));
+            things.iter().enumerate().filter_map(numbered)
+        })
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.pages.values().flatten().filter_map(Option::as_deref)
+    }
+}
+
+#[cfg(test)]
+impl<T> std::ops::Index<&u64> for Pages<T> {
+    type Output = T;
+
+    fn index(&self, number: &u64) -> &T {
+        self.get(number).expect("it is there")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_found_by_its_number_and_by_no_other() {
+        let mut pages = Pages::default();
+        for number in [0, 7, 8, 9, 1000, u64::MAX] {
+            pages.insert(number, number.to_string());
+        }
+        pages.insert(9, "nine".to_owned());
+        assert_eq!((pages.len(), pages.get(&7).map(String::as_str)), (6, Some("7")));
+        assert_eq!((pages.get(&1), pages.get(&16), pages.contains_key(&999)), (None, None, false));
+        pages.get_mut(&8).expect("there").push('!');
+        let mut all: Vec<(u64, &str)> = pages.iter().map(|(number, text)| (number, text.as_str())).collect();
+        all.sort_unstable();
+        let last = (u64::MAX, "18446744073709551615");
+        assert_eq!(all, [(0, "0"), (7, "7"), (8, "8!"), (9, "nine"), (1000, "1000"), last]);
+        assert_eq!(pages.values().count(), 6);
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_nothing() {
+        let mut pages = Pages::default();
+        (0..20).for_each(|number| pages.insert(number, number));
+        for number in 0..20 {
+            assert_eq!((pages.remove(&number).as_deref(), pages.remove(&number)), (Some(&number), None));
+        }
+        assert!(pages.is_empty() && pages.pages.is_empty());
+    }
+}
