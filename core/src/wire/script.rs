@@ -266,7 +266,10 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.number(not_after);
         }
         Op::Renew { holds } => {
-            holds.iter().for_each(|hold| words.owner(&hold.form, uuid, hold.owner));
+            match holds.as_slice() {
+                [_, _, ..] if op.layout() == Layout::Hash => words.owners(uuid, holds),
+                _ => holds.iter().for_each(|hold| words.owner(&hold.form, uuid, hold.owner)),
+            }
             // Most are renewed for the same time: it is given once.
             let times = if alike(holds) { 1 } else { holds.len() };
             holds.iter().take(times).for_each(|hold| words.number(whole_ms(hold.ttl)));
@@ -333,6 +336,17 @@ impl Words {
 
     pub(super) fn owner(&mut self, form: &Form, uuid: &str, owner: OwnerId) {
         self.write(|out| form.write_owner(uuid, owner, out));
+    }
+
+    /// Adds what all these owners of hashes begin with, and as one word how each goes on: a client has one identity.
+    fn owners(&mut self, uuid: &str, holds: &[Renewal]) {
+        self.parts(&[uuid, ":"]);
+        self.write(|out| {
+            for hold in holds {
+                write_number(out, hold.owner);
+                out.push(b' ');
+            }
+        });
     }
 
     pub(super) fn count(&self) -> usize {
@@ -604,8 +618,11 @@ mod tests {
         let call = |holds| Call::new(&Op::Renew { holds }, "u", 9, Publish::Classic);
         let same = call(vec![hold("a", 1, 3), hold("b", 2, 3), hold("c", 3, 3)]);
         assert_eq!(keys(&same), ["a", "b", "c"]);
-        assert_eq!(args(&same), ["u:1", "u:2", "u:3", "3000", "9"]);
-        assert_eq!(args(&call(vec![hold("a", 1, 3), hold("b", 2, 4)])), ["u:1", "u:2", "3000", "4000", "9"]);
+        assert_eq!(args(&same), ["u:", "1 2 3 ", "3000", "9"]);
+        assert_eq!(
+            args(&call(vec![hold("a", 1, 3), hold("b", 20, 4)])),
+            ["u:", "1 20 ", "3000", "4000", "9"]
+        );
         assert_eq!(args(&call(vec![hold("a", 1, 3)])), ["u:1", "3000", "9"]);
     }
 

@@ -1,7 +1,8 @@
 -- Lets every lock that is still its owner's live at least the given time; recreates nothing. One
 -- lock that cannot be handled does not hinder the others.
 -- KEYS   locks
--- ARGV   the owner of each lock, then ms: one for all of them, or one for each lock; not-after ms
+-- ARGV   the owner of each lock, then ms: one for all of them, or one for each lock; not-after ms. Several owners of hashes
+--        are two words: what they begin with, and how each goes on, with spaces between
 -- reply  now STALE | now RENEWED, and unless all are kept, for each lock: 0 kept, 1 refused by the server, DELETED
 --        or STOLEN; or the server's refusal, when it refused all
 local call, type = redis.pcall, type
@@ -9,11 +10,20 @@ local call, type = redis.pcall, type
 -- A copy that comes when its owner has died must not let the lock live for another lease.
 if now > tonumber(ARGV[#ARGV]) then return {now, STALE} end
 local count, reply, kept = #KEYS, {now, RENEWED}, 0
+--# hash
+local common = #ARGV <= 4 and ARGV[#ARGV - 1]
+local rest = count > 1 and string.gmatch(ARGV[2], '%d+')
+--# plain learning
 local common = #ARGV == count + 2 and ARGV[count + 1]
+--# all
 local newer = redis.REDIS_VERSION_NUM -- which tells of Redis 7: its expiries can be asked never to shorten
 local refusals, refusal = 0, nil
 for i = 1, count do
+--# hash
+  local lock, owner, ms = KEYS[i], rest and ARGV[1] .. rest() or ARGV[1], common or ARGV[2 + i]
+--# plain learning
   local lock, owner, ms = KEYS[i], ARGV[i], common or ARGV[count + i]
+--# all
   local result, why = 0, nil
 --# hash
   local fields = call('HMGET', lock, owner, 'mode')
