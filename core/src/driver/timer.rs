@@ -68,6 +68,8 @@ impl Timer {
             let mut count = [0; 8];
             match nix::unistd::read(self.fd.get_ref().0.as_fd(), &mut count) {
                 Ok(_) => {
+                    // It fires once: the next poll need not ask whether there is more.
+                    ready.clear_ready();
                     self.armed = None;
                     return Poll::Ready(Ok(()));
                 }
