@@ -273,7 +273,7 @@ impl Engine {
             (same && hold.phase != Phase::Releasing).then_some(*owner)
         };
         // A key that does not re-enter may hold the name anew while it has not unwound what it lost.
-        let holds = &self.queues.get(name)?.holds;
+        let holds = self.queues.get(name)?.holds();
         let live = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.phase == Phase::Held);
         holds.iter().filter(|owner| live(owner)).find_map(mine).or_else(|| holds.iter().rev().find_map(mine))
     }
@@ -352,7 +352,7 @@ impl Engine {
         hold.cell.set_released();
         let name = hold.cell.name.clone();
         if let Some(queue) = self.queues.get_mut(&name) {
-            queue.holds.remove(owner);
+            queue.remove_hold(owner);
         }
         let form = hold.cell.form.clone();
         let tasks = hold.take_tasks();

@@ -115,7 +115,7 @@ impl Engine {
 
     /// The holds of this client on a name.
     pub(super) fn holds_on(&self, name: &Name) -> Vec<OwnerId> {
-        self.queues.get(name).map(|queue| queue.holds.to_vec()).unwrap_or_default()
+        self.queues.get(name).map(|queue| queue.holds().to_vec()).unwrap_or_default()
     }
 }
 

@@ -423,10 +423,10 @@ impl Engine {
         let watched = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| !hold.renewal.unseen);
         let last = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.count() == 1);
         match request {
-            Request::Acquire { .. } => queue.channel.wanted || queue.holds.iter().any(watched),
+            Request::Acquire { .. } => queue.channel.wanted || queue.holds().iter().any(watched),
             Request::Release(Target::Level { owner, .. }) => watched(owner) && !last(owner),
-            Request::Release(_) => queue.holds.iter().any(|owner| watched(owner) && !last(owner)),
-            _ => queue.holds.iter().any(watched),
+            Request::Release(_) => queue.holds().iter().any(|owner| watched(owner) && !last(owner)),
+            _ => queue.holds().iter().any(watched),
         }
     }
 
@@ -554,7 +554,7 @@ impl Engine {
             let Some(queue) = self.queues.get(name) else {
                 continue;
             };
-            self.hurried.extend(queue.holds.iter().copied());
+            self.hurried.extend(queue.holds().iter().copied());
             self.hint(name);
         }
     }

@@ -131,20 +131,31 @@ impl Engine {
         black_box(owners.filter_map(touched).filter(|odd| *odd).count());
     }
 
+    fn group_of(&self, owner: OwnerId) -> Option<Group> {
+        let hold = self.holds.get(&owner)?;
+        let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
+        let (name, routes) = (&hold.cell.name, &self.links.routes);
+        Some((routes.link(name), routes.group(name), is_hash, hold.renewal.alone.then_some(owner)))
+    }
+
     fn send_renewals(&mut self, owners: &[OwnerId]) {
         // One call is for one server, and has one script: hashes or strings.
-        let group = |owner: &OwnerId| {
-            let hold = self.holds.get(owner)?;
-            let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
-            let (name, routes) = (&hold.cell.name, &self.links.routes);
-            let alone = hold.renewal.alone.then_some(*owner);
-            Some(((routes.link(name), routes.group(name), is_hash, alone), *owner))
-        };
-        let grouped: Vec<(Group, OwnerId)> = owners.iter().filter_map(group).collect();
         let mut groups: BTreeMap<Group, Vec<OwnerId>> = BTreeMap::new();
-        for same in grouped.chunk_by(|one, next| one.0 == next.0) {
-            groups.entry(same[0].0).or_default().extend(same.iter().map(|(_, owner)| *owner));
+        // Mostly it is one, and others come in runs.
+        let mut run: Option<(Group, Vec<OwnerId>)> = None;
+        for owner in owners {
+            let Some(group) = self.group_of(*owner) else {
+                continue;
+            };
+            match &mut run {
+                Some((of, same)) if *of == group => same.push(*owner),
+                _ => {
+                    let before = run.replace((group, vec![*owner]));
+                    before.into_iter().for_each(|(of, same)| groups.entry(of).or_default().extend(same));
+                }
+            }
         }
+        run.into_iter().for_each(|(of, same)| groups.entry(of).or_default().extend(same));
         for ((link, ..), mut group) in groups {
             // Where not all may be sent now, whoever has the least time is.
             if group.len() > self.flows.entry(link).or_default().room(self.config.renewals) {

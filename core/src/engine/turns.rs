@@ -164,7 +164,7 @@ impl Engine {
             return;
         };
         let on_its_way = |owner| self.holds.get(owner).is_some_and(|hold| hold.phase == Phase::Releasing);
-        if queue.holds.iter().any(on_its_way) {
+        if queue.holds().iter().any(on_its_way) {
             // Nobody else can have released it.
             queue.channel.echoed = true;
             return;
@@ -269,7 +269,7 @@ impl Engine {
     /// Forgets a name that nobody needs any more.
     pub(super) fn drop_queue(&mut self, name: &Name) {
         let unused =
-            |queue: &Queue| queue.holds.is_empty() && queue.waiters.is_empty() && !queue.channel.wanted;
+            |queue: &Queue| queue.holds().is_empty() && queue.waiters.is_empty() && !queue.channel.wanted;
         if self.queues.get(name).is_some_and(unused) {
             self.queues.remove(name);
         }

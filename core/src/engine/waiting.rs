@@ -9,7 +9,7 @@ use super::asking::foreign;
 use super::handing::Run;
 use super::holding::{Hold, Phase};
 use super::links::Which;
-use super::rare::{Idle, Rare};
+use super::rare::Idle;
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY, HINTS};
 use super::turns::{Channel, Turn};
@@ -20,26 +20,88 @@ use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Form, Kind, Layout, Name, Op, OwnerId, Reply};
 
-/// A name that somebody here holds or waits for.
+/// A name that somebody here holds or waits for. There may be a million of them, and most are held once; nothing else is to
+/// be said of those.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) enum Queue {
+    #[default]
+    Idle,
+    Held(OwnerId),
+    Other(Box<Other>),
+}
+
+/// What else a name may be.
+#[derive(Debug, Default)]
+pub(super) struct Other {
     /// Holds that are not unwound yet.
-    pub(super) holds: Owners,
-    /// Of most names that are held nothing else is to be said.
-    rest: Rare<Waiting>,
+    holds: Owners,
+    waiting: Waiting,
+}
+
+impl Queue {
+    /// Holds that are not unwound yet.
+    pub(super) fn holds(&self) -> &[OwnerId] {
+        match self {
+            Queue::Idle => &[],
+            Queue::Held(owner) => slice::from_ref(owner),
+            Queue::Other(other) => &other.holds,
+        }
+    }
+
+    pub(super) fn add_hold(&mut self, owner: OwnerId) {
+        match self {
+            Queue::Idle => *self = Queue::Held(owner),
+            Queue::Held(_) | Queue::Other(_) => self.other().holds.push(owner),
+        }
+    }
+
+    pub(super) fn remove_hold(&mut self, owner: OwnerId) {
+        match self {
+            Queue::Held(only) if *only == owner => *self = Queue::Idle,
+            Queue::Other(other) => other.holds.remove(owner),
+            Queue::Idle | Queue::Held(_) => {}
+        }
+    }
+
+    /// Makes room for whatever is to be said.
+    fn other(&mut self) -> &mut Other {
+        let holds = match self {
+            Queue::Other(other) => return other,
+            Queue::Held(owner) => Owners::One(*owner),
+            Queue::Idle => Owners::None,
+        };
+        *self = Queue::Other(Box::new(Other { holds, waiting: Waiting::default() }));
+        self.other()
+    }
+
+    /// Gives the room back if it is not needed.
+    fn tidy(&mut self) {
+        if let Queue::Other(other) = self
+            && other.waiting.is_idle()
+        {
+            match other.holds {
+                Owners::None => *self = Queue::Idle,
+                Owners::One(owner) => *self = Queue::Held(owner),
+                Owners::Many(_) => {}
+            }
+        }
+    }
 }
 
 impl Deref for Queue {
     type Target = Waiting;
 
     fn deref(&self) -> &Waiting {
-        &self.rest
+        match self {
+            Queue::Idle | Queue::Held(_) => Waiting::IDLE,
+            Queue::Other(other) => &other.waiting,
+        }
     }
 }
 
 impl DerefMut for Queue {
     fn deref_mut(&mut self) -> &mut Waiting {
-        &mut self.rest
+        &mut self.other().waiting
     }
 }
 
@@ -323,7 +385,7 @@ impl Engine {
     /// of another layout it is foreign data, of which the server tells.
     fn is_blocked(&self, queue: &Queue, kind: Kind, once: bool) -> bool {
         let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.form.kind.excludes(kind);
-        queue.holds.iter().any(|owner| self.holds.get(owner).is_some_and(&blocks))
+        queue.holds().iter().any(|owner| self.holds.get(owner).is_some_and(&blocks))
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
@@ -362,7 +424,7 @@ impl Engine {
         if queue.refused.is_some() {
             queue.refused = None;
         }
-        queue.rest.tidy();
+        queue.tidy();
         self.leave_channel(name);
         self.drop_queue(name);
     }
@@ -634,7 +696,7 @@ impl Engine {
     fn is_being_left(&self, name: &Name) -> bool {
         let leaves =
             |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.phase == Phase::Releasing);
-        self.queues.get(name).is_some_and(|queue| queue.holds.iter().any(leaves))
+        self.queues.get(name).is_some_and(|queue| queue.holds().iter().any(leaves))
             || self.cleanups.values().any(|cleanup| cleanup.name == *name)
     }
 
@@ -664,7 +726,7 @@ impl Engine {
         };
         let (name, key, owner, form) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.form.clone());
         if let Some(queue) = self.queues.get_mut(&name) {
-            queue.holds.push(owner);
+            queue.add_hold(owner);
             queue.run = if waiter.handed { queue.run.one_more(sent) } else { Run::default() };
             if !queue.waiters.is_empty() {
                 queue.run.hear(sent);

@@ -1936,7 +1936,7 @@ impl Engine {
         let Some(queue) = self.queues.get(name) else {
             return false;
         };
-        let blocked = queue.holds.iter().any(|owner| self.holds[owner].blocks(false));
+        let blocked = queue.holds().iter().any(|owner| self.holds[owner].blocks(false));
         !queue.waiters.is_empty() && !blocked
     }
 
