@@ -106,6 +106,15 @@ impl Channels {
     }
 }
 
+/// How long a message on this channel is at least: one that says something.
+pub(super) fn least_size(channel: &str) -> usize {
+    let length = channel.len().to_string();
+    [">3\r\n$7\r\nmessage\r\n$", &length, "\r\n", channel, "\r\n$1\r\n0\r\n"]
+        .iter()
+        .map(|part| part.len())
+        .sum()
+}
+
 /// `None` when it says that the connection is closed.
 pub(super) fn said(push: PushInfo) -> Option<Said> {
     let mut words = push.data.into_iter().map(|value| String::from_redis_value(value).unwrap_or_default());

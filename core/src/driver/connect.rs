@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_rustls::client::TlsStream;
 
+use super::ear::Ear;
 use super::server_clock::ServerClock;
 use super::slotmap::{self, Range};
 use super::tls::{self, Tls};
@@ -77,7 +78,7 @@ pub(super) struct Connected {
     pub(super) address: Address,
     pub(super) connection: MultiplexedConnection,
     /// What the server says unasked; a server that speaks RESP2 only says nothing.
-    pub(super) pushes: Option<UnboundedReceiver<PushInfo>>,
+    pub(super) pushes: Option<Pushes>,
     pub(super) clock: ServerClock,
     /// It has the messages of shards.
     pub(super) sharded: bool,
@@ -85,6 +86,13 @@ pub(super) struct Connected {
     pub(super) untracked: Option<String>,
     /// The policy by which the server may take keys of locks away, if it may.
     pub(super) evicts: Option<String>,
+}
+
+/// What the server says unasked on a connection.
+pub(super) struct Pushes {
+    pub(super) said: UnboundedReceiver<PushInfo>,
+    /// How it wakes us, where that can be told.
+    pub(super) ear: Option<Ear>,
 }
 
 impl Address {
@@ -162,10 +170,28 @@ impl Address {
         &self,
         protocol: ProtocolVersion,
         config: AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
-        let Some(stream) = self.encrypted().await? else {
-            return self.client(protocol)?.get_multiplexed_async_connection_with_config(&config).await;
-        };
+    ) -> RedisResult<(MultiplexedConnection, Option<Ear>)> {
+        if let Some(stream) = self.encrypted().await? {
+            return Ok((self.connect_on(stream, protocol, config).await?, None));
+        }
+        if let ConnectionAddr::Tcp(host, port) = self.info.addr() {
+            let stream = tls::tcp(host, *port, self.info.tcp_settings()).await?;
+            let ear = Ear::of(&stream);
+            return Ok((self.connect_on(stream, protocol, config).await?, ear));
+        }
+        let client = self.client(protocol)?;
+        Ok((client.get_multiplexed_async_connection_with_config(&config).await?, None))
+    }
+
+    async fn connect_on<S>(
+        &self,
+        stream: S,
+        protocol: ProtocolVersion,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let settings = self.settings(protocol);
         let (connection, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
         // It ends with the last handle of the connection.
@@ -235,10 +261,10 @@ impl Address {
 
     /// Connects for the messages of a shard, with RESP3, which every server that has them speaks.
     pub(super) async fn shard(self) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        let opened = self.open_with_pushes().await.map_err(|error| self.explain(&error))?;
+        let (connection, pushes) = self.open_with_pushes().await.map_err(|error| self.explain(&error))?;
         // A name that is refused harms nobody; an error of the connection shows in what is asked next.
-        let _ = ask(&opened.0, &["CLIENT", "SETNAME", &self.manner.client_name]).await;
-        Ok(opened)
+        let _ = ask(&connection, &["CLIENT", "SETNAME", &self.manner.client_name]).await;
+        Ok((connection, pushes.said))
     }
 
     /// Asks a node of a cluster who has which slots, on a connection of its own.
@@ -298,25 +324,26 @@ impl Address {
     /// A connection for a question or two.
     async fn plain(&self) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        self.connect(ProtocolVersion::RESP2, config).await
+        Ok(self.connect(ProtocolVersion::RESP2, config).await?.0)
     }
 
     /// Speaks RESP3 with a server that does, because only that brings pushes; else RESP2. Or what the
     /// options ask for.
-    async fn open(&self) -> RedisResult<(MultiplexedConnection, Option<UnboundedReceiver<PushInfo>>)> {
+    async fn open(&self) -> RedisResult<(MultiplexedConnection, Option<Pushes>)> {
         if self.manner.protocol != Protocol::Resp2 {
             match self.open_with_pushes().await {
                 Err(error) if self.manner.protocol == Protocol::Auto && self.refuses_hello(&error) => {}
                 opened => return opened.map(|(connection, pushes)| (connection, Some(pushes))),
             }
         }
-        Ok((self.connect(ProtocolVersion::RESP2, config()).await?, None))
+        Ok((self.connect(ProtocolVersion::RESP2, config()).await?.0, None))
     }
 
-    async fn open_with_pushes(&self) -> RedisResult<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        let (sender, pushes) = unbounded_channel();
-        let connection = self.connect(ProtocolVersion::RESP3, config().set_push_sender(sender)).await?;
-        Ok((connection, pushes))
+    async fn open_with_pushes(&self) -> RedisResult<(MultiplexedConnection, Pushes)> {
+        let (sender, said) = unbounded_channel();
+        let (connection, ear) =
+            self.connect(ProtocolVersion::RESP3, config().set_push_sender(sender)).await?;
+        Ok((connection, Pushes { said, ear }))
     }
 
     /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.

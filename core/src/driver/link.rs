@@ -9,12 +9,12 @@ use std::time::Duration;
 use futures_util::future::join3;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::News;
 use super::channels::{self, Said};
-use super::connect::{Address, Backoff, Connected};
+use super::connect::{Address, Backoff, Connected, Pushes};
 use super::direct::Plan;
+use super::ear::Ear;
 use super::replies::{self, Replies, Request};
 use super::sentinel::Sentinels;
 use super::traffic::{Load, Sending, Traffic, millis};
@@ -136,6 +136,21 @@ impl Link {
     pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Said> {
         let State::Up(live) = &mut self.state else { return Vec::new().into_iter() };
         std::mem::take(&mut live.messages).into_iter()
+    }
+
+    /// Has the connection wake us only when so much has come.
+    pub(super) fn wake_at(&mut self, bytes: usize) {
+        if let State::Up(live) = &mut self.state
+            && let Some(ear) = live.pushes.as_mut().and_then(|pushes| pushes.ear.as_mut())
+        {
+            ear.wake_at(bytes);
+        }
+    }
+
+    /// Whether something may have come of which it does not wake us.
+    pub(super) fn is_skipping(&self) -> bool {
+        let State::Up(live) = &self.state else { return false };
+        live.pushes.as_ref().and_then(|pushes| pushes.ear.as_ref()).is_some_and(Ear::is_skipping)
     }
 
     /// When the server was last known to be there; now, as far as that is for others to judge.
@@ -293,7 +308,7 @@ struct Live {
     address: Address,
     uuid: String,
     connection: MultiplexedConnection,
-    pushes: Option<UnboundedReceiver<PushInfo>>,
+    pushes: Option<Pushes>,
     /// What the pushes said on channels.
     messages: Vec<Said>,
     traffic: Traffic,
@@ -370,7 +385,7 @@ impl Live {
 
     fn poll_pushes(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), String> {
         let Some(pushes) = &mut self.pushes else { return Ok(()) };
-        while let Poll::Ready(push) = pushes.poll_recv(cx) {
+        while let Poll::Ready(push) = pushes.said.poll_recv(cx) {
             match push {
                 None | Some(PushInfo { kind: PushKind::Disconnection, .. }) => {
                     return Err("was closed".to_owned());

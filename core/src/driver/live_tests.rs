@@ -891,6 +891,36 @@ async fn channels_are_subscribed_again_on_the_next_connection_for_commands() {
     assert_eq!(command::<String>(&server, "CLIENT LIST").matches(" name=redlatch-test ").count(), 1);
 }
 
+/// Nobody is woken by messages that are of no use yet; all of them count.
+#[tokio::test]
+async fn messages_that_may_wait_come_with_the_next_one() {
+    let server = Server::start();
+    let mut net = Rig::net(Protocol::Auto, &server.url()).await;
+    net.subscribe("n");
+    net.subscribed("n").await;
+    let publish = || command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("n")));
+    for _ in 0..2 {
+        net.part.skip(Some((&name("n"), 2)));
+        assert_eq!((publish(), publish()), (1, 1));
+        let early = tokio::time::timeout(Duration::from_millis(300), net.next()).await;
+        assert!(early.is_err(), "{early:?}");
+        publish();
+        for _ in 0..3 {
+            assert!(matches!(net.next().await, Input::Message(_)), "{:?}", net.past);
+        }
+    }
+    // As soon as everything is of use, what has come is heard.
+    publish();
+    net.part.skip(None);
+    assert!(matches!(net.next().await, Input::Message(_)), "{:?}", net.past);
+    // The end of the connection always is.
+    net.part.skip(Some((&name("n"), 9)));
+    command::<i64>(&server, "CLIENT KILL TYPE pubsub");
+    net.down().await;
+    net.subscribed("n").await;
+    net.is_told(&server, "n").await;
+}
+
 #[tokio::test]
 async fn a_connection_for_commands_that_brings_no_messages_is_replaced() {
     let server = Server::start();

@@ -8,6 +8,7 @@ mod channels;
 mod cluster;
 mod connect;
 mod direct;
+mod ear;
 mod gathered;
 mod lanes;
 mod link;

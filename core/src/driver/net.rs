@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use super::channels::Reach;
+use super::channels::{self, Reach};
 use super::cluster::Cluster;
 use super::connect::Address;
 use super::direct::{Direct, Maker};
@@ -17,7 +17,7 @@ use super::traffic::Sending;
 use super::{News, Servers};
 use crate::engine::{CallId, NOWHERE};
 use crate::moment::Moment;
-use crate::wire::{Name, Op};
+use crate::wire::{Name, Op, names};
 
 /// Driven from outside as a `Link` is.
 pub(super) enum Net {
@@ -78,6 +78,20 @@ impl Net {
             Net::One(one) => one.subscriptions.unsubscribe(now, name),
             Net::Cluster(cluster) => cluster.unsubscribe(now, name),
         }
+    }
+
+    /// So many messages on the channel of a name may wait in the socket for the next one; nothing else is waited for.
+    pub(super) fn skip(&mut self, skipped: Option<(&Name, u32)>) {
+        let Net::One(one) = self else { return };
+        let bytes = skipped
+            .filter(|_| one.subscriptions.is_shared())
+            .map_or(0, |(name, messages)| messages as usize * channels::least_size(&names::channel(name)));
+        one.link.wake_at(bytes + 1);
+    }
+
+    /// Whether messages may wait.
+    pub(super) fn is_skipping(&self) -> bool {
+        matches!(self, Net::One(one) if one.link.plain().is_skipping())
     }
 
     /// Whether everything is connected and nothing is under way.

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -135,9 +135,11 @@ impl Driver {
     async fn serve(&mut self) -> io::Result<()> {
         while !self.stopped {
             poll_fn(|cx| self.gather(cx)).await?;
-            if self.is_overdue(clock::now()) {
+            let now = clock::now();
+            if self.is_overdue(now) || self.has_to_listen(now) {
                 // After a pause of the whole process everything looks overdue, while the answers lie
-                // in the sockets: let the connections read before anything is given up. The runtime
+                // in the sockets, as messages do that could wait: let the connections read before anything is given up
+                // or tried. The runtime
                 // looks at the sockets during the first yield and runs the connections in the second.
                 tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
@@ -187,6 +189,16 @@ impl Driver {
         self.net.next_wake().is_some_and(|due| due <= now)
     }
 
+    /// Whether the engine's time has come while messages may lie in the socket that are to be heard before.
+    fn has_to_listen(&mut self, now: Moment) -> bool {
+        let due = |state: MutexGuard<'_, State>| state.engine.next_wake().is_some_and(|due| due <= now);
+        let listens = self.net.is_skipping() && self.machine.state().is_some_and(due);
+        if listens {
+            self.net.skip(None);
+        }
+        listens
+    }
+
     /// Lets the engine know everything, does everything it wants, and sets the timer.
     fn step(&mut self) -> io::Result<()> {
         let machine = self.machine.clone();
@@ -208,6 +220,7 @@ impl Driver {
             self.inform(now, &mut state);
         }
         self.end_if_orphaned(now, &state);
+        self.net.skip(state.engine.skipped(now));
         // What callers count on stays, though what it was for may be over: else each of their calls would wake the
         // thread to arm the timer anew.
         let promised = state.alarm.filter(|at| *at > now);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::holding::Phase;
 use super::timers::Timer;
-use super::waiting::Queue;
+use super::waiting::{Attempt, Queue};
 use super::{Engine, Output};
 use crate::moment::Moment;
 use crate::wire::Name;
@@ -132,6 +132,12 @@ impl Turn {
         self.others = (turns > 0).then(|| now.after(time));
     }
 
+    /// How many releases of others are waited for. With patience, the first of them ends that.
+    fn ahead(&self, now: Moment) -> u32 {
+        let counts = self.of_others(now).is_some() && self.patience.is_none();
+        if counts { self.rivals.saturating_sub(self.heard) } else { 0 }
+    }
+
     /// The end of the others' turn, while it is theirs.
     pub(super) fn of_others(&self, now: Moment) -> Option<Moment> {
         self.others.filter(|end| *end > now)
@@ -139,6 +145,22 @@ impl Turn {
 }
 
 impl Engine {
+    /// Of how many releases this client need not be told at once: it does nothing but wait for this lock, leaves it to
+    /// others, and is to hear of as many and of one more before it tries. Its timer does not wait for that. Who holds
+    /// something, or has a call under way, is to be told everything.
+    pub(crate) fn skipped(&self, now: Moment) -> Option<(&Name, u32)> {
+        if !self.holds.is_empty() || !self.calls.is_empty() {
+            return None;
+        }
+        let anyone = self.waiters.values().next()?;
+        let (name, queue) = self.queues.get_key_value(&anyone.name)?;
+        let alone = queue.waiters.len() == self.waiters.len();
+        let waits = alone && queue.attempt == Attempt::Parked && queue.channel.confirmed;
+        let before_the_last = queue.turn.ahead(now).checked_sub(1).filter(|_| waits)?;
+        let echo = queue.channel.echo.is_some_and(|until| now < until);
+        Some((name, before_the_last + u32::from(echo)))
+    }
+
     /// Our release was confirmed and `heard` by so many.
     pub(super) fn give_turn(&mut self, name: &Name, heard: u32) {
         let now = self.now;

@@ -33,7 +33,12 @@ const USED: Duration = FRESH.saturating_mul(2);
 
 /// Hands the lock over among this client's waiters for as often as it may, and releases it, which one other hears.
 /// One waiter is left.
-fn used_up(rig: &mut Rig, mut grant: Grant) -> RequestId {
+fn used_up(rig: &mut Rig, grant: Grant) -> RequestId {
+    used_up_heard_by(rig, grant, 1)
+}
+
+/// The same, heard by this many.
+fn used_up_heard_by(rig: &mut Rig, mut grant: Grant, heard: u32) -> RequestId {
     let waiters = [(); HANDOVERS + 1].map(|()| rig.acquire("n"));
     for waiter in &waiters[..HANDOVERS] {
         rig.pass(FRESH);
@@ -44,7 +49,7 @@ fn used_up(rig: &mut Rig, mut grant: Grant) -> RequestId {
     }
     rig.release(&grant);
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Released(1));
+    rig.reply(&sent, Reply::Released(heard));
     waiters[HANDOVERS]
 }
 
@@ -166,6 +171,54 @@ fn turns_that_nobody_takes_are_not_left_again_soon() {
         rig.grant(&sent);
         grant = rig.granted(id);
     }
+}
+
+#[test]
+fn who_leaves_the_lock_to_others_need_not_be_told_of_each() {
+    let mut rig = Rig::new();
+    let skipped = |rig: &Rig| rig.engine.skipped(rig.now).map(|(_, messages)| messages);
+    let grant = won_from_others(&mut rig);
+    assert_eq!(skipped(&rig), None, "it holds something");
+    rig.release(&grant);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(4));
+    assert_eq!(skipped(&rig), None, "nobody waits");
+    rig.acquire("n");
+    // Those of the three others, and its own; the last of them is to be heard.
+    assert_eq!(skipped(&rig), Some(3));
+    message(&mut rig);
+    assert_eq!(skipped(&rig), Some(2));
+    message(&mut rig);
+    message(&mut rig);
+    assert_eq!(skipped(&rig), Some(0));
+    let held = rig.acquire("held");
+    assert_eq!(skipped(&rig), None, "a call is under way");
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let held = rig.granted(held);
+    assert_eq!(skipped(&rig), None, "something is held");
+    rig.release(&held);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(0));
+    assert_eq!(skipped(&rig), Some(0));
+    let other = rig.acquire("other");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    assert_eq!(skipped(&rig), None, "another lock is waited for");
+    rig.input(Input::Cancel { id: other });
+    assert_eq!(skipped(&rig), Some(0));
+    rig.pass(TURN);
+    rig.sent().acquire();
+    assert_eq!(skipped(&rig), None, "it tries");
+}
+
+#[test]
+fn who_is_patient_is_told_of_the_first_who_comes() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    used_up_heard_by(&mut rig, grant, 2);
+    assert_eq!(rig.engine.skipped(rig.now), None);
+    rig.nothing_sent();
 }
 
 #[test]
