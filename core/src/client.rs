@@ -9,7 +9,7 @@ use crate::driver::{Command, DriverConfig, Handle, Manner, OwnCall, Registry, Se
 use crate::engine::{Config, Done, Input, RENEWALS, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
-use crate::gate::{Gate, Gates};
+use crate::gate::{Gate, Gates, Tasks};
 use crate::guard::{Guard, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::lock::Lock;
@@ -374,6 +374,11 @@ impl Running {
         self.shared.gates.current()
     }
 
+    /// Tasks that are woken when the engine's thread has done everything else.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.shared.tasks
+    }
+
     fn start(client: &Arc<ClientInner>) -> Result<Running> {
         let (options, random) = (&client.options, uuid::Uuid::new_v4());
         let shared = Arc::new(Shared {
@@ -382,6 +387,7 @@ impl Running {
             ring: Ring::new(options.events, if options.debug_events { Level::Debug } else { Level::Info }),
             registry: Registry::default(),
             gates: Gates::default(),
+            tasks: Tasks::default(),
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {

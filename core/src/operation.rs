@@ -13,7 +13,7 @@ use crate::client::{ClientInner, Running};
 use crate::driver::{self, OwnCall};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gate::Gate;
+use crate::gate::{Gate, Tasks};
 use crate::guard::Guard;
 use crate::hold::HoldCell;
 use crate::queue::{Entry, Outcome, Queue};
@@ -139,14 +139,14 @@ impl Slot {
 
     /// Puts the answer where it is waited for. An answer that nobody wants is dropped outside the
     /// lock, because dropping a guard does something.
-    fn answer(&self, outcome: Outcome) {
+    fn answer(&self, outcome: Outcome, tasks: &Tasks) {
         let mut place = self.place();
         match std::mem::replace(&mut *place, Place::Over) {
             Place::Waiting | Place::Answered(_) => *place = Place::Answered(outcome),
             Place::Polled(waker) => {
                 *place = Place::Answered(outcome);
                 drop(place);
-                waker.wake();
+                tasks.wake(waker);
             }
             // Entered under the lock: whoever is told `Cancelled::No` finds the entry in the queue.
             Place::Forward(queue, tag) => {
@@ -259,7 +259,7 @@ impl Promise {
                 (Err(error), Some(cell)) => Err(cell.explain(error)),
                 (result, _) => result,
             };
-            slot.answer(self.running.outcome(result, self.terms.as_ref()));
+            slot.answer(self.running.outcome(result, self.terms.as_ref()), self.running.tasks());
         }
     }
 }
@@ -267,7 +267,7 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            slot.answer(Outcome::Failed(self.running.ended()));
+            slot.answer(Outcome::Failed(self.running.ended()), self.running.tasks());
         }
     }
 }
@@ -519,6 +519,9 @@ impl<T> Future for Operation<T> {
         let this = self.get_mut();
         // A task may have come along into a child.
         this.refuse_fork();
+        if let State::Sent(sent) = &this.state {
+            sent.running.tasks().wake_others();
+        }
         this.poll_result(cx)
     }
 }
@@ -601,7 +604,7 @@ mod tests {
     }
 
     fn answer(slot: &Slot) {
-        slot.answer(Outcome::Released);
+        slot.answer(Outcome::Released, &Tasks::default());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::gate;
 use crate::guard::Guard;
 use crate::series::Series;
 use crate::wire::Holder;
@@ -164,18 +165,27 @@ impl Queue {
         &self.series
     }
 
-    pub(crate) fn push(&self, entry: Entry) {
+    pub(crate) fn push(self: &Arc<Self>, entry: Entry) {
         self.enter(entry).notify();
     }
 
-    /// Puts an entry in; the caller notifies when it holds no lock any more.
-    pub(crate) fn enter(&self, entry: Entry) -> First<'_> {
+    /// Puts an entry in; the caller notifies when it holds no lock any more. The engine's thread does so when it has
+    /// entered all that it has: a loop that is woken by the first takes the processor from it.
+    pub(crate) fn enter(self: &Arc<Self>, entry: Entry) -> First<'_> {
         let Some(mut state) = self.state().filter(|state| !state.closed) else { return First(None) };
         state.entries.push_back(entry);
-        if std::mem::replace(&mut state.told, true) {
+        if std::mem::replace(&mut state.told, true) || gate::leave(self) {
             return First(None);
         }
         self.signal()
+    }
+
+    /// Tells of the entries, unless they have been taken meanwhile.
+    pub(crate) fn tell(&self) {
+        let Some(state) = self.state().filter(|state| !state.entries.is_empty()) else { return };
+        let first = self.signal();
+        drop(state);
+        first.notify();
     }
 
     fn signal(&self) -> First<'_> {
@@ -268,9 +278,10 @@ impl fmt::Debug for Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gate::{Tasks, Together};
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    fn put(queue: &Queue, tag: u64) {
+    fn put(queue: &Arc<Queue>, tag: u64) {
         queue.push(Entry { tag, outcome: Outcome::Connected });
     }
 
@@ -301,6 +312,25 @@ mod tests {
         assert_eq!(told.load(Ordering::SeqCst), 1);
         put(&queue, 11);
         assert_eq!((told.load(Ordering::SeqCst), tags(queue.drain())), (2, vec![11]));
+    }
+
+    #[test]
+    fn what_is_entered_together_is_told_at_the_end_and_only_if_it_is_still_there() {
+        let ((queue, told), tasks) = (counted(), Tasks::default());
+        let told = || told.load(Ordering::SeqCst);
+        let together = Together::new(&tasks);
+        [1, 2, 3].into_iter().for_each(|tag| put(&queue, tag));
+        assert_eq!((told(), together.has_any()), (0, true));
+        drop(together);
+        assert_eq!((told(), tags(queue.drain())), (1, vec![1, 2, 3]));
+
+        let together = Together::new(&tasks);
+        put(&queue, 4);
+        assert_eq!(tags(queue.drain()), [4]);
+        drop(together);
+        assert_eq!(told(), 1, "nothing is left");
+        put(&queue, 5);
+        assert_eq!(told(), 2);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::clock;
 use crate::engine::{Config, Lease, Outcome, RENEWALS, Target, Terms};
 use crate::error::LostReason;
 use crate::event::Level;
-use crate::gate::Gates;
+use crate::gate::{Gates, Tasks};
 use crate::hold::Watcher;
 use crate::moment::Moment;
 use crate::options::{ClientOptions, Protocol};
@@ -959,6 +959,7 @@ impl Whole {
             ring: Ring::new(100, Level::Debug),
             registry: Registry::default(),
             gates: Gates::default(),
+            tasks: Tasks::default(),
         });
         let handovers = (32, Duration::from_millis(50));
         let engine = Config {

@@ -46,7 +46,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring};
-use crate::gate::Gates;
+use crate::gate::{Gates, Tasks};
 use crate::hold::HoldCell;
 use crate::maps::Set;
 use crate::options::ClusterPubsub;
@@ -122,6 +122,8 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     /// Where callers sleep whose requests have not been read yet.
     pub(crate) gates: Gates,
+    /// Whom the engine's thread wakes when it has done everything else.
+    pub(crate) tasks: Tasks,
 }
 
 impl Shared {

@@ -22,14 +22,16 @@ use crate::clock;
 use crate::engine::{Input, Output};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
-use crate::gate::{wake_now, wake_together};
+use crate::gate::{TOGETHER, Together, wake_now};
 use crate::moment::Moment;
 
-/// How many commands are taken in before the engine's wishes are carried out: they leave together.
+/// How many letters are taken in before the engine's wishes are carried out: they leave together.
 const BATCH: usize = 32;
+/// The same while the server has nothing to do, so that it begins soon.
+const FIRST: usize = TOGETHER;
 /// So many calls are written before more is taken in. In one batch of everything, the client would wait
 /// while the server works, and the server while the client works.
-const ENOUGH: usize = 16;
+const ENOUGH: usize = TOGETHER;
 /// How long work that nobody waits for may go on when the last handle is gone.
 const ORPHANED: Duration = Duration::from_secs(1);
 /// How long a look-up of a host name may keep the thread from ending, or a call that was left, and how long the thread
@@ -133,6 +135,7 @@ impl Driver {
     }
 
     async fn serve(&mut self) -> io::Result<()> {
+        let machine = self.machine.clone();
         while !self.stopped {
             poll_fn(|cx| self.gather(cx)).await?;
             let now = clock::now();
@@ -147,8 +150,10 @@ impl Driver {
                     return Err(error);
                 }
             }
+            // On a busy machine whoever is woken takes the processor from us: first everything is on its way.
+            let together = Together::new(&machine.shared.tasks);
             self.step()?;
-            if self.sent >= ENOUGH {
+            if self.sent >= ENOUGH || self.sent > 0 && together.has_any() {
                 self.sent = 0;
                 self.write().await;
             }
@@ -173,13 +178,16 @@ impl Driver {
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => false,
         };
-        let _ = self.inbox.poll_recv_many(cx, &mut self.letters, BATCH);
         self.net.poll(cx, &mut self.news);
+        let most = if self.net.is_idle() { FIRST } else { BATCH };
+        let _ = self.inbox.poll_recv_many(cx, &mut self.letters, most);
         let something = fired || !self.letters.is_empty() || !self.news.is_empty();
         // The engine's own time can change in `step` only, or somebody writes a letter.
         if something || self.timer.is_late_for(self.net.next_wake()) {
             Poll::Ready(Ok(()))
         } else {
+            // Everything is written before the thread sleeps.
+            self.sent = 0;
             Poll::Pending
         }
     }
@@ -214,7 +222,7 @@ impl Driver {
         while !self.errands.is_empty() {
             drop(state);
             let mut errands = std::mem::take(&mut self.errands);
-            wake_together(|| errands.drain(..).for_each(|errand| self.run(now, errand)));
+            errands.drain(..).for_each(|errand| self.run(now, errand));
             self.errands = errands;
             state = machine.state().ok_or_else(panicked)?;
             self.inform(now, &mut state);
@@ -286,11 +294,11 @@ impl Driver {
             Errand::Do(Output::Unsubscribe(name)) => self.net.unsubscribe(now, &name),
             // Both may call the program, which may wait for one of its threads.
             Errand::Do(Output::Lost(cell, reason)) => {
-                wake_now();
+                wake_now(&self.machine.shared.tasks);
                 cell.tell(reason);
             }
             Errand::Do(Output::Event(event)) => {
-                wake_now();
+                wake_now(&self.machine.shared.tasks);
                 self.machine.shared.tell(event);
             }
             Errand::Do(Output::Stop) => self.stopped = true,
