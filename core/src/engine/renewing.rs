@@ -36,7 +36,8 @@ pub(super) struct Flow {
     /// The work of the calls under way, in locks. In a cluster a call is for few of them, often for one.
     work: usize,
     /// Holds that are renewed when some of those are answered, whoever has the least time first.
-    ready: BinaryHeap<Reverse<(Moment, OwnerId)>>,
+    /// They stand together as they came: with a hundred thousand, one entry for each took a tenth of our time.
+    ready: BinaryHeap<Reverse<(Moment, Vec<OwnerId>)>>,
 }
 
 impl Flow {
@@ -173,14 +174,18 @@ impl Engine {
     /// Renews these holds when others are answered. A server that is slow gets no more work for that.
     fn put_off(&mut self, link: LinkId, owners: &[OwnerId]) {
         let (now, up, mut alarms) = (self.now, self.links.is_link_up(link), Vec::new());
-        let flow = self.flows.entry(link).or_default();
+        let (mut first, mut waiting) = (None, Vec::with_capacity(owners.len()));
         for owner in owners {
             let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.is_under_way();
             if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
-                flow.ready.push(Reverse((hold.deadline(), *owner)));
+                first = first.into_iter().chain([hold.deadline()]).min();
+                waiting.push(*owner);
                 alarms.extend(hold.set_alarm(now, up).map(|at| (at, *owner)));
             }
+        }
+        if let Some(first) = first {
+            self.flows.entry(link).or_default().ready.push(Reverse((first, waiting)));
         }
         self.timers.push_holds(&alarms);
     }
@@ -192,13 +197,13 @@ impl Engine {
             if flow.ready.is_empty() || up && !flow.is_open(self.config.renewals) {
                 break;
             }
-            let mut next = Vec::with_capacity(BATCH.min(flow.ready.len()));
+            let mut next = Vec::new();
             while next.len() < BATCH
-                && let Some(Reverse((_, owner))) = flow.ready.pop()
+                && let Some(Reverse((_, waiting))) = flow.ready.pop()
             {
                 // One that was released, or renewed all the same, is not waiting any more.
                 let waits = |hold: &mut Hold| std::mem::take(&mut hold.renewal.put_off);
-                next.extend(self.holds.get_mut(&owner).is_some_and(waits).then_some(owner));
+                next.extend(waiting.into_iter().filter(|owner| self.holds.get_mut(owner).is_some_and(waits)));
             }
             if up {
                 self.send_renewals(&next);
