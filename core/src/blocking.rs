@@ -14,6 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::driver;
 use crate::error::{Error, ErrorKind, Result};
+use crate::later;
 use crate::operation::Operation;
 
 /// How late a signal can be noticed that came just before the thread went to sleep, in milliseconds.
@@ -27,7 +28,9 @@ struct Unpark(Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        if !later::leave(|| Waker::from(self.clone())) {
+            self.0.unpark();
+        }
     }
 }
 
@@ -44,8 +47,10 @@ struct Alarm {
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        // Fails only when the counter is full, and then the sleeper wakes as well.
-        let _ = self.fd.write(1);
+        if !later::leave(|| Waker::from(self.clone())) {
+            // Fails only when the counter is full, and then the sleeper wakes as well.
+            let _ = self.fd.write(1);
+        }
     }
 }
 
@@ -108,7 +113,10 @@ impl<T> Operation<T> {
         loop {
             match self.poll_with(&waker) {
                 Poll::Ready(result) => return result,
-                Poll::Pending => thread::park(),
+                Poll::Pending => {
+                    self.wake_others();
+                    thread::park();
+                }
             }
         }
     }
@@ -123,7 +131,10 @@ impl<T> Operation<T> {
             match self.poll_with(&waker) {
                 Poll::Ready(result) => return Some(result),
                 Poll::Pending if asleep => {}
-                Poll::Pending => gate.sleep(before),
+                Poll::Pending => {
+                    self.wake_others();
+                    gate.sleep(before);
+                }
             }
         }
         let _ = ALONE.try_with(|alone| alone.set(IN_VAIN));
@@ -162,6 +173,7 @@ impl<T> Operation<T> {
             if let Poll::Ready(result) = self.poll_with(&waker) {
                 return Ok(result);
             }
+            self.wake_others();
             match alarm.sleep() {
                 Ok(true) => {}
                 Ok(false) => check()?,

@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
+use crate::later;
 use crate::queue::Queue;
 
 /// So many calls leave together at least, when there are as many: no more of those who wait for them share a gate.
@@ -91,7 +92,7 @@ impl Wake for Gate {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.leave() {
+        if !self.leave() && !later::leave(|| Waker::from(self.clone())) {
             self.open();
         }
     }

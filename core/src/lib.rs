@@ -93,6 +93,7 @@ mod fuzz;
 mod gate;
 mod guard;
 mod hold;
+mod later;
 mod lock;
 mod maps;
 mod moment;

@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::{Gate, Tasks};
 use crate::guard::Guard;
 use crate::hold::HoldCell;
+use crate::later::Later;
 use crate::queue::{Entry, Outcome, Queue};
 use crate::series::Series;
 
@@ -91,6 +92,9 @@ struct Sent {
     slot: Arc<Slot>,
     /// What the caller does itself before it waits for the answer.
     own: Option<OwnCall>,
+    /// Whom the request has got something for, if its caller is to sleep: a lock that is passed on. They are woken when he
+    /// does, or when it is over: before that they would find the processor taken, or Python's lock.
+    later: Later,
 }
 
 /// Who sends what a request needs.
@@ -248,7 +252,7 @@ impl Unsent {
         if let Of::Released(guard) = self.of {
             guard.disarm();
         }
-        Ok(Sent { running, id, slot, own })
+        Ok(Sent { running, id, slot, own, later: Later::default() })
     }
 }
 
@@ -486,7 +490,22 @@ impl<T> Operation<T> {
     fn start_blocking(&mut self) {
         let _entered = self.span.clone().entered();
         self.refuse_fork();
-        self.start(Way::Caller);
+        if !matches!(self.state, State::Unsent(_)) {
+            return;
+        }
+        let ((), later) = Later::of(|| self.start(Way::Caller));
+        if let State::Sent(sent) = &mut self.state
+            && sent.own.is_none()
+        {
+            sent.later = later;
+        }
+    }
+
+    /// To be called before the thread goes to sleep.
+    pub(crate) fn wake_others(&mut self) {
+        if let State::Sent(sent) = &mut self.state {
+            sent.later.wake();
+        }
     }
 
     /// What was sent before a fork has no answer in the child.

@@ -142,13 +142,20 @@ fn dropping_and_releasing_in_a_child_is_silent_and_harmless() {
 fn a_child_works_with_a_client_of_its_own() {
     let world = World::new();
     let guard = world.lock.acquire().wait().unwrap();
-    let url = world.server.url();
+    let (url, queue) = (world.server.url(), Queue::with_fd().unwrap());
     assert!(in_child(|| {
         let own = Client::connect(&url).wait().unwrap();
+        // Nothing comes into a queue of the parent, whose descriptor it shares.
+        let _ = own.ready().deliver_to(&queue, 1);
+        let _ = own.lock("third").unwrap().acquire().deliver_to(&queue, 2);
         let busy = own.lock("n").unwrap().try_acquire().wait().unwrap().is_none();
         let free = own.lock("other").unwrap().acquire().wait_interruptibly(|| Ok::<(), ()>(())).unwrap();
-        busy && free.unwrap().release().wait().is_ok() && own.close().wait().is_ok()
+        busy && free.unwrap().release().wait().is_ok()
+            && own.close().wait().is_ok()
+            && queue.drain().is_empty()
     }));
+    let mut fds = [PollFd::new(queue.fd().unwrap(), PollFlags::POLLIN)];
+    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::ZERO), Ok(0));
     guard.release().wait().unwrap();
 }
 
