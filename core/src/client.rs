@@ -216,7 +216,8 @@ impl Client {
     }
 
     /// Releases what is held, ends what waits, and stops; returns the names of locks that could not
-    /// be released within `limit` (they end with their leases). Holders are told `lost` (`closed`).
+    /// be released within `limit` (they end with their leases; zero leaves all of them to it). Holders are told `lost`
+    /// (`closed`).
     /// Closing twice is no error.
     ///
     /// # Cancel safety

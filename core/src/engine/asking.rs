@@ -187,8 +187,11 @@ impl Engine {
         let error = Error::new(ErrorKind::Closed, "the client was closed");
         self.fail_waiters(&error, false, &|_| true);
         self.end_queries_that(&error, &|_| true);
-        self.close_holds();
+        self.close_holds(!limit.is_zero());
         self.give_up_channels();
+        if limit.is_zero() {
+            self.finish_close();
+        }
     }
 
     /// Notes a lock that the server does not let us release.

@@ -785,14 +785,14 @@ impl Engine {
 
     // ---- closing ----
 
-    /// Gives up every hold because the client closes: the holders are told, the locks released.
-    pub(super) fn close_holds(&mut self) {
+    /// Gives up every hold because the client closes: the holders are told, the locks released if there is time for it.
+    pub(super) fn close_holds(&mut self, release: bool) {
         for owner in self.owners(&|_| true) {
-            self.close_hold(owner);
+            self.close_hold(owner, release);
         }
     }
 
-    fn close_hold(&mut self, owner: OwnerId) {
+    fn close_hold(&mut self, owner: OwnerId, release: bool) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -817,6 +817,10 @@ impl Engine {
         }
         if stays {
             return self.end_hold(owner);
+        }
+        if !release {
+            // It ends with its lease, and is named as what was not released.
+            return;
         }
         let op = self.give_back(owner, cell.name.clone(), cell.form.clone());
         self.start(owner, Task { request: None, wish: Wish::Leave(None), answer_by: None }, passed, op);

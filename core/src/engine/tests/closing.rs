@@ -47,6 +47,19 @@ fn closing_releases_every_hold_and_tells_its_holder() {
 }
 
 #[test]
+fn closing_without_time_leaves_every_hold_to_its_lease_and_names_it() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("n");
+    let (other, waiter) = (rig.hold("m"), rig.acquire("m"));
+    let id = close(&mut rig, Duration::ZERO);
+    assert_eq!(rig.lost, [(grant.owner(), LostReason::Closed), (other.owner(), LostReason::Closed)]);
+    rig.nothing_sent();
+    assert_eq!(closed(&mut rig, id), ["m", "n"]);
+    assert_eq!(rig.failed(waiter), ErrorKind::Closed);
+    assert!(rig.stopped);
+}
+
+#[test]
 fn closing_ends_every_wait_and_sends_nothing_for_it() {
     let mut rig = Rig::new();
     let ids = [rig.acquire("n"), rig.acquire("n"), rig.acquire("n")];
