@@ -190,7 +190,7 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   stats(): Stats
   /**
    * Releases what is held, ends what waits, and stops, within `limit` or the option `closeLimit`; gives the names of
-   * the locks that could not be released (they end with their leases). Closing twice is no error.
+   * the locks that could not be released (they end with their leases; with a limit of 0 all do). Closing twice is no error.
    */
   close(limit?: Time): Promise<string[]>
   [Symbol.asyncDispose](): Promise<void>

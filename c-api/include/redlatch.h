@@ -220,7 +220,7 @@ redlatch_status redlatch_client_open(const char *url,
  * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
  * most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
  * REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
- * same. Closing twice is no error. After fork() the child may call it for the parent's client; it does
+ * same, and closing again, which is no error, releases nothing more. 0 leaves everything to its lease. After fork() the child may call it for the parent's client; it does
  * nothing.
  */
 redlatch_status redlatch_client_close(redlatch_client *client,

@@ -177,8 +177,8 @@ public:
     std::int64_t ms() const noexcept { return ms_; }
 
 private:
-    // What is no time must not mean the lease of the lock (REDLATCH_LOCK_LEASE).
-    static constexpr std::int64_t REFUSED = std::numeric_limits<std::int64_t>::min();
+    // What is no time is refused: 0 would mean the lease of the lock (REDLATCH_LOCK_LEASE).
+    static constexpr std::int64_t REFUSED = -1;
 
     std::int64_t ms_;
 };

@@ -82,8 +82,10 @@ impl redlatch_client {
         if left.is_empty() {
             return Ok(());
         }
-        let text =
-            format!("closed, but not released in time, so these end with their leases: {}", left.join(", "));
+        let text = format!(
+            "closed, and released what could be within {limit:?}; these end with their leases: {}",
+            left.join(", ")
+        );
         Err(Error::new(ErrorKind::Unavailable, text))
     }
 
@@ -149,7 +151,7 @@ pub unsafe extern "C" fn redlatch_client_open(
 /// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
 /// most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
 /// REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
-/// same. Closing twice is no error. After fork() the child may call it for the parent's client; it does
+/// same, and closing again, which is no error, releases nothing more. 0 leaves everything to its lease. After fork() the child may call it for the parent's client; it does
 /// nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_close(

@@ -241,9 +241,9 @@ options! {
         handover_time(Duration): Duration = ms(50), "50 ms", time(Duration::ZERO, HOUR),
             "How long a client may go on handing the lock to its own waiters before others get a chance.";
         close_limit(Duration): Duration = secs(5), "5 s", time(Duration::ZERO, secs(600)),
-            "How long closing may take to release what is held.";
+            "How long closing may take to release what is held; 0 leaves it to its lease.";
         exit_limit(Duration): Duration = secs(1), "1 s", time(Duration::ZERO, secs(60)),
-            "The same, when the program ends without closing (Python); 0 leaves what is held to its lease.";
+            "The same, when the program ends without closing (Python).";
         tracking(bool): bool = true, "true", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
         direct(bool): bool = true, "true", Type::Flag,

@@ -86,7 +86,8 @@ class Client(BaseClient):
     def close(self) -> list[str]:
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
 
-        Returns the names of locks that could not be released in time; they end with their leases. Who holds is told
+        Returns the names of locks that could not be released in time (if that is 0, of all that are held); they end
+        with their leases. Who holds is told
         LockLostError with the reason `closed`. Closing twice is no error.
         """
         names: list[str] = []
