@@ -87,8 +87,7 @@ class Client(BaseClient):
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
 
         Returns the names of locks that could not be released in time (if that is 0, of all that are held); they end
-        with their leases. Who holds is told
-        LockLostError with the reason `closed`. Closing twice is no error.
+        with their leases. Who holds is told LockLostError with the reason `closed`. Closing twice is no error.
         """
         names: list[str] = []
         with suppress(ClosedError):  # the interpreter is exiting and has closed it
