@@ -324,14 +324,14 @@ def main_sync(P):
         counts, since, mx, failed = [0] * k, [0] * k, [0] * k, [0] * k
         waits = [[] for _ in range(k)]
         last = [-1, 0]  # previous holder, changes of holder (guarded by the lock itself)
-        nwarm, started = [], threading.Event()
+        warmed, started = threading.Semaphore(0), threading.Event()
 
         def work(i):
             name = A.name + (":one" if w4 else f":{i}")
             end = now() + int(A.warmup * 1e9)
             while now() < end:
                 pair(name)
-            nwarm.append(i)
+            warmed.release()
             started.wait()
             if not w4:
                 while True:
@@ -358,8 +358,8 @@ def main_sync(P):
             threading.Thread(target=work, args=(i,), daemon=True).start()
         # Who waits still when the others have ended is not woken by them any more, and goes on waiting.
         end = now() + int((A.warmup + 1) * 1e9)
-        while len(nwarm) < k and now() < end:
-            time.sleep(0.005)
+        for _ in range(k):
+            warmed.acquire(timeout=max(0, end - now()) / 1e9)
         ready_go()
         c0, t0 = time.process_time(), now()
         started.set()
