@@ -107,6 +107,9 @@ impl Desk {
     /// Notes that a caller would have used the connection. Of those who do it only while they are alone, many that come
     /// together have no use for one.
     fn wish(&self, request: &Request, alone: bool) {
+        if matches!(request, Request::Connect | Request::Close { .. }) {
+            return;
+        }
         let would = |state: MutexGuard<'_, State>| self.suits(&state, request, alone, true);
         if !alone || self.direct.is_missing() && self.machine.state().is_some_and(would) {
             self.direct.wish();

@@ -129,6 +129,22 @@ fn it_can_be_turned_off() {
 }
 
 #[test]
+fn opening_and_closing_a_client_are_no_calls_that_would_use_it() {
+    let server = Server::start();
+    let mut look = server.connect();
+    let mut connected = || {
+        let info: redis::InfoDict = redis::cmd("INFO").arg("stats").query(&mut look).expect("told");
+        info.get::<u64>("total_connections_received").expect("a number")
+    };
+    let before = connected();
+    let client = Client::connect(&server.url()).wait().expect("connected");
+    let guard = client.lock("n").expect("a name").acquire().wait().expect("granted");
+    client.close().wait().expect("closed");
+    client.join(LIMIT);
+    assert_eq!((connected() - before, guard.is_held()), (1, false));
+}
+
+#[test]
 fn what_happens_to_a_lock_that_was_acquired_there_is_told_at_once() {
     let mut world = Direct::new();
     world.warm();
