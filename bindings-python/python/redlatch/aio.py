@@ -173,8 +173,8 @@ class Client(BaseClient):
     async def close(self) -> list[str]:
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
 
-        Returns the names of locks that could not be released in time; they end with their leases. Who holds is told
-        LockLostError with the reason `closed`. Closing twice is no error.
+        Returns the names of locks that could not be released in time (if that is 0, of all that are held); they end
+        with their leases. Who holds is told LockLostError with the reason `closed`. Closing twice is no error.
         """
         # Not started for that: closing a client that was never used sends nothing.
         names: list[str] = []

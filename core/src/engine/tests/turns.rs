@@ -53,6 +53,15 @@ fn used_up_heard_by(rig: &mut Rig, mut grant: Grant, heard: u32) -> RequestId {
     waiters[HANDOVERS]
 }
 
+/// One other has heard of the release of this one, and has the time of one turn.
+fn others_are_first_for_a_turn(rig: &mut Rig, grant: &Grant) {
+    free_heard_by(rig, grant, 2);
+    rig.acquire("n");
+    rig.nothing_sent();
+    rig.pass(TURN);
+    rig.sent().acquire();
+}
+
 #[test]
 fn a_channel_stays_subscribed_for_a_while() {
     let mut rig = Rig::new();
@@ -147,11 +156,7 @@ fn others_who_wait_are_first_after_a_hold_that_was_waited_for() {
     rig.grant(&sent);
     // All that was without a refusal, and yet with others: they are first again.
     let grant = rig.granted(id);
-    free_heard_by(&mut rig, &grant, 2);
-    rig.acquire("n");
-    rig.nothing_sent();
-    rig.pass(TURN);
-    rig.sent().acquire();
+    others_are_first_for_a_turn(&mut rig, &grant);
 }
 
 #[test]
@@ -248,11 +253,7 @@ fn who_looks_in_vain_leaves_others_longer_turns_until_one_is_not_taken() {
     let sent = rig.sent();
     rig.grant(&sent);
     let grant = rig.granted(id);
-    free_heard_by(&mut rig, &grant, 2);
-    rig.acquire("n");
-    rig.nothing_sent();
-    rig.pass(TURN);
-    rig.sent().acquire();
+    others_are_first_for_a_turn(&mut rig, &grant);
 }
 
 #[test]
