@@ -16,6 +16,7 @@ use crate::driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::later;
 use crate::operation::Operation;
+use crate::process;
 
 /// How late a signal can be noticed that came just before the thread went to sleep, in milliseconds.
 const SIGNAL_CHECK: u16 = 250;
@@ -57,13 +58,13 @@ impl Wake for Alarm {
 impl Alarm {
     fn new() -> std::result::Result<Arc<Alarm>, Errno> {
         let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Arc::new(Alarm { fd, pid: std::process::id() }))
+        Ok(Arc::new(Alarm { fd, pid: process::id() }))
     }
 
     /// The alarm of the calling thread, kept for its next wait.
     fn of_thread() -> std::result::Result<Arc<Alarm>, Errno> {
         let kept = ALARM.try_with(|alarm| alarm.borrow().clone()).ok().flatten();
-        if let Some(alarm) = kept.filter(|alarm| alarm.pid == std::process::id()) {
+        if let Some(alarm) = kept.filter(|alarm| alarm.pid == process::id()) {
             return Ok(alarm);
         }
         let alarm = Alarm::new()?;

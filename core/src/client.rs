@@ -16,6 +16,7 @@ use crate::lock::Lock;
 use crate::operation::Operation;
 use crate::options::{ClientOptions, LockOptions, OptionValue};
 use crate::owner::{self, Key};
+use crate::process;
 use crate::queue::Outcome;
 use crate::url;
 use crate::wire::{Name, names};
@@ -334,7 +335,7 @@ impl ClientInner {
 
     pub(crate) fn is_forked(&self) -> bool {
         let pid = self.pid.load(Ordering::Acquire);
-        pid != UNSTARTED && pid != CLOSED && pid != std::process::id()
+        pid != UNSTARTED && pid != CLOSED && pid != process::id()
     }
 
     /// The engine if it was started.
@@ -356,7 +357,7 @@ impl ClientInner {
         if let Some(running) = self.running.get() {
             return Ok(running.clone());
         }
-        let own = std::process::id();
+        let own = process::id();
         if self.pid.compare_exchange(UNSTARTED, own, Ordering::AcqRel, Ordering::Acquire) == Err(CLOSED) {
             return Err(closed());
         }
@@ -408,7 +409,7 @@ impl Running {
         Ok(Running {
             client: Arc::downgrade(client),
             parts: (client.servers.clone(), options.clone(), client.locks.clone()),
-            pid: std::process::id(),
+            pid: process::id(),
             handle: Handle::start(config, shared.clone())?,
             shared,
             last_request: AtomicU64::new(0),
@@ -433,7 +434,7 @@ impl Running {
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        self.pid != process::id()
     }
 
     pub(crate) fn refuse_fork(&self) -> Result<()> {

@@ -74,7 +74,8 @@
 //! A forked child cannot use its parent's client: acquiring and checking fail with
 //! [`ErrorKind::Forked`], releasing and dropping do nothing. A client that has not started its thread
 //! works in every child.
-#![forbid(unsafe_code)]
+// One module says why it needs it.
+#![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("redlatch is for Linux so far: its engine needs timerfd and a clock that counts suspend");
@@ -100,6 +101,7 @@ mod moment;
 mod operation;
 mod options;
 mod owner;
+mod process;
 mod queue;
 mod series;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::gate;
 use crate::guard::Guard;
+use crate::process;
 use crate::series::Series;
 use crate::wire::Holder;
 
@@ -108,7 +109,7 @@ impl Queue {
     }
 
     fn new(signal: Signal) -> Arc<Queue> {
-        Arc::new(Queue { state: Mutex::default(), signal, series: Series::new(), pid: std::process::id() })
+        Arc::new(Queue { state: Mutex::default(), signal, series: Series::new(), pid: process::id() })
     }
 
     /// The descriptor to poll, for a queue that has one. It belongs to the queue: never read or close it.
@@ -222,7 +223,7 @@ impl Queue {
     }
 
     fn is_ours(&self) -> bool {
-        self.pid == std::process::id()
+        self.pid == process::id()
     }
 }
 

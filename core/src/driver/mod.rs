@@ -51,6 +51,7 @@ use crate::hold::HoldCell;
 use crate::maps::Set;
 use crate::options::ClusterPubsub;
 use crate::owner::Key;
+use crate::process;
 use crate::url::{Place, Topology};
 use crate::wire::Name;
 
@@ -281,9 +282,7 @@ impl Handle {
             .map_err(|error| not_started(&error))?
             .map_err(|error| not_started(&error))?;
         match is_ready.recv() {
-            Ok(Ok(())) => {
-                Ok(Handle { pid: std::process::id(), desk, thread: Mutex::new(Some(thread)), ended })
-            }
+            Ok(Ok(())) => Ok(Handle { pid: process::id(), desk, thread: Mutex::new(Some(thread)), ended }),
             Ok(Err(error)) => Err(not_started(&error)),
             Err(_) => Err(not_started(&"it panicked")),
         }
@@ -344,7 +343,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.pid == std::process::id() {
+        if self.pid == process::id() {
             self.desk.post.send(Letter::Orphaned);
         } else {
             // A word would wake the parent's thread, since a child shares its event descriptor; and
