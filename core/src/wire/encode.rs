@@ -64,7 +64,16 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
 /// The answer to a command for several locks: of each its own reply, or `None` if it is to be done alone. Without
 /// any: it came too late.
 pub(crate) fn encode_many(sort: Sort, server_ms: u64, replies: &[Option<Reply>]) -> Value {
-    let clock = matches!(sort, Sort::Acquire(..)).then(|| int(server_ms));
+    let acquires = matches!(sort, Sort::Acquire(..));
+    let usual = |reply: &Option<Reply>| match reply {
+        Some(Reply::Acquired { .. }) => acquires,
+        Some(Reply::Released(0)) => !acquires,
+        _ => false,
+    };
+    if !replies.is_empty() && replies.iter().all(usual) {
+        return if acquires { int(server_ms) } else { Value::Int(0) };
+    }
+    let clock = acquires.then(|| int(server_ms));
     let one = |reply: &Option<Reply>| match reply {
         None => Value::Int(ALONE),
         Some(Reply::Acquired { .. }) => Value::Int(TAKEN),

@@ -105,7 +105,11 @@ pub(crate) fn decode_many(
 }
 
 fn read(sort: Sort, count: usize, value: &Value) -> Option<(Option<u64>, Vec<Option<Reply>>)> {
-    let Value::Array(items) = value else { return None };
+    let items = match value {
+        Value::Int(number) => return read_short(sort, count, *number),
+        Value::Array(items) => items,
+        _ => return None,
+    };
     match sort {
         Sort::Acquire(_, lease) => {
             let (clock, results) = items.split_first()?;
@@ -117,6 +121,15 @@ fn read(sort: Sort, count: usize, value: &Value) -> Option<(Option<u64>, Vec<Opt
         }
         Sort::Release(_) => Some((None, each(items, count, freed)?)),
     }
+}
+
+/// The usual answers are one number, as of one lock: all are taken, or freed and nobody has heard it.
+fn read_short(sort: Sort, count: usize, number: i64) -> Option<(Option<u64>, Vec<Option<Reply>>)> {
+    let (clock, reply) = match sort {
+        Sort::Acquire(_, lease) => (Some(u64::try_from(number).ok()?), taken(TAKEN, lease)?),
+        Sort::Release(_) => (None, (number == 0).then_some(Reply::Released(0))?),
+    };
+    Some((clock, vec![Some(reply); count]))
 }
 
 fn each(results: &[Value], count: usize, reply: impl Fn(i64) -> Option<Reply>) -> Option<Vec<Option<Reply>>> {
@@ -254,6 +267,11 @@ mod tests {
         );
         assert_eq!(read(acquires, &[5]), Some((Some(5), vec![Some(Reply::Stale), Some(Reply::Stale)])));
         let releases = Sort::Release(Shape::Plain);
+        let short = |sort, number| decode_many(sort, 2, &Value::Int(number)).ok();
+        let all = vec![Some(Reply::Acquired { ttl: lease, token: None }); 2];
+        assert_eq!(short(acquires, 5), Some((Some(5), all)));
+        assert_eq!(short(releases, 0), Some((None, vec![Some(Reply::Released(0)); 2])));
+        assert_eq!((short(acquires, -5), short(releases, 1)), (None, None));
         assert_eq!(read(releases, &[3, ALONE]), Some((None, vec![Some(Reply::Released(3)), None])));
         for (sort, numbers) in [
             (acquires, &[][..]),
