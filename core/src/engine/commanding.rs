@@ -506,8 +506,6 @@ impl Engine {
 
     /// The outcome of a hold's command.
     pub(super) fn commanded(&mut self, owner: OwnerId, call: CallId, sent: Moment, outcome: Outcome) {
-        let (now, up) = (self.now, self.is_up_for(owner));
-        let pause = self.jitter.retry();
         // A command that its hold has given up is not of interest any more.
         let Some(command) = self.command_of(owner).filter(|command| command.call == Some(call)) else {
             return;
@@ -516,6 +514,20 @@ impl Engine {
         match outcome {
             Outcome::Answered(Reply::Stale) => self.send_command(owner),
             Outcome::Answered(reply) => self.settle_command(owner, sent, reply),
+            outcome => self.not_commanded(owner, sent, outcome),
+        }
+    }
+
+    /// The command was not done, or nobody knows.
+    #[cold]
+    fn not_commanded(&mut self, owner: OwnerId, sent: Moment, outcome: Outcome) {
+        let (now, up) = (self.now, self.is_up_for(owner));
+        let pause = self.jitter.retry();
+        let Some(command) = self.command_of(owner) else {
+            return;
+        };
+        match outcome {
+            Outcome::Answered(_) => {}
             Outcome::NotSent => {
                 command.copies -= 1;
                 // Of this command: the next one may begin at once.
@@ -579,7 +591,6 @@ impl Engine {
 
     /// The server has done the command, or says that the hold is gone.
     fn settle_command(&mut self, owner: OwnerId, sent: Moment, reply: Reply) {
-        let pause = self.jitter.retry();
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -638,6 +649,7 @@ impl Engine {
                 if results == [RenewReply::Failed] =>
             {
                 hold.work.command = Some(Command { passed, ..command });
+                let pause = self.jitter.retry();
                 return self.retry_command(owner, Some(self.now.after(pause)));
             }
             (_, reply) => {

@@ -290,9 +290,7 @@ impl Engine {
 
     /// Forgets a name that nobody needs any more.
     pub(super) fn drop_queue(&mut self, name: &Name) {
-        let unused =
-            |queue: &Queue| queue.holds().is_empty() && queue.waiters.is_empty() && !queue.channel.wanted;
-        if self.queues.get(name).is_some_and(unused) {
+        if self.queues.get(name).is_some_and(Queue::is_unused) {
             self.queues.remove(name);
         }
     }

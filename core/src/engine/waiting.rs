@@ -9,6 +9,7 @@ use super::asking::foreign;
 use super::handing::Run;
 use super::holding::{Hold, Phase};
 use super::links::Which;
+use super::pages::Pages;
 use super::rare::Idle;
 use super::timers::Timer;
 use super::timing::{self, EXPIRY_SLACK, HINT_DELAY, HINTS};
@@ -72,6 +73,19 @@ impl Queue {
         };
         *self = Queue::Other(Box::new(Other { holds, waiting: Waiting::default() }));
         self.other()
+    }
+
+    /// Nobody waits any more: what is said of who does is forgotten.
+    fn rest(&mut self) {
+        let Queue::Other(other) = self else { return };
+        other.waiting.attempt = Attempt::Idle;
+        other.waiting.refused = None;
+        self.tidy();
+    }
+
+    /// Whether nobody needs the name any more.
+    pub(super) fn is_unused(&self) -> bool {
+        self.holds().is_empty() && self.waiters.is_empty() && !self.channel.wanted
     }
 
     /// Gives the room back if it is not needed.
@@ -219,6 +233,8 @@ pub(super) struct Waiter {
     error: Option<Error>,
     /// The not-after of the last copy that got no answer.
     pub(super) unsettled: Option<Moment>,
+    /// It is among the timers: most never are.
+    timed: bool,
     /// The call in flight is the hand-over from the hold before.
     pub(super) handed: bool,
     /// The caller has its answer; only the outcome of the call in flight is waited for.
@@ -239,6 +255,28 @@ impl Waiter {
     /// How long one copy of its request may stay unanswered.
     pub(super) fn limit(&self) -> Duration {
         timing::limit_with(self.terms.replicas, self.lease())
+    }
+
+    /// Until when it leaves the lock to others. One whose time is shorter than that tries at once.
+    fn waits_for_turn(&self, queue: &Queue, now: Moment) -> Option<Moment> {
+        let end = queue.turn.of_others(now)?;
+        let patient = !self.once() && self.deadline.is_none_or(|last| last > end);
+        patient.then_some(end)
+    }
+
+    /// What its next try asks for.
+    fn next_try(&mut self) -> Op {
+        self.retry = None;
+        self.handed = false;
+        Op::Acquire {
+            name: self.name.clone(),
+            owner: self.owner,
+            form: self.form.clone(),
+            count: self.count(),
+            lease: self.lease(),
+            fencing: self.terms.fencing,
+            replicas: self.terms.replicas,
+        }
     }
 
     /// The count to ask for. Others may hold with the value that the caller gave: only after a copy
@@ -320,6 +358,7 @@ impl Engine {
             failures: 0,
             error: None,
             unsettled: None,
+            timed: false,
             handed: false,
             answered: false,
             announced: false,
@@ -327,10 +366,14 @@ impl Engine {
         };
         self.waiters.insert(id, waiter);
         let queue = self.queues.entry(name.clone()).or_default();
-        queue.waiters.push_back(id);
-        queue.channel.is_used();
+        let first = queue.holds().is_empty() && queue.waiters.is_empty();
+        let waiting: &mut Waiting = queue;
+        waiting.waiters.push_back(id);
+        waiting.channel.is_used();
         self.arm_waiter(id);
-        self.note_holder(&name);
+        if !first {
+            self.note_holder(&name);
+        }
         self.advance(&name);
     }
 
@@ -349,7 +392,7 @@ impl Engine {
         self.queues.get(name).is_some_and(|queue| {
             head(queue).is_some_and(|head| {
                 let refused = head.announced && head.failures == 0 && head.unsettled.is_none();
-                (queue.attempt == Attempt::Parked && refused) || self.is_blocked(queue, head.form.kind, false)
+                (queue.attempt == Attempt::Parked && refused) || is_blocked(&self.holds, queue, head.form.kind, false)
             })
         })
     }
@@ -378,95 +421,73 @@ impl Engine {
         };
         // One that has its answer only keeps the place until its call is settled.
         let waits = |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| !waiter.answered);
-        queue.waiters.iter().any(waits) || self.is_blocked(queue, kind, true)
-    }
-
-    /// Whether a hold of this client keeps the others waiting; its end is known here first. To a lock
-    /// of another layout it is foreign data, of which the server tells.
-    fn is_blocked(&self, queue: &Queue, kind: Kind, once: bool) -> bool {
-        let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.form.kind.excludes(kind);
-        queue.holds().iter().any(|owner| self.holds.get(owner).is_some_and(&blocks))
+        queue.waiters.iter().any(waits) || is_blocked(&self.holds, queue, kind, true)
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
     pub(super) fn advance(&mut self, name: &Name) {
-        let Some(queue) = self.queues.get(name) else {
-            return;
-        };
-        let Some(&head) = queue.waiters.front() else {
-            return self.close_queue(name);
-        };
-        let blocked =
-            self.waiters.get(&head).is_some_and(|head| self.is_blocked(queue, head.form.kind, head.once()));
-        let free = queue.attempt == Attempt::Idle && !blocked;
-        if free && self.links.is_up(name) && self.closing.is_none() {
-            match self.waits_for_turn(queue, head) {
-                Some(end) => self.park(head, end),
-                None => self.try_head(name, head),
-            }
-        }
-    }
-
-    /// Until when the head leaves it to others. One whose time is shorter than that tries at once.
-    fn waits_for_turn(&self, queue: &Queue, head: RequestId) -> Option<Moment> {
-        let end = queue.turn.of_others(self.now)?;
-        let patient = |waiter: &Waiter| !waiter.once() && waiter.deadline.is_none_or(|last| last > end);
-        self.waiters.get(&head).is_some_and(patient).then_some(end)
-    }
-
-    fn close_queue(&mut self, name: &Name) {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        if queue.attempt != Attempt::Idle {
-            queue.attempt = Attempt::Idle;
-        }
-        if queue.refused.is_some() {
-            queue.refused = None;
-        }
-        queue.tidy();
-        self.leave_channel(name);
-        self.drop_queue(name);
-    }
-
-    fn try_head(&mut self, name: &Name, id: RequestId) {
-        let Some(waiter) = self.waiters.get_mut(&id) else {
+        let Some(&id) = queue.waiters.front() else {
+            return self.close_queue(name);
+        };
+        let Some(head) = self.waiters.get_mut(&id) else {
             return;
         };
-        waiter.retry = None;
-        waiter.handed = false;
-        let op = Op::Acquire {
-            name: name.clone(),
-            owner: waiter.owner,
-            form: waiter.form.clone(),
-            count: waiter.count(),
-            lease: waiter.lease(),
-            fencing: waiter.terms.fencing,
-            replicas: waiter.terms.replicas,
-        };
-        let limit = waiter.limit();
-        self.set_attempt(name, Attempt::InFlight { again: false });
+        let free = queue.attempt == Attempt::Idle
+            && !is_blocked(&self.holds, queue, head.form.kind, head.once())
+            && self.closing.is_none()
+            && self.links.is_up(name);
+        if !free {
+            return;
+        }
+        if let Some(end) = head.waits_for_turn(queue, self.now) {
+            return self.park(id, end);
+        }
+        queue.attempt = Attempt::InFlight { again: false };
+        let (op, limit) = (head.next_try(), head.limit());
         self.send(Purpose::Try(id), op, limit);
         self.arm_waiter(id);
     }
 
-    pub(super) fn set_attempt(&mut self, name: &Name, attempt: Attempt) {
-        if let Some(queue) = self.queues.get_mut(name) {
-            // Where nobody waits, nothing is said of that.
-            if queue.attempt != attempt {
-                queue.attempt = attempt;
-            }
+    /// Nobody waits for the name any more.
+    fn close_queue(&mut self, name: &Name) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        queue.rest();
+        if queue.channel.wanted {
+            self.leave_channel(name);
+        } else if queue.is_unused() {
+            self.queues.remove(name);
         }
     }
 
+    /// Notes what the head does; what it did before.
+    pub(super) fn set_attempt(&mut self, name: &Name, attempt: Attempt) -> Attempt {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return Attempt::Idle;
+        };
+        let before = queue.attempt;
+        // Where nobody waits, nothing is said of that.
+        if before != attempt {
+            queue.attempt = attempt;
+        }
+        before
+    }
+
     pub(super) fn arm_waiter(&mut self, id: RequestId) {
-        let Some(waiter) = self.waiters.get(&id) else {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
         let deadline = waiter.deadline.filter(|_| !waiter.answered);
-        match deadline.into_iter().chain(waiter.retry).min() {
+        let due = deadline.into_iter().chain(waiter.retry).min();
+        let timed = std::mem::replace(&mut waiter.timed, due.is_some());
+        match due {
             Some(at) => self.timers.arm(Timer::Waiter(id), at),
-            None => self.timers.disarm(Timer::Waiter(id)),
+            None if timed => self.timers.disarm(Timer::Waiter(id)),
+            None => {}
         }
     }
 
@@ -556,9 +577,8 @@ impl Engine {
             return;
         };
         let (name, answered, wanted) = (waiter.name.clone(), waiter.answered, waiter.terms.replicas);
-        let again =
-            self.queues.get(&name).is_some_and(|queue| queue.attempt == Attempt::InFlight { again: true });
-        self.set_attempt(&name, Attempt::Idle);
+        let before = self.set_attempt(&name, Attempt::Idle);
+        let again = before == Attempt::InFlight { again: true };
         match outcome {
             Outcome::Unanswered => self.unanswered_try(id, sent),
             outcome if answered => self.end_try(id, outcome),
@@ -727,12 +747,13 @@ impl Engine {
         let (name, key, owner, form) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.form.clone());
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.add_hold(owner);
-            queue.run = if waiter.handed { queue.run.one_more(sent) } else { Run::default() };
-            if !queue.waiters.is_empty() {
-                queue.run.hear(sent);
+            let waiting: &mut Waiting = queue;
+            waiting.run = if waiter.handed { waiting.run.one_more(sent) } else { Run::default() };
+            if !waiting.waiters.is_empty() {
+                waiting.run.hear(sent);
             }
-            queue.turn.taken(self.now, waiter.announced, self.config.handovers.1);
-            queue.note_refusal(self.now);
+            waiting.turn.taken(self.now, waiter.announced, self.config.handovers.1);
+            waiting.note_refusal(self.now);
         }
         self.open_hold(id, waiter, sent, ttl, token);
         self.adopt_waiters(&name, key, owner, &form);
@@ -742,13 +763,16 @@ impl Engine {
     /// Takes a waiter out of its queue.
     pub(super) fn take_waiter(&mut self, id: RequestId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
-        self.timers.disarm(Timer::Waiter(id));
-        if let Some(queue) = self.queues.get_mut(&waiter.name) {
-            if queue.waiters.front() == Some(&id) {
-                queue.attempt = Attempt::Idle;
-            }
-            if !queue.waiters.is_empty() {
-                queue.waiters.retain(|other| *other != id);
+        if waiter.timed {
+            self.timers.disarm(Timer::Waiter(id));
+        }
+        if let Some(queue) = self.queues.get_mut(&waiter.name).filter(|queue| !queue.waiters.is_empty()) {
+            let waiting: &mut Waiting = queue;
+            if waiting.waiters.front() == Some(&id) {
+                waiting.attempt = Attempt::Idle;
+                waiting.waiters.pop_front();
+            } else {
+                waiting.waiters.retain(|other| *other != id);
             }
         }
         Some(waiter)
@@ -877,6 +901,13 @@ impl Engine {
             self.give_up(id, error.clone().on(&name));
         }
     }
+}
+
+/// Whether a hold of this client keeps the others waiting; its end is known here first. To a lock
+/// of another layout it is foreign data, of which the server tells.
+fn is_blocked(holds: &Pages<Hold>, queue: &Queue, kind: Kind, once: bool) -> bool {
+    let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.form.kind.excludes(kind);
+    queue.holds().iter().any(|owner| holds.get(owner).is_some_and(&blocks))
 }
 
 /// The call was certainly not done, though there is a connection.
