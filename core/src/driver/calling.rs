@@ -208,8 +208,20 @@ impl Desk {
         mut state: MutexGuard<'_, State>,
         input: Input,
     ) -> Option<Next> {
-        let mut errands = std::mem::take(&mut state.spare);
-        let handle = || self.machine.handle(&mut state, clock::now(), input, &mut errands);
+        let (mut next, mut answer, mut events) = (None, None, Vec::new());
+        let errand = |errand: Errand, left: &mut Vec<Errand>| match errand {
+            Errand::Do(Output::Send { call, op, limit, of }) if can_call && of == id => {
+                next = Some(Next { call, op, limit });
+            }
+            Errand::Answer(of, completion, result) if answer.is_none() && id.is_none_or(|id| of == id) => {
+                answer = Some((completion, result));
+            }
+            Errand::Do(Output::Event(event)) if !self.machine.shared.ring.wants(event.level) => {
+                events.push(event);
+            }
+            other => left.push(other),
+        };
+        let handle = || self.machine.handle(&mut state, clock::now(), input, errand);
         if catch_unwind(AssertUnwindSafe(handle)).is_err() {
             // The thread tells everybody.
             state.ended = true;
@@ -218,24 +230,6 @@ impl Desk {
             self.post.send(Letter::Look);
             return None;
         }
-        let (mut next, mut answer, mut events) = (None, None, Vec::new());
-        for errand in errands.drain(..) {
-            match errand {
-                Errand::Do(Output::Send { call, op, limit, of }) if can_call && of == id => {
-                    next = Some(Next { call, op, limit });
-                }
-                Errand::Answer(of, completion, result)
-                    if answer.is_none() && id.is_none_or(|id| of == id) =>
-                {
-                    answer = Some((completion, result));
-                }
-                Errand::Do(Output::Event(event)) if !self.machine.shared.ring.wants(event.level) => {
-                    events.push(event);
-                }
-                other => state.left.push(other),
-            }
-        }
-        state.spare = errands;
         let look = state.is_left_something();
         drop(state);
         // First: whoever is answered may do anything.
@@ -300,7 +294,7 @@ impl OwnCall {
         if self.under_way.is_some() {
             let post = self.desk.clone();
             // If the thread has ended, it comes back and is given up.
-            drop(post.post.send(Letter::Finish(self)));
+            drop(post.post.send(Letter::Finish(Box::new(self))));
         }
     }
 

@@ -28,8 +28,6 @@ pub(super) struct State {
     pub(super) completions: Map<RequestId, Completion>,
     /// What callers have left to the thread.
     pub(super) left: Vec<Errand>,
-    /// An empty list, for whoever needs one for a moment.
-    pub(super) spare: Vec<Errand>,
     /// When the thread wakes if nothing happens; `None`: it does not.
     pub(super) alarm: Option<Moment>,
     /// The thread does nothing any more.
@@ -43,7 +41,7 @@ pub(super) struct State {
 pub(super) enum Errand {
     Answer(RequestId, Completion, Result<Done>),
     /// A call that its caller does not wait for any longer.
-    Finish(OwnCall),
+    Finish(Box<OwnCall>),
     Do(Output),
 }
 
@@ -65,7 +63,6 @@ impl Machine {
             engine: Engine::new(config, shared.counters.clone()),
             completions: Map::default(),
             left: Vec::new(),
-            spare: Vec::new(),
             alarm: None,
             ended: false,
             broken: false,
@@ -91,32 +88,38 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one input; what is to be done is appended to `errands`.
-    pub(super) fn handle(&self, state: &mut State, now: Moment, input: Input, errands: &mut Vec<Errand>) {
+    /// Takes one input; `errand` gets what is to be done, and where it can be left to the thread.
+    pub(super) fn handle(
+        &self,
+        state: &mut State,
+        now: Moment,
+        input: Input,
+        errand: impl FnMut(Errand, &mut Vec<Errand>),
+    ) {
         state.engine.set_listened(self.shared.is_followed());
         state.engine.handle(now, input, &mut state.out);
-        self.sort(state, errands);
+        self.sort(state, errand);
     }
 
     /// Does what is due.
     pub(super) fn wake(&self, state: &mut State, now: Moment, errands: &mut Vec<Errand>) {
         state.engine.wake(now, &mut state.out);
-        self.sort(state, errands);
+        self.sort(state, |errand, _| errands.push(errand));
     }
 
     /// Makes errands of outputs. Whom a hold belongs to is written down here, so that two who do errands at
     /// the same time cannot do that in the wrong order.
-    fn sort(&self, state: &mut State, errands: &mut Vec<Errand>) {
+    fn sort(&self, state: &mut State, mut errand: impl FnMut(Errand, &mut Vec<Errand>)) {
         for output in state.out.drain(..) {
             match output {
                 Output::Opened(cell) => self.shared.registry.open(cell),
                 Output::Ended(cell) => self.shared.registry.end(&cell),
                 Output::Complete { id, result } => {
                     if let Some(completion) = state.completions.remove(&id) {
-                        errands.push(Errand::Answer(id, completion, result));
+                        errand(Errand::Answer(id, completion, result), &mut state.left);
                     }
                 }
-                output => errands.push(Errand::Do(output)),
+                output => errand(Errand::Do(output), &mut state.left),
             }
         }
     }

@@ -404,7 +404,7 @@ enum Letter {
     /// Somebody has left something to be done.
     Look,
     /// The caller of this does not wait for it any longer.
-    Finish(OwnCall),
+    Finish(Box<OwnCall>),
     /// The handle is gone.
     Orphaned,
 }

@@ -245,7 +245,9 @@ impl Driver {
         let mut news = std::mem::take(&mut self.news);
         self.machine.shared.counters.connects.add(std::mem::take(&mut news.connects));
         news.events.drain(..).for_each(|event| self.machine.shared.tell(event));
-        news.inputs.drain(..).for_each(|input| self.machine.handle(state, now, input, &mut self.errands));
+        for input in news.inputs.drain(..) {
+            self.machine.handle(state, now, input, |errand, _| self.errands.push(errand));
+        }
         self.news = news;
     }
 
@@ -270,7 +272,7 @@ impl Driver {
                     Input::Orphaned
                 }
             };
-            self.machine.handle(state, now, input, &mut self.errands);
+            self.machine.handle(state, now, input, |errand, _| self.errands.push(errand));
         }
         self.letters = letters;
         self.machine.read(news);

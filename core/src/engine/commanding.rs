@@ -168,8 +168,10 @@ impl Hold {
 
     /// Takes all that was wanted, the task of the command in flight first.
     pub(super) fn take_tasks(&mut self) -> Vec<Task> {
-        let work = self.work.take().map(|work| *work).unwrap_or_default();
-        work.command.into_iter().flat_map(Command::into_tasks).chain(work.todo).collect()
+        let Some(mut work) = self.work.take().filter(|work| !work.is_idle()) else {
+            return Vec::new();
+        };
+        work.command.take().into_iter().flat_map(Command::into_tasks).chain(work.todo).collect()
     }
 
     /// Who waits for the command in flight.

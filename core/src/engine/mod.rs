@@ -288,7 +288,7 @@ pub(crate) struct Engine {
     /// Names that somebody here holds or waits for.
     queues: Map<Name, Queue>,
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
-    waiters: BTreeMap<RequestId, Waiter>,
+    waiters: BTreeMap<RequestId, Box<Waiter>>,
     /// There may be very many, and each is looked up again and again: who walks through them sorts.
     holds: Pages<Hold>,
     run_out: RunOut,

@@ -346,7 +346,7 @@ impl Engine {
                 return self.fail(id, timeout(&name, wait));
             }
         }
-        let waiter = Waiter {
+        let waiter = Box::new(Waiter {
             owner: self.next_owner(),
             key,
             terms,
@@ -363,7 +363,7 @@ impl Engine {
             answered: false,
             announced: false,
             name: name.clone(),
-        };
+        });
         self.waiters.insert(id, waiter);
         let queue = self.queues.entry(name.clone()).or_default();
         let first = queue.holds().is_empty() && queue.waiters.is_empty();
@@ -392,7 +392,8 @@ impl Engine {
         self.queues.get(name).is_some_and(|queue| {
             head(queue).is_some_and(|head| {
                 let refused = head.announced && head.failures == 0 && head.unsettled.is_none();
-                (queue.attempt == Attempt::Parked && refused) || is_blocked(&self.holds, queue, head.form.kind, false)
+                (queue.attempt == Attempt::Parked && refused)
+                    || is_blocked(&self.holds, queue, head.form.kind, false)
             })
         })
     }
@@ -528,8 +529,11 @@ impl Engine {
         // A connection or an answer that is not late yet says nothing of the server.
         let late =
             |head: &Waiter| head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit());
-        match queue.and_then(|queue| self.waiters.get(queue.waiters.front()?)) {
-            Some(Waiter { error: Some(error), .. }) => error.clone(),
+        let head = queue.and_then(|queue| self.waiters.get(queue.waiters.front()?));
+        if let Some(error) = head.and_then(|head| head.error.clone()) {
+            return error;
+        }
+        match head {
             Some(head) if !late(head) => timeout(&waiter.name, waiter.wait),
             _ if !self.links.is_up(&waiter.name) => unconnected(waiter.wait),
             _ => unheard(waiter.wait),
@@ -761,7 +765,7 @@ impl Engine {
     }
 
     /// Takes a waiter out of its queue.
-    pub(super) fn take_waiter(&mut self, id: RequestId) -> Option<Waiter> {
+    pub(super) fn take_waiter(&mut self, id: RequestId) -> Option<Box<Waiter>> {
         let waiter = self.waiters.remove(&id)?;
         if waiter.timed {
             self.timers.disarm(Timer::Waiter(id));

@@ -19,10 +19,11 @@ pub(super) struct Script {
     layout: Layout,
 }
 
-/// Its text, and the hash by which the server knows it.
+/// Its text, the hash by which the server knows it, and how a call with that begins on the wire.
 struct Made {
     text: String,
     sha1: String,
+    evalsha: Vec<u8>,
 }
 
 thread_local! {
@@ -41,7 +42,11 @@ impl Script {
             return made;
         }
         let text = assembled(self.source, self.layout);
-        let made = Rc::new(Made { sha1: redis::Script::new(&text).get_hash().to_owned(), text });
+        let sha1 = redis::Script::new(&text).get_hash().to_owned();
+        let mut evalsha = Vec::new();
+        write_bulk(&mut evalsha, b"EVALSHA");
+        write_bulk(&mut evalsha, sha1.as_bytes());
+        let made = Rc::new(Made { text, sha1, evalsha });
         // Fails only while the thread ends.
         let _ = MADE.try_with(|all| all.borrow_mut().push((self, made.clone())));
         made
@@ -195,12 +200,15 @@ impl Call {
 
     /// As [`evalsha`](Call::evalsha), as it goes over the wire.
     pub(crate) fn write_evalsha(&self, out: &mut Vec<u8>) {
-        self.write("EVALSHA", &self.script.made().sha1, out);
+        self.write(out, |out| out.extend_from_slice(&self.script.made().evalsha));
     }
 
     /// As [`eval`](Call::eval), as it goes over the wire.
     pub(crate) fn write_eval(&self, out: &mut Vec<u8>) {
-        self.write("EVAL", &self.script.made().text, out);
+        self.write(out, |out| {
+            write_bulk(out, b"EVAL");
+            write_bulk(out, self.script.made().text.as_bytes());
+        });
     }
 
     fn command(&self, command: &str, script: &str) -> Cmd {
@@ -213,13 +221,12 @@ impl Call {
         cmd
     }
 
-    fn write(&self, command: &str, script: &str, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>, command: impl FnOnce(&mut Vec<u8>)) {
         out.clear();
         out.push(b'*');
         write_number(out, 3 + self.words.count() as u64);
         out.extend_from_slice(b"\r\n");
-        write_bulk(out, command.as_bytes());
-        write_bulk(out, script.as_bytes());
+        command(out);
         write_bulk_number(out, self.keys as u64);
         self.words.each(|word| write_bulk(out, word));
     }
@@ -367,6 +374,13 @@ const MOST_DIGITS: usize = 20;
 
 /// Writes a number in decimal digits.
 pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
+    // Most are the length of a word.
+    if number < 10 {
+        return out.push(b'0' + number as u8);
+    }
+    if number < 100 {
+        return out.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
+    }
     let (mut digits, mut first, mut rest) = ([0; MOST_DIGITS], MOST_DIGITS, number);
     loop {
         first -= 1;
