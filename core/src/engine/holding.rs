@@ -282,12 +282,12 @@ impl Engine {
     pub(super) fn open_hold(
         &mut self,
         id: RequestId,
-        waiter: Box<Waiter>,
+        waiter: Waiter,
         sent: Moment,
         ttl: Duration,
         token: Option<u64>,
     ) {
-        let Waiter { name, key, owner, terms, form, .. } = *waiter;
+        let Waiter { name, key, owner, terms, form, .. } = waiter;
         let learns = form.kind.layout() == Layout::Learning;
         let cell = Arc::new(HoldCell::new(name, key, owner, form, token));
         let look = self.unseen.then(|| timing::look(sent));

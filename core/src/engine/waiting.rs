@@ -759,7 +759,7 @@ impl Engine {
             waiting.turn.taken(self.now, waiter.announced, self.config.handovers.1);
             waiting.note_refusal(self.now);
         }
-        self.open_hold(id, waiter, sent, ttl, token);
+        self.open_hold(id, *waiter, sent, ttl, token);
         self.adopt_waiters(&name, key, owner, &form);
         self.advance(&name);
     }
