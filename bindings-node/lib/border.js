@@ -12,6 +12,7 @@ const holds = new Map()
 const clients = new Map()
 
 const border = new native.Border(drain)
+const release = border.release()
 
 // Called by the native part. Nothing in here may throw: the rest of the batch would be lost.
 function drain() {
@@ -86,4 +87,4 @@ async function resultOf(started, names) {
   return valueOf(answer instanceof Promise ? await answer : answer)
 }
 
-module.exports = { border, clients, holds, Failed, answerTo, numberOf, resultOf, tellEvents, valueOf }
+module.exports = { border, clients, holds, Failed, answerTo, numberOf, release, resultOf, tellEvents, valueOf }

@@ -43,16 +43,17 @@ class Client extends EventEmitter {
     return new Lock(this.#locks(text('the lock name', name), names, values), name, this, own.context)
   }
 
-  // The native part of locks with these options, which those that were given before may have had too.
+  // What locks with these options have in common, which those that were given before may have had too.
   #locks(name, names, values) {
     const { given, locks } = this.#latest
     const options = [...names, ...values]
     if (given?.length === options.length && given.every((each, at) => Object.is(each, options[at]))) {
       unwrap(locks.name(name))
-      return locks
+      return this.#latest
     }
-    this.#latest = { given: options, locks: unwrap(this.#native.locks(name, names, values), names) }
-    return this.#latest.locks
+    const made = unwrap(this.#native.locks(name, names, values), names)
+    this.#latest = { given: options, locks: made, acquire: made.acquire() }
+    return this.#latest
   }
 
   stats() {

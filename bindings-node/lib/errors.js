@@ -60,7 +60,7 @@ function lostError(lockName, number) {
 // Returns what a native function gave, or throws the failure it told of. The core spells the names of options in its
 // own way; `given` are those that the caller wrote, `own` those that are JavaScript's alone, of which it cannot tell.
 function unwrap(result, given = [], own = []) {
-  if (result?.message === undefined) return result
+  if (typeof result === 'number' || result?.message === undefined) return result
   const message = result.message.replace(/\b[a-z]+(?:_[a-z]+)+\b/g, (name) =>
     optionNames.has(name) || given.includes(name) ? camel(name) : name,
   )

@@ -4,7 +4,7 @@ const { AsyncLocalStorage } = require('node:async_hooks')
 const { setTimeout } = require('node:timers')
 const { inspect } = require('node:util')
 const { LockLostError, internal } = require('./errors.js')
-const { Failed, answerTo, border, holds, resultOf } = require('./border.js')
+const { Failed, answerTo, border, holds, release, resultOf } = require('./border.js')
 const { plain } = require('./options.js')
 const { errorFrom, lostError, unwrap } = internal
 
@@ -145,7 +145,7 @@ class Hold {
 
   async #release() {
     const state = this.#state
-    let answer = answerTo(unwrap(border.release(state.id)))
+    let answer = answerTo(unwrap(release(state.id)))
     if (answer instanceof Promise) answer = await answer
     holds.delete(state.id)
     if (!young.delete(this)) collected.unregister(this)

@@ -13,20 +13,20 @@ const OWN = ['signal', 'key', 'hold', 'context']
 const contexts = new AsyncLocalStorage()
 
 class Lock {
-  #native // shared with others
+  #family // shared with others: what the native part has for such locks, and its function that acquires without options
   #name
   #client
   #context
 
-  constructor(nativeLocks, name, client, context = false) {
-    this.#native = nativeLocks
+  constructor(family, name, client, context = false) {
+    this.#family = family
     this.#name = name
     this.#client = client
     this.#context = flag('context', context)
   }
 
   get name() {
-    return unwrap(this.#native.name(this.#name))
+    return unwrap(this.#family.locks.name(this.#name))
   }
 
   async acquire(options) {
@@ -49,7 +49,8 @@ class Lock {
   #start({ key, hold, context = this.#context }, names, values) {
     if (hold === undefined) {
       const number = flag('context', context) ? contexts.getStore() : undefined
-      return this.#native.acquire(this.#name, keyOf(key), number, names, values)
+      if (key === undefined && number === undefined && !names?.length) return this.#family.acquire(this.#name)
+      return this.#family.locks.acquireWith(this.#name, keyOf(key), number, names, values)
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
     const state = stateOf(hold)
@@ -57,7 +58,7 @@ class Lock {
       const given = state === undefined ? shown(hold) : `one of the lock ${JSON.stringify(state.lock.name)}`
       throw new InvalidArgumentError(`hold is ${given}; give it a Hold of this lock and this client`)
     }
-    return this.#native.reenter(state.id, names, values)
+    return this.#family.locks.reenter(state.id, names, values)
   }
 
   async tryAcquire(options) {
@@ -100,19 +101,19 @@ class Lock {
   }
 
   holder() {
-    return resultOf(this.#native.holder(this.#name))
+    return resultOf(this.#family.locks.holder(this.#name))
   }
 
   async releaseToken(token) {
-    await resultOf(this.#native.releaseToken(this.#name, text('the token', token)))
+    await resultOf(this.#family.locks.releaseToken(this.#name, text('the token', token)))
   }
 
   async extendToken(token, lease) {
-    await resultOf(this.#native.extendToken(this.#name, text('the token', token), plain('lease', lease)))
+    await resultOf(this.#family.locks.extendToken(this.#name, text('the token', token), plain('lease', lease)))
   }
 
   forceRelease() {
-    return resultOf(this.#native.forceRelease(this.#name))
+    return resultOf(this.#family.locks.forceRelease(this.#name))
   }
 
   [emitLost](loss) {

@@ -92,10 +92,14 @@ impl Border {
         self.0.read(hold, 0, redlatch::Guard::hold_count)
     }
 
-    /// Gives the level back.
+    /// The function that gives the level of a hold back. Not a method: see [`Bare`].
     #[napi]
-    pub fn release(&self, hold: Id) -> Checked<Asked> {
-        caught(|| Ok(self.0.ask(self.0.take(hold)?.release())))
+    pub fn release<'env>(&self, env: &'env Env) -> Bare<'env, Id> {
+        let state = self.0.clone();
+        env.create_function_from_closure("release", move |call| {
+            let hold = call.get(0)?;
+            Ok(caught(|| Ok(state.ask(state.take(hold)?.release()))))
+        })
     }
 
     /// Makes the lock live at least so long from now.
@@ -137,6 +141,10 @@ impl Shared {
     }
 }
 
+/// A function for what is called most often. A method of a class has its object looked up, tagged and counted by Node-API
+/// and napi-rs, which takes longer than the rest of a call does on this side.
+type Bare<'env, Argument> = napi::Result<Function<'env, (Argument,), Checked<Asked>>>;
+
 /// A client.
 #[napi]
 pub struct Client(Rc<Shared>);
@@ -162,7 +170,7 @@ impl Client {
             let mut options = self.0.client.lock_options();
             set_all(&names, &values, |name, value| options.set(name, value))?;
             let first = self.0.client.lock_with(&name, options)?;
-            Ok(Locks { first, client: self.0.clone() })
+            Ok(Locks(Rc::new(Family { first, client: self.0.clone() })))
         })
     }
 
@@ -190,25 +198,43 @@ impl Client {
     }
 }
 
-/// The locks of a client that have the same options. There may be very many of them, and an object of this kind
-/// costs half a kilobyte: so they share one, and tell their names.
-#[napi]
-pub struct Locks {
+struct Family {
     first: redlatch::Lock,
     client: Rc<Shared>,
 }
+
+impl Family {
+    fn acquire(&self, name: &str, options: AcquireOptions) -> redlatch::Result<Asked> {
+        self.client.ask(self.first.named(name)?.acquire_with(options))
+    }
+}
+
+/// The locks of a client that have the same options. There may be very many of them, and an object of this kind
+/// costs half a kilobyte: so they share one, and tell their names.
+#[napi]
+pub struct Locks(Rc<Family>);
 
 #[napi]
 impl Locks {
     /// The name as it stands in Redis; a failure if it cannot be one.
     #[napi]
     pub fn name(&self, name: String) -> Checked<String> {
-        caught(|| Ok(self.first.named(&name)?.name().to_owned()))
+        caught(|| Ok(self.0.first.named(&name)?.name().to_owned()))
+    }
+
+    /// The function that acquires as an owner of its own, without options. Not a method: see [`Bare`].
+    #[napi]
+    pub fn acquire<'env>(&self, env: &'env Env) -> Bare<'env, String> {
+        let family = self.0.clone();
+        env.create_function_from_closure("acquire", move |call| {
+            let name: String = call.get(0)?;
+            Ok(caught(|| family.acquire(&name, AcquireOptions::new())))
+        })
     }
 
     /// Acquires as an owner of its own, or as the owner behind a number or a context.
     #[napi]
-    pub fn acquire(
+    pub fn acquire_with(
         &self,
         name: String,
         key: Option<BigInt>,
@@ -224,7 +250,7 @@ impl Locks {
             if let Some(key) = key {
                 options = options.key(Key::Explicit(key.get_u64().1));
             }
-            self.client.ask(self.first.named(&name)?.acquire_with(options))
+            self.0.acquire(&name, options)
         })
     }
 
@@ -232,23 +258,21 @@ impl Locks {
     #[napi]
     pub fn reenter(&self, hold: Id, names: Names, values: Values) -> Checked<Asked> {
         caught(|| {
-            let options = acquire_options(&names, &values)?;
-            self.client.ask(
-                self.client.state.held(hold, |guard| guard.reenter_with(self.first.options(), options))?,
-            )
+            let (Family { first, client }, options) = (&*self.0, acquire_options(&names, &values)?);
+            client.ask(client.state.held(hold, |guard| guard.reenter_with(first.options(), options))?)
         })
     }
 
     /// Asks who holds the lock.
     #[napi]
     pub fn holder(&self, name: String) -> Checked<Asked> {
-        caught(|| self.client.ask(self.first.named(&name)?.holder()))
+        caught(|| self.0.client.ask(self.0.first.named(&name)?.holder()))
     }
 
     /// Frees the lock if this is its value.
     #[napi]
     pub fn release_token(&self, name: String, token: String) -> Checked<Asked> {
-        caught(|| self.client.ask(self.first.named(&name)?.release_token(&token)))
+        caught(|| self.0.client.ask(self.0.first.named(&name)?.release_token(&token)))
     }
 
     /// Makes the lock live at least so long from now if this is its value.
@@ -256,14 +280,14 @@ impl Locks {
     pub fn extend_token(&self, name: String, token: String, lease: Value) -> Checked<Asked> {
         caught(|| {
             let lease = read_duration("lease", option(&lease))?;
-            self.client.ask(self.first.named(&name)?.extend_token(&token, lease))
+            self.0.client.ask(self.0.first.named(&name)?.extend_token(&token, lease))
         })
     }
 
     /// Deletes the lock whoever holds it.
     #[napi]
     pub fn force_release(&self, name: String) -> Checked<Asked> {
-        caught(|| self.client.ask(self.first.named(&name)?.force_release()))
+        caught(|| self.0.client.ask(self.0.first.named(&name)?.force_release()))
     }
 }
 
