@@ -4,41 +4,55 @@
 //! the loop runs is given to its task at once, by the reader of the queue, instead of by the loop a turn later.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::exceptions::asyncio::{CancelledError, InvalidStateError};
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::exceptions::{PyBaseException, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use redlatch::{Outcome, Pending};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict};
+use redlatch::{Delivered, ErrorKind, Outcome, Pending};
 
 use crate::guard::Hold;
 use crate::operation::Queue;
+use crate::task::{Owner, Unsent, awaited_before, warn_unawaited};
 use crate::values::{IntoValue, raise};
 
-/// The answer to a request that was sent, for the one task that awaits it.
+/// The answer to a request, for the one task that awaits it; a coroutine if it is to be sent when it is awaited.
 #[pyclass(frozen, module = "redlatch._redlatch")]
 pub(crate) struct Answer {
-    tag: u64,
-    queue: Py<Queue>,
-    pending: Pending,
+    /// How a coroutine is called in what is told about it.
+    called: &'static str,
     level: Level,
+    sent: OnceLock<Sent>,
     /// How a task knows that it is awaited, and not yielded by mistake.
     awaited: AtomicBool,
     state: Mutex<State>,
 }
 
+/// A request that was sent.
+pub(crate) struct Sent {
+    pub(crate) tag: u64,
+    pub(crate) queue: Py<Queue>,
+    pub(crate) pending: Pending,
+    /// Of a request that was sent when it was awaited.
+    pub(crate) owner: Option<Owner>,
+}
+
 struct State {
     place: Place,
-    callbacks: Callbacks,
+    /// Only one task waits, so there is hardly ever more than one.
+    first: Option<Callback>,
+    others: Vec<Callback>,
 }
 
 /// Whom to call, and in which context.
-type Callbacks = Vec<(Py<PyAny>, Option<Py<PyAny>>)>;
+type Callback = (Py<PyAny>, Option<Py<PyAny>>);
 
 enum Place {
+    Unsent(Unsent),
     Waiting,
     Answered(Outcome),
     /// With the message, if there is one.
@@ -51,30 +65,55 @@ enum Place {
 pub(crate) enum Level {
     /// Its guard answers for it.
     Guarded,
-    /// It is left to its key; the task gets the hold, or nothing, which costs an object less.
-    Left { hold: bool },
+    /// It is left to its key; the task gets the hold.
+    Left,
+    /// It is left to its key; the task gets true, or false when the time is over.
+    Told,
 }
 
 /// What Python gets of an outcome.
 pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> PyResult<Py<PyAny>> {
     match (outcome, level) {
+        (Outcome::Failed(error), Level::Told) if error.kind() == ErrorKind::Timeout => false.into_value(py),
         (Outcome::Failed(error), _) => Err(raise(py, &error)),
-        (Outcome::Granted(guard), Level::Left { hold }) => {
-            let left = guard.detach();
-            if hold { Ok(Py::new(py, Hold(left))?.into_any()) } else { Ok(py.None()) }
+        (Outcome::Granted(guard), Level::Left) => Ok(Py::new(py, Hold(guard.detach()))?.into_any()),
+        (Outcome::Granted(guard), Level::Told) => {
+            guard.detach();
+            true.into_value(py)
         }
         (outcome, _) => outcome.into_value(py),
     }
 }
 
+/// How what is awaited ends with a value.
+fn end_with(py: Python<'_>, value: PyResult<Py<PyAny>>) -> PyErr {
+    match value {
+        // A flag is no exception and no tuple, so it may stand by itself, which costs no object.
+        Ok(value) if value.bind(py).is_exact_instance_of::<PyBool>() => PyStopIteration::new_err(value),
+        Ok(value) => PyStopIteration::new_err((value,)),
+        Err(error) => error,
+    }
+}
+
 impl Answer {
-    pub(crate) fn new(tag: u64, queue: Py<Queue>, pending: Pending, level: Level) -> Self {
-        let state = State { place: Place::Waiting, callbacks: Vec::new() };
-        Answer { tag, queue, pending, level, awaited: AtomicBool::new(false), state: Mutex::new(state) }
+    pub(crate) fn sent(sent: Sent, level: Level) -> Self {
+        Answer::at(Place::Waiting, OnceLock::from(sent), "Answer", level)
+    }
+
+    pub(crate) fn unsent(unsent: Unsent, level: Level) -> Self {
+        let called = unsent.name();
+        Answer::at(Place::Unsent(unsent), OnceLock::new(), called, level)
+    }
+
+    fn at(place: Place, sent: OnceLock<Sent>, called: &'static str, level: Level) -> Self {
+        let state = State { place, first: None, others: Vec::new() };
+        Answer { called, level, sent, awaited: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
     pub(crate) fn cancel_request(&self) {
-        self.pending.cancel();
+        if let Some(sent) = self.sent.get() {
+            sent.pending.cancel();
+        }
     }
 
     /// Never held while anything of Python's is called or dropped.
@@ -83,7 +122,7 @@ impl Answer {
     }
 
     /// Ends the wait, if it has not ended, and returns whom to call.
-    fn end(&self, end: Place) -> Option<Callbacks> {
+    fn end(&self, end: Place) -> Option<impl Iterator<Item = Callback> + use<>> {
         let mut state = self.state();
         if !matches!(state.place, Place::Waiting) {
             // Dropped when the lock is not held any more: a lock that was won is released.
@@ -92,7 +131,48 @@ impl Answer {
             return None;
         }
         state.place = end;
-        Some(std::mem::take(&mut state.callbacks))
+        Some(state.first.take().into_iter().chain(std::mem::take(&mut state.others)))
+    }
+
+    /// Sends what was not sent, and waits if there is no answer at once.
+    fn begin(this: &Bound<'_, Self>, unsent: Unsent) -> PyResult<Option<Py<Self>>> {
+        let (py, own) = (this.py(), this.get());
+        let (queue, tag, owner, delivered) = unsent.send(py)?;
+        match delivered {
+            Delivered::Now(outcome) => own.finish(py, outcome, Some(&owner)),
+            Delivered::Later(pending) => {
+                let sent = Sent { tag, queue: queue.clone().unbind(), pending, owner: Some(owner) };
+                // It is sent once: whoever finds it unsent takes it.
+                let _ = own.sent.set(sent);
+                own.state().place = Place::Waiting;
+                queue.get().expect(tag, this.clone().unbind());
+                own.wait(this)
+            }
+        }
+    }
+
+    fn wait(&self, this: &Bound<'_, Self>) -> PyResult<Option<Py<Self>>> {
+        self.awaited.store(true, Ordering::Relaxed);
+        Ok(Some(this.clone().unbind()))
+    }
+
+    fn finish(&self, py: Python<'_>, outcome: Outcome, owner: Option<&Owner>) -> PyResult<Option<Py<Self>>> {
+        let granted = matches!(outcome, Outcome::Granted(_));
+        match value_of(py, outcome, self.level) {
+            // The end without a value needs no exception.
+            Ok(value) if value.is_none(py) => Ok(None),
+            value => {
+                if let Some(owner) = owner.filter(|_| granted) {
+                    owner.granted();
+                }
+                Err(end_with(py, value))
+            }
+        }
+    }
+
+    fn queue(&self) -> PyResult<&Queue> {
+        let sent = self.sent.get().ok_or_else(|| InvalidStateError::new_err("it was not sent"))?;
+        Ok(sent.queue.get())
     }
 }
 
@@ -101,9 +181,7 @@ pub(crate) fn complete(answer: &Bound<'_, Answer>, outcome: Outcome, here: bool)
     let mut result = Ok(());
     for (callback, context) in answer.get().end(Place::Answered(outcome)).into_iter().flatten() {
         let called = match context {
-            Some(context) if here => {
-                context.call_method1(answer.py(), intern!(answer.py(), "run"), (callback, answer)).map(drop)
-            }
+            Some(context) if here => run_in(answer, context, callback),
             context => call_later(answer, callback, context),
         };
         result = result.and(called);
@@ -111,12 +189,26 @@ pub(crate) fn complete(answer: &Bound<'_, Answer>, outcome: Outcome, here: bool)
     result
 }
 
+/// Calls it in its context. The method is looked up once for all of them.
+fn run_in(answer: &Bound<'_, Answer>, context: Py<PyAny>, callback: Py<PyAny>) -> PyResult<()> {
+    static RUN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = answer.py();
+    let run = RUN.get_or_try_init(py, || {
+        let class = py.import(intern!(py, "contextvars"))?.getattr(intern!(py, "Context"))?;
+        Ok::<_, PyErr>(class.getattr(intern!(py, "run"))?.unbind())
+    })?;
+    match answer.get().queue()?.done() {
+        Some(done) => run.bind(py).call1((context, callback, done)).map(drop),
+        None => run.bind(py).call1((context, callback, answer)).map(drop),
+    }
+}
+
 /// Has the loop call it in its next turn.
 fn call_later(answer: &Bound<'_, Answer>, callback: Py<PyAny>, context: Option<Py<PyAny>>) -> PyResult<()> {
     let py = answer.py();
     let with = PyDict::new(py);
     with.set_item(intern!(py, "context"), context)?;
-    let each_loop = answer.get().queue.get().event_loop(py)?;
+    let each_loop = answer.get().queue()?.event_loop(py)?;
     each_loop.call_method(intern!(py, "call_soon"), (callback, answer), Some(&with)).map(drop)
 }
 
@@ -133,39 +225,84 @@ impl Answer {
     fn __next__(this: &Bound<'_, Self>) -> PyResult<Option<Py<Self>>> {
         let (py, own) = (this.py(), this.get());
         let mut state = own.state();
-        let place = std::mem::replace(&mut state.place, Place::Taken);
-        if matches!(place, Place::Waiting) {
-            state.place = place;
-            own.awaited.store(true, Ordering::Relaxed);
-            return Ok(Some(this.clone().unbind()));
+        match std::mem::replace(&mut state.place, Place::Taken) {
+            Place::Waiting => {
+                state.place = Place::Waiting;
+                drop(state);
+                own.wait(this)
+            }
+            place => {
+                drop(state);
+                match place {
+                    Place::Unsent(unsent) => Answer::begin(this, unsent),
+                    Place::Answered(outcome) => {
+                        own.finish(py, outcome, own.sent.get().and_then(|sent| sent.owner.as_ref()))
+                    }
+                    Place::Cancelled(message) => Err(cancelled(message)),
+                    Place::Waiting | Place::Taken => Err(awaited_before()),
+                }
+            }
         }
-        drop(state);
-        Err(match place {
-            Place::Answered(outcome) => match value_of(py, outcome, own.level) {
-                // The end without a value needs no exception.
-                Ok(value) if value.is_none(py) => return Ok(None),
-                Ok(value) => PyStopIteration::new_err((value,)),
-                Err(error) => error,
-            },
-            Place::Cancelled(message) => cancelled(message),
-            Place::Waiting | Place::Taken => PyRuntimeError::new_err("it was awaited before"),
-        })
     }
 
     /// Nobody waits for it any more: it is cancelled, or what it has won is released.
     fn forget(&self) {
-        if self.queue.get().forget(self.tag) {
-            self.pending.cancel();
+        if let Some(sent) = self.sent.get().filter(|sent| sent.queue.get().forget(sent.tag)) {
+            sent.pending.cancel();
         }
         let place = std::mem::replace(&mut self.state().place, Place::Taken);
         drop(place);
     }
 
+    // ---- what coroutines have ----
+
+    #[pyo3(signature = (_value, /))]
+    fn send(this: &Bound<'_, Self>, _value: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
+        let ended = || end_with(this.py(), Ok(this.py().None()));
+        Answer::__next__(this)?.ok_or_else(ended)
+    }
+
+    #[pyo3(signature = (error, value=None, trace=None, /))]
+    fn throw(
+        &self,
+        error: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        trace: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.forget();
+        let py = error.py();
+        let raised = match value.filter(|value| !value.is_none()) {
+            _ if error.is_instance_of::<PyBaseException>() => error,
+            Some(value) if value.is_instance_of::<PyBaseException>() => value,
+            Some(value) => error.call1((value,))?,
+            None => error.call0()?,
+        };
+        if let Some(trace) = trace.filter(|trace| !trace.is_none()) {
+            raised.call_method1(intern!(py, "with_traceback"), (trace,))?;
+        }
+        Err(PyErr::from_value(raised))
+    }
+
+    fn close(&self) {
+        self.forget();
+    }
+
+    #[getter(__name__)]
+    fn name(&self) -> &'static str {
+        self.qualified_name().rsplit('.').next().unwrap_or_default()
+    }
+
+    #[getter(__qualname__)]
+    fn qualified_name(&self) -> &'static str {
+        self.called
+    }
+
     // ---- what tasks need ----
 
     #[getter(_asyncio_future_blocking)]
-    fn awaited(&self) -> bool {
-        self.awaited.load(Ordering::Relaxed)
+    fn awaited(&self) -> Option<bool> {
+        // A coroutine until it is sent: nobody who asks for a future may take it for one.
+        self.sent.get().map(|_| self.awaited.load(Ordering::Relaxed))
     }
 
     #[setter(_asyncio_future_blocking)]
@@ -173,12 +310,14 @@ impl Answer {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
-    fn get_loop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.queue.get().event_loop(py)
+    /// In place of the method `get_loop`, for which a task would have to make an object: the older of the two ways to say it.
+    #[getter(_loop)]
+    fn event_loop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.queue()?.event_loop(py)
     }
 
     fn done(&self) -> bool {
-        !matches!(self.state().place, Place::Waiting)
+        !matches!(self.state().place, Place::Waiting | Place::Unsent(_))
     }
 
     fn cancelled(&self) -> bool {
@@ -197,7 +336,7 @@ impl Answer {
     /// Asked by the task that is woken. The value itself it has when it goes on.
     fn result(&self, py: Python<'_>) -> PyResult<()> {
         match &self.state().place {
-            Place::Waiting => Err(InvalidStateError::new_err("there is no answer yet")),
+            Place::Waiting | Place::Unsent(_) => Err(InvalidStateError::new_err("there is no answer yet")),
             Place::Cancelled(message) => {
                 Err(cancelled(message.as_ref().map(|message| message.clone_ref(py))))
             }
@@ -213,7 +352,10 @@ impl Answer {
     ) -> PyResult<()> {
         let mut state = this.get().state();
         if matches!(state.place, Place::Waiting) {
-            state.callbacks.push((callback, context));
+            match &mut state.first {
+                Some(_) => state.others.push((callback, context)),
+                first => *first = Some((callback, context)),
+            }
             return Ok(());
         }
         drop(state);
@@ -221,12 +363,18 @@ impl Answer {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.queue)?;
-        let Ok(state) = self.state.try_lock() else { return Ok(()) };
-        if let Place::Cancelled(message) = &state.place {
-            visit.call(message)?;
+        if let Some(sent) = self.sent.get() {
+            visit.call(&sent.queue)?;
         }
-        for (callback, context) in &state.callbacks {
+        let Ok(state) = self.state.try_lock() else { return Ok(()) };
+        match &state.place {
+            Place::Cancelled(message) => visit.call(message)?,
+            Place::Unsent(unsent) => {
+                unsent.references().into_iter().flatten().try_for_each(|each| visit.call(each))?
+            }
+            _ => {}
+        }
+        for (callback, context) in state.first.iter().chain(&state.others) {
             visit.call(callback)?;
             visit.call(context)?;
         }
@@ -234,8 +382,19 @@ impl Answer {
     }
 
     fn __clear__(&self) {
-        let callbacks = std::mem::take(&mut self.state().callbacks);
+        let mut state = self.state();
+        let callbacks = (state.first.take(), std::mem::take(&mut state.others));
+        drop(state);
         drop(callbacks);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if matches!(state.place, Place::Unsent(_)) {
+            warn_unawaited(self.called);
+        }
     }
 }
 

@@ -4,8 +4,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use redlatch::Level;
 
-use crate::lock::{Key, Lock};
+use crate::lock::Lock;
 use crate::operation::{Queue, To, run};
+use crate::task::Key;
 use crate::values::{each_option, raise, text};
 
 /// A client of the core.
@@ -24,11 +25,13 @@ impl Client {
         Ok(Client(builder.build().map_err(|error| raise(options.py(), &error))?))
     }
 
-    fn lock(&self, name: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Lock> {
+    fn lock(this: Bound<'_, Self>, name: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Lock> {
         let name = text(name, "name of the lock", "give it as a str that can be encoded as UTF-8")?;
-        let mut locks = self.0.lock_options();
+        let client = &this.get().0;
+        let mut locks = client.lock_options();
         each_option(options, |name, value| locks.set(name, value))?;
-        self.0.lock_with(name, locks).map(Lock).map_err(|error| raise(options.py(), &error))
+        let core = client.lock_with(name, locks).map_err(|error| raise(options.py(), &error))?;
+        Ok(Lock { core, client: this.unbind() })
     }
 
     #[pyo3(signature = (to=None))]
@@ -48,8 +51,9 @@ impl Client {
     }
 
     /// The task with this key has ended.
-    fn key_ended(&self, key: &Key) {
-        self.0.key_ended(key.0);
+    pub(crate) fn key_ended(&self, key: &Key) {
+        key.end();
+        self.0.key_ended(key.key);
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

@@ -10,6 +10,7 @@ mod exit;
 mod guard;
 mod lock;
 mod operation;
+mod task;
 mod values;
 
 use pyo3::prelude::*;
@@ -26,9 +27,11 @@ mod _redlatch {
     #[pymodule_export]
     use crate::guard::{Guard, Hold};
     #[pymodule_export]
-    use crate::lock::{Key, Lock};
+    use crate::lock::Lock;
     #[pymodule_export]
     use crate::operation::{Queue, next_tag};
+    #[pymodule_export]
+    use crate::task::Key;
     #[pymodule_export]
     use crate::values::{error_kinds, lost_reasons, options, seconds};
 

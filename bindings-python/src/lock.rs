@@ -1,38 +1,27 @@
-//! A lock and the keys it is acquired under.
+//! A lock.
 
 use pyo3::prelude::*;
 use redlatch::{AcquireOptions, ErrorKind};
 
-use crate::answer::Level;
+use crate::answer::{Answer, Level};
+use crate::client::Client;
 use crate::exit::Waiting;
 use crate::guard::Hold;
 use crate::operation::{To, deliver, run, wait_for};
+use crate::task::{Key, Unsent, What};
 use crate::values::{duration, option, text};
-
-/// The re-entry key of a task.
-#[pyclass(frozen, module = "redlatch._redlatch")]
-pub(crate) struct Key(pub(crate) redlatch::Key);
-
-#[pymethods]
-impl Key {
-    #[new]
-    fn new() -> Self {
-        Key(redlatch::Key::new_task())
-    }
-}
 
 /// The given key, or the one of the calling thread.
 fn key(key: Option<&Key>) -> redlatch::Key {
-    key.map_or_else(redlatch::Key::thread, |key| key.0)
+    key.map_or_else(redlatch::Key::thread, |key| key.key)
 }
 
 fn options(
-    key: Option<&Key>,
     wait: &Bound<'_, PyAny>,
     lease: &Bound<'_, PyAny>,
     token: &Bound<'_, PyAny>,
 ) -> PyResult<AcquireOptions> {
-    let mut options = AcquireOptions::new().key(self::key(key));
+    let mut options = AcquireOptions::new();
     for (name, value) in [("wait", wait), ("lease", lease), ("token", token)] {
         if !value.is_none() {
             option(name, value, &mut |name, value| options.set(name, value))?;
@@ -46,19 +35,22 @@ const REMEDY: &str = "give it as a str that can be encoded as UTF-8";
 
 /// A lock of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
-pub(crate) struct Lock(pub(crate) redlatch::Lock);
+pub(crate) struct Lock {
+    pub(crate) core: redlatch::Lock,
+    pub(crate) client: Py<Client>,
+}
 
 #[pymethods]
 impl Lock {
     #[getter]
     fn name(&self) -> &str {
-        self.0.name()
+        self.core.name()
     }
 
     /// `tied`: the level ends with the key's thread or task, whoever has the guard. A task gets no guard of a
-    /// level that is tied, which is the key's: the hold, if it wants it.
+    /// level that is tied, which is the key's, but the hold.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
-    #[pyo3(signature = (key, wait, lease, token, tied, to=None, hold=false))]
+    #[pyo3(signature = (key, wait, lease, token, tied, to=None))]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -68,15 +60,14 @@ impl Lock {
         token: &Bound<'_, PyAny>,
         tied: bool,
         to: To<'_>,
-        hold: bool,
     ) -> PyResult<Py<PyAny>> {
-        let mut options = options(key, wait, lease, token)?;
+        let mut options = options(wait, lease, token)?.key(self::key(key));
         if tied {
             options = options.tied_to_key();
         }
         match to {
-            Some(queue) if tied => deliver(&queue, self.0.acquire_with(options), Level::Left { hold }),
-            to => run(py, self.0.acquire_with(options), to),
+            Some(queue) if tied => deliver(&queue, self.core.acquire_with(options), Level::Left),
+            to => run(py, self.core.acquire_with(options), to),
         }
     }
 
@@ -88,8 +79,8 @@ impl Lock {
         lease: &Bound<'_, PyAny>,
         token: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let options = options(None, wait, lease, token)?.tied_to_key();
-        match wait_for(py, self.0.acquire_with(options))? {
+        let options = options(wait, lease, token)?.key(key(None)).tied_to_key();
+        match wait_for(py, self.core.acquire_with(options))? {
             Ok(guard) => {
                 // If the handler raises, the caller never learns that he has the lock: the guard releases it.
                 py.check_signals()?;
@@ -101,9 +92,26 @@ impl Lock {
         }
     }
 
+    /// What a task awaits to acquire, for itself: true, or false when the time is over. `lock`: that of `redlatch.aio`.
+    fn acquiring(
+        this: Bound<'_, Self>,
+        lock: Bound<'_, PyAny>,
+        wait: &Bound<'_, PyAny>,
+        lease: &Bound<'_, PyAny>,
+        token: &Bound<'_, PyAny>,
+    ) -> PyResult<Answer> {
+        let what = What::Acquire(options(wait, lease, token));
+        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), what)?, Level::Told))
+    }
+
+    /// What a task awaits to give back its newest level.
+    fn releasing(this: Bound<'_, Self>, lock: Bound<'_, PyAny>) -> PyResult<Answer> {
+        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), What::Release)?, Level::Told))
+    }
+
     #[pyo3(signature = (key, to=None))]
     fn release(&self, py: Python<'_>, key: Option<&Key>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.release_by(self::key(key)), to)
+        run(py, self.core.release_by(self::key(key)), to)
     }
 
     #[pyo3(signature = (key, lease, to=None))]
@@ -115,12 +123,12 @@ impl Lock {
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
         let lease = duration("lease", lease)?;
-        run(py, self.0.extend_by(self::key(key), lease), to)
+        run(py, self.core.extend_by(self::key(key), lease), to)
     }
 
     #[pyo3(signature = (token, to=None))]
     fn release_token(&self, py: Python<'_>, token: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.release_token(text(token, TOKEN, REMEDY)?), to)
+        run(py, self.core.release_token(text(token, TOKEN, REMEDY)?), to)
     }
 
     #[pyo3(signature = (token, lease, to=None))]
@@ -132,25 +140,25 @@ impl Lock {
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
         let lease = duration("lease", lease)?;
-        run(py, self.0.extend_token(text(token, TOKEN, REMEDY)?, lease), to)
+        run(py, self.core.extend_token(text(token, TOKEN, REMEDY)?, lease), to)
     }
 
     #[pyo3(signature = (to=None))]
     fn holder(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.holder(), to)
+        run(py, self.core.holder(), to)
     }
 
     #[pyo3(signature = (to=None))]
     fn force_release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.force_release(), to)
+        run(py, self.core.force_release(), to)
     }
 
     /// The hold that the key has on this name.
     fn hold(&self, key: Option<&Key>) -> Hold {
-        Hold(self.0.hold(self::key(key)))
+        Hold(self.core.hold(self::key(key)))
     }
 
     fn __repr__(&self) -> String {
-        format!("{:?}", self.0)
+        format!("{:?}", self.core)
     }
 }

@@ -11,10 +11,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 use redlatch::{Delivered, Operation};
 
-use crate::answer::{Answer, Level, complete, value_of};
+use crate::answer::{Answer, Level, Sent, complete, value_of};
 use crate::exit::Waiting;
 use crate::values::{IntoValue, raise};
 
@@ -22,14 +22,18 @@ use crate::values::{IntoValue, raise};
 pub(crate) type To<'py> = Option<Bound<'py, Queue>>;
 
 /// Answers for event loops and for the dispatcher; `fd` is readable while some wait.
-#[pyclass(frozen, module = "redlatch._redlatch")]
+#[pyclass(frozen, weakref, module = "redlatch._redlatch")]
 pub(crate) struct Queue {
     pub(crate) queue: Arc<redlatch::Queue>,
     /// Whose tasks wait for the answers.
     event_loop: Option<Py<PyAny>>,
+    /// A future that is done. A task that is told of one asks it for its result, and of one of asyncio's own it need not call a method.
+    done: Option<Py<PyAny>>,
     /// What they wait for.
-    asked: Mutex<HashMap<u64, Py<Answer>>>,
+    asked: Mutex<Asked>,
 }
+
+type Asked = HashMap<u64, Py<Answer>, foldhash::fast::RandomState>;
 
 /// Draws a tag: what an entry of a queue is known by.
 #[pyfunction]
@@ -40,13 +44,23 @@ pub(crate) fn next_tag() -> u64 {
 
 impl Queue {
     /// Never held while anything of Python's is called or dropped.
-    fn asked(&self) -> MutexGuard<'_, HashMap<u64, Py<Answer>>> {
+    fn asked(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn event_loop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let known = self.event_loop.as_ref().map(|known| known.bind(py).clone());
         known.ok_or_else(|| PyRuntimeError::new_err("this queue belongs to no event loop"))
+    }
+
+    /// What a task is given for an answer that has come.
+    pub(crate) fn done(&self) -> Option<&Py<PyAny>> {
+        self.done.as_ref()
+    }
+
+    /// This one waits for what comes under the tag.
+    pub(crate) fn expect(&self, tag: u64, answer: Py<Answer>) {
+        self.asked().insert(tag, answer);
     }
 
     /// Nobody waits for this; false if it came before.
@@ -62,7 +76,8 @@ impl Queue {
     #[pyo3(signature = (event_loop=None))]
     fn new(py: Python<'_>, event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
         let queue = redlatch::Queue::with_fd().map_err(|error| raise(py, &error))?;
-        Ok(Queue { queue, event_loop, asked: Mutex::default() })
+        let done = event_loop.as_ref().map(|event_loop| done_future(event_loop.bind(py))).transpose()?;
+        Ok(Queue { queue, event_loop, done, asked: Mutex::default() })
     }
 
     #[getter]
@@ -106,6 +121,7 @@ impl Queue {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
+        visit.call(&self.done)?;
         let Ok(asked) = self.asked.try_lock() else { return Ok(()) };
         asked.values().try_for_each(|answer| visit.call(answer))
     }
@@ -116,6 +132,15 @@ impl Queue {
     }
 }
 
+fn done_future(event_loop: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let py = event_loop.py();
+    let with = PyDict::new(py);
+    with.set_item(intern!(py, "loop"), event_loop)?;
+    let future = py.import(intern!(py, "asyncio"))?.getattr(intern!(py, "Future"))?.call((), Some(&with))?;
+    future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+    Ok(future.unbind())
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         self.queue.close();
@@ -124,7 +149,7 @@ impl Drop for Queue {
 
 /// Within what time an answer must be expected for a thread to keep the GIL, or an event loop, while it waits. Who gives it away
 /// gets it back after a switch interval (5 ms) when another thread computes; a server nearby answers in less than a twentieth of that.
-const PATIENCE: Duration = Duration::from_micros(250);
+pub(crate) const PATIENCE: Duration = Duration::from_micros(250);
 
 /// Sends an operation; waits for its answer, after a moment without the GIL, or has it delivered.
 pub(crate) fn run<T>(py: Python<'_>, operation: Operation<T>, to: To<'_>) -> PyResult<Py<PyAny>>
@@ -147,9 +172,11 @@ pub(crate) fn deliver<T>(
     match operation.deliver_soon(&own.queue, tag, PATIENCE) {
         Delivered::Now(outcome) => value_of(py, outcome, level),
         Delivered::Later(pending) => {
-            let answer = Py::new(py, Answer::new(tag, queue.clone().unbind(), pending, level))?;
-            let kept = answer.clone_ref(py);
-            own.asked().insert(tag, kept);
+            let answer = Py::new(
+                py,
+                Answer::sent(Sent { tag, queue: queue.clone().unbind(), pending, owner: None }, level),
+            )?;
+            own.expect(tag, answer.clone_ref(py));
             Ok(answer.into_any())
         }
     }

@@ -7,7 +7,8 @@ import contextvars
 import gc
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -98,6 +99,47 @@ async def test_the_owner_is_the_task(name: str, look: redis.Redis) -> None:
             await lock.release()
 
 
+async def test_what_acquire_and_release_return_is_a_coroutine(name: str) -> None:
+    loop = asyncio.get_running_loop()
+    async with aio.Client() as client:
+        lock = client.lock(name)
+        for make in (lock.acquire, lock.release):
+            coroutine = make()
+            assert isinstance(coroutine, Coroutine) and asyncio.iscoroutine(coroutine)
+            assert not asyncio.isfuture(coroutine)
+            task = loop.create_task(coroutine)
+            assert f"Lock.{make.__name__}()" in repr(task)
+            await task
+            with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+                await coroutine
+        assert await asyncio.gather(lock.acquire(), lock.acquire()) == [True, True]
+        assert await asyncio.ensure_future(lock.release()) is None
+        assert await asyncio.shield(lock.release()) is None
+        sent = lock.acquire()
+        with pytest.raises(StopIteration) as end:
+            while sent.send(None):
+                await asyncio.sleep(0.001)
+        assert end.value.value is True
+        with pytest.raises(ValueError, match="of the test"):
+            lock.release().throw(ValueError("of the test"))
+        with pytest.raises(redlatch.InvalidArgumentError):
+            await lock.acquire(lease=-1)
+        await lock.release()
+
+
+async def test_a_coroutine_that_nobody_awaits_sends_nothing_and_python_warns_of_it(name: str) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name)
+        for make in (lock.acquire, lock.release):
+            before = client.stats()
+            with pytest.warns(RuntimeWarning, match=f"coroutine 'Lock.{make.__name__}' was never awaited"):
+                make()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                make().close()
+            assert client.stats() == before
+
+
 async def test_a_task_that_has_ended_leaves_nothing_to_the_next_one_in_its_place(name: str) -> None:
     async with aio.Client() as client:
         lock, keys, numbers = client.lock(name), [], set()
@@ -106,7 +148,7 @@ async def test_a_task_that_has_ended_leaves_nothing_to_the_next_one_in_its_place
             assert not lock.owned() and await lock.acquire() and lock.hold_count == 1
             task = asyncio.current_task()
             assert task is not None
-            keys.append(aio.Keys.of(task).key)
+            keys.append(aio.Keys.of(task))
             numbers.add(id(task))
             await lock.release()
 
@@ -313,6 +355,30 @@ async def test_a_task_that_goes_on_may_cancel_one_that_is_next(name: str, look: 
         await soon(lambda: not look.exists(name, name + "'"))
 
 
+def test_a_callback_that_ends_the_loop_leaves_none_of_the_others_untold(name: str) -> None:
+    client, told, names = aio.Client(close_limit=0), [], [name + "'" * number for number in range(3)]
+
+    def interrupt(lost: redlatch.LockLostError) -> None:
+        told.append(lost.lock_name)
+        raise KeyboardInterrupt
+
+    async def lose() -> None:
+        for each in names:
+            assert await client.lock(each, on_lost=interrupt).acquire()
+        client._core.close()  # on this thread: when it returns, all losses are in the queue
+        await asyncio.sleep(LIMIT)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(lose())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(task)
+    assert sorted(told) == names
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(task)
+    loop.close()
+
+
 def test_a_task_that_goes_on_may_end_the_loop(name: str, look: redis.Redis) -> None:
     client, tasks = aio.Client(direct=False), []
     loop = asyncio.new_event_loop()
@@ -409,11 +475,18 @@ async def test_a_task_that_ends_with_a_hold(
         await soon(lambda: any(name in record.getMessage() for record in caplog.records), "the log tells")
 
 
-async def test_a_task_that_ended_before_its_acquire_did(name: str, look: redis.Redis) -> None:
+@pytest.mark.parametrize("on_lost", [None, repr])
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_task_that_ended_before_its_acquire_did(
+    name: str, look: redis.Redis, known: bool, on_lost: Callable[[Any], object] | None
+) -> None:
     async with aio.Client(watchdog_lease=0.5) as client:
-        lock = client.lock(name)
+        lock = client.lock(name, on_lost=on_lost)
 
         async def call() -> asyncio.Task[bool]:
+            if known:
+                assert await lock.acquire()
+                await lock.release()
             return asyncio.create_task(lock.acquire())
 
         assert await (await asyncio.create_task(call()))

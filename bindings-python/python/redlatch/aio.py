@@ -198,19 +198,16 @@ def ask(client: BaseClient, send: Callable[[To], Any]) -> Coroutine[Any, Any, An
     return Bridge.of(asyncio.get_running_loop()).ask(send)
 
 
-class Keys:
-    """The re-entry key of a task, the bridge of its loop, and the clients that have to be told when it ends."""
+class Keys(_redlatch.Key):
+    """The re-entry key of a task, and the clients that have to be told when it ends."""
 
     # By the id of the task, which is taken out before another one can have it: of all maps with weak keys the quickest.
     _of: ClassVar[dict[int, Keys]] = {}
 
     def __init__(self, task: Task) -> None:
-        self.key = _redlatch.Key()
         number, all_keys = id(task), self._of
         self._task = weakref.ref(task, lambda _: all_keys.pop(number, None))
-        self._bridge: Callable[[], Bridge | None] = _nothing
         self._clients: weakref.WeakSet[BaseClient] = weakref.WeakSet()
-        self._latest: Callable[[], BaseClient | None] = _nothing
 
     @classmethod
     def of(cls, task: Task) -> Keys:
@@ -219,22 +216,14 @@ class Keys:
             keys = cls._of[id(task)] = cls(task)
         return keys
 
-    def bridge(self, task: Task) -> Bridge:
-        bridge = self._bridge()
-        if bridge is None:
-            bridge = Bridge.of(task.get_loop())
-            self._bridge = weakref.ref(bridge)
-        return bridge
-
     def end_with(self, task: Task, client: BaseClient) -> None:
         """What the task still holds without a grant when it ends is nobody's then."""
-        if self._latest() is client:
-            return
-        self._latest = weakref.ref(client)
         if client not in self._clients:
             self._clients.add(client)
-            core, key = client._core, self.key
-            task.add_done_callback(lambda _: core.key_ended(key))
+            core = client._core
+            task.add_done_callback(lambda _: core.key_ended(self))
+        elif self.ended:
+            client._core.key_ended(self)
 
 
 class Lock(BaseLock):
@@ -277,33 +266,31 @@ class Lock(BaseLock):
         what a simple lock's key gets as its value, in place of a fresh one.
         """
         wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
-        return self._acquire(_current_task(), wait, lease, token)
+        if self._on_lost is None:
+            return self._core.acquiring(self, wait, lease, token)
+        return self._acquire_watched(_current_task(), wait, lease, token)
 
-    async def _acquire(
+    async def _acquire_watched(
         self, task: Task | None, wait: float | None, lease: float | None, token: str | None
     ) -> bool:
         task = task or _task_of_loop()
         keys = Keys.of(task)
-        bridge = keys._bridge() or keys.bridge(task)
-        if not self._client._started:
-            self._client._start()
-        # As `ask` does it, without its closure and coroutine: an event loop feels them.
-        hold, watched = None, self._on_lost is not None
         try:
-            hold = self._core.acquire(keys.key, wait, lease, token, True, bridge.queue, watched)
-            if isinstance(hold, Answer):
-                hold = await hold
+            hold = await ask(self._client, lambda to: self._core.acquire(keys, wait, lease, token, True, to))
         except LockTimeoutError:
             return False
-        except BaseException:
-            if isinstance(hold, Answer):
-                hold.forget()
-            raise
-        if watched:
-            self._watch(hold)
-        if keys._latest() is not self._client:
-            keys.end_with(task, self._client)
+        self._watch(hold)
+        keys.end_with(task, self._client)
         return True
+
+    def _prepare(self, task: Task | None) -> tuple[Keys, To]:
+        """Before the first request of this task with this client: what its requests need, which the key knows then."""
+        task = task or _task_of_loop()
+        self._client._start()
+        keys, queue = Keys.of(task), Bridge.of(task.get_loop()).queue
+        keys.end_with(task, self._client)
+        keys.prepared_for(self._client._core, queue)
+        return keys, queue
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Gives back the newest level of the calling task.
@@ -311,28 +298,14 @@ class Lock(BaseLock):
         Raises NotOwnerError if it holds none, LockLostError if the lock was lost before, and UnavailableError if the
         server did not confirm; then the lock ends with its lease.
         """
-        return self._release(_current_task())
-
-    async def _release(self, task: Task | None) -> None:
-        task = task or _task_of_loop()
-        keys = Keys.of(task)
-        bridge = keys._bridge() or keys.bridge(task)
-        if not self._client._started:
-            self._client._start()
-        answer = self._core.release(keys.key, bridge.queue)
-        if isinstance(answer, Answer):
-            try:
-                await answer
-            except BaseException:
-                answer.forget()
-                raise
+        return self._core.releasing(self)
 
     def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Makes the lock of the calling task live at least so many seconds from now; never shortens it."""
         return self._extend(_current_task(), seconds)
 
     async def _extend(self, task: Task | None, seconds: float) -> None:
-        key = Keys.of(task or _task_of_loop()).key
+        key = Keys.of(task or _task_of_loop())
         await ask(self._client, lambda to: self._core.extend(key, seconds, to))
 
     async def locked(self) -> bool:
@@ -360,7 +333,7 @@ class Lock(BaseLock):
 
     async def __aenter__(self) -> Grant:
         task = _task_of_loop()
-        key, wait = Keys.of(task).key, self._timeout
+        key, wait = Keys.of(task), self._timeout
         guard = await ask(self._client, lambda to: self._core.acquire(key, wait, None, None, False, to))
         grant = Grant(self, guard, task)
         self._watch(grant._hold)
@@ -399,7 +372,7 @@ class Lock(BaseLock):
             bridge.watchers.add(hold, bridge.queue, on_lost)
 
     def _hold(self) -> _redlatch.Hold:
-        return self._core.hold(Keys.of(_task_of_loop()).key)
+        return self._core.hold(Keys.of(_task_of_loop()))
 
 
 def _task_of_loop() -> Task:

@@ -1,0 +1,239 @@
+//! Tasks of asyncio as owners of locks, and what they ask for: nothing is sent before it is awaited.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
+use redlatch::{AcquireOptions, Delivered};
+
+use crate::client::Client;
+use crate::lock::Lock;
+use crate::operation::{PATIENCE, Queue, next_tag};
+
+/// The re-entry key of a task.
+#[pyclass(frozen, subclass, module = "redlatch._redlatch")]
+pub(crate) struct Key {
+    pub(crate) key: redlatch::Key,
+    prepared: Mutex<Option<Prepared>>,
+    /// The task has ended, and its clients were told.
+    ended: AtomicBool,
+}
+
+/// For the requests of a task with this client nothing has to be prepared any more, while the queue of its loop is there.
+struct Prepared {
+    client: Py<Client>,
+    queue: Py<PyWeakrefReference>,
+}
+
+impl Key {
+    /// Never held while anything of Python's is called or dropped.
+    fn prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queue of the task's loop, if this client was prepared last.
+    fn queue<'py>(&self, py: Python<'py>, client: &Py<Client>) -> PyResult<Option<Bound<'py, Queue>>> {
+        let known = self
+            .prepared()
+            .as_ref()
+            .filter(|known| known.client.is(client))
+            .map(|known| known.queue.clone_ref(py));
+        known.map_or(Ok(None), |queue| queue.bind(py).upgrade_as::<Queue>())
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// The key that a task has already.
+    fn of<'py>(task: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Key>>> {
+        static ALL: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+        let py = task.py();
+        let all = ALL.get_or_try_init(py, || {
+            let keys = py.import(intern!(py, "redlatch.aio"))?.getattr(intern!(py, "Keys"))?;
+            Ok::<_, PyErr>(keys.getattr(intern!(py, "_of"))?.cast_into::<PyDict>()?.unbind())
+        })?;
+        let key = all.bind(py).get_item(task.as_ptr() as usize)?;
+        key.map(|key| key.cast_into::<Key>().map_err(PyErr::from)).transpose()
+    }
+}
+
+#[pymethods]
+impl Key {
+    #[new]
+    #[pyo3(signature = (_task=None))]
+    fn new(_task: Option<&Bound<'_, PyAny>>) -> Self {
+        Key { key: redlatch::Key::new_task(), prepared: Mutex::default(), ended: AtomicBool::new(false) }
+    }
+
+    /// The client is started, knows when the task ends, and this is the queue of the task's loop.
+    fn prepared_for(&self, client: Py<Client>, queue: &Bound<'_, Queue>) -> PyResult<()> {
+        let queue = PyWeakrefReference::new(queue.as_any())?.unbind();
+        let before = self.prepared().replace(Prepared { client, queue });
+        drop(before);
+        Ok(())
+    }
+
+    /// Whether the task has ended, and its clients were told.
+    #[getter]
+    fn ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(prepared) = self.prepared.try_lock() else { return Ok(()) };
+        prepared
+            .as_ref()
+            .map_or(Ok(()), |known| visit.call(&known.client).and_then(|()| visit.call(&known.queue)))
+    }
+}
+
+/// What a task asks for.
+pub(crate) enum What {
+    /// Or what is wrong about it, which is told when it is awaited.
+    Acquire(PyResult<AcquireOptions>),
+    Release,
+}
+
+/// A request that was not sent yet.
+pub(crate) struct Unsent {
+    /// Of `redlatch.aio`.
+    lock: Py<PyAny>,
+    core: Py<Lock>,
+    /// Whose it is; nobody's if no task ran when it was made: then it is for the one that awaits it.
+    task: Option<Py<PyAny>>,
+    what: What,
+}
+
+impl Unsent {
+    pub(crate) fn new(lock: Bound<'_, PyAny>, core: Py<Lock>, what: What) -> PyResult<Unsent> {
+        let task = current_task(lock.py())?.map(Bound::unbind);
+        Ok(Unsent { lock: lock.unbind(), core, task, what })
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self.what {
+            What::Acquire(_) => "Lock.acquire",
+            What::Release => "Lock.release",
+        }
+    }
+
+    /// Sends it: through which queue the answer comes, and under which tag, or the answer.
+    pub(crate) fn send(self, py: Python<'_>) -> PyResult<(Bound<'_, Queue>, u64, Owner, Delivered)> {
+        let core = self.core.get();
+        let known = match &self.task {
+            Some(task) => Key::of(task.bind(py))?,
+            None => None,
+        };
+        let queue = known.as_ref().map_or(Ok(None), |key| key.get().queue(py, &core.client))?;
+        let (key, queue) = match (known, queue) {
+            (Some(key), Some(queue)) => (key, queue),
+            _ => self.prepare(py)?,
+        };
+        let (key, tag, owner) = (key.get().key, next_tag(), key.unbind());
+        let answers = &queue.get().queue;
+        let delivered = match self.what {
+            What::Acquire(options) => {
+                let options = options?.key(key).tied_to_key();
+                core.core.acquire_with(options).deliver_soon(answers, tag, PATIENCE)
+            }
+            What::Release => core.core.release_by(key).deliver_soon(answers, tag, PATIENCE),
+        };
+        Ok((queue, tag, Owner { key: owner, lock: self.core }, delivered))
+    }
+
+    #[cold]
+    fn prepare<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, Key>, Bound<'py, Queue>)> {
+        let (key, queue) = self
+            .lock
+            .bind(py)
+            .call_method1(intern!(py, "_prepare"), (&self.task,))?
+            .extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>()?;
+        Ok((key.cast_into::<Key>()?, queue.cast_into::<Queue>()?))
+    }
+
+    pub(crate) fn references(&self) -> [Option<&Py<PyAny>>; 2] {
+        [Some(&self.lock), self.task.as_ref()]
+    }
+}
+
+/// Whose a request is that was sent.
+pub(crate) struct Owner {
+    key: Py<Key>,
+    lock: Py<Lock>,
+}
+
+impl Owner {
+    /// A level that a task gets when it has ended is nobody's: its clients were told before they had granted it.
+    pub(crate) fn granted(&self) {
+        let key = self.key.get();
+        if key.ended() {
+            self.lock.get().client.get().key_ended(key);
+        }
+    }
+}
+
+/// The task that runs now, if one does.
+fn current_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
+    static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
+    let asyncio = ASYNCIO.get_or_try_init(py, || Asyncio::new(py))?;
+    let event_loop = asyncio.running_loop.bind(py).call0()?;
+    if event_loop.is_none() {
+        return Ok(None);
+    }
+    match &asyncio.tasks {
+        Some(tasks) => tasks.bind(py).get_item(event_loop),
+        None => Ok(Some(asyncio.current_task.bind(py).call1((event_loop,))?).filter(|task| !task.is_none())),
+    }
+}
+
+struct Asyncio {
+    running_loop: Py<PyAny>,
+    current_task: Py<PyAny>,
+    /// The tasks that run, by their loops: until Python 3.11 `current_task` is not in C, and looks here.
+    tasks: Option<Py<PyDict>>,
+}
+
+impl Asyncio {
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let asyncio = py.import(intern!(py, "asyncio"))?;
+        let tasks = match py.version_info() >= (3, 12) {
+            true => None,
+            false => {
+                let tasks = asyncio.getattr(intern!(py, "tasks"))?.getattr(intern!(py, "_current_tasks"));
+                tasks.ok().and_then(|tasks| tasks.cast_into::<PyDict>().ok()).map(Bound::unbind)
+            }
+        };
+        Ok(Asyncio {
+            running_loop: asyncio.getattr(intern!(py, "_get_running_loop"))?.unbind(),
+            current_task: asyncio.getattr(intern!(py, "current_task"))?.unbind(),
+            tasks,
+        })
+    }
+}
+
+/// What nobody awaited is a mistake, and told as Python tells it.
+pub(crate) fn warn_unawaited(name: &str) {
+    let _ = Python::try_attach(|py| {
+        let raised = PyErr::take(py);
+        let text =
+            std::ffi::CString::new(format!("coroutine '{name}' was never awaited")).unwrap_or_default();
+        let category = py.get_type::<pyo3::exceptions::PyRuntimeWarning>();
+        if let Err(error) = PyErr::warn(py, &category, &text, 1) {
+            error.write_unraisable(py, None);
+        }
+        if let Some(raised) = raised {
+            raised.restore(py);
+        }
+    });
+}
+
+/// As Python says it of a coroutine.
+pub(crate) fn awaited_before() -> PyErr {
+    PyRuntimeError::new_err("cannot reuse already awaited coroutine")
+}
