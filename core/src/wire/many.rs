@@ -14,7 +14,7 @@ use super::script::{
     ACQUIRE_MANY, ACQUIRE_MANY_PLAIN, CLASSIC, RELEASE_MANY, RELEASE_MANY_PLAIN, Script, Words, verbs,
     whole_ms,
 };
-use super::{Call, Fencing, Layout, Op, Publish, Reply};
+use super::{Call, Fencing, Layout, Name, Op, Publish, Reply};
 use crate::error::Result;
 
 /// Calls of the same sort, for different locks, can be done in one.
@@ -23,7 +23,7 @@ pub(crate) enum Sort {
     /// Acquires for this many ms.
     Acquire(Shape, u64),
     /// Releases that free their lock.
-    Release(Shape),
+    Release(Shape, Spelling),
 }
 
 /// How the data of a lock looks that can be done together with others.
@@ -31,6 +31,21 @@ pub(crate) enum Sort {
 pub(crate) enum Shape {
     Hash,
     Plain,
+}
+
+/// How the names of the channels follow from those of the locks: a call tells it once for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// With braces around the name.
+    Braced,
+    /// The name has some of its own.
+    Own,
+}
+
+impl Spelling {
+    fn of(name: &Name) -> Spelling {
+        if name.contains('{') { Spelling::Own } else { Spelling::Braced }
+    }
 }
 
 impl Sort {
@@ -46,7 +61,7 @@ impl Sort {
                 Some(Sort::Acquire(shape, whole_ms(*lease)))
             }
             Op::Release { name, remaining: 0, lesson: None, .. } if verbs(name, publish) == CLASSIC => {
-                Some(Sort::Release(shape))
+                Some(Sort::Release(shape, Spelling::of(name)))
             }
             _ => None,
         }
@@ -56,8 +71,8 @@ impl Sort {
         match self {
             Sort::Acquire(Shape::Hash, _) => &ACQUIRE_MANY,
             Sort::Acquire(Shape::Plain, _) => &ACQUIRE_MANY_PLAIN,
-            Sort::Release(Shape::Hash) => &RELEASE_MANY,
-            Sort::Release(Shape::Plain) => &RELEASE_MANY_PLAIN,
+            Sort::Release(Shape::Hash, _) => &RELEASE_MANY,
+            Sort::Release(Shape::Plain, _) => &RELEASE_MANY_PLAIN,
         }
     }
 }
@@ -73,16 +88,21 @@ impl Call {
         let mut words = Words::for_calls(ops.clone().count());
         ops.clone().filter_map(Op::name).for_each(|name| words.add(name));
         let keys = words.count();
-        if let Sort::Acquire(_, lease) = sort {
-            words.number(lease);
-            words.number(not_after);
+        match (sort, ops.clone().find_map(Op::name)) {
+            (Sort::Acquire(_, lease), _) => {
+                words.number(lease);
+                words.number(not_after);
+            }
+            (Sort::Release(..), name) => {
+                let [prefix, before, _, behind] = channel_parts(name.map_or("", |name| name));
+                words.parts(&[prefix, before]);
+                words.add(behind);
+            }
         }
         for op in ops {
             match op {
-                Op::Acquire { owner, form, .. } => words.owner(form, uuid, *owner),
-                Op::Release { name, owner, form, .. } => {
+                Op::Acquire { owner, form, .. } | Op::Release { owner, form, .. } => {
                     words.owner(form, uuid, *owner);
-                    words.parts(&channel_parts(name));
                 }
                 Op::HandOver { .. } | Op::Renew { .. } | Op::Force { .. } | Op::Inspect { .. } => {}
             }
@@ -119,7 +139,7 @@ fn read(sort: Sort, count: usize, value: &Value) -> Option<(Option<u64>, Vec<Opt
             }
             Some((Some(clock), each(results, count, |number| taken(number, lease))?))
         }
-        Sort::Release(_) => Some((None, each(items, count, freed)?)),
+        Sort::Release(..) => Some((None, each(items, count, freed)?)),
     }
 }
 
@@ -127,7 +147,7 @@ fn read(sort: Sort, count: usize, value: &Value) -> Option<(Option<u64>, Vec<Opt
 fn read_short(sort: Sort, count: usize, number: i64) -> Option<(Option<u64>, Vec<Option<Reply>>)> {
     let (clock, reply) = match sort {
         Sort::Acquire(_, lease) => (Some(u64::try_from(number).ok()?), taken(TAKEN, lease)?),
-        Sort::Release(_) => (None, (number == 0).then_some(Reply::Released(0))?),
+        Sort::Release(..) => (None, (number == 0).then_some(Reply::Released(0))?),
     };
     Some((clock, vec![Some(reply); count]))
 }
@@ -197,7 +217,8 @@ mod tests {
     #[test]
     fn only_the_plain_cases_go_together() {
         assert_eq!(sort(&acquire("a")), Some(Sort::Acquire(Shape::Hash, 3000)));
-        assert_eq!(sort(&release("a")), Some(Sort::Release(Shape::Hash)));
+        assert_eq!(sort(&release("a")), Some(Sort::Release(Shape::Hash, Spelling::Braced)));
+        assert_eq!(sort(&release("{a}")), Some(Sort::Release(Shape::Hash, Spelling::Own)));
         let kind = |kind| {
             move |op: &mut Op| match op {
                 Op::Acquire { form, .. } | Op::Release { form, .. } => form.kind = kind,
@@ -266,7 +287,7 @@ mod tests {
             ))
         );
         assert_eq!(read(acquires, &[5]), Some((Some(5), vec![Some(Reply::Stale), Some(Reply::Stale)])));
-        let releases = Sort::Release(Shape::Plain);
+        let releases = Sort::Release(Shape::Plain, Spelling::Braced);
         let short = |sort, number| decode_many(sort, 2, &Value::Int(number)).ok();
         let all = vec![Some(Reply::Acquired { ttl: lease, token: None }); 2];
         assert_eq!(short(acquires, 5), Some((Some(5), all)));
@@ -291,17 +312,20 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_the_lease_once_and_each_owner() {
+    fn a_call_has_each_owner_and_once_what_is_the_same_for_all() {
         let words = |sort, ops: [Op; 2]| {
             let (call, mut words) = (Call::many(sort, ops.iter(), "u", 99), Vec::new());
             call.words.each(|word| words.push(String::from_utf8_lossy(word).into_owned()));
-            assert_eq!((call.keys, &words[..2]), (2, &["a", "b"].map(str::to_owned)[..]));
+            assert_eq!(
+                (call.keys, &words[..2]),
+                (2, &[ops[0].name(), ops[1].name()].map(|name| name.unwrap().to_string())[..])
+            );
             words[2..].join(" ")
         };
         let acquires = [acquire("a"), acquire("b")];
         assert_eq!(words(Sort::Acquire(Shape::Hash, 3000), acquires), "3000 99 u:7 u:7");
-        let releases = [release("a"), release("b")];
-        let expected = "u:7 redisson_lock__channel:{a} u:7 redisson_lock__channel:{b}";
-        assert_eq!(words(Sort::Release(Shape::Hash), releases), expected);
+        let releases = |sort, names: [&str; 2]| words(Sort::Release(Shape::Hash, sort), names.map(release));
+        assert_eq!(releases(Spelling::Braced, ["a", "b"]), "redisson_lock__channel:{ } u:7 u:7");
+        assert_eq!(releases(Spelling::Own, ["{a}", "{b}"]), "redisson_lock__channel:  u:7 u:7");
     }
 }
