@@ -446,9 +446,9 @@ impl Running {
         if self.is_forked() { None } else { self.shared.registry.get(name, key) }
     }
 
-    /// Sends a request; `sink` is called with the answer, exactly once. Not for a child: see
+    /// Sends a request; `sink` gets the answer, exactly once. Not for a child: see
     /// [`ClientInner::running`].
-    pub(crate) fn request(self: &Arc<Self>, request: Request, sink: Sink) -> Result<RequestId> {
+    pub(crate) fn request(self: &Arc<Self>, request: Request, sink: Arc<dyn Sink>) -> Result<RequestId> {
         let id = self.prepare(&request);
         if self.handle.send(Command::Request { id, request, sink }) { Ok(id) } else { Err(self.ended()) }
     }
@@ -458,7 +458,7 @@ impl Running {
     pub(crate) fn request_blocking(
         self: &Arc<Self>,
         request: Request,
-        sink: Sink,
+        sink: Arc<dyn Sink>,
         alone: bool,
     ) -> Result<(RequestId, Option<OwnCall>)> {
         let id = self.prepare(&request);

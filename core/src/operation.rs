@@ -10,7 +10,7 @@ use std::time::Duration;
 use tracing::Span;
 
 use crate::client::{ClientInner, Running};
-use crate::driver::{self, OwnCall};
+use crate::driver::{self, OwnCall, Sink};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::{Gate, Tasks};
@@ -87,9 +87,8 @@ impl Of {
 
 /// The caller's end of a request.
 struct Sent {
-    running: Arc<Running>,
+    promise: Arc<Promise>,
     id: RequestId,
-    slot: Arc<Slot>,
     /// What the caller does itself before it waits for the answer.
     own: Option<OwnCall>,
     /// Whom the request has got something for, if its caller is to sleep: a lock that is passed on. They are woken when he
@@ -108,10 +107,10 @@ enum Way {
     Alone,
 }
 
-/// The engine's end of a request: it answers exactly once, even when it is dropped.
+/// What the caller and the engine have in common of a request, which answers it exactly once.
 struct Promise {
     running: Arc<Running>,
-    slot: Option<Arc<Slot>>,
+    slot: Slot,
     terms: Option<Terms>,
     /// The hold of the guard that has asked.
     of: Option<Arc<HoldCell>>,
@@ -235,44 +234,34 @@ fn gone() -> Error {
 
 impl Unsent {
     fn send(self, way: Way) -> Result<Sent> {
-        let running = self.client.running()?;
-        let slot = Arc::new(Slot::default());
-        let terms = match &self.request {
+        let Unsent { client, request, of } = self;
+        let running = client.running()?;
+        let terms = match &request {
             Request::Acquire { terms, .. } => Some(*terms),
             _ => None,
         };
-        let of = self.of.hold().cloned();
-        let promise = Promise { running: running.clone(), slot: Some(slot.clone()), terms, of };
-        let sink = Box::new(move |result| promise.keep(result));
+        let hold = of.hold().cloned();
+        let promise = Arc::new(Promise { running, slot: Slot::default(), terms, of: hold });
+        let (running, sink) = (&promise.running, promise.clone());
         let (id, own) = match way {
-            Way::Engine => (running.request(self.request, sink)?, None),
-            Way::Caller => running.request_blocking(self.request, sink, false)?,
-            Way::Alone => running.request_blocking(self.request, sink, true)?,
+            Way::Engine => (running.request(request, sink)?, None),
+            Way::Caller => running.request_blocking(request, sink, false)?,
+            Way::Alone => running.request_blocking(request, sink, true)?,
         };
-        if let Of::Released(guard) = self.of {
+        if let Of::Released(guard) = of {
             guard.disarm();
         }
-        Ok(Sent { running, id, slot, own, later: Later::default() })
+        Ok(Sent { promise, id, own, later: Later::default() })
     }
 }
 
-impl Promise {
-    fn keep(mut self, result: Result<Done>) {
-        if let Some(slot) = self.slot.take() {
-            let result = match (result, &self.of) {
-                (Err(error), Some(cell)) => Err(cell.explain(error)),
-                (result, _) => result,
-            };
-            slot.answer(self.running.outcome(result, self.terms.as_ref()), self.running.tasks());
-        }
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            slot.answer(Outcome::Failed(self.running.ended()), self.running.tasks());
-        }
+impl Sink for Promise {
+    fn answer(&self, result: Result<Done>) {
+        let result = match (result, &self.of) {
+            (Err(error), Some(cell)) => Err(cell.explain(error)),
+            (result, _) => result,
+        };
+        self.slot.answer(self.running.outcome(result, self.terms.as_ref()), self.running.tasks());
     }
 }
 
@@ -280,12 +269,12 @@ impl Sent {
     /// Cancels unless there is an answer; true if it was cancelled.
     fn cancel(&self) -> bool {
         // In a child the slot may be locked for ever, and the request is the parent's.
-        if self.running.is_forked() {
+        if self.promise.running.is_forked() {
             return false;
         }
-        let cancelled = self.slot.give_up();
+        let cancelled = self.promise.slot.give_up();
         if cancelled {
-            self.running.tell(Input::Cancel { id: self.id });
+            self.promise.running.tell(Input::Cancel { id: self.id });
         }
         cancelled
     }
@@ -375,7 +364,7 @@ impl<T> Operation<T> {
             return Poll::Pending;
         }
         if let State::Sent(sent) = &self.state {
-            match sent.slot.poll(cx) {
+            match sent.promise.slot.poll(cx) {
                 Poll::Ready(outcome) => self.state = State::Known(outcome),
                 Poll::Pending => return Poll::Pending,
             }
@@ -395,7 +384,7 @@ impl<T> Operation<T> {
         self.start(Way::Engine);
         match std::mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
-                sent.slot.forward(queue, tag);
+                sent.promise.slot.forward(queue, tag);
                 Pending(Some(sent))
             }
             State::Known(outcome) => {
@@ -419,7 +408,7 @@ impl<T> Operation<T> {
         }
         match std::mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
-                sent.slot.forward(queue, tag);
+                sent.promise.slot.forward(queue, tag);
                 Delivered::Later(Pending(Some(sent)))
             }
             State::Known(outcome) => {
@@ -442,7 +431,7 @@ impl<T> Operation<T> {
             // The thread is ending.
             Err(_) => self.start(Way::Engine),
         }
-        matches!(&self.state, State::Sent(sent) if !sent.slot.is_open())
+        matches!(&self.state, State::Sent(sent) if !sent.promise.slot.is_open())
     }
 
     /// Sends the request. While nobody else uses the client, and the server has lately answered within `patience`, the
@@ -455,7 +444,7 @@ impl<T> Operation<T> {
         if let Some(mut call) = sent.own.take() {
             call.wait_for(patience);
             call.leave();
-            if let Some(outcome) = at_once.then(|| sent.slot.take()).flatten() {
+            if let Some(outcome) = at_once.then(|| sent.promise.slot.take()).flatten() {
                 return Some(outcome);
             }
         }
@@ -470,19 +459,19 @@ impl<T> Operation<T> {
         mut check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         self.start_blocking();
-        let State::Sent(Sent { own: Some(call), slot, .. }) = &mut self.state else { return Ok(()) };
-        call.wait(|| check().map(|()| slot.is_open()))
+        let State::Sent(Sent { own: Some(call), promise, .. }) = &mut self.state else { return Ok(()) };
+        call.wait(|| check().map(|()| promise.slot.is_open()))
     }
 
     /// The same, not for longer than `patience` as far as can be known, and without regard to signals; true if the
     /// answer is there then.
     pub(crate) fn do_own_briefly(&mut self, patience: Duration) -> bool {
         self.start_blocking();
-        let State::Sent(Sent { own, slot, .. }) = &mut self.state else { return true };
+        let State::Sent(Sent { own, promise, .. }) = &mut self.state else { return true };
         if own.as_mut().is_some_and(|call| !call.wait_briefly(patience)) {
             return false;
         }
-        let Some(outcome) = slot.take() else { return false };
+        let Some(outcome) = promise.slot.take() else { return false };
         self.state = State::Known(outcome);
         true
     }
@@ -511,7 +500,7 @@ impl<T> Operation<T> {
     /// What was sent before a fork has no answer in the child.
     fn refuse_fork(&mut self) {
         if let State::Sent(sent) = &self.state
-            && let Err(error) = sent.running.refuse_fork()
+            && let Err(error) = sent.promise.running.refuse_fork()
         {
             self.state = State::Known(Outcome::Failed(error));
         }
@@ -520,7 +509,7 @@ impl<T> Operation<T> {
     /// Where to sleep for an answer that is not there yet, with those who are likely to be answered at the same time.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         match &self.state {
-            State::Sent(sent) if sent.slot.is_open() => Some(sent.running.gate()),
+            State::Sent(sent) if sent.promise.slot.is_open() => Some(sent.promise.running.gate()),
             _ => None,
         }
     }
@@ -539,7 +528,7 @@ impl<T> Future for Operation<T> {
         // A task may have come along into a child.
         this.refuse_fork();
         if let State::Sent(sent) = &this.state {
-            sent.running.tasks().wake_others();
+            sent.promise.running.tasks().wake_others();
         }
         this.poll_result(cx)
     }

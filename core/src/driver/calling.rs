@@ -10,7 +10,7 @@ use super::direct::{Direct, TICK, Wire};
 use super::machine::{Errand, Machine, State};
 use super::server_clock::ServerClock;
 use super::traffic::{is_demoted, millis};
-use super::{Completion, Letter, Post, is_engine_thread};
+use super::{Asked, Completion, Letter, Post, is_engine_thread};
 use crate::clock;
 use crate::engine::{CallId, Engine, Input, Outcome, Output, Request, RequestId, Target};
 use crate::moment::Moment;
@@ -33,14 +33,6 @@ pub(crate) struct OwnCall {
     under_way: Option<UnderWay>,
 }
 
-/// What became of a request that was brought to the [`Desk`].
-pub(super) enum Taken {
-    /// It is seen to; the call is the caller's to do.
-    Over(Option<OwnCall>),
-    /// It has to go the other way.
-    Back(Request, Completion),
-}
-
 struct UnderWay {
     wire: Box<Wire>,
     call: CallId,
@@ -59,45 +51,40 @@ struct Next {
 }
 
 impl Desk {
-    /// Lets the engine decide about a request, and sends the call that follows if that can be done here;
-    /// else everything is given back. What needs no call is decided at once, as in a letter. `alone`: only if nobody else uses
-    /// the client, and the answer can be expected soon.
-    pub(super) fn request(
-        self: &Arc<Self>,
-        id: RequestId,
-        request: Request,
-        completion: Completion,
-        alone: bool,
-    ) -> Taken {
-        if let Some(mut state) = self.state_for(|engine| engine.needs_no_call(&request)) {
-            state.completions.insert(id, completion);
-            self.decide_alone(state, Input::Request { id, request });
-            return Taken::Over(None);
+    /// Lets the engine decide about a request, and sends the call that follows if that can be done here: then it is the
+    /// caller's to wait for. What needs no call is decided at once, as in a letter. What has to go the other way is left where it is.
+    /// `alone`: only if nobody else uses the client, and the answer can be expected soon.
+    pub(super) fn request(self: &Arc<Self>, asked: &mut Option<Asked>, alone: bool) -> Option<OwnCall> {
+        let request = &asked.as_ref()?.request;
+        if let Some(state) = self.state_for(|engine| engine.needs_no_call(request)) {
+            let Asked { id, request, completion } = asked.take()?;
+            self.decide_alone(state, Some((id, completion)), Input::Request { id, request });
+            return None;
         }
         // Where others have just asked the thread as well: seen without a lock that it may have.
         if !self.machine.is_up_to_date() {
-            return Taken::Back(request, completion);
+            return None;
         }
         let Some(mut wire) = self.direct.take(clock::now()) else {
-            self.wish(&request, alone);
-            return Taken::Back(request, completion);
+            self.wish(request, alone);
+            return None;
         };
         let (unseen, pace) = (wire.is_unseen(), &mut wire.pace);
         let fits = |state: &MutexGuard<'_, State>| {
-            self.suits(state, &request, alone, unseen) && (!alone || pace.is_worth_it())
+            self.suits(state, request, alone, unseen) && (!alone || pace.is_worth_it())
         };
         let Some(mut state) = self.machine.state().filter(fits) else {
             self.direct.give(wire);
-            return Taken::Back(request, completion);
+            return None;
         };
-        let patience = match &request {
+        let patience = match request {
             Request::Acquire { wait: Some(wait), .. } if !wait.is_zero() => TICK.min(*wait),
             _ => TICK,
         };
+        let Asked { id, request, completion } = asked.take()?;
         state.completions.insert(id, completion);
         let under_way = self.go_on(id, Some(wire), state, Input::Request { id, request });
-        let call = under_way.map(|call| OwnCall { desk: self.clone(), id, patience, under_way: Some(call) });
-        Taken::Over(call)
+        under_way.map(|call| OwnCall { desk: self.clone(), id, patience, under_way: Some(call) })
     }
 
     fn suits(&self, state: &State, request: &Request, alone: bool, unseen: bool) -> bool {
@@ -121,29 +108,33 @@ impl Desk {
     /// stands in line behind them. A letter of something else, or that cannot be brought here, comes back.
     pub(super) fn pass_on(&self, letter: Letter) -> Option<Letter> {
         let needs_no_call = |engine: &Engine| match &letter {
-            Letter::Request { request, .. } => engine.needs_no_call(request),
+            Letter::Request(asked) => engine.needs_no_call(&asked.request),
             Letter::Tell(Input::Dropped { owner, level }) => {
                 engine.passes_on(&Target::Level { owner: *owner, level: *level })
             }
             _ => false,
         };
-        let Some(mut state) = self.state_for(needs_no_call) else {
+        let Some(state) = self.state_for(needs_no_call) else {
             return Some(letter);
         };
-        let input = match letter {
-            Letter::Request { id, request, completion } => {
-                state.completions.insert(id, completion);
-                Input::Request { id, request }
+        match letter {
+            Letter::Request(Asked { id, request, completion }) => {
+                self.decide_alone(state, Some((id, completion)), Input::Request { id, request });
             }
-            Letter::Tell(input) => input,
+            Letter::Tell(input) => self.decide_alone(state, None, input),
             other => return Some(other),
-        };
-        self.decide_alone(state, input);
+        }
         None
     }
 
     /// Lets the engine decide about what needs no call.
-    fn decide_alone(&self, state: MutexGuard<'_, State>, input: Input) {
+    fn decide_alone(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        answer_to: Option<(RequestId, Completion)>,
+        input: Input,
+    ) {
+        state.completions.extend(answer_to);
         self.decide(None, false, state, input);
         // The thread has nothing to read of it: it is not answered together with what others ask now.
         self.machine.shared.gates.next();

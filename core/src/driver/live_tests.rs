@@ -942,6 +942,20 @@ async fn a_connection_for_commands_that_brings_no_messages_is_replaced() {
 
 // ---- the whole ----
 
+/// A sink that is a function.
+struct Called<F>(Mutex<Option<F>>);
+
+impl<F: FnOnce(Result<Done>) + Send> Sink for Called<F> {
+    fn answer(&self, result: Result<Done>) {
+        let answer = self.0.lock().unwrap().take().expect("called once");
+        answer(result);
+    }
+}
+
+fn called(answer: impl FnOnce(Result<Done>) + Send + 'static) -> Arc<dyn Sink> {
+    Arc::new(Called(Mutex::new(Some(answer))))
+}
+
 struct Whole {
     handle: Handle,
     shared: Arc<Shared>,
@@ -982,7 +996,7 @@ impl Whole {
 
     fn send(&self, id: RequestId, request: Request) -> mpsc::Receiver<Result<Done>> {
         let (answer, answers) = mpsc::channel();
-        let sink: Sink = Box::new(move |result| answer.send(result).unwrap());
+        let sink = called(move |result| answer.send(result).unwrap());
         self.handle.send(Command::Request { id, request, sink });
         answers
     }
@@ -1073,7 +1087,7 @@ fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
         std::thread::yield_now();
     }
     let pid = Pid::from_raw(server.pid().try_into().unwrap());
-    let pause: Sink = Box::new(move |_| {
+    let pause = called(move |_| {
         kill(pid, Signal::SIGCONT).unwrap();
         // Longer than the call may take and than the connection may be silent.
         std::thread::sleep(Duration::from_millis(2500));
@@ -1100,7 +1114,7 @@ fn a_deleted_lock_is_told_at_once() {
 fn a_sink_that_panics_harms_nobody_else() {
     let server = Server::start();
     let whole = Whole::start(&server.url());
-    let sink: Sink = Box::new(|_| panic!("a sink that panics"));
+    let sink = called(|_| panic!("a sink that panics"));
     whole.handle.send(Command::Request { id: 1, request: Request::Connect, sink });
     whole.grant(2, "n");
 }
@@ -1128,12 +1142,12 @@ fn requests_that_come_while_it_closes_are_answered() {
     let server = Server::start();
     let whole = Whole::start(&server.url());
     whole.ask(1, Request::Connect).unwrap();
-    let sink: Sink = Box::new(|_| std::thread::sleep(Duration::from_millis(100)));
+    let sink = called(|_| std::thread::sleep(Duration::from_millis(100)));
     whole.handle.send(Command::Request { id: 2, request: Request::Close { limit: LIMIT }, sink });
     // While that sink sleeps, the engine has stopped already and the inbox is still open.
     for id in 3.. {
         let (answer, answers) = mpsc::channel();
-        let sink: Sink = Box::new(move |result| answer.send(result).unwrap());
+        let sink = called(move |result| answer.send(result).unwrap());
         if !whole.handle.send(Command::Request { id, request: Request::Connect, sink }) {
             assert!(answers.recv().is_err(), "a refused sink is not called");
             break;

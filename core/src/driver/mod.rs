@@ -55,21 +55,24 @@ use crate::process;
 use crate::url::{Place, Topology};
 use crate::wire::Name;
 
+use calling::Desk;
 pub(crate) use calling::OwnCall;
-use calling::{Desk, Taken};
 pub(crate) use connect::{Address, Manner};
 use direct::Direct;
 use machine::Machine;
 use run::{Driver, Threads};
 use traffic::Redirect;
 
-/// Takes the answer to a request. Called exactly once, on the engine's thread or that of a caller; must not block.
-pub(crate) type Sink = Box<dyn FnOnce(Result<Done>) + Send>;
+/// Takes the answer to a request.
+pub(crate) trait Sink: Send + Sync {
+    /// Called exactly once, on the engine's thread or that of a caller; must not block.
+    fn answer(&self, result: Result<Done>);
+}
 
 /// What the engine's thread can be told.
 pub(crate) enum Command {
     /// A request and where its answer goes.
-    Request { id: RequestId, request: Request, sink: Sink },
+    Request { id: RequestId, request: Request, sink: Arc<dyn Sink> },
     /// Anything else the engine should know.
     Tell(Input),
 }
@@ -292,15 +295,19 @@ impl Handle {
     pub(crate) fn send(&self, command: Command) -> bool {
         let letter = match command {
             Command::Request { id, request, sink } => {
-                Letter::Request { id, request, completion: Completion(Some(sink)) }
+                Letter::Request(Asked { id, request, completion: Completion(Some(sink)) })
             }
             Command::Tell(input) => Letter::Tell(input),
         };
-        let letter = self.desk.pass_on(letter);
-        match letter.and_then(|letter| self.desk.post.send(letter)) {
+        self.desk.pass_on(letter).is_none_or(|letter| self.post(letter))
+    }
+
+    /// False if the thread has ended; the sink of a request is dropped uncalled then.
+    fn post(&self, letter: Letter) -> bool {
+        match self.desk.post.send(letter) {
             None => true,
             Some(refused) => {
-                if let Letter::Request { mut completion, .. } = refused {
+                if let Letter::Request(Asked { mut completion, .. }) = refused {
                     completion.0 = None;
                 }
                 false
@@ -315,17 +322,13 @@ impl Handle {
         &self,
         id: RequestId,
         request: Request,
-        sink: Sink,
+        sink: Arc<dyn Sink>,
         alone: bool,
     ) -> std::result::Result<Option<OwnCall>, ()> {
-        match self.desk.request(id, request, Completion(Some(sink)), alone) {
-            Taken::Over(call) => Ok(call),
-            Taken::Back(request, mut completion) => {
-                let sink = completion.0.take();
-                let sent = sink.is_some_and(|sink| self.send(Command::Request { id, request, sink }));
-                if sent { Ok(None) } else { Err(()) }
-            }
-        }
+        let mut asked = Some(Asked { id, request, completion: Completion(Some(sink)) });
+        let call = self.desk.request(&mut asked, alone);
+        let done = asked.is_none_or(|asked| self.post(Letter::Request(asked)));
+        if done { Ok(call) } else { Err(()) }
     }
 
     /// Waits until the thread has ended, at most `limit`. An engine's thread does not wait.
@@ -395,11 +398,7 @@ impl Drop for EndGuard {
 
 /// A command on its way. Its sink is called even if nobody reads it any more.
 enum Letter {
-    Request {
-        id: RequestId,
-        request: Request,
-        completion: Completion,
-    },
+    Request(Asked),
     Tell(Input),
     /// Somebody has left something to be done.
     Look,
@@ -407,6 +406,13 @@ enum Letter {
     Finish(Box<OwnCall>),
     /// The handle is gone.
     Orphaned,
+}
+
+/// A request, and who is to be answered.
+struct Asked {
+    id: RequestId,
+    request: Request,
+    completion: Completion,
 }
 
 impl Letter {
@@ -433,7 +439,7 @@ impl Post {
 }
 
 /// A sink that answers even when it is dropped.
-struct Completion(Option<Sink>);
+struct Completion(Option<Arc<dyn Sink>>);
 
 impl Completion {
     fn complete(mut self, result: Result<Done>) {
@@ -443,7 +449,7 @@ impl Completion {
     /// Calls the sink; a panic in it stays there.
     fn call(&mut self, result: Result<Done>) {
         if let Some(sink) = self.0.take() {
-            let _ = catch_unwind(AssertUnwindSafe(|| sink(result)));
+            let _ = catch_unwind(AssertUnwindSafe(|| sink.answer(result)));
         }
     }
 }

@@ -17,7 +17,7 @@ use super::link::Manner;
 use super::machine::{Errand, Machine, State};
 use super::net::Net;
 use super::timer::Timer;
-use super::{DriverConfig, Letter, News};
+use super::{Asked, DriverConfig, Letter, News};
 use crate::clock;
 use crate::engine::{Input, Output};
 use crate::error::{Error, ErrorKind, LostReason};
@@ -257,7 +257,7 @@ impl Driver {
         let news = letters.iter().filter(|letter| letter.is_news()).count();
         for letter in letters.drain(..) {
             let input = match letter {
-                Letter::Request { id, request, completion } => {
+                Letter::Request(Asked { id, request, completion }) => {
                     state.completions.insert(id, completion);
                     Input::Request { id, request }
                 }
@@ -326,7 +326,7 @@ impl Driver {
         self.desk.direct.end();
         self.inbox.close();
         while let Ok(letter) = self.inbox.try_recv() {
-            if let Letter::Request { completion, .. } = letter {
+            if let Letter::Request(Asked { completion, .. }) = letter {
                 completion
                     .complete(Err(Error::new(ErrorKind::Closed, "the client is closed; open a new one")));
             }
