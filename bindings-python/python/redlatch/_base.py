@@ -36,6 +36,9 @@ def wait_of(blocking: bool, timeout: float) -> float | None:
     """How long to wait, by the rules of threading.Lock.acquire: None for ever, 0 to try once."""
     if blocking and timeout == -1:
         return None
+    # What is a time beyond doubt is not tried: that costs more than a lock's own part in the call.
+    if blocking is True and type(timeout) in (float, int) and 0 <= timeout <= LONGEST_WAIT:
+        return timeout
     # The rules are those of the Python that runs, and but for one its errors: a lock that is free checks and returns.
     try:
         threading.Lock().acquire(blocking, timeout)
