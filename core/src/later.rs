@@ -25,8 +25,15 @@ impl Later {
         (done, keeping.end())
     }
 
-    /// Wakes all of them.
+    /// Wakes all of them; mostly there is nobody.
     pub(crate) fn wake(&mut self) {
+        if !self.0.is_empty() {
+            self.wake_all();
+        }
+    }
+
+    #[cold]
+    fn wake_all(&mut self) {
         for waker in self.0.drain(..) {
             // What a program does when it is told is its own affair.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));

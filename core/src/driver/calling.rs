@@ -48,6 +48,8 @@ struct Next {
     call: CallId,
     op: Op,
     limit: Duration,
+    /// When the engine has wanted it.
+    at: Moment,
 }
 
 impl Desk {
@@ -159,7 +161,7 @@ impl Desk {
     ) -> Option<UnderWay> {
         let mut next = self.decide(Some(id), wire.is_some(), state, input);
         loop {
-            let (mut open, Next { call, op, limit }) = match (wire.take(), next) {
+            let (mut open, Next { call, op, limit, at: sent }) = match (wire.take(), next) {
                 (Some(open), Some(next)) => (open, next),
                 (open, _) => {
                     if let Some(open) = open {
@@ -168,7 +170,6 @@ impl Desk {
                     return None;
                 }
             };
-            let sent = clock::now();
             let not_after = open.clock.least(sent).saturating_add(millis(limit));
             if open.call(sent, &op, &self.machine.shared.uuid, not_after) {
                 return Some(UnderWay { wire: open, call, op, sent, limit, full: false });
@@ -200,9 +201,10 @@ impl Desk {
         input: Input,
     ) -> Option<Next> {
         let (mut next, mut answer, mut events) = (None, None, Vec::new());
+        let now = clock::now();
         let errand = |errand: Errand, left: &mut Vec<Errand>| match errand {
             Errand::Do(Output::Send { call, op, limit, of }) if can_call && of == id => {
-                next = Some(Next { call, op, limit });
+                next = Some(Next { call, op, limit, at: now });
             }
             Errand::Answer(of, completion, result) if answer.is_none() && id.is_none_or(|id| of == id) => {
                 answer = Some((completion, result));
@@ -212,7 +214,7 @@ impl Desk {
             }
             other => left.push(other),
         };
-        let handle = || self.machine.handle(&mut state, clock::now(), input, errand);
+        let handle = || self.machine.handle(&mut state, now, input, errand);
         if catch_unwind(AssertUnwindSafe(handle)).is_err() {
             // The thread tells everybody.
             state.ended = true;
@@ -333,21 +335,21 @@ impl UnderWay {
     fn look(&mut self, patience: Duration) -> Look {
         match self.wire.receive(patience) {
             Ok(None) => Look::Nothing,
-            Ok(Some(Value::ServerError(error))) if error.code() == "NOSCRIPT" && !self.full => {
+            Ok(Some((Value::ServerError(error), _))) if error.code() == "NOSCRIPT" && !self.full => {
                 self.full = true;
                 match self.wire.call_with_text() {
                     true => Look::Nothing,
                     false => Look::Answer(Outcome::NotSent, false),
                 }
             }
-            Ok(Some(Value::ServerError(error))) => {
+            Ok(Some((Value::ServerError(error), _))) => {
                 let (refusal, passing) = wire::refusal(error.code(), error.details().unwrap_or_default());
                 Look::Answer(Outcome::Refused { error: refusal, passing }, !is_demoted(&error))
             }
-            Ok(Some(value)) => match wire::decode(&self.op, value) {
+            Ok(Some((value, came))) => match wire::decode(&self.op, value) {
                 Ok((server_ms, reply)) => {
                     if let Some(server_ms) = server_ms {
-                        self.wire.clock = ServerClock::new(server_ms, clock::now());
+                        self.wire.clock = ServerClock::new(server_ms, came);
                     }
                     Look::Answer(Outcome::Answered(reply), true)
                 }

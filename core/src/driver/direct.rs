@@ -262,7 +262,7 @@ impl Wire {
             self.send(clock::now())?;
             loop {
                 match self.receive(TICK)? {
-                    Some(answer) => return Ok(answer),
+                    Some((answer, _)) => return Ok(answer),
                     None if clock::now() >= deadline => return Err(io::Error::from(IoKind::TimedOut)),
                     None => {}
                 }
@@ -318,11 +318,11 @@ impl Wire {
         self.stream.write_all(&self.command)
     }
 
-    /// Waits for the answer: `None` if it has not come within `patience`, or a signal came.
+    /// Waits for the answer, and tells when it came: `None` if it has not within `patience`, or a signal came.
     ///
     /// # Errors
     /// When the connection is broken, or what came is no answer.
-    pub(super) fn receive(&mut self, patience: Duration) -> io::Result<Option<Value>> {
+    pub(super) fn receive(&mut self, patience: Duration) -> io::Result<Option<(Value, Moment)>> {
         if self.patience != Some(patience) {
             // Zero would be for ever.
             self.stream.set_read_timeout(patience.max(Duration::from_millis(1)))?;
@@ -337,8 +337,9 @@ impl Wire {
                 Ok(more) => {
                     self.got += more;
                     if let Some(value) = self.parse()? {
-                        self.took = self.used.until(clock::now());
-                        return Ok(Some(value));
+                        let now = clock::now();
+                        self.took = self.used.until(now);
+                        return Ok(Some((value, now)));
                     }
                 }
                 Err(error)
@@ -361,8 +362,8 @@ impl Wire {
             return Ok(None);
         }
         // Most answers are a number.
-        if let [b':', number @ .., b'\r', b'\n'] = answer
-            && let Some(number) = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok())
+        if let [b':', digits @ .., b'\r', b'\n'] = answer
+            && let Some(number) = natural(digits)
         {
             return Ok(Some(Value::Int(number)));
         }
@@ -389,6 +390,15 @@ impl Wire {
     pub(super) fn is_unseen(&self) -> bool {
         self.tracked
     }
+}
+
+/// A number that has at least a digit and no sign.
+fn natural(digits: &[u8]) -> Option<i64> {
+    let add = |number: i64, digit: &u8| {
+        let digit = digit.wrapping_sub(b'0');
+        number.checked_mul(10)?.checked_add(i64::from(digit)).filter(|_| digit < 10)
+    };
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
 /// Whether the server answers so soon that it is worth to wait for it, for a caller who has others to serve.
@@ -506,6 +516,18 @@ mod tests {
             worth
         };
         (0..calls).filter(waited).count()
+    }
+
+    #[test]
+    fn an_answer_that_is_a_number_is_read_as_redis_reads_it() {
+        let read = |text: &str| (natural(text.as_bytes()), text.parse().ok());
+        for text in ["0", "7", "1795369635257", "9223372036854775807", "9223372036854775808", "", "1a", " 1"]
+        {
+            let (ours, theirs) = read(text);
+            assert_eq!(ours, theirs, "{text}");
+        }
+        // The general way reads those.
+        assert_eq!((natural(b"-1"), natural(b"+1")), (None, None));
     }
 
     #[test]

@@ -621,7 +621,7 @@ impl Engine {
             (Wish::Leave(_), Reply::Released(heard)) => {
                 let name = hold.cell.name.clone();
                 self.give_turn(&name, heard);
-                self.freed(owner, request);
+                self.freed(owner, request, &name);
             }
             // Our first copy must have done it: nobody else can touch our field while the hold is
             // valid, and a release ends at the deadline.
@@ -631,7 +631,7 @@ impl Engine {
                 for task in passed {
                     self.answer(task.request, Err(unconfirmed().on(&name)));
                 }
-                return self.freed(owner, request);
+                return self.freed(owner, request, &name);
             }
             (Wish::Extend { level, .. }, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
                 if let Some(at) = hold.position(*level) {
@@ -691,11 +691,8 @@ impl Engine {
     }
 
     /// The lock is free.
-    fn freed(&mut self, owner: OwnerId, request: Option<RequestId>) {
-        if let Some(hold) = self.holds.get(&owner) {
-            let name = hold.cell.name.clone();
-            self.trace("released", &name, || format!("released by {owner}"));
-        }
+    fn freed(&mut self, owner: OwnerId, request: Option<RequestId>, name: &Name) {
+        self.trace("released", name, || format!("released by {owner}"));
         self.keep_release(owner);
         self.left(request);
         self.leave_behind(owner);

@@ -350,19 +350,19 @@ impl Engine {
         };
         hold.cell.set_count(0);
         hold.cell.set_released();
-        let name = hold.cell.name.clone();
-        if let Some(queue) = self.queues.get_mut(&name) {
+        let tasks = hold.take_tasks();
+        let cell = hold.cell;
+        let name = &cell.name;
+        if let Some(queue) = self.queues.get_mut(name) {
             queue.remove_hold(owner);
         }
-        let form = hold.cell.form.clone();
-        let tasks = hold.take_tasks();
-        if hold.cell.key != Key::Once {
-            self.out.push(Output::Ended(hold.cell));
+        if cell.key != Key::Once {
+            self.out.push(Output::Ended(cell.clone()));
         }
         for task in tasks {
-            self.outlive(&name, &form, task);
+            self.outlive(name, &cell.form, task);
         }
-        self.advance(&name);
+        self.advance(name);
     }
 
     // ---- levels whose holder has gone ----

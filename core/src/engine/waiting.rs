@@ -586,7 +586,7 @@ impl Engine {
         match outcome {
             Outcome::Unanswered => self.unanswered_try(id, sent),
             outcome if answered => self.end_try(id, outcome),
-            Outcome::Answered(Reply::Acquired { ttl, token }) => self.won(id, sent, ttl, token),
+            Outcome::Answered(Reply::Acquired { ttl, token }) => self.won(id, &name, sent, (ttl, token)),
             Outcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
             // The server has seen the call and did nothing. The driver has learnt the server's
             // clock from the reply, so a stale copy can go again at once.
@@ -738,7 +738,7 @@ impl Engine {
     }
 
     /// The head holds the lock: it becomes a hold.
-    fn won(&mut self, id: RequestId, sent: Moment, ttl: Duration, token: Option<u64>) {
+    fn won(&mut self, id: RequestId, name: &Name, sent: Moment, (ttl, token): (Duration, Option<u64>)) {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
@@ -748,8 +748,8 @@ impl Engine {
         let Some(waiter) = self.take_waiter(id) else {
             return;
         };
-        let (name, key, owner, form) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.form.clone());
-        if let Some(queue) = self.queues.get_mut(&name) {
+        let (key, owner, form) = (waiter.key, waiter.owner, waiter.form.clone());
+        if let Some(queue) = self.queues.get_mut(name) {
             queue.add_hold(owner);
             let waiting: &mut Waiting = queue;
             waiting.run = if waiter.handed { waiting.run.one_more(sent) } else { Run::default() };
@@ -760,8 +760,8 @@ impl Engine {
             waiting.note_refusal(self.now);
         }
         self.open_hold(id, *waiter, sent, ttl, token);
-        self.adopt_waiters(&name, key, owner, &form);
-        self.advance(&name);
+        self.adopt_waiters(name, key, owner, &form);
+        self.advance(name);
     }
 
     /// Takes a waiter out of its queue.
