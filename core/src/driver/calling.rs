@@ -36,7 +36,7 @@ pub(crate) struct OwnCall {
 struct UnderWay {
     wire: Box<Wire>,
     call: CallId,
-    op: Op,
+    op: Arc<Op>,
     sent: Moment,
     limit: Duration,
     /// It was sent with the text of the script.
@@ -46,7 +46,7 @@ struct UnderWay {
 /// The caller's next call, as the engine wants it.
 struct Next {
     call: CallId,
-    op: Op,
+    op: Arc<Op>,
     limit: Duration,
     /// When the engine has wanted it.
     at: Moment,

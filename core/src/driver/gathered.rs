@@ -99,7 +99,7 @@ mod tests {
             ttl: Duration::ZERO,
             lesson: None,
         };
-        Sending { call, op, limit: Duration::from_micros(limit), hops: 0, asking: false }
+        Sending { call, op: op.into(), limit: Duration::from_micros(limit), hops: 0, asking: false }
     }
 
     #[test]

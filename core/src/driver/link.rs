@@ -374,7 +374,7 @@ impl Live {
                     request
                 }
                 Load::Many(sort, sendings) => {
-                    let ops = sendings.iter().map(|sending| &sending.op);
+                    let ops = sendings.iter().map(|sending| &*sending.op);
                     plain(&self.connection, text(&wire::Call::many(*sort, ops, &self.uuid, not_after)))
                 }
             };

@@ -167,7 +167,7 @@ impl Rig<Link> {
     }
 
     fn send(&mut self, call: u64, op: Op, limit: Duration) {
-        let sending = Sending { call, op, limit, hops: 0, asking: false };
+        let sending = Sending { call, op: op.into(), limit, hops: 0, asking: false };
         self.part.send(clock::now(), sending, &mut self.news);
     }
 

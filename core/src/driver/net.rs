@@ -58,7 +58,7 @@ impl Net {
         }
     }
 
-    pub(super) fn send(&mut self, now: Moment, call: CallId, op: Op, limit: Duration, news: &mut News) {
+    pub(super) fn send(&mut self, now: Moment, call: CallId, op: Arc<Op>, limit: Duration, news: &mut News) {
         let sending = Sending { call, op, limit, hops: 0, asking: false };
         match self {
             Net::One(one) => one.link.send(now, sending, news),

@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed test says where")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::News;
@@ -69,7 +70,7 @@ impl Open {
 pub(crate) struct Written {
     number: u64,
     pub(crate) sort: Option<Sort>,
-    pub(crate) calls: Vec<(CallId, Op)>,
+    pub(crate) calls: Vec<(CallId, Arc<Op>)>,
     pub(crate) not_after: u64,
     pub(crate) deadline: Moment,
     /// With the text of its script.
@@ -90,7 +91,7 @@ pub(crate) enum Said {
 /// A call that another server is to do, in so much time.
 pub(crate) struct Moved {
     pub(crate) call: CallId,
-    pub(crate) op: Op,
+    pub(crate) op: Arc<Op>,
     pub(crate) limit: Duration,
     pub(crate) asking: bool,
 }
@@ -140,9 +141,9 @@ impl Played {
         self.ends.first().filter(|(end, _)| *end < now).map(|(_, call)| *call)
     }
 
-    pub(crate) fn send(&mut self, now: Moment, call: CallId, op: Op, limit: Duration, asking: bool) {
+    pub(crate) fn send(&mut self, now: Moment, call: CallId, op: Arc<Op>, limit: Duration, asking: bool) {
         self.calls += 1;
-        let (name, is_new) = (op.name().cloned(), matches!(op, Op::Acquire { .. }));
+        let (name, is_new) = (op.name().cloned(), matches!(*op, Op::Acquire { .. }));
         let (places, waiting) = (self.traffic.places().0, self.traffic.waiting().count());
         self.traffic.send(now, Sending { call, op, limit, hops: 0, asking });
         let waited = self.traffic.waiting().count() > waiting;

@@ -75,7 +75,7 @@ impl Pressure {
             }
         };
         self.open.insert(call, (self.now, limit, name));
-        let sending = Sending { call, op, limit, hops: 0, asking: false };
+        let sending = Sending { call, op: op.into(), limit, hops: 0, asking: false };
         if self.window.is_empty() && self.is_open() {
             self.gather(sending);
         } else {

@@ -6,6 +6,7 @@
 //! what it has to say is `News`.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ServerError, Value};
@@ -27,7 +28,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Sending {
     pub(super) call: CallId,
-    pub(super) op: Op,
+    pub(super) op: Arc<Op>,
     pub(super) limit: Duration,
     /// How often it was sent elsewhere.
     pub(super) hops: u8,
@@ -415,7 +416,7 @@ impl Traffic {
 
 /// Nothing was done, and there is no time left for it. A question, of which nothing can be in doubt, is asked once more.
 fn tell_undone(sending: &Sending, news: &mut News) {
-    let outcome = match sending.op {
+    let outcome = match *sending.op {
         Op::Inspect { .. } => Outcome::Unanswered,
         _ => Outcome::NotSent,
     };
@@ -493,11 +494,12 @@ mod tests {
             fencing: Fencing::Off,
             replicas: 0,
         };
-        Sending { call, op, limit: LIMIT, hops: 0, asking: false }
+        Sending { call, op: op.into(), limit: LIMIT, hops: 0, asking: false }
     }
 
     fn inspect(call: CallId) -> Sending {
-        Sending { op: Op::Inspect { name: Name::from("n"), kind: Kind::Reentrant }, ..acquire(call) }
+        let op = Op::Inspect { name: Name::from("n"), kind: Kind::Reentrant };
+        Sending { op: op.into(), ..acquire(call) }
     }
 
     /// The calls of each command that is to be written now, and whether it has the text of its script.

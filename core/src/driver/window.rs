@@ -68,7 +68,8 @@ impl Window {
     /// Keeps a call until it can be sent.
     pub(super) fn push(&mut self, now: Moment, sending: Sending) {
         let (until, end) = (now.after(sending.limit / PATIENCE), now.after(sending.limit));
-        let queue = if matches!(sending.op, Op::Acquire { .. }) { &mut self.others } else { &mut self.first };
+        let queue =
+            if matches!(*sending.op, Op::Acquire { .. }) { &mut self.others } else { &mut self.first };
         self.count += 1;
         queue.insert((until, self.count), Queued { sending, end });
     }
@@ -132,7 +133,7 @@ mod tests {
 
     fn sending(call: u64) -> Sending {
         let op = Op::Inspect { name: Name::from("n"), kind: Kind::Reentrant };
-        Sending { call, op, limit: LIMIT, hops: 0, asking: false }
+        Sending { call, op: op.into(), limit: LIMIT, hops: 0, asking: false }
     }
 
     #[test]
@@ -188,7 +189,7 @@ mod tests {
         let fencing = Fencing::Off;
         let op = Op::Acquire { name, owner: 1, form, count: 1, lease: LIMIT, fencing, replicas: 0 };
         let mut window = Window::new();
-        window.push(at(0), Sending { op, ..sending(1) });
+        window.push(at(0), Sending { op: op.into(), ..sending(1) });
         window.push(at(1), sending(2));
         assert_eq!(window.sendings().count(), 2);
         assert_eq!(window.next(at(2)).map(|next| next.call), Some(2));

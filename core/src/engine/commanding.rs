@@ -2,6 +2,7 @@
 //! others wait for it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::asking::release_of;
@@ -80,7 +81,7 @@ pub(super) struct Command {
     pub(super) task: Task,
     /// Those before it who passed the lock on: what says that it is done says that they held the lock.
     passed: Vec<Task>,
-    op: Op,
+    op: Arc<Op>,
     limit: Duration,
     call: Option<CallId>,
     begun: Moment,
@@ -106,7 +107,7 @@ impl Command {
 
     /// Frees the lock. Its copies may overlap: they harm nobody.
     fn frees(&self) -> bool {
-        matches!(self.op, Op::Release { remaining: 0, .. })
+        matches!(*self.op, Op::Release { remaining: 0, .. })
     }
 
     /// The hand-over that this was has not been done, or not for certain (`unsure`): from now on it is a
@@ -115,10 +116,10 @@ impl Command {
         if self.call != Some(call) {
             return false;
         }
-        let Op::HandOver { name, owner, form, .. } = &self.op else {
+        let Op::HandOver { name, owner, form, .. } = &*self.op else {
             return false;
         };
-        self.op = release_of(name.clone(), *owner, form.clone());
+        self.op = Arc::new(release_of(name.clone(), *owner, form.clone()));
         self.call = None;
         self.copies -= u32::from(!unsure);
         true
@@ -126,8 +127,9 @@ impl Command {
 
     /// A lease that nobody renews is not to last longer because the question whether the lock is there comes late.
     fn asks_for_no_more(&mut self, watched: bool) {
-        if let (Wish::Passed, Op::Renew { holds }) = (&self.task.wish, &mut self.op)
+        if self.task.wish.is_passed()
             && !watched
+            && let Op::Renew { holds } = Arc::make_mut(&mut self.op)
         {
             holds.iter_mut().for_each(|hold| hold.ttl = LOOK);
         }
@@ -414,7 +416,7 @@ impl Engine {
         hold.work.command = Some(Command {
             task,
             passed,
-            op,
+            op: Arc::new(op),
             limit,
             begun: self.now,
             call: None,

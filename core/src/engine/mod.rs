@@ -200,7 +200,7 @@ pub(crate) enum Output {
     /// Send this call; report an [`Input::Outcome`] at the latest `limit` from now. Its not-after,
     /// if it carries one, is a lower bound of the server's clock now, and `limit`. `of`: the request whose
     /// caller waits for it, if it is sent for one.
-    Send { call: CallId, op: Op, limit: Duration, of: Option<RequestId> },
+    Send { call: CallId, op: Arc<Op>, limit: Duration, of: Option<RequestId> },
     /// Have the channel of this name subscribed, and again after every gap, until told otherwise.
     Subscribe(Name),
     /// The channel of this name is not needed any more.
@@ -571,7 +571,7 @@ impl Engine {
         self.last_owner
     }
 
-    fn send(&mut self, purpose: Purpose, op: Op, limit: Duration) -> CallId {
+    fn send(&mut self, purpose: Purpose, op: impl Into<Arc<Op>>, limit: Duration) -> CallId {
         let call = self.next_id();
         self.counters.calls.add(1);
         let of = match &purpose {
@@ -581,7 +581,7 @@ impl Engine {
             Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup(_) => None,
         };
         self.calls.insert(call, Call { purpose, sent: self.now });
-        self.out.push(Output::Send { call, op, limit, of });
+        self.out.push(Output::Send { call, op: op.into(), limit, of });
         call
     }
 

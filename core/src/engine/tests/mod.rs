@@ -295,7 +295,9 @@ impl Rig {
     fn look_at(&mut self, out: Vec<Output>) {
         for output in out {
             match output {
-                Output::Send { call, op, limit, .. } => self.sent.push(Sent { call, op, limit }),
+                Output::Send { call, op, limit, .. } => {
+                    self.sent.push(Sent { call, op: (*op).clone(), limit })
+                }
                 Output::Subscribe(name) => {
                     assert!(!self.subscribed.contains(&name), "subscribed twice: {name}");
                     self.subscribed.push(name);

@@ -291,7 +291,7 @@ enum Event {
 struct Copied {
     origin: Origin,
     call: CallId,
-    op: Op,
+    op: Arc<Op>,
     /// As it is written in the call, and the time that is meant by it.
     not_after: u64,
     expires: u64,
@@ -673,7 +673,7 @@ impl World {
 
     // ---- the command connection ----
 
-    fn send(&mut self, place: usize, connection: usize, call: CallId, op: Op, limit: Duration) {
+    fn send(&mut self, place: usize, connection: usize, call: CallId, op: Arc<Op>, limit: Duration) {
         let delay = self.delay();
         let client = &mut self.clients[place];
         let (uuid, origin) = (client.uuid, client.origin(connection));
@@ -760,7 +760,7 @@ impl World {
         } else if self.random.chance(self.faults.refusal) {
             self.trouble(self.time);
             let error = Error::new(ErrorKind::Server, "refused");
-            let passing = !matches!(copy.op, Op::Acquire { .. }) || self.random.chance(700);
+            let passing = !matches!(*copy.op, Op::Acquire { .. }) || self.random.chance(700);
             Outcome::Refused { error, passing }
         } else {
             Outcome::Answered(self.execute(copy))
@@ -807,14 +807,14 @@ impl World {
     /// arrived, and a copy that runs too late because the clock that should end it went back.
     fn note_excuses(&mut self, copy: &Copied, outcome: &Outcome) {
         let uuid = copy.origin.uuid;
-        let (owner, shrinks) = match (&copy.op, outcome) {
+        let (owner, shrinks) = match (&*copy.op, outcome) {
             (Op::Renew { holds }, _) => {
                 let late = self.has_jumped && self.time > copy.expires;
                 let owners = holds.iter().filter(|_| late).map(|hold| (uuid, hold.owner));
                 return self.jumped.extend(owners);
             }
             (_, Outcome::Answered(Reply::Acquired { .. } | Reply::NotReplicated { .. } | Reply::Kept)) => {
-                match copy.op {
+                match *copy.op {
                     Op::Acquire { owner, .. } | Op::HandOver { to: owner, .. } => (owner, false),
                     Op::Release { owner, .. } => (owner, true),
                     _ => return,
@@ -1102,7 +1102,7 @@ impl World {
             return Said::Error(self.refusal(command));
         }
         self.server.scripts.insert(script);
-        let is_acquire = matches!(calls[0].1, Op::Acquire { .. });
+        let is_acquire = matches!(*calls[0].1, Op::Acquire { .. });
         if is_many && is_acquire && self.server.now_ms() > *not_after {
             return Said::Late;
         }
@@ -1120,7 +1120,7 @@ impl World {
         if is_split && self.random.chance(300) {
             return self.random.pick(&ELSEWHERE);
         }
-        let may_last = sort.is_some() || matches!(calls[0].1, Op::Acquire { .. });
+        let may_last = sort.is_some() || matches!(*calls[0].1, Op::Acquire { .. });
         if may_last && self.random.chance(400) {
             self.random.pick(&LASTING)
         } else {
@@ -1129,7 +1129,7 @@ impl World {
     }
 
     /// What the server says to one of the calls of a command; several do not handle every case.
-    fn reply_to(&mut self, command: &Shared, call: CallId, op: &Op, is_many: bool) -> Option<Reply> {
+    fn reply_to(&mut self, command: &Shared, call: CallId, op: &Arc<Op>, is_many: bool) -> Option<Reply> {
         let Shared { origin, ref written, expires, doubled, .. } = *command;
         if is_many && (self.server.is_odd(origin, op) || self.random.chance(self.faults.refusal)) {
             return None;
