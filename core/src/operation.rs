@@ -2,6 +2,7 @@
 //! put into a queue.
 
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -144,7 +145,7 @@ impl Slot {
     /// lock, because dropping a guard does something.
     fn answer(&self, outcome: Outcome, tasks: &Tasks) {
         let mut place = self.place();
-        match std::mem::replace(&mut *place, Place::Over) {
+        match mem::replace(&mut *place, Place::Over) {
             Place::Waiting | Place::Answered(_) => *place = Place::Answered(outcome),
             Place::Polled(waker) => {
                 *place = Place::Answered(outcome);
@@ -172,7 +173,7 @@ impl Slot {
         {
             return Poll::Pending;
         }
-        let before = std::mem::replace(&mut *place, Place::Over);
+        let before = mem::replace(&mut *place, Place::Over);
         match before {
             Place::Answered(outcome) => Poll::Ready(outcome),
             Place::Over | Place::Forward(..) | Place::Cancelled => Poll::Ready(Outcome::Failed(gone())),
@@ -188,7 +189,7 @@ impl Slot {
     /// Has the answer put into `queue`, at once if it is there.
     fn forward(&self, queue: &Arc<Queue>, tag: u64) {
         let mut place = self.place();
-        match std::mem::replace(&mut *place, Place::Over) {
+        match mem::replace(&mut *place, Place::Over) {
             Place::Answered(outcome) => {
                 let first = queue.enter(Entry { tag, outcome });
                 drop(place);
@@ -206,7 +207,7 @@ impl Slot {
     /// Takes the answer if it is there.
     fn take(&self) -> Option<Outcome> {
         let mut place = self.place();
-        match std::mem::replace(&mut *place, Place::Over) {
+        match mem::replace(&mut *place, Place::Over) {
             Place::Answered(outcome) => Some(outcome),
             before => {
                 *place = before;
@@ -218,7 +219,7 @@ impl Slot {
     /// Stops waiting; true if there was no answer yet. An answer that was there is dropped.
     fn give_up(&self) -> bool {
         let mut place = self.place();
-        let before = std::mem::replace(&mut *place, Place::Cancelled);
+        let before = mem::replace(&mut *place, Place::Cancelled);
         let answered = matches!(before, Place::Answered(_) | Place::Over);
         if answered {
             *place = Place::Over;
@@ -233,22 +234,23 @@ fn gone() -> Error {
 }
 
 impl Unsent {
-    fn send(self, way: Way) -> Result<Sent> {
-        let Unsent { client, request, of } = self;
-        let running = client.running()?;
-        let terms = match &request {
+    /// Sends it, once.
+    fn send(&mut self, way: Way) -> Result<Sent> {
+        let running = self.client.running()?;
+        let terms = match &self.request {
             Request::Acquire { terms, .. } => Some(*terms),
             _ => None,
         };
-        let hold = of.hold().cloned();
-        let promise = Arc::new(Promise { running, slot: Slot::default(), terms, of: hold });
+        let promise =
+            Arc::new(Promise { running, slot: Slot::default(), terms, of: self.of.hold().cloned() });
         let (running, sink) = (&promise.running, promise.clone());
+        let request = mem::replace(&mut self.request, Request::Connect);
         let (id, own) = match way {
             Way::Engine => (running.request(request, sink)?, None),
             Way::Caller => running.request_blocking(request, sink, false)?,
             Way::Alone => running.request_blocking(request, sink, true)?,
         };
-        if let Of::Released(guard) = of {
+        if let Of::Released(guard) = mem::replace(&mut self.of, Of::Nothing) {
             guard.disarm();
         }
         Ok(Sent { promise, id, own, later: Later::default() })
@@ -336,24 +338,18 @@ impl<T> Operation<T> {
 
     /// Sends the request if that has not happened yet.
     fn start(&mut self, way: Way) {
-        self.state = match std::mem::replace(&mut self.state, State::Done) {
-            State::Unsent(unsent) => {
-                let closing = matches!(unsent.request, Request::Close { .. });
-                let releasing = matches!(unsent.request, Request::Release(_));
-                match unsent.send(way) {
-                    // What a child inherits is the parent's: nothing to do, nothing to tell.
-                    Err(error) if releasing && error.kind() == ErrorKind::Forked => {
-                        State::Known(Outcome::Released)
-                    }
-                    Ok(sent) => State::Sent(sent),
-                    // Closing twice is no error, not for those who take the outcome from a queue either.
-                    Err(error) if closing && error.kind() == ErrorKind::Closed => {
-                        State::Known(Outcome::Closed(Vec::new()))
-                    }
-                    Err(error) => State::Known(Outcome::Failed(error)),
-                }
+        let State::Unsent(unsent) = &mut self.state else { return };
+        let closing = matches!(unsent.request, Request::Close { .. });
+        let releasing = matches!(unsent.request, Request::Release(_));
+        self.state = match unsent.send(way) {
+            // What a child inherits is the parent's: nothing to do, nothing to tell.
+            Err(error) if releasing && error.kind() == ErrorKind::Forked => State::Known(Outcome::Released),
+            Ok(sent) => State::Sent(sent),
+            // Closing twice is no error, not for those who take the outcome from a queue either.
+            Err(error) if closing && error.kind() == ErrorKind::Closed => {
+                State::Known(Outcome::Closed(Vec::new()))
             }
-            other => other,
+            Err(error) => State::Known(Outcome::Failed(error)),
         };
     }
 
@@ -369,7 +365,7 @@ impl<T> Operation<T> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        Poll::Ready(match (std::mem::replace(&mut self.state, State::Done), self.finish.take()) {
+        Poll::Ready(match (mem::replace(&mut self.state, State::Done), self.finish.take()) {
             (State::Known(outcome), Some(finish)) => finish(outcome),
             _ => Err(gone()),
         })
@@ -382,7 +378,7 @@ impl<T> Operation<T> {
     /// [`Outcome::Failed`] with the kind `timeout`.
     pub fn deliver_to(mut self, queue: &Arc<Queue>, tag: u64) -> Pending {
         self.start(Way::Engine);
-        match std::mem::replace(&mut self.state, State::Done) {
+        match mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
                 sent.promise.slot.forward(queue, tag);
                 Pending(Some(sent))
@@ -406,7 +402,7 @@ impl<T> Operation<T> {
         if let Some(outcome) = self.start_soon(queue.series(), patience) {
             return Delivered::Now(outcome);
         }
-        match std::mem::replace(&mut self.state, State::Done) {
+        match mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
                 sent.promise.slot.forward(queue, tag);
                 Delivered::Later(Pending(Some(sent)))
