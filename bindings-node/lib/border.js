@@ -3,11 +3,12 @@
 
 const native = require('./native.js')
 const { errorFrom, unwrap } = require('./errors.js').internal
+const { Table } = require('./table.js')
 
 // By the number of the call: what takes its answer.
-const calls = new Map()
+const calls = new Table()
 // By the number of the hold: what is to be told of its loss. Never a Hold itself, which may be garbage-collected.
-const holds = new Map()
+const holds = new Table()
 // By the number of the client: a weak reference to it.
 const clients = new Map()
 
@@ -36,9 +37,7 @@ class Failed {
 }
 
 function settle(id, answer) {
-  const take = calls.get(id)
-  calls.delete(id)
-  take?.(answer)
+  calls.take(id)?.(answer)
 }
 
 // What a native call gave, `started`, is one of
@@ -65,7 +64,7 @@ function answerUntil(id, signal) {
   return new Promise((resolve, reject) => {
     const abort = () => {
       border.cancel(id)
-      calls.delete(id)
+      calls.take(id)
       reject(signal.reason)
     }
     signal.addEventListener('abort', abort, { once: true })

@@ -6,6 +6,7 @@ const { inspect } = require('node:util')
 const { LockLostError, internal } = require('./errors.js')
 const { Failed, answerTo, border, holds, release, resultOf } = require('./border.js')
 const { plain } = require('./options.js')
+const { Table } = require('./table.js')
 const { errorFrom, lostError, unwrap } = internal
 
 // What must outlive the Hold object until the hold is released: whom to tell of a loss. There may be very many.
@@ -40,8 +41,7 @@ class More {
 
 // A Hold was garbage-collected. If it was neither released nor lost, it ends with its lease.
 const collected = new FinalizationRegistry((id) => {
-  const state = holds.get(id)
-  holds.delete(id)
+  const state = holds.take(id)
   if (border.abandon(id) !== true || state === undefined || state.loss !== undefined) return
   const hold = `a hold of the lock ${JSON.stringify(state.lock.name)}`
   const text = `${hold} was garbage-collected without release(); it ends with its lease`
@@ -51,12 +51,12 @@ const collected = new FinalizationRegistry((id) => {
 // Most holds are released soon, and to have one watched by the garbage collector costs as much as all the rest of it:
 // those are kept here until they have lived for so many milliseconds.
 const CHILDHOOD = 50
-const young = new Set()
+const young = new Table()
 let growing = false
 
 // Has a hold watched if it is not released before. The timer keeps no event loop alive.
-function watchLater(hold) {
-  young.add(hold)
+function watchLater(id, hold) {
+  young.set(id, hold)
   if (growing) return
   growing = true
   setTimeout(grow, CHILDHOOD).unref()
@@ -64,8 +64,7 @@ function watchLater(hold) {
 
 function grow() {
   growing = false
-  for (const hold of young) watch(hold)
-  young.clear()
+  young.takeAll().forEach(watch)
 }
 
 // The state of a Hold; undefined for anything else.
@@ -92,7 +91,7 @@ class Hold {
     this.#state = new State(id, lock)
     this.#token = token
     holds.set(id, this.#state)
-    watchLater(this)
+    watchLater(id, this)
   }
 
   get name() {
@@ -147,8 +146,8 @@ class Hold {
     const state = this.#state
     let answer = answerTo(unwrap(release(state.id)))
     if (answer instanceof Promise) answer = await answer
-    holds.delete(state.id)
-    if (!young.delete(this)) collected.unregister(this)
+    holds.take(state.id)
+    if (young.take(state.id) === undefined) collected.unregister(this)
     if (!(answer instanceof Failed)) return true
     const error = errorFrom(answer.failure)
     if (error instanceof LockLostError) state.tellLost(answer.failure.reason)
