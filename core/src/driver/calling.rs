@@ -147,7 +147,8 @@ impl Desk {
         let fits = |state: &MutexGuard<'_, State>| {
             !state.ended && self.machine.is_up_to_date() && needs_no_call(&state.engine)
         };
-        let may = self.machine.shared.counters.waiting.get() > 0 && !is_engine_thread();
+        let somebody = self.machine.shared.counters.waiting.get() > 0 || self.machine.listens();
+        let may = somebody && !is_engine_thread();
         may.then(|| self.machine.state_if_free()).flatten().filter(fits)
     }
 
@@ -223,7 +224,8 @@ impl Desk {
             self.post.send(Letter::Look);
             return None;
         }
-        let look = state.is_left_something();
+        state.listen(now, next.is_some());
+        let look = state.is_left_something(now);
         drop(state);
         // First: whoever is answered may do anything.
         if look {

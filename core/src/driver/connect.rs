@@ -1,6 +1,7 @@
 //! Making connections: one way for commands, one for pub/sub, the same errors and pauses for both.
 
 use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join4;
@@ -92,7 +93,7 @@ pub(super) struct Connected {
 pub(super) struct Pushes {
     pub(super) said: UnboundedReceiver<PushInfo>,
     /// How it wakes us, where that can be told.
-    pub(super) ear: Option<Ear>,
+    pub(super) ear: Option<Arc<Ear>>,
 }
 
 impl Address {
@@ -343,7 +344,7 @@ impl Address {
         let (sender, said) = unbounded_channel();
         let (connection, ear) =
             self.connect(ProtocolVersion::RESP3, config().set_push_sender(sender)).await?;
-        Ok((connection, Pushes { said, ear }))
+        Ok((connection, Pushes { said, ear: ear.map(Arc::new) }))
     }
 
     /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.

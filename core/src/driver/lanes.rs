@@ -57,10 +57,6 @@ impl Lanes {
         self.plain.take_messages()
     }
 
-    pub(super) fn wake_at(&mut self, bytes: usize) {
-        self.plain.wake_at(bytes);
-    }
-
     pub(super) fn publishes(&self) -> Option<Publish> {
         self.plain.publishes()
     }

@@ -3,6 +3,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -138,19 +139,10 @@ impl Link {
         std::mem::take(&mut live.messages).into_iter()
     }
 
-    /// Has the connection wake us only when so much has come.
-    pub(super) fn wake_at(&mut self, bytes: usize) {
-        if let State::Up(live) = &mut self.state
-            && let Some(ear) = live.pushes.as_mut().and_then(|pushes| pushes.ear.as_mut())
-        {
-            ear.wake_at(bytes);
-        }
-    }
-
-    /// Whether something may have come of which it does not wake us.
-    pub(super) fn is_skipping(&self) -> bool {
-        let State::Up(live) = &self.state else { return false };
-        live.pushes.as_ref().and_then(|pushes| pushes.ear.as_ref()).is_some_and(Ear::is_skipping)
+    /// What says how much has to have come before the connection wakes us.
+    pub(super) fn ear(&self) -> Option<&Arc<Ear>> {
+        let State::Up(live) = &self.state else { return None };
+        live.pushes.as_ref()?.ear.as_ref()
     }
 
     /// When the server was last known to be there; now, as far as that is for others to judge.

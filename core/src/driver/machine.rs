@@ -4,9 +4,11 @@
 //! Both let the engine decide under one lock and do what it wants when they have let go of it. A
 //! caller does its own calls; whatever else its request has caused is left to the thread.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::ear::Ear;
+use super::timer::Alarm;
 use super::{Completion, OwnCall, Shared};
 use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
@@ -19,6 +21,8 @@ pub(super) struct Machine {
     state: Mutex<State>,
     /// Letters to the thread that the engine has not been told of.
     unread: AtomicUsize,
+    /// Others may tell of releases: there is a channel.
+    listens: AtomicBool,
 }
 
 /// What only one of them may touch at a time.
@@ -30,6 +34,10 @@ pub(super) struct State {
     pub(super) left: Vec<Errand>,
     /// When the thread wakes if nothing happens; `None`: it does not.
     pub(super) alarm: Option<Moment>,
+    /// What makes it wake earlier.
+    pub(super) timer: Option<Alarm>,
+    /// How much has to have come before messages wake it, where that can be said.
+    pub(super) ear: Option<Arc<Ear>>,
     /// The thread does nothing any more.
     pub(super) ended: bool,
     /// The engine has panicked.
@@ -47,13 +55,28 @@ pub(super) enum Errand {
 
 impl State {
     /// Whether there is something for the thread that it will not see in time by itself.
-    pub(super) fn is_left_something(&mut self) -> bool {
-        let wake = self.engine.next_wake();
-        let sooner = wake.is_some_and(|wake| self.alarm.is_none_or(|alarm| wake < alarm));
-        if sooner {
-            self.alarm = wake;
+    pub(super) fn is_left_something(&mut self, now: Moment) -> bool {
+        let sooner = |wake: &Moment| self.alarm.is_none_or(|alarm| *wake < alarm);
+        let mut left = !self.left.is_empty();
+        if let Some(wake) = self.engine.next_wake().filter(sooner) {
+            self.alarm = Some(wake);
+            // The thread need not wake for that now.
+            left |= self.timer.as_ref().is_none_or(|timer| timer.set(now, wake).is_err());
         }
-        sooner || !self.left.is_empty()
+        left
+    }
+
+    /// Leaves messages in the socket that need not wake the thread, and has it woken by others; `call`: a caller's own
+    /// one is under way. The thread itself says so after all that it does.
+    pub(super) fn listen(&self, now: Moment, call: bool) {
+        let Some(ear) = self.ear.as_ref().filter(|_| self.engine.has_channels()) else { return };
+        // Where something is due, the thread may be about to look what has come.
+        let due = self.engine.next_wake().is_some_and(|due| due <= now);
+        match self.engine.skipped(now, call) {
+            Some(skipped) if !due => ear.skip(Some(skipped)),
+            None if ear.is_skipping() && !self.engine.is_at_rest() => ear.skip(None),
+            _ => {}
+        }
     }
 }
 
@@ -64,11 +87,18 @@ impl Machine {
             completions: Map::default(),
             left: Vec::new(),
             alarm: None,
+            timer: None,
+            ear: None,
             ended: false,
             broken: false,
             out: Vec::new(),
         };
-        Machine { shared, state: Mutex::new(state), unread: AtomicUsize::new(0) }
+        Machine {
+            shared,
+            state: Mutex::new(state),
+            unread: AtomicUsize::new(0),
+            listens: AtomicBool::new(false),
+        }
     }
 
     /// Waits for its turn, which comes soon: nobody does I/O meanwhile. `None` after a panic of the engine,
@@ -98,6 +128,10 @@ impl Machine {
     ) {
         state.engine.set_listened(self.shared.is_followed());
         state.engine.handle(now, input, &mut state.out);
+        let listens = state.engine.has_channels();
+        if self.listens() != listens {
+            self.listens.store(listens, Ordering::Relaxed);
+        }
         self.sort(state, errand);
     }
 
@@ -122,6 +156,11 @@ impl Machine {
                 output => errand(Errand::Do(output), &mut state.left),
             }
         }
+    }
+
+    /// Whether there may be something to leave to others: seen without a lock.
+    pub(super) fn listens(&self) -> bool {
+        self.listens.load(Ordering::Relaxed)
     }
 
     /// A letter is on its way.

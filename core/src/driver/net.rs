@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use super::channels::{self, Reach};
+use super::channels::Reach;
 use super::cluster::Cluster;
 use super::connect::Address;
 use super::direct::{Direct, Maker};
+use super::ear::Ear;
 use super::lanes::Lanes;
 use super::link::{Manner, Target};
 use super::pubsub::Subscriptions;
@@ -17,7 +18,7 @@ use super::traffic::Sending;
 use super::{News, Servers};
 use crate::engine::{CallId, NOWHERE};
 use crate::moment::Moment;
-use crate::wire::{Name, Op, names};
+use crate::wire::{Name, Op};
 
 /// Driven from outside as a `Link` is.
 pub(super) enum Net {
@@ -80,18 +81,15 @@ impl Net {
         }
     }
 
-    /// So many messages on the channel of a name may wait in the socket for the next one; nothing else is waited for.
-    pub(super) fn skip(&mut self, skipped: Option<(&Name, u32)>) {
-        let Net::One(one) = self else { return };
-        let bytes = skipped
-            .filter(|_| one.subscriptions.is_shared())
-            .map_or(0, |(name, messages)| messages as usize * channels::least_size(&names::channel(name)));
-        one.link.wake_at(bytes + 1);
-    }
-
-    /// Whether messages may wait.
-    pub(super) fn is_skipping(&self) -> bool {
-        matches!(self, Net::One(one) if one.link.plain().is_skipping())
+    /// What says how many messages may wait in the socket for the next one, where they may.
+    pub(super) fn ear(&self) -> Option<&Arc<Ear>> {
+        let Net::One(one) = self else { return None };
+        let ear = one.link.plain().ear()?;
+        let may = one.subscriptions.is_shared() && !one.subscriptions.is_asking();
+        if !may {
+            ear.skip(None);
+        }
+        Some(ear).filter(|_| may)
     }
 
     /// Whether everything is connected and nothing is under way.

@@ -129,6 +129,11 @@ impl Subscriptions {
         self.generation.is_some()
     }
 
+    /// Whether the server is to confirm something.
+    pub(super) fn is_asking(&self) -> bool {
+        matches!(&self.state, State::Up(live) if !live.asked.is_empty())
+    }
+
     /// The connection for commands takes no messages: has one for them.
     pub(super) fn keep_apart(&mut self) {
         if std::mem::take(&mut self.shared) && !self.wanted.is_empty() {

@@ -117,6 +117,9 @@ impl Driver {
         late: Handle,
     ) -> Self {
         let (tracking, pubsub) = (config.tracking, config.pubsub);
+        if let Some(mut state) = desk.machine.state() {
+            state.timer = Some(timer.alarm());
+        }
         let manner = Manner { tracking, uuid: desk.machine.shared.uuid.clone(), pubsub };
         Driver {
             machine: desk.machine.clone(),
@@ -198,13 +201,25 @@ impl Driver {
     }
 
     /// Whether the engine's time has come while messages may lie in the socket that are to be heard before.
-    fn has_to_listen(&mut self, now: Moment) -> bool {
-        let due = |state: MutexGuard<'_, State>| state.engine.next_wake().is_some_and(|due| due <= now);
-        let listens = self.net.is_skipping() && self.machine.state().is_some_and(due);
-        if listens {
-            self.net.skip(None);
+    fn has_to_listen(&self, now: Moment) -> bool {
+        let Some(ear) = self.net.ear().filter(|ear| ear.is_skipping()) else { return false };
+        let due = |state: &MutexGuard<'_, State>| state.engine.next_wake().is_some_and(|due| due <= now);
+        let state = self.machine.state().filter(due);
+        if state.is_some() {
+            ear.skip(None);
         }
-        listens
+        state.is_some()
+    }
+
+    /// Has the connection wake the thread for what the engine has to know.
+    fn listen(&self, now: Moment, state: &mut State) {
+        let ear = self.net.ear();
+        if let Some(ear) = ear {
+            ear.skip(state.engine.skipped(now, false));
+        }
+        if state.ear.as_ref().map(Arc::as_ptr) != ear.map(Arc::as_ptr) {
+            state.ear = ear.cloned();
+        }
     }
 
     /// Lets the engine know everything, does everything it wants, and sets the timer.
@@ -228,7 +243,7 @@ impl Driver {
             self.inform(now, &mut state);
         }
         self.end_if_orphaned(now, &state);
-        self.net.skip(state.engine.skipped(now));
+        self.listen(now, &mut state);
         // What callers count on stays, though what it was for may be over: else each of their calls would wake the
         // thread to arm the timer anew.
         let promised = state.alarm.filter(|at| *at > now);

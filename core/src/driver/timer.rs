@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use crate::moment::Moment;
 
 /// A timer descriptor as tokio wants to see it.
-struct Descriptor(TimerFd);
+struct Descriptor(Arc<TimerFd>);
 
 impl AsRawFd for Descriptor {
     fn as_raw_fd(&self) -> RawFd {
@@ -30,7 +31,7 @@ impl Timer {
     /// Must be called inside a tokio runtime.
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
-        let fd = Descriptor(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?);
+        let fd = Descriptor(Arc::new(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?));
         #[allow(
             deprecated,
             reason = "its successor is unsafe, to be promised that the descriptor stays open"
@@ -43,12 +44,14 @@ impl Timer {
     /// whoever is woken too early arms again. That saves a system call for most requests.
     pub(super) fn arm(&mut self, now: Moment, at: Option<Moment>) -> io::Result<()> {
         let Some(at) = at.filter(|_| self.is_late_for(at)) else { return Ok(()) };
-        // Zero would disarm it.
-        let wait = now.until(at).max(Duration::from_micros(1));
-        let when = Expiration::OneShot(TimeSpec::from_duration(wait));
-        self.fd.get_ref().0.set(when, TimerSetTimeFlags::empty())?;
+        set(&self.fd.get_ref().0, now, at)?;
         self.armed = Some(at);
         Ok(())
+    }
+
+    /// For others who want it to fire earlier.
+    pub(super) fn alarm(&self) -> Alarm {
+        Alarm(self.fd.get_ref().0.clone())
     }
 
     /// When it fires.
@@ -81,6 +84,21 @@ impl Timer {
     }
 }
 
+/// Makes a timer fire earlier. Its thread learns of that when it fires; until then it may arm it anew, but not for later.
+pub(super) struct Alarm(Arc<TimerFd>);
+
+impl Alarm {
+    pub(super) fn set(&self, now: Moment, at: Moment) -> io::Result<()> {
+        set(&self.0, now, at)
+    }
+}
+
+fn set(timer: &TimerFd, now: Moment, at: Moment) -> io::Result<()> {
+    // Zero would disarm it.
+    let wait = now.until(at).max(Duration::from_micros(1));
+    Ok(timer.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())?)
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -97,5 +115,18 @@ mod tests {
         timer.arm(clock::now(), Some(due.after(Duration::from_secs(9)))).expect("later changes nothing");
         poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
         assert!(clock::now() >= due);
+    }
+
+    #[tokio::test]
+    async fn others_make_it_fire_earlier_and_it_is_armed_anew_then() {
+        let mut timer = Timer::new().expect("timerfd");
+        let (alarm, now) = (timer.alarm(), clock::now());
+        timer.arm(now, Some(now.after(Duration::from_secs(3600)))).expect("arm");
+        for _ in 0..2 {
+            let due = clock::now().after(Duration::from_millis(20));
+            alarm.set(clock::now(), due).expect("arm earlier");
+            poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
+            assert!(clock::now() >= due && timer.armed().is_none());
+        }
     }
 }

@@ -296,6 +296,8 @@ pub(crate) struct Engine {
     cleanups: BTreeMap<OwnerId, Cleanup>,
     /// Names nobody waits for any more whose channels are subscribed, and when to look at that.
     idle_channels: BTreeSet<(Moment, Name)>,
+    /// How many channels are wanted.
+    channels: usize,
     /// The last releases that a server has confirmed.
     confirmed: VecDeque<Confirmed>,
     queries: BTreeMap<RequestId, Query>,
@@ -329,6 +331,7 @@ impl Engine {
             flows: BTreeMap::new(),
             cleanups: BTreeMap::new(),
             idle_channels: BTreeSet::new(),
+            channels: 0,
             confirmed: VecDeque::new(),
             queries: BTreeMap::new(),
             callers: Map::default(),
@@ -342,8 +345,11 @@ impl Engine {
     pub(crate) fn handle(&mut self, now: Moment, input: Input, out: &mut Vec<Output>) {
         self.begin(now, out);
         // What the clock says comes first: what arrives at or after a deadline is too late, even if
-        // nobody had the time to wake us in between.
-        self.do_due();
+        // nobody had the time to wake us in between. But of what others have done we may hear late, several things at a
+        // time: all of it is known before their turn is taken to be over.
+        if !matches!(input, Input::Message(_) | Input::Invalidated(_)) {
+            self.do_due();
+        }
         self.dispatch(input);
         self.end(out);
     }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::holding::Phase;
 use super::timers::Timer;
 use super::waiting::{Attempt, Queue};
-use super::{Engine, Output};
+use super::{Engine, Output, Request};
 use crate::moment::Moment;
+use crate::owner::Key;
 use crate::wire::Name;
 
 /// How long each of the others may take to be there first: a message to it and its try, on a busy machine.
@@ -145,10 +146,24 @@ impl Turn {
 }
 
 impl Engine {
+    /// Whether releases of others may be heard.
+    pub(crate) fn has_channels(&self) -> bool {
+        self.channels > 0
+    }
+
+    /// Whether nobody holds or wants anything.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.holds.is_empty() && self.calls.is_empty() && self.waiters.is_empty()
+    }
+
     /// Of how many releases this client need not be told at once: it does nothing but wait for this lock, leaves it to
     /// others, and is to hear of as many and of one more before it tries. Its timer does not wait for that. Who holds
-    /// something, or has a call under way, is to be told everything.
-    pub(crate) fn skipped(&self, now: Moment) -> Option<(&Name, u32)> {
+    /// something, or has a call under way, is to be told everything; but where the only call is the release of the only
+    /// hold, and `elsewhere`, its answer does not come where messages do, nobody has to be told of that release.
+    pub(crate) fn skipped(&self, now: Moment, elsewhere: bool) -> Option<(&Name, u32)> {
+        if elsewhere {
+            return self.own_release().map(|name| (name, 1));
+        }
         if !self.holds.is_empty() || !self.calls.is_empty() {
             return None;
         }
@@ -159,6 +174,28 @@ impl Engine {
         let before_the_last = queue.turn.ahead(now).checked_sub(1).filter(|_| waits)?;
         let echo = queue.channel.echo.is_some_and(|until| now < until);
         Some((name, before_the_last + u32::from(echo)))
+    }
+
+    /// The lock that is being released, if there is nothing else, and we hear that ourselves.
+    fn own_release(&self) -> Option<&Name> {
+        let alone = self.waiters.is_empty() && self.calls.len() == 1 && self.holds.len() == 1;
+        let hold = alone.then(|| self.holds.values().next()).flatten()?;
+        let leaves = hold.phase == Phase::Releasing && self.queues.get(&hold.cell.name)?.channel.confirmed;
+        leaves.then_some(&hold.cell.name)
+    }
+
+    /// Whether a caller who asks for this would leave it to others for now, without a call.
+    pub(super) fn leaves_to_others(&self, request: &Request) -> bool {
+        let Request::Acquire { name, key, wait, .. } = request else {
+            return false;
+        };
+        let Some(queue) = self.queues.get(name).filter(|_| self.has_channels()) else {
+            return false;
+        };
+        let free = queue.waiters.is_empty() && queue.holds().is_empty() && queue.attempt == Attempt::Idle;
+        let can = free && !matches!(key, Key::Hold(_)) && self.closing.is_none() && self.links.is_up(name);
+        let patient = |end: Moment| wait.is_none_or(|wait| self.now.after(wait) > end);
+        can && queue.turn.of_others(self.now).is_some_and(patient)
     }
 
     /// Our release was confirmed and `heard` by so many.
@@ -195,7 +232,10 @@ impl Engine {
             return;
         }
         queue.turn.passed(now);
-        self.wake_head(name);
+        let head = queue.waiters.front().and_then(|id| self.waiters.get(id));
+        if head.is_none_or(|head| !head.is_over(now)) {
+            self.wake_head(name);
+        }
     }
 
     pub(super) fn subscribed(&mut self, name: &Name) {
@@ -213,6 +253,7 @@ impl Engine {
             return false;
         };
         queue.channel = Channel { wanted: true, ..Channel::default() };
+        self.channels += 1;
         self.out.push(Output::Subscribe(name.clone()));
         true
     }
@@ -271,6 +312,9 @@ impl Engine {
         };
         if let Some(at) = queue.channel.looked_at {
             self.idle_channels.remove(&(at, name.clone()));
+        }
+        if queue.channel.wanted {
+            self.channels -= 1;
         }
         queue.channel = Channel::default();
         self.out.push(Output::Unsubscribe(name.clone()));

@@ -248,6 +248,11 @@ impl Waiter {
         self.wait == Some(Duration::ZERO)
     }
 
+    /// Whether its caller gets no lock any more.
+    pub(super) fn is_over(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|end| end <= now)
+    }
+
     pub(super) fn lease(&self) -> Duration {
         self.terms.first_lease()
     }
@@ -403,7 +408,7 @@ impl Engine {
     pub(crate) fn needs_no_call(&self, request: &Request) -> bool {
         match request {
             Request::Release(target) => self.passes_on(target),
-            request => self.lines_up(request),
+            request => self.lines_up(request) || self.leaves_to_others(request),
         }
     }
 
@@ -498,7 +503,7 @@ impl Engine {
             return;
         };
         let name = waiter.name.clone();
-        if !waiter.answered && waiter.deadline.is_some_and(|end| end <= self.now) {
+        if !waiter.answered && waiter.is_over(self.now) {
             let error = self.late_waiter(id).on(&name);
             return self.give_up(id, error);
         }

@@ -181,7 +181,7 @@ fn turns_that_nobody_takes_are_not_left_again_soon() {
 #[test]
 fn who_leaves_the_lock_to_others_need_not_be_told_of_each() {
     let mut rig = Rig::new();
-    let skipped = |rig: &Rig| rig.engine.skipped(rig.now).map(|(_, messages)| messages);
+    let skipped = |rig: &Rig| rig.engine.skipped(rig.now, false).map(|(_, messages)| messages);
     let grant = won_from_others(&mut rig);
     assert_eq!(skipped(&rig), None, "it holds something");
     rig.release(&grant);
@@ -218,11 +218,84 @@ fn who_leaves_the_lock_to_others_need_not_be_told_of_each() {
 }
 
 #[test]
+fn who_hears_late_of_others_turns_does_not_look_in_vain() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    rig.release(&grant);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(4));
+    rig.acquire("n");
+    rig.sleep(TURN * 3);
+    // The change that our own release was, that release, and those of two of the three others: read in one go.
+    let message = || Input::Message("n".into());
+    for input in [Input::Invalidated(Some(vec!["n".into()])), message(), message(), message()] {
+        let mut out = Vec::new();
+        rig.engine.handle(rig.now, input, &mut out);
+        rig.look_at(out);
+    }
+    rig.wake();
+    rig.nothing_sent();
+    rig.pass(TURN);
+    rig.sent().acquire();
+}
+
+#[test]
+fn who_hears_late_of_a_release_when_its_time_is_over_does_not_try() {
+    let mut late = Rig::new();
+    let id = late.acquire_with("n", Key::Once, Some(secs(1)), WATCHED);
+    let sent = late.sent();
+    late.busy(&sent, LEASE);
+    late.input(Input::Subscribed("n".into()));
+    let sent = late.sent();
+    late.busy(&sent, LEASE);
+    late.sleep(secs(1));
+    message(&mut late);
+    assert_eq!(late.failed(id), ErrorKind::Timeout);
+    late.nothing_sent();
+}
+
+#[test]
+fn who_leaves_the_lock_to_others_needs_no_call() {
+    let mut rig = Rig::new();
+    let wants = |rig: &Rig, wait| {
+        let (name, key, terms) = ("n".into(), Key::Once, WATCHED);
+        rig.engine.needs_no_call(&Request::Acquire { name, key, wait, terms, token: None })
+    };
+    let grant = won_from_others(&mut rig);
+    assert!(!wants(&rig, None), "it is held here");
+    rig.release(&grant);
+    assert!(!wants(&rig, None), "the release is on its way");
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(3));
+    assert!(wants(&rig, None) && wants(&rig, Some(TURN * 3)));
+    assert!(!wants(&rig, Some(TURN * 2)), "whose time is shorter tries at once");
+    assert!(!wants(&rig, Some(Duration::ZERO)), "a try");
+    rig.pass(TURN * 2);
+    rig.acquire("n");
+    rig.sent().acquire();
+}
+
+#[test]
+fn who_releases_elsewhere_and_has_nothing_else_need_not_be_told_of_that() {
+    let mut rig = Rig::new();
+    let skipped = |rig: &Rig| rig.engine.skipped(rig.now, true).map(|(_, messages)| messages);
+    let grant = won_from_others(&mut rig);
+    assert_eq!(skipped(&rig), None, "it is not released");
+    rig.release(&grant);
+    assert_eq!(skipped(&rig), Some(1));
+    assert_eq!(rig.engine.skipped(rig.now, false), None, "the answer comes where messages do");
+    let other = rig.acquire("other");
+    assert_eq!(skipped(&rig), None, "another call is under way");
+    rig.cancel(other);
+    assert!(!rig.engine.is_at_rest());
+}
+
+#[test]
 fn who_is_patient_is_told_of_the_first_who_comes() {
     let mut rig = Rig::new();
     let grant = won_from_others(&mut rig);
     used_up_heard_by(&mut rig, grant, 2);
-    assert_eq!(rig.engine.skipped(rig.now), None);
+    assert_eq!(rig.engine.skipped(rig.now, false), None);
     rig.nothing_sent();
 }
 
