@@ -107,7 +107,7 @@ impl<T> Operation<T> {
     pub fn wait(mut self) -> Result<T> {
         refuse_engine_thread()?;
         let Ok(()) = self.do_own(|| Ok::<(), Infallible>(()));
-        if let Some(result) = self.wait_together() {
+        if let Some(result) = self.result().or_else(|| self.wait_together()) {
             return result;
         }
         let waker = UNPARK.try_with(Waker::clone).unwrap_or_else(|_| unpark());
@@ -164,11 +164,17 @@ impl<T> Operation<T> {
         mut self,
         mut check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<Result<T>, E> {
-        let alarm = match refuse_engine_thread().and_then(|()| Alarm::of_thread().map_err(no_descriptor)) {
-            Ok(alarm) => alarm,
-            Err(error) => return Ok(Err(error)),
-        };
+        if let Err(error) = refuse_engine_thread() {
+            return Ok(Err(error));
+        }
         self.do_own(&mut check)?;
+        if let Some(result) = self.result() {
+            return Ok(result);
+        }
+        let alarm = match Alarm::of_thread() {
+            Ok(alarm) => alarm,
+            Err(error) => return Ok(Err(no_descriptor(error))),
+        };
         let waker = Waker::from(alarm.clone());
         loop {
             if let Poll::Ready(result) = self.poll_with(&waker) {

@@ -365,10 +365,26 @@ impl<T> Operation<T> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        Poll::Ready(match (mem::replace(&mut self.state, State::Done), self.finish.take()) {
+        Poll::Ready(self.end())
+    }
+
+    /// The result, if the answer is there.
+    pub(crate) fn result(&mut self) -> Option<Result<T>> {
+        match &self.state {
+            State::Sent(sent) => self.state = State::Known(sent.promise.slot.take()?),
+            State::Known(_) => {}
+            State::Unsent(_) | State::Done => return None,
+        }
+        let _entered = self.span.clone().entered();
+        Some(self.end())
+    }
+
+    /// Makes the result of the outcome, which is known.
+    fn end(&mut self) -> Result<T> {
+        match (mem::replace(&mut self.state, State::Done), self.finish.take()) {
             (State::Known(outcome), Some(finish)) => finish(outcome),
             _ => Err(gone()),
-        })
+        }
     }
 
     /// Has the answer put into `queue` under `tag`, and returns at once.

@@ -52,7 +52,7 @@ use run_out::RunOut;
 use settling::{Cleanup, Confirmed};
 use timers::{Timer, Timers};
 use timing::Jitter;
-use waiting::{Queue, Waiter};
+use waiting::{Queue, Rooms, Waiter};
 
 /// Names a request of a caller; drawn by the caller's side, never reused.
 pub(crate) type RequestId = u64;
@@ -287,6 +287,7 @@ pub(crate) struct Engine {
     calls: Map<CallId, Call>,
     /// Names that somebody here holds or waits for.
     queues: Map<Name, Queue>,
+    rooms: Rooms,
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
     waiters: BTreeMap<RequestId, Box<Waiter>>,
     /// There may be very many, and each is looked up again and again: who walks through them sorts.
@@ -325,6 +326,7 @@ impl Engine {
             links: Links::default(),
             calls: Map::default(),
             queues: Map::default(),
+            rooms: Rooms::default(),
             waiters: BTreeMap::new(),
             holds: Pages::default(),
             run_out: RunOut::default(),

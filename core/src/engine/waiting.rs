@@ -66,21 +66,28 @@ impl Queue {
 
     /// Makes room for whatever is to be said.
     fn other(&mut self) -> &mut Other {
+        self.other_in(&mut Rooms::default())
+    }
+
+    /// The same in room that was given back, if there is any.
+    fn other_in(&mut self, rooms: &mut Rooms) -> &mut Other {
         let holds = match self {
             Queue::Other(other) => return other,
             Queue::Held(owner) => Owners::One(*owner),
             Queue::Idle => Owners::None,
         };
-        *self = Queue::Other(Box::new(Other { holds, waiting: Waiting::default() }));
-        self.other()
+        let mut other = rooms.0.pop().unwrap_or_default();
+        other.holds = holds;
+        *self = Queue::Other(other);
+        self.other_in(rooms)
     }
 
     /// Nobody waits any more: what is said of who does is forgotten.
-    fn rest(&mut self) {
+    fn rest(&mut self, rooms: &mut Rooms) {
         let Queue::Other(other) = self else { return };
         other.waiting.attempt = Attempt::Idle;
         other.waiting.refused = None;
-        self.tidy();
+        self.tidy(rooms);
     }
 
     /// Whether nobody needs the name any more.
@@ -89,15 +96,38 @@ impl Queue {
     }
 
     /// Gives the room back if it is not needed.
-    fn tidy(&mut self) {
-        if let Queue::Other(other) = self
-            && other.waiting.is_idle()
+    fn tidy(&mut self, rooms: &mut Rooms) {
+        let Queue::Other(other) = self else { return };
+        let plain = match other.holds {
+            Owners::None => Queue::Idle,
+            Owners::One(owner) => Queue::Held(owner),
+            Owners::Many(_) => return,
+        };
+        if other.waiting.is_idle()
+            && let Queue::Other(room) = std::mem::replace(self, plain)
         {
-            match other.holds {
-                Owners::None => *self = Queue::Idle,
-                Owners::One(owner) => *self = Queue::Held(owner),
-                Owners::Many(_) => {}
-            }
+            rooms.keep(room);
+        }
+    }
+}
+
+/// Room of names that is not needed at the moment: each acquisition needs it until it is answered.
+#[derive(Debug, Default)]
+pub(super) struct Rooms(
+    // They go from here to a name and back, as they are.
+    #[allow(clippy::vec_box)] Vec<Box<Other>>,
+);
+
+/// As many as callers are likely to acquire at the same time.
+const ROOMS: usize = 64;
+/// Where more waited at once, the room is given back to the system.
+const QUEUED: usize = 16;
+
+impl Rooms {
+    /// Keeps the room of a name of which nothing is to be said any more.
+    fn keep(&mut self, room: Box<Other>) {
+        if self.0.len() < ROOMS && room.waiting.waiters.capacity() <= QUEUED {
+            self.0.push(room);
         }
     }
 }
@@ -372,7 +402,7 @@ impl Engine {
         self.waiters.insert(id, waiter);
         let queue = self.queues.entry(name.clone()).or_default();
         let first = queue.holds().is_empty() && queue.waiters.is_empty();
-        let waiting: &mut Waiting = queue;
+        let waiting = &mut queue.other_in(&mut self.rooms).waiting;
         waiting.waiters.push_back(id);
         waiting.channel.is_used();
         self.arm_waiter(id);
@@ -462,7 +492,7 @@ impl Engine {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
-        queue.rest();
+        queue.rest(&mut self.rooms);
         if queue.channel.wanted {
             self.leave_channel(name);
         } else if queue.is_unused() {
