@@ -27,6 +27,11 @@ impl Guard {
         Guard { guard: Mutex::new(Some(guard)), hold, kept: AtomicBool::new(false) }
     }
 
+    /// For its release, of which there is one.
+    pub(crate) fn take(&self, py: Python<'_>) -> PyResult<redlatch::Guard> {
+        self.with(Option::take).ok_or_else(|| released(py))
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut Option<redlatch::Guard>) -> T) -> T {
         act(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -45,8 +50,7 @@ impl Guard {
 
     #[pyo3(signature = (to=None))]
     fn release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        let guard = self.with(Option::take).ok_or_else(|| released(py))?;
-        run(py, guard.release(), to)
+        run(py, self.take(py)?.release(), to)
     }
 
     #[pyo3(signature = (lease, to=None))]

@@ -6,7 +6,7 @@ use redlatch::{AcquireOptions, ErrorKind};
 use crate::answer::{Answer, Level};
 use crate::client::Client;
 use crate::exit::Waiting;
-use crate::guard::Hold;
+use crate::guard::{Guard, Hold};
 use crate::operation::{To, deliver, run, wait_for};
 use crate::task::{Key, Unsent, What};
 use crate::values::{duration, option, text};
@@ -102,6 +102,18 @@ impl Lock {
     ) -> PyResult<Answer> {
         let what = What::Acquire(options(wait, lease, token));
         Ok(Answer::unsent(Unsent::new(lock, this.unbind(), what)?, Level::Told))
+    }
+
+    /// What a task awaits when a block of it begins: the guard of its level.
+    fn entering(this: Bound<'_, Self>, lock: Bound<'_, PyAny>, wait: &Bound<'_, PyAny>) -> PyResult<Answer> {
+        let none = this.py().None().into_bound(this.py());
+        let what = What::Enter(options(wait, &none, &none));
+        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), what)?, Level::Guarded))
+    }
+
+    /// What a task awaits when the block ends.
+    fn leaving(this: Bound<'_, Self>, lock: Bound<'_, PyAny>, guard: Py<Guard>) -> PyResult<Answer> {
+        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), What::Leave(guard))?, Level::Guarded))
     }
 
     /// What a task awaits to give back its newest level.

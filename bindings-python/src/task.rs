@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
 use redlatch::{AcquireOptions, Delivered};
 
 use crate::client::Client;
+use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::operation::{PATIENCE, Queue, next_tag};
 
@@ -97,7 +98,11 @@ impl Key {
 pub(crate) enum What {
     /// Or what is wrong about it, which is told when it is awaited.
     Acquire(PyResult<AcquireOptions>),
+    /// The same for a block, whose guard answers for the level.
+    Enter(PyResult<AcquireOptions>),
     Release,
+    /// The level of the guard, when the block ends.
+    Leave(Py<Guard>),
 }
 
 /// A request that was not sent yet.
@@ -118,8 +123,8 @@ impl Unsent {
 
     pub(crate) fn name(&self) -> &'static str {
         match self.what {
-            What::Acquire(_) => "Lock.acquire",
-            What::Release => "Lock.release",
+            What::Acquire(_) | What::Enter(_) => "Lock.acquire",
+            What::Release | What::Leave(_) => "Lock.release",
         }
     }
 
@@ -142,6 +147,10 @@ impl Unsent {
                 let options = options?.key(key).tied_to_key();
                 core.core.acquire_with(options).deliver_soon(answers, tag, PATIENCE)
             }
+            What::Enter(options) => {
+                core.core.acquire_with(options?.key(key)).deliver_soon(answers, tag, PATIENCE)
+            }
+            What::Leave(guard) => guard.get().take(py)?.release().deliver_soon(answers, tag, PATIENCE),
             What::Release => core.core.release_by(key).deliver_soon(answers, tag, PATIENCE),
         };
         Ok((queue, tag, Owner { key: owner, lock: self.core }, delivered))

@@ -6,6 +6,7 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -159,10 +160,10 @@ class BaseLock:
 class BaseGrant:
     """One level of a hold."""
 
-    __slots__ = ("__weakref__", "_client", "_guard", "_hold", "_name", "_released", "_tags")
+    __slots__ = ("__weakref__", "_client", "_core", "_guard", "_hold", "_released", "_tags")
 
     def __init__(self, lock: BaseLock, guard: _redlatch.Guard) -> None:
-        self._name = lock.name
+        self._core = lock._core
         # The client lives as long as its grants, to be closed when the program exits.
         self._client = lock._client
         self._guard = guard
@@ -174,7 +175,7 @@ class BaseGrant:
     @property
     def name(self) -> str:
         """The name of the lock."""
-        return self._name
+        return self._core.name
 
     @property
     def held(self) -> bool:
@@ -224,7 +225,7 @@ class BaseGrant:
 
     def __repr__(self) -> str:
         state = "held" if self.held else f"lost ({self.lost_reason})" if self.lost_reason else "released"
-        return f"<{type(self).__module__}.{type(self).__qualname__} {self._name!r} {state}>"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r} {state}>"
 
 
 G = TypeVar("G", bound=BaseGrant)
@@ -247,6 +248,11 @@ class Entered(Generic[G]):
         If it has none, the block was entered elsewhere (a generator, a fixture): then a lost one first, so that
         nobody's living hold is released in place of it.
         """
+        with suppress(IndexError, ValueError):  # there is none, or another thread took it meanwhile
+            newest = self._entries[-1]
+            if newest[0] is who:
+                self._entries.remove(newest)
+                return newest[1]
         while entries := list(self._entries):
             own = [entry for entry in entries if entry[0] is who]
             lost = [entry for entry in entries if not entry[1].held]

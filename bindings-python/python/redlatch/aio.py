@@ -333,10 +333,9 @@ class Lock(BaseLock):
 
     async def __aenter__(self) -> Grant:
         task = _task_of_loop()
-        key, wait = Keys.of(task), self._timeout
-        guard = await ask(self._client, lambda to: self._core.acquire(key, wait, None, None, False, to))
-        grant = Grant(self, guard, task)
-        self._watch(grant._hold)
+        grant = Grant(self, await self._core.entering(self, self._timeout), task)
+        if self._on_lost is not None:
+            self._watch(grant._hold)
         if self._cancel_on_lost:
             grant.on_lost(grant._cancel)
         self._enter(task, grant)
@@ -347,18 +346,28 @@ class Lock(BaseLock):
     ) -> None:
         if self._client._core.forked:  # what a child inherits is the parent's
             return
-        grant: Grant = self._leave(asyncio.current_task())
+        task = asyncio.current_task()
+        grant: Grant = self._leave(task)
         failure: LockError | None = None
         try:
             if not grant._released:
-                await grant.release()
+                grant._spend()
+                try:
+                    # Without a task, as somebody may drive a coroutine by hand, there is no key whose queue is known.
+                    await (
+                        self._core.leaving(self, grant._guard)
+                        if task
+                        else ask(self._client, grant._guard.release)
+                    )
+                finally:
+                    grant._forget()
         except LockError as error_of_release:
             failure = error_of_release
         except asyncio.CancelledError:
             # Python 3.11 and 3.12 deliver a cancellation here that was taken back too late.
             if not grant._cancelled:
                 raise
-        if ours := grant._uncancel():
+        if ours := grant._cancelled and grant._uncancel():
             failure = failure or grant._loss()
         if failure is None:
             return
@@ -385,11 +394,10 @@ def _task_of_loop() -> Task:
 class Grant(BaseGrant):
     """What `async with lock as grant` gives: one level of a hold."""
 
-    __slots__ = ("_bridge", "_cancelled", "_cancelling", "_task")
+    __slots__ = ("_cancelled", "_cancelling", "_task")
 
     def __init__(self, lock: Lock, guard: _redlatch.Guard, task: Task) -> None:
         super().__init__(lock, guard)
-        self._bridge = Bridge.of(task.get_loop())
         self._task = task
         self._cancelled = False
         # Python 3.10 does not count cancellations: there every one that we see is taken for ours.
@@ -409,7 +417,8 @@ class Grant(BaseGrant):
 
     def on_lost(self, callback: OnLost) -> None:
         """Has `callback` called once with the LockLostError, in the event loop, when the lock is lost."""
-        self._tags += (self._bridge.watchers.add(self._hold, self._bridge.queue, callback),)
+        bridge = Bridge.of(self._task.get_loop())
+        self._tags += (bridge.watchers.add(self._hold, bridge.queue, callback),)
 
     def _cancel(self, _: LockLostError) -> None:
         if not self._released:
@@ -431,4 +440,4 @@ class Grant(BaseGrant):
         return None
 
     def _watchers(self) -> _dispatcher.Watchers:
-        return self._bridge.watchers
+        return Bridge.of(self._task.get_loop()).watchers
