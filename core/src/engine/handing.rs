@@ -113,7 +113,7 @@ impl Engine {
         let Some(waiter) = self.take_waiter(to) else {
             return self.add_task(owner, release);
         };
-        let Waiter { name, key, terms, form, announced, .. } = *waiter;
+        let Waiter { name, key, terms, form, announced, .. } = waiter;
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };

@@ -289,7 +289,7 @@ pub(crate) struct Engine {
     queues: Map<Name, Queue>,
     rooms: Rooms,
     // Ordered maps where the engine walks through them: the same inputs give the same outputs.
-    waiters: BTreeMap<RequestId, Box<Waiter>>,
+    waiters: BTreeMap<RequestId, Waiter>,
     /// There may be very many, and each is looked up again and again: who walks through them sorts.
     holds: Pages<Hold>,
     run_out: RunOut,

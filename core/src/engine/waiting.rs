@@ -381,7 +381,7 @@ impl Engine {
                 return self.fail(id, timeout(&name, wait));
             }
         }
-        let waiter = Box::new(Waiter {
+        let waiter = Waiter {
             owner: self.next_owner(),
             key,
             terms,
@@ -398,7 +398,7 @@ impl Engine {
             answered: false,
             announced: false,
             name: name.clone(),
-        });
+        };
         self.waiters.insert(id, waiter);
         let queue = self.queues.entry(name.clone()).or_default();
         let first = queue.holds().is_empty() && queue.waiters.is_empty();
@@ -794,13 +794,13 @@ impl Engine {
             waiting.turn.taken(self.now, waiter.announced, self.config.handovers.1);
             waiting.note_refusal(self.now);
         }
-        self.open_hold(id, *waiter, sent, ttl, token);
+        self.open_hold(id, waiter, sent, ttl, token);
         self.adopt_waiters(name, key, owner, &form);
         self.advance(name);
     }
 
     /// Takes a waiter out of its queue.
-    pub(super) fn take_waiter(&mut self, id: RequestId) -> Option<Box<Waiter>> {
+    pub(super) fn take_waiter(&mut self, id: RequestId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         if waiter.timed {
             self.timers.disarm(Timer::Waiter(id));
