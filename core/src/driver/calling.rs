@@ -172,7 +172,7 @@ impl Desk {
                 }
             };
             let not_after = open.clock.least(sent).saturating_add(millis(limit));
-            if open.call(sent, &op, &self.machine.shared.uuid, not_after) {
+            if open.call(&op, &self.machine.shared.uuid, not_after) {
                 return Some(UnderWay { wire: open, call, op, sent, limit, full: false });
             }
             self.lose(*open);

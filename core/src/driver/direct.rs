@@ -288,14 +288,15 @@ impl Wire {
     }
 
     /// Sends the script call for `op`; false if the connection is broken.
-    pub(super) fn call(&mut self, sent: Moment, op: &Op, uuid: &str, not_after: u64) -> bool {
+    pub(super) fn call(&mut self, op: &Op, uuid: &str, not_after: u64) -> bool {
         let call = match self.call.take() {
             Some(before) => Call::reusing(before, op, uuid, not_after, self.publish),
             None => Call::new(op, uuid, not_after, self.publish),
         };
         call.write_evalsha(&mut self.command);
         self.call = Some(call);
-        self.send(sent).is_ok()
+        // How long the answer takes is to be known of the server, not of what came before.
+        self.send(clock::now()).is_ok()
     }
 
     /// Sends that call once more, with the text of the script; false if the connection is broken.
