@@ -780,7 +780,16 @@ impl World {
                 && client.connection(origin).is_some_and(|connection| connection != client.at_direct())
         };
         let tracks = self.clients.iter().any(tracks);
-        match self.server.execute(origin, tracks, op, not_after) {
+        let before = self.handed_over(op);
+        let reply = self.server.execute(origin, tracks, op, not_after);
+        // The copy that the network made has done what its client may have been told was not done: to that it is won.
+        if copy.doubled && self.handed_over(op) > before {
+            op.name()
+                .and_then(|name| self.server.locks.get_mut(name))
+                .into_iter()
+                .for_each(|lock| lock.handovers = 0);
+        }
+        match reply {
             // It is done, but no replica has it.
             Reply::Acquired { .. } if op.replicas() > 0 && self.random.chance(self.faults.alone) => {
                 self.trouble(self.time);
@@ -788,6 +797,12 @@ impl World {
             }
             reply => reply,
         }
+    }
+
+    /// How often the lock of a hand-over has gone from owner to owner of its client.
+    fn handed_over(&self, op: &Op) -> usize {
+        let Op::HandOver { name, .. } = op else { return 0 };
+        self.server.locks.get(name).map_or(0, |lock| lock.handovers)
     }
 
     /// What follows from a call that the server has done.
