@@ -335,6 +335,8 @@ impl Driver {
     fn end(&mut self) {
         let mut state = self.machine.wreck();
         state.ended = true;
+        // Callers may keep the state for long after that: its descriptors are closed with the thread's.
+        (state.timer, state.ear) = (None, None);
         let left = std::mem::take(&mut state.left);
         drop(state);
         answer_all(left);
@@ -355,6 +357,8 @@ impl Driver {
         self.desk.direct.end();
         let mut state = self.machine.wreck();
         state.ended = true;
+        // Callers may keep the state for long after that: its descriptors are closed with the thread's.
+        (state.timer, state.ear) = (None, None);
         let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
         let left = std::mem::take(&mut state.left);
         drop(state);

@@ -101,7 +101,8 @@ impl Engine {
         // What an acquire of an adaptive lock got may last longer than what it asked for: only a hold knows.
         let unknown = form.kind.layout() == Layout::Learning && !self.holds.contains_key(&owner);
         let lease = if unknown { lease.max(LEARNT) } else { lease };
-        let until = again_at.unwrap_or(self.now).after(lease + limit);
+        // Another call of this owner may be under way, which asks for as long; with replicas it has twice the time.
+        let until = again_at.unwrap_or(self.now).after(lease + 2 * limit);
         if self.cleanups.contains_key(&owner) {
             return;
         }
