@@ -185,6 +185,30 @@ fn a_client_that_was_never_started_works_in_every_child() {
     assert!(round().starts_with(&client.id().unwrap()));
 }
 
+/// Counted in a child, whose descriptors nobody else opens or closes.
+#[test]
+fn a_closed_client_whose_handles_live_on_keeps_no_descriptors() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let server = Server::start();
+    assert!(in_child(|| {
+        let before = descriptors();
+        let rounds: Vec<_> = (0..3)
+            .map(|_| {
+                let client = Client::connect(&server.url()).wait().unwrap();
+                let lock = client.lock("n").unwrap();
+                // Twice: the second time the connection for blocked callers may be there.
+                lock.acquire().wait().unwrap().release().wait().unwrap();
+                let guard = lock.acquire().wait().unwrap();
+                let opened = descriptors() > before;
+                client.close().wait().unwrap();
+                client.join(LIMIT);
+                (client, lock, guard, opened)
+            })
+            .collect();
+        rounds.iter().all(|(.., opened)| *opened) && descriptors() == before
+    }));
+}
+
 #[test]
 fn forks_while_others_work_never_hang() {
     let world = World::new();

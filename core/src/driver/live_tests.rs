@@ -1028,6 +1028,12 @@ impl Whole {
         self.handle.join(PATIENCE);
         !self.handle.send(Command::Tell(Input::KeyEnded(Key::Thread(0))))
     }
+
+    /// Which of the thread's descriptors callers have as well: its timer, and the socket of its connection.
+    fn lends(&self) -> (bool, bool) {
+        let state = self.handle.desk.machine.wreck();
+        (state.timer.is_some(), state.ear.is_some())
+    }
 }
 
 fn request(text: &str) -> Request {
@@ -1064,6 +1070,17 @@ fn a_lock_is_acquired_waited_for_released_and_closed() {
         Ok(Done::Forced(false))
     ));
     assert_eq!((first.shared.counters.connects.get(), first.shared.counters.unanswered.get()), (1, 0));
+}
+
+#[test]
+fn the_descriptors_of_a_thread_end_with_it() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    whole.grant(1, "n");
+    assert_eq!(whole.lends(), (true, true));
+    assert!(matches!(whole.ask(2, Request::Close { limit: LIMIT }), Ok(Done::Closed(_))));
+    assert!(whole.has_ended());
+    assert_eq!(whole.lends(), (false, false));
 }
 
 #[test]
@@ -1127,6 +1144,7 @@ fn a_panic_of_the_engine_is_told_to_everybody() {
     // No time can be spread around this one: the engine panics when it has to wait for the lock.
     let whole = Whole::start_with(&server.url(), Duration::MAX);
     let (cell, _) = whole.grant(1, "held");
+    assert_eq!(whole.lends(), (true, true));
     let (told, reasons) = mpsc::channel();
     cell.watch(Watcher::Called(Box::new(move |reason| told.send(reason).unwrap())));
     let error = whole.ask(2, request("taken")).unwrap_err();
@@ -1134,6 +1152,7 @@ fn a_panic_of_the_engine_is_told_to_everybody() {
     assert_eq!(reasons.recv_timeout(PATIENCE), Ok(LostReason::Unreachable));
     assert!(!cell.is_held(clock::now()));
     assert!(whole.has_ended());
+    assert_eq!(whole.lends(), (false, false));
     whole.event("ended");
 }
 

@@ -102,7 +102,8 @@ impl Engine {
         let unknown = form.kind.layout() == Layout::Learning && !self.holds.contains_key(&owner);
         let lease = if unknown { lease.max(LEARNT) } else { lease };
         // Another call of this owner may be under way, which asks for as long; with replicas it has twice the time.
-        let until = again_at.unwrap_or(self.now).after(lease + 2 * limit);
+        let last = timing::copy_expires(self.now, 2 * limit);
+        let until = again_at.map_or(last, |at| at.max(last)).after(lease);
         if self.cleanups.contains_key(&owner) {
             return;
         }

@@ -1,6 +1,7 @@
 //! Clean-up releases.
 
 use super::*;
+use crate::engine::timing;
 
 /// An owner that nobody uses any more, whose copy may run for some time still.
 fn ghost(rig: &mut Rig) -> (Sent, Sent) {
@@ -109,6 +110,30 @@ fn a_lost_hold_is_cleaned_up_for_as_long_as_any_command_of_it_may_have_asked() {
     rig.pass(secs(500));
     rig.input(Input::Up(0));
     assert_eq!(rig.sent().release().0, grant.owner());
+}
+
+/// What was sent right before the loss may still be done at the end of its time, and asks for a whole lease then.
+#[test]
+fn a_clean_up_of_a_lost_lock_outlives_every_call_of_its_owner() {
+    for replicas in [0, 2] {
+        let mut rig = Rig::new();
+        rig.hold_with("n", KEY, WATCHED);
+        rig.acquire_with("n", KEY, None, Terms { replicas, ..WATCHED });
+        let entry = rig.sent();
+        let end = timing::copy_expires(rig.now, entry.limit).after(LEASE);
+        let forced = rig.request(Request::Force { name: "n".into(), kind: Kind::Reentrant });
+        let force = rig.sent();
+        rig.reply(&force, Reply::Forced(true));
+        assert!(matches!(rig.done(forced), Done::Forced(true)));
+        assert_eq!(rig.lost.len(), 1);
+        let clean = rig.sent();
+        rig.outcome(&entry, Outcome::Unanswered);
+        rig.outcome(&clean, Outcome::Unanswered);
+        rig.input(down());
+        rig.pass(rig.now.until(end) - ms(1));
+        rig.input(Input::Up(0));
+        assert_eq!(rig.sent().release().0, entry.acquire().0, "with {replicas} replicas");
+    }
 }
 
 /// The successor of a server may have a lock whose release the server had confirmed.
