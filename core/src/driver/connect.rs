@@ -130,8 +130,8 @@ impl Address {
         self.info.tcp_settings()
     }
 
-    /// What is said first on a connection that redis-rs does not set up; with each command comes whether a
-    /// refusal makes the connection useless.
+    /// What is said first on a connection that redis-rs does not set up; with each command comes whether any
+    /// refusal makes the connection useless, or only one of the connection itself ([`is_turned_away`]).
     pub(super) fn log_in(&self) -> Vec<(Cmd, bool)> {
         let settings = self.info.redis_settings();
         let command = |words: &[&str]| {
@@ -215,11 +215,15 @@ impl Address {
                 }
             }
         };
-        // A name that is refused harms nobody; an error of the connection shows in the time as well.
+        // A name that is refused harms nobody, unless the server has no place for us and says so in its first answer; an
+        // error of the connection shows in the time as well.
         let name = ["CLIENT", "SETNAME", &self.manner.client_name];
         let memory = ask(&connection, &["INFO", "memory"]);
         let time = ask(&connection, &["TIME"]);
-        let (_, untracked, memory, time) = join4(ask(&connection, &name), track, memory, time).await;
+        let (named, untracked, memory, time) = join4(ask(&connection, &name), track, memory, time).await;
+        if let Some(error) = named.err().filter(is_turned_away) {
+            return Err(self.explain(&error));
+        }
         let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
         let (seconds, micros) = time.map_err(|error| self.explain(&error))?;
         let clock = ServerClock::new(seconds * 1000 + micros / 1000, clock::now());
@@ -388,8 +392,8 @@ impl Address {
         let mut decoder = Default::default();
         for (_, vital) in commands {
             let answer = redis::parse_redis_value_async(&mut decoder, &mut stream).await?.extract_error();
-            if vital {
-                answer?;
+            if let Some(error) = answer.err().filter(|error| vital || is_turned_away(error)) {
+                return Err(error);
             }
         }
         // All has been said.
@@ -444,6 +448,11 @@ fn config() -> AsyncConnectionConfig {
         .set_response_timeout(None)
         .set_pipeline_buffer_size(BUFFER)
         .set_write_backpressure_boundary(WRITE)
+}
+
+/// Whether the server refuses the connection for now, whatever is asked on it: it has too many clients.
+pub(super) fn is_turned_away(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| wire::refusal(code, &detail(error)).1)
 }
 
 /// What the server said, or what redis-rs says for it.

@@ -23,7 +23,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use redis::io::tcp::socket2::SockRef;
 use redis::{Cmd, ConnectionAddr, Value};
 
-use super::connect::Address;
+use super::connect::{Address, is_turned_away};
 use super::link::Link;
 use super::server_clock::ServerClock;
 use crate::clock;
@@ -269,9 +269,9 @@ impl Wire {
             }
         };
         for (command, vital) in address.log_in() {
-            let answer: Value = ask(&command)?;
-            if let (Value::ServerError(error), true) = (answer, vital) {
-                return Err(io::Error::other(error.code().to_owned()));
+            let answer = ask(&command)?.extract_error();
+            if let Some(error) = answer.err().filter(|error| vital || is_turned_away(error)) {
+                return Err(io::Error::other(error.code().unwrap_or_default().to_owned()));
             }
         }
         Ok(())

@@ -772,6 +772,30 @@ async fn the_connection_for_messages_has_the_name_of_the_client() {
     assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
 }
 
+/// On connections that begin with their name it is this command that gets to hear of it.
+#[tokio::test]
+async fn a_connection_for_which_the_server_has_no_place_is_not_taken_for_one() {
+    let server = Server::start();
+    let mut looks = server.connect();
+    redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).exec(&mut looks).unwrap();
+    let address = address_by(Protocol::Resp2, &server.url());
+    for what in ["messages", "commands"] {
+        let late = clock::now().after(PATIENCE);
+        loop {
+            let refused = match what {
+                "messages" => address.clone().pubsub().await.err(),
+                _ => address.clone().commands(false).await.err(),
+            };
+            let error = refused.unwrap_or_else(|| panic!("a connection for {what}"));
+            if error.message().contains("maxclients") {
+                break assert_eq!(error.kind(), ErrorKind::Server, "{error}");
+            }
+            // The server may be gone before it is heard.
+            assert!(error.kind() == ErrorKind::Unavailable && clock::now() < late, "{what}: {error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn channels_are_subscribed_again_after_a_gap() {
     let server = Server::start();
