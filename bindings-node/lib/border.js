@@ -7,10 +7,15 @@ const { Table } = require('./table.js')
 
 // By the number of the call: what takes its answer.
 const calls = new Table()
-// By the number of the hold: what is to be told of its loss. Never a Hold itself, which may be garbage-collected.
-const holds = new Table()
 // By the number of the client: a weak reference to it.
 const clients = new Map()
+
+// Takes the number of a hold that is lost, and that of the reason.
+let tellLost
+
+function whenLost(tell) {
+  tellLost = tell
+}
 
 const border = new native.Border(drain)
 const release = border.release()
@@ -24,7 +29,7 @@ function drain() {
     else settle(id, done[(at += 1)])
   }
   for (let at = 0; at < failed.length; at += 2) settle(failed[at], new Failed(failed[at + 1]))
-  for (let at = 0; at < lost.length; at += 2) holds.get(lost[at])?.tellLost(lost[at + 1])
+  for (let at = 0; at < lost.length; at += 2) tellLost(lost[at], lost[at + 1])
   for (const id of eventful) clients.get(id)?.deref()?.[tellEvents]()
 }
 
@@ -86,4 +91,4 @@ async function resultOf(started, names) {
   return valueOf(answer instanceof Promise ? await answer : answer)
 }
 
-module.exports = { border, clients, holds, Failed, answerTo, numberOf, release, resultOf, tellEvents, valueOf }
+module.exports = { border, clients, Failed, answerTo, numberOf, release, resultOf, tellEvents, valueOf, whenLost }

@@ -3,7 +3,7 @@ const diagnostics = require('node:diagnostics_channel')
 const { EventEmitter } = require('node:events')
 const { internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
-const { Lock } = require('./lock.js')
+const { Family, Lock } = require('./lock.js')
 const { camel } = require('./names.js')
 const { plain, split, text } = require('./options.js')
 const { unwrap } = internal
@@ -39,21 +39,21 @@ class Client extends EventEmitter {
   }
 
   lock(name, options) {
-    const { own, names = [], values = [] } = split(options, ['context'])
-    return new Lock(this.#locks(text('the lock name', name), names, values), name, this, own.context)
+    return new Lock(this.#family(text('the lock name', name), options), name)
   }
 
   // What locks with these options have in common, which those that were given before may have had too.
-  #locks(name, names, values) {
-    const { given, locks } = this.#latest
-    const options = [...names, ...values]
-    if (given?.length === options.length && given.every((each, at) => Object.is(each, options[at]))) {
-      unwrap(locks.name(name))
-      return this.#latest
+  #family(name, given) {
+    const { own, names = [], values = [] } = split(given, ['context'])
+    const { options: before, family } = this.#latest
+    const options = [own.context, ...names, ...values]
+    if (before?.length === options.length && before.every((each, at) => Object.is(each, options[at]))) {
+      unwrap(family.locks.name(name))
+      return family
     }
-    const made = unwrap(this.#native.locks(name, names, values), names)
-    this.#latest = { given: options, locks: made, acquire: made.acquire() }
-    return this.#latest
+    const made = new Family(this, unwrap(this.#native.locks(name, names, values), names), own.context)
+    this.#latest = { options, family: made }
+    return made
   }
 
   stats() {

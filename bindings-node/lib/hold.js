@@ -4,46 +4,47 @@ const { AsyncLocalStorage } = require('node:async_hooks')
 const { setTimeout } = require('node:timers')
 const { inspect } = require('node:util')
 const { LockLostError, internal } = require('./errors.js')
-const { Failed, answerTo, border, holds, release, resultOf } = require('./border.js')
+const { Failed, answerTo, border, release, resultOf, whenLost } = require('./border.js')
 const { plain } = require('./options.js')
 const { Table } = require('./table.js')
 const { errorFrom, lostError, unwrap } = internal
 
-// What must outlive the Hold object until the hold is released: whom to tell of a loss. There may be very many.
-class State {
-  more // a More, once there is more to say than that it is held
+// What must outlive the Hold object until the hold is released, by the number of the hold: its lock, as long as there is
+// nothing to say but that it is held, or a Story. Never the Hold itself, which may be garbage-collected. There may be very many.
+const holds = new Table()
 
-  constructor(id, lock) {
-    this.id = id
+class Story {
+  loss // the error, once the hold is lost
+  controller
+  inContext
+
+  constructor(lock) {
     this.lock = lock
-  }
-
-  get loss() {
-    return this.more?.loss
   }
 
   tellLost(reason) {
     if (this.loss !== undefined) return
     const loss = lostError(this.lock.name, reason)
-    const more = (this.more ??= new More())
-    more.loss = loss
-    if (more.controller !== undefined) more.inContext(() => more.controller.abort(loss))
+    this.loss = loss
+    if (this.controller !== undefined) this.inContext(() => this.controller.abort(loss))
     // Later, because a listener may throw.
     process.nextTick(() => this.lock[emitLost](loss))
   }
 }
 
-class More {
-  loss // the error, once the hold is lost
-  controller
-  inContext
-}
+whenLost((id, reason) => {
+  let known = holds.get(id)
+  if (known === undefined) return
+  if (!(known instanceof Story)) holds.set(id, (known = new Story(known)))
+  known.tellLost(reason)
+})
 
-// A Hold was garbage-collected. If it was neither released nor lost, it ends with its lease.
+// A Hold was garbage-collected. If it was neither released nor lost, it ends with its lease. One that was released is not
+// taken from the registry: that would take half as much memory again for each.
 const collected = new FinalizationRegistry((id) => {
-  const state = holds.take(id)
-  if (border.abandon(id) !== true || state === undefined || state.loss !== undefined) return
-  const hold = `a hold of the lock ${JSON.stringify(state.lock.name)}`
+  const known = holds.take(id)
+  if (known === undefined || border.abandon(id) !== true || known.loss !== undefined) return
+  const hold = `a hold of the lock ${JSON.stringify((known.lock ?? known).name)}`
   const text = `${hold} was garbage-collected without release(); it ends with its lease`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
 })
@@ -67,8 +68,8 @@ function grow() {
   young.takeAll().forEach(watch)
 }
 
-// The state of a Hold; undefined for anything else.
-let stateOf
+// What is known of a Hold; undefined for anything else.
+let knownOf
 // Has the garbage collector tell of a Hold.
 let watch
 
@@ -76,38 +77,59 @@ let watch
 const emitLost = Symbol('emitLost')
 
 class Hold {
-  #state
+  #id
+  #known // its lock; its Story once it is released, or has asked for one
   #token
   #released
 
   static {
-    stateOf = (value) => (typeof value === 'object' && value !== null && #state in value ? value.#state : undefined)
-    // By its number, not with the state: whoever listens to its signal may know the hold, which could never be collected
+    knownOf = (value) => {
+      if (typeof value !== 'object' || value === null || !(#id in value)) return undefined
+      return { id: value.#id, lock: value.#lock, loss: value.#story?.loss }
+    }
+    // By its number, not with the story: whoever listens to its signal may know the hold, which could never be collected
     // then, released or not.
-    watch = (hold) => collected.register(hold, hold.#state.id, hold)
+    watch = (hold) => collected.register(hold, hold.#id)
   }
 
   constructor(id, lock, token) {
-    this.#state = new State(id, lock)
+    this.#id = id
+    this.#known = lock
     this.#token = token
-    holds.set(id, this.#state)
+    holds.set(id, lock)
     watchLater(id, this)
   }
 
+  get #lock() {
+    return this.#known instanceof Story ? this.#known.lock : this.#known
+  }
+
+  // What there is to say of it, if there is anything.
+  get #story() {
+    const known = this.#known instanceof Story ? this.#known : holds.get(this.#id)
+    return known instanceof Story ? known : undefined
+  }
+
+  #begunStory() {
+    const story = this.#story ?? new Story(this.#lock)
+    if (holds.get(this.#id) !== undefined) holds.set(this.#id, story)
+    return (this.#known = story)
+  }
+
   get name() {
-    return this.#state.lock.name
+    return this.#lock.name
   }
 
   get isHeld() {
-    return border.isHeld(this.#state.id)
+    return border.isHeld(this.#id)
   }
 
   get remaining() {
-    return border.remaining(this.#state.id)
+    return border.remaining(this.#id)
   }
 
   get holdCount() {
-    return border.holdCount(this.#state.id)
+    return border.holdCount(this.#id)
   }
 
   get fencingToken() {
@@ -115,27 +137,28 @@ class Hold {
   }
 
   get signal() {
-    const more = (this.#state.more ??= new More())
-    if (more.controller === undefined) {
-      more.controller = new AbortController()
+    const story = this.#begunStory()
+    if (story.controller === undefined) {
+      story.controller = new AbortController()
       // The loss is told from outside of every context; whoever listens wants to be in this one.
-      more.inContext = AsyncLocalStorage.snapshot()
-      if (more.loss !== undefined) more.controller.abort(more.loss)
+      story.inContext = AsyncLocalStorage.snapshot()
+      if (story.loss !== undefined) story.controller.abort(story.loss)
     }
-    return more.controller.signal
+    return story.controller.signal
   }
 
   check() {
-    if (this.#state.loss !== undefined) throw this.#state.loss
-    unwrap(border.check(this.#state.id))
+    const loss = this.#story?.loss
+    if (loss !== undefined) throw loss
+    unwrap(border.check(this.#id))
   }
 
   reenter(options) {
-    return this.#state.lock.acquire({ ...options, hold: this })
+    return this.#lock.acquire({ ...options, hold: this })
   }
 
   async extend(lease) {
-    await resultOf(border.extend(this.#state.id, plain('lease', lease)))
+    await resultOf(border.extend(this.#id, plain('lease', lease)))
   }
 
   release() {
@@ -143,16 +166,17 @@ class Hold {
   }
 
   async #release() {
-    const state = this.#state
-    let answer = answerTo(unwrap(release(state.id)))
+    const id = this.#id
+    let answer = answerTo(unwrap(release(id)))
     if (answer instanceof Promise) answer = await answer
-    holds.take(state.id)
-    if (young.take(state.id) === undefined) collected.unregister(this)
+    const known = holds.take(id)
+    if (known instanceof Story) this.#known = known
+    young.take(id)
     if (!(answer instanceof Failed)) return true
     const error = errorFrom(answer.failure)
-    if (error instanceof LockLostError) state.tellLost(answer.failure.reason)
+    if (error instanceof LockLostError) this.#begunStory().tellLost(answer.failure.reason)
     // A hold that was lost when its client was closed is lost too, although nobody is left to say so.
-    if (state.loss === undefined) throw error
+    if (this.#story?.loss === undefined) throw error
     return false
   }
 
@@ -166,4 +190,4 @@ class Hold {
   }
 }
 
-module.exports = { Hold, emitLost, stateOf }
+module.exports = { Hold, emitLost, knownOf }

@@ -3,7 +3,7 @@ const { AsyncLocalStorage } = require('node:async_hooks')
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { answerTo, border, numberOf, resultOf, valueOf } = require('./border.js')
-const { Hold, emitLost, stateOf } = require('./hold.js')
+const { Hold, emitLost, knownOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = require('./errors.js').internal
 
@@ -12,17 +12,23 @@ const OWN = ['signal', 'key', 'hold', 'context']
 // The number of the asynchronous context, for locks that are re-entered by context.
 const contexts = new AsyncLocalStorage()
 
-class Lock {
-  #family // shared with others: what the native part has for such locks, and its function that acquires without options
-  #name
-  #client
-  #context
+// What the locks of a client share that have the same options; there may be very many of them.
+class Family {
+  constructor(client, locks, context = false) {
+    this.client = client
+    this.locks = locks
+    this.acquire = locks.acquire() // without options
+    this.context = flag('context', context)
+  }
+}
 
-  constructor(family, name, client, context = false) {
+class Lock {
+  #family
+  #name
+
+  constructor(family, name) {
     this.#family = family
     this.#name = name
-    this.#client = client
-    this.#context = flag('context', context)
   }
 
   get name() {
@@ -46,19 +52,19 @@ class Lock {
     throw signal.reason
   }
 
-  #start({ key, hold, context = this.#context }, names, values) {
+  #start({ key, hold, context = this.#family.context }, names, values) {
     if (hold === undefined) {
       const number = flag('context', context) ? contexts.getStore() : undefined
       if (key === undefined && number === undefined && !names?.length) return this.#family.acquire(this.#name)
       return this.#family.locks.acquireWith(this.#name, keyOf(key), number, names, values)
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
-    const state = stateOf(hold)
-    if (state?.lock.#client !== this.#client || state.lock.name !== this.name) {
-      const given = state === undefined ? shown(hold) : `one of the lock ${JSON.stringify(state.lock.name)}`
+    const known = knownOf(hold)
+    if (known?.lock.#family.client !== this.#family.client || known.lock.name !== this.name) {
+      const given = known === undefined ? shown(hold) : `one of the lock ${JSON.stringify(known.lock.name)}`
       throw new InvalidArgumentError(`hold is ${given}; give it a Hold of this lock and this client`)
     }
-    return this.#family.locks.reenter(state.id, names, values)
+    return this.#family.locks.reenter(known.id, names, values)
   }
 
   async tryAcquire(options) {
@@ -78,7 +84,7 @@ class Lock {
   async using(options, fn) {
     if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
     if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
-    const context = options?.context ?? this.#context // checked by acquire
+    const context = options?.context ?? this.#family.context // checked by acquire
     if (!context || contexts.getStore() !== undefined) return this.#using(options, fn)
     return contexts.run(border.newContext(), () => this.#using(options, fn))
   }
@@ -92,7 +98,7 @@ class Lock {
       await releaseAfter(error, hold)
       throw error
     }
-    if (!(await hold.release())) throw stateOf(hold).loss
+    if (!(await hold.release())) throw knownOf(hold).loss
     return result
   }
 
@@ -117,7 +123,7 @@ class Lock {
   }
 
   [emitLost](loss) {
-    this.#client.emit('lost', loss)
+    this.#family.client.emit('lost', loss)
   }
 
   [inspect.custom](_, options) {
@@ -130,7 +136,7 @@ async function releaseAfter(error, hold) {
   let cause
   try {
     if (await hold.release()) return
-    cause = stateOf(hold).loss
+    cause = knownOf(hold).loss
   } catch (failure) {
     cause = failure
   }
@@ -160,4 +166,4 @@ function flag(name, value) {
   throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
-module.exports = { Lock }
+module.exports = { Family, Lock }

@@ -204,6 +204,25 @@ test('a released hold is not told anything', async () => {
   await second.release()
 })
 
+test('a signal stays the same one, and knows of a loss that came before it was asked for', async () => {
+  const lock = context.client.lock(freshName())
+  const kept = await lock.acquire()
+  const { signal } = kept
+  assert.equal(kept.signal, signal)
+  await kept.release()
+  assert.equal(kept.signal, signal)
+  assert.equal(signal.aborted, false)
+  const lost = await lock.acquire()
+  const told = new Promise((resolve) => context.client.once('lost', resolve))
+  await context.redis.send('DEL', lock.name)
+  const loss = await told
+  assert.equal(lost.signal.reason, loss)
+  assert.throws(() => lost.check(), loss)
+  assert.equal(await lost.release(), false)
+  assert.equal(lost.signal.reason, loss)
+  assert.equal(lost.name, lock.name)
+})
+
 test('a hold survives an event loop that is blocked for three leases', async () => {
   const lease = 1000
   const hold = await context.client.lock(freshName(), { watchdogLease: lease }).acquire()

@@ -138,6 +138,40 @@ test('a lock that is only named costs little', async () => {
   assert.deepEqual([ended.code, ended.stdout], [0, 'none true 20000\nsome true 20000\n'], ended.stderr)
 })
 
+test('a lock that is held costs little, and nothing is said of one that was released', async () => {
+  const ended = await script(
+    `(async () => {
+      const client = await Client.connect({ watchdogLease: 60000 })
+      const { setTimeout: sleep } = require('node:timers/promises')
+      process.on('warning', (warning) => console.log(warning.message))
+      const used = async () => {
+        for (let round = 0; round < 3; round += 1) {
+          await sleep(60) // until holds are watched
+          gc()
+        }
+        return process.memoryUsage().heapUsed
+      }
+      const take = (number) => client.lock(name + number).acquire()
+      await (await take(0)).release()
+      const holds = Array.from({ length: 5000 })
+      const before = await used()
+      for (let number = 0; number < holds.length; number += 1) holds[number] = await take(number)
+      console.log(((await used()) - before) / holds.length < 260)
+      for (const hold of holds) await hold.release()
+      const gone = new Promise((resolve) => {
+        globalThis.registry = new FinalizationRegistry(resolve)
+        registry.register(holds[0], 'gone')
+      })
+      holds.fill(undefined)
+      await used()
+      console.log(await gone)
+      await client.close()
+    })()`,
+    { flags: ['--expose-gc', '--no-warnings'] },
+  )
+  assert.deepEqual([ended.code, ended.stdout], [0, 'true\ngone\n'], ended.stderr)
+})
+
 test('a client and its locks are garbage-collected, and their thread ends', async () => {
   const ended = await script(
     `(async () => {
