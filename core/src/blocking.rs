@@ -1,7 +1,6 @@
 //! The same operations for threads.
 
 use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
@@ -106,7 +105,7 @@ impl<T> Operation<T> {
     /// one that would have to answer.
     pub fn wait(mut self) -> Result<T> {
         refuse_engine_thread()?;
-        let Ok(()) = self.do_own(|| Ok::<(), Infallible>(()));
+        self.do_own_deaf();
         if let Some(result) = self.result().or_else(|| self.wait_together()) {
             return result;
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::driver::{Command, DriverConfig, Handle, Manner, OwnCall, Registry, Servers, Shared, Sink};
@@ -61,9 +61,6 @@ const CLOSED: u32 = u32::MAX;
 
 /// The engine of a client, once started.
 pub(crate) struct Running {
-    client: Weak<ClientInner>,
-    /// What is needed to speak for the client when the last handle to it is gone.
-    parts: (Servers, ClientOptions, Arc<LockOptions>),
     pid: u32,
     handle: Handle,
     shared: Arc<Shared>,
@@ -407,25 +404,11 @@ impl Running {
             direct: options.direct,
         };
         Ok(Running {
-            client: Arc::downgrade(client),
-            parts: (client.servers.clone(), options.clone(), client.locks.clone()),
             pid: process::id(),
             handle: Handle::start(config, shared.clone())?,
             shared,
             last_request: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-        })
-    }
-
-    /// The client this engine belongs to. When the last handle to it is gone and a guard still
-    /// works, the guard gets a new handle to the same engine.
-    pub(crate) fn client(self: &Arc<Self>) -> Arc<ClientInner> {
-        self.client.upgrade().unwrap_or_else(|| {
-            let (servers, options, locks) = self.parts.clone();
-            let inner = ClientInner::new(servers, options, locks);
-            inner.pid.store(self.pid, Ordering::Release);
-            let _ = inner.running.set(self.clone());
-            Arc::new(inner)
         })
     }
 

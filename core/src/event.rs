@@ -33,13 +33,13 @@ pub struct Event {
     pub text: String,
 }
 
-/// One counter of [`Stats`], written by one thread and read by any.
+/// One counter of [`Stats`], written by one thread at a time, which has the engine or another lock, and read by any.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+        self.set(self.get() + n);
     }
 
     pub(crate) fn set(&self, n: u64) {

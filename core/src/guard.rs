@@ -97,8 +97,9 @@ impl Guard {
         self.0.take().map(|Armed { running, cell, level, .. }| (running, cell, level))
     }
 
-    pub(crate) fn cell(&self) -> Option<&Arc<HoldCell>> {
-        self.0.as_ref().map(|armed| &armed.cell)
+    /// Whether it belongs to this process.
+    pub(crate) fn refuse_fork(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |armed| armed.running.refuse_fork())
     }
 
     /// The local view of the hold; it stays readable after the release.
@@ -194,8 +195,7 @@ impl Guard {
     pub fn release(self) -> Operation<()> {
         let Some(armed) = &self.0 else { return Operation::known(Outcome::Released, unit) };
         let target = Target::Level { owner: armed.cell.owner, level: armed.level };
-        let client = armed.running.client();
-        Operation::releasing(&client, Request::Release(target), self, unit)
+        Operation::releasing(Request::Release(target), self, unit)
     }
 
     /// Holds the lock once more, as the same owner and on the same terms as this guard.
@@ -231,7 +231,7 @@ impl Guard {
         let terms = Terms { tied: false, ..terms };
         let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.level));
         let request = Request::Acquire { name, key, wait, terms, token: None };
-        Operation::on_hold(&armed.running.client(), request, armed.cell.clone(), guard)
+        Operation::on_hold(&armed.running, request, &armed.cell, guard)
     }
 
     /// Makes the lock live at least `lease` from now; never shortens it, and does not change
@@ -251,7 +251,7 @@ impl Guard {
         }
         let target = Target::Level { owner: armed.cell.owner, level: armed.level };
         let request = Request::Extend { target, lease };
-        Operation::on_hold(&armed.running.client(), request, armed.cell.clone(), unit)
+        Operation::on_hold(&armed.running, request, &armed.cell, unit)
     }
 
     /// Gives up the guard and keeps the level: from now on only its key releases it
@@ -300,7 +300,7 @@ impl fmt::Debug for Guard {
 }
 
 /// Cannot be seen: the methods that spend a guard consume it.
-fn spent() -> Error {
+pub(crate) fn spent() -> Error {
     Error::new(ErrorKind::Internal, "this guard has given its level away")
 }
 

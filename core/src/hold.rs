@@ -143,7 +143,10 @@ impl HoldCell {
     }
 
     pub(crate) fn set_released(&self) {
-        let _ = self.state.compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
+        // Most are told so twice.
+        if self.state.load(Ordering::Acquire) == LIVE {
+            let _ = self.state.compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
+        }
     }
 
     /// The engine forgets the hold, which was lost: guards that are still there know by themselves.

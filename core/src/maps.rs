@@ -3,6 +3,7 @@
 //! as the work.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 
 /// A fast hash, seeded by the process.
 pub(crate) type Hashing = foldhash::fast::RandomState;
@@ -12,3 +13,97 @@ pub(crate) type Map<K, V> = HashMap<K, V, Hashing>;
 
 /// The same for a set.
 pub(crate) type Set<T> = HashSet<T, Hashing>;
+
+/// A map that mostly has one entry, which is found without a look at a table.
+#[derive(Debug)]
+pub(crate) struct Few<K, V> {
+    one: Option<(K, V)>,
+    /// What came while there was one.
+    others: Map<K, V>,
+}
+
+impl<K, V> Default for Few<K, V> {
+    fn default() -> Self {
+        Few { one: None, others: Map::default() }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V> Few<K, V> {
+    pub(crate) fn len(&self) -> usize {
+        self.others.len() + usize::from(self.one.is_some())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.one.is_none() && self.others.is_empty()
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        match &self.one {
+            Some((one, value)) if one == key => Some(value),
+            _ if self.others.is_empty() => None,
+            _ => self.others.get(key),
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        match &mut self.one {
+            Some((one, value)) if one == key => Some(value),
+            _ if self.others.is_empty() => None,
+            _ => self.others.get_mut(key),
+        }
+    }
+
+    /// Puts it there, in place of what was there before.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match &mut self.one {
+            Some((one, before)) if *one == key => Some(std::mem::replace(before, value)),
+            None if self.others.is_empty() => {
+                self.one = Some((key, value));
+                None
+            }
+            _ => self.others.insert(key, value),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        match self.one.take_if(|(one, _)| one == key) {
+            Some((_, value)) => Some(value),
+            None if self.others.is_empty() => None,
+            None => self.others.remove(key),
+        }
+    }
+
+    /// All, in any order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.one.iter().map(|(key, value)| (key, value)).chain(&self.others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is put in and taken out, it is what a map is.
+    #[test]
+    fn few_are_as_many_are() {
+        let (mut few, mut map, mut random) = (Few::default(), Map::default(), 7_u64);
+        for step in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (key, most) = ((random >> 33) % 5, if step % 100 < 50 { 3 } else { 1 });
+            if random >> 63 == 1 && map.len() < most {
+                assert_eq!(few.insert(key, step), map.insert(key, step));
+            } else {
+                assert_eq!(few.remove(&key), map.remove(&key));
+            }
+            assert_eq!((few.len(), few.is_empty()), (map.len(), map.is_empty()));
+            for key in 0..5 {
+                assert_eq!(few.get(&key), map.get(&key));
+                assert_eq!(few.get_mut(&key), map.get_mut(&key));
+            }
+            let (mut all, mut wanted): (Vec<_>, Vec<_>) = (few.iter().collect(), map.iter().collect());
+            all.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(all, wanted);
+        }
+    }
+}

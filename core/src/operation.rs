@@ -1,6 +1,7 @@
 //! One request, four ways to wait for it: `.await`, block, block interruptibly, or have the answer
 //! put into a queue.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::mem;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use crate::driver::{self, OwnCall, Sink};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::{Gate, Tasks};
-use crate::guard::Guard;
+use crate::guard::{Guard, spent};
 use crate::hold::HoldCell;
 use crate::later::Later;
 use crate::queue::{Entry, Outcome, Queue};
@@ -63,25 +64,37 @@ enum State {
 }
 
 struct Unsent {
-    client: Arc<ClientInner>,
     request: Request,
-    of: Of,
+    from: Origin,
 }
 
-/// The hold that a request is about, if its caller has a guard of it.
-enum Of {
-    Nothing,
-    Hold(Arc<HoldCell>),
-    /// The guard's level is to be released; it releases by itself if nothing is ever sent.
+/// Where a request comes from.
+enum Origin {
+    /// A client, whose engine may have to be started.
+    Client(Arc<ClientInner>),
+    /// Somebody who has a guard of this hold.
+    Hold(Arc<Running>, Arc<HoldCell>),
+    /// The guard whose level is to be released; it releases by itself if nothing is ever sent.
     Released(Guard),
+    /// It was sent.
+    Nobody,
 }
 
-impl Of {
-    fn hold(&self) -> Option<&Arc<HoldCell>> {
+impl Origin {
+    /// Who takes the request, and the hold that it is about. It is to be sent at once.
+    fn take(&mut self) -> Result<(Arc<Running>, Option<Arc<HoldCell>>)> {
         match self {
-            Of::Nothing => None,
-            Of::Hold(cell) => Some(cell),
-            Of::Released(guard) => guard.cell(),
+            Origin::Client(client) => return Ok((client.running()?, None)),
+            Origin::Hold(running, _) => running.refuse_fork()?,
+            Origin::Released(guard) => guard.refuse_fork()?,
+            Origin::Nobody => {}
+        }
+        match mem::replace(self, Origin::Nobody) {
+            Origin::Hold(running, cell) => Ok((running, Some(cell))),
+            Origin::Released(guard) => {
+                guard.disarm().map(|(running, cell, _)| (running, Some(cell))).ok_or_else(spent)
+            }
+            Origin::Client(_) | Origin::Nobody => Err(gone()),
         }
     }
 }
@@ -236,13 +249,12 @@ fn gone() -> Error {
 impl Unsent {
     /// Sends it, once.
     fn send(&mut self, way: Way) -> Result<Sent> {
-        let running = self.client.running()?;
+        let (running, of) = self.from.take()?;
         let terms = match &self.request {
             Request::Acquire { terms, .. } => Some(*terms),
             _ => None,
         };
-        let promise =
-            Arc::new(Promise { running, slot: Slot::default(), terms, of: self.of.hold().cloned() });
+        let promise = Arc::new(Promise { running, slot: Slot::default(), terms, of });
         let (running, sink) = (&promise.running, promise.clone());
         let request = mem::replace(&mut self.request, Request::Connect);
         let (id, own) = match way {
@@ -250,9 +262,6 @@ impl Unsent {
             Way::Caller => running.request_blocking(request, sink, false)?,
             Way::Alone => running.request_blocking(request, sink, true)?,
         };
-        if let Of::Released(guard) = mem::replace(&mut self.of, Of::Nothing) {
-            guard.disarm();
-        }
         Ok(Sent { promise, id, own, later: Later::default() })
     }
 }
@@ -292,27 +301,27 @@ impl<T> Operation<T> {
         request: Request,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Unsent(Unsent { client: client.clone(), request, of: Of::Nothing }), finish)
+        Self::with(State::Unsent(Unsent { request, from: Origin::Client(client.clone()) }), finish)
     }
 
     /// An operation on a hold, for somebody who has a guard of it.
     pub(crate) fn on_hold(
-        client: &Arc<ClientInner>,
+        running: &Arc<Running>,
         request: Request,
-        hold: Arc<HoldCell>,
+        hold: &Arc<HoldCell>,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Unsent(Unsent { client: client.clone(), request, of: Of::Hold(hold) }), finish)
+        let from = Origin::Hold(running.clone(), hold.clone());
+        Self::with(State::Unsent(Unsent { request, from }), finish)
     }
 
     /// An operation that releases the level of `guard`.
     pub(crate) fn releasing(
-        client: &Arc<ClientInner>,
         request: Request,
         guard: Guard,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Unsent(Unsent { client: client.clone(), request, of: Of::Released(guard) }), finish)
+        Self::with(State::Unsent(Unsent { request, from: Origin::Released(guard) }), finish)
     }
 
     /// An operation whose outcome needs no question.
@@ -464,8 +473,14 @@ impl<T> Operation<T> {
         None
     }
 
-    /// Sends the request, if that has not happened yet, and does what a blocked caller does itself. `check` is
-    /// asked whenever a signal has come, and a few times a second; its error stops that.
+    /// Sends the request, if that has not happened yet, and does what a blocked caller does itself, whatever signals come.
+    pub(crate) fn do_own_deaf(&mut self) {
+        self.start_blocking();
+        let State::Sent(Sent { own: Some(call), promise, .. }) = &mut self.state else { return };
+        let Ok(()) = call.wait_deaf(|| Ok::<_, Infallible>(promise.slot.is_open()));
+    }
+
+    /// The same. `check` is asked whenever a signal has come, and a few times a second; its error stops that.
     pub(crate) fn do_own<E>(
         &mut self,
         mut check: impl FnMut() -> std::result::Result<(), E>,

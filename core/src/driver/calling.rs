@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::direct::{Direct, TICK, Wire};
-use super::machine::{Errand, Machine, State};
+use super::direct::{TICK, Wire};
+use super::machine::{Errand, Machine, Own, State};
 use super::server_clock::ServerClock;
 use super::traffic::{is_demoted, millis};
 use super::{Asked, Completion, Letter, Post, is_engine_thread};
@@ -19,7 +19,6 @@ use crate::wire::{self, Op};
 /// What callers need for calls of their own.
 pub(super) struct Desk {
     pub(super) machine: Arc<Machine>,
-    pub(super) direct: Arc<Direct>,
     pub(super) post: Post,
 }
 
@@ -67,7 +66,7 @@ impl Desk {
         if !self.machine.is_up_to_date() {
             return None;
         }
-        let Some(mut wire) = self.direct.take(clock::now()) else {
+        let Some(mut wire) = self.machine.direct.take(clock::now()) else {
             self.wish(request, alone);
             return None;
         };
@@ -76,7 +75,7 @@ impl Desk {
             self.suits(state, request, alone, unseen) && (!alone || pace.is_worth_it())
         };
         let Some(mut state) = self.machine.state().filter(fits) else {
-            self.direct.give(wire);
+            self.machine.direct.give(wire);
             return None;
         };
         let patience = match request {
@@ -100,8 +99,8 @@ impl Desk {
             return;
         }
         let would = |state: MutexGuard<'_, State>| self.suits(&state, request, alone, true);
-        if !alone || self.direct.is_missing() && self.machine.state().is_some_and(would) {
-            self.direct.wish();
+        if !alone || self.machine.direct.is_missing() && self.machine.state().is_some_and(would) {
+            self.machine.direct.wish();
         }
     }
 
@@ -136,7 +135,9 @@ impl Desk {
         answer_to: Option<(RequestId, Completion)>,
         input: Input,
     ) {
-        state.completions.extend(answer_to);
+        if let Some((id, completion)) = answer_to {
+            state.completions.insert(id, completion);
+        }
         self.decide(None, false, state, input);
         // The thread has nothing to read of it: it is not answered together with what others ask now.
         self.machine.shared.gates.next();
@@ -166,7 +167,7 @@ impl Desk {
                 (Some(open), Some(next)) => (open, next),
                 (open, _) => {
                     if let Some(open) = open {
-                        self.direct.give(open);
+                        self.machine.direct.give(open);
                     }
                     return None;
                 }
@@ -177,18 +178,15 @@ impl Desk {
             }
             self.lose(*open);
             // A part of it may have been sent, and a part does nothing.
-            next = self.decide(
-                Some(id),
-                false,
-                self.machine.state()?,
-                Input::Outcome { call, outcome: Outcome::NotSent },
-            );
+            let mut state = self.machine.state()?;
+            state.own = None;
+            next = self.decide(Some(id), false, state, Input::Outcome { call, outcome: Outcome::NotSent });
         }
     }
 
     /// Closes the connection. The thread makes another one when it is wanted.
     fn lose(&self, wire: Wire) {
-        self.direct.lose(wire);
+        self.machine.direct.lose(wire);
         self.post.send(Letter::Look);
     }
 
@@ -224,6 +222,9 @@ impl Desk {
             self.post.send(Letter::Look);
             return None;
         }
+        if let (Some(id), Some(next)) = (id, &next) {
+            state.own = Some(Own { id, end: now.after(next.limit) });
+        }
         state.listen(now, next.is_some());
         let look = state.is_left_something(now);
         drop(state);
@@ -242,9 +243,19 @@ impl Desk {
 impl OwnCall {
     /// Waits until nothing of it is left to be done here. `go_on` is asked a few times a second, when a signal
     /// came, and when the caller's own time is over; if it says no, or fails, the call is given up.
-    pub(crate) fn wait<E>(&mut self, mut go_on: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
+    pub(crate) fn wait<E>(&mut self, go_on: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
+        self.wait_looking(true, go_on)
+    }
+
+    /// The same for who has nothing to look at while the thread does not say that it is over: `go_on` is asked when a
+    /// signal came.
+    pub(crate) fn wait_deaf<E>(&mut self, go_on: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
+        self.wait_looking(false, go_on)
+    }
+
+    fn wait_looking<E>(&mut self, looks: bool, mut go_on: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
         while let Some(call) = &mut self.under_way {
-            let patience = self.patience.min(call.limit);
+            let patience = looks.then(|| self.patience.min(call.limit));
             match call.look(patience) {
                 Look::Nothing if call.is_late() => self.settle(Outcome::Unanswered, false),
                 Look::Nothing => {
@@ -273,7 +284,7 @@ impl OwnCall {
             if call.sent >= end {
                 return false;
             }
-            let look = call.look(patience);
+            let look = call.look(Some(patience));
             let answered = matches!(look, Look::Answer(..));
             call.wire.pace.learn(answered && call.wire.is_quick(patience));
             match look {
@@ -300,16 +311,17 @@ impl OwnCall {
             Outcome::Answered(reply) if wire.is_unseen() => Input::AnsweredUnseen { call, reply },
             outcome => Input::Outcome { call, outcome },
         };
-        let wire = if in_order {
+        // Without a state the engine has panicked, and everybody is told so.
+        let Some(mut state) = self.desk.machine.state() else { return self.desk.lose(*wire) };
+        // It may have been cut short when the answer was there already.
+        let is_whole = state.own.take().is_some();
+        let wire = if in_order && is_whole {
             Some(wire)
         } else {
             self.desk.lose(*wire);
             None
         };
-        // Without a state the engine has panicked, and everybody is told so.
-        if let Some(state) = self.desk.machine.state() {
-            self.under_way = self.desk.go_on(self.id, wire, state, input);
-        }
+        self.under_way = self.desk.go_on(self.id, wire, state, input);
     }
 
     fn give_up(&mut self) {
@@ -334,7 +346,7 @@ enum Look {
 }
 
 impl UnderWay {
-    fn look(&mut self, patience: Duration) -> Look {
+    fn look(&mut self, patience: Option<Duration>) -> Look {
         match self.wire.receive(patience) {
             Ok(None) => Look::Nothing,
             Ok(Some((Value::ServerError(error), _))) if error.code() == "NOSCRIPT" && !self.full => {

@@ -9,13 +9,16 @@
 //!   after some milliseconds the engine looks at on the connection for commands, and is told of changes then.
 //! - A call that is late or interrupted closes it. What became of the call is for the engine to settle,
 //!   as it does for the others.
+//! - Who has nothing else to look at waits for the answer without a limit, of which the system would keep a timer for each
+//!   call. The thread cuts the wait short when the call is late, and when its caller was answered otherwise.
 
 use std::io::{self, ErrorKind as IoKind, Read, Write};
+use std::net::Shutdown;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -54,6 +57,8 @@ struct Keep {
     generation: u64,
     /// Calls that would have used it since it was last lost.
     asked: u32,
+    /// By which the wait of a caller who uses it is cut short; there as long as the connection.
+    stream: Option<Arc<Stream>>,
 }
 
 enum Place {
@@ -69,7 +74,7 @@ enum Place {
 impl Direct {
     pub(super) fn new(on: bool) -> Direct {
         let place = if on { Place::Empty } else { Place::Off };
-        Direct(Mutex::new(Keep { place, generation: 0, asked: 0 }))
+        Direct(Mutex::new(Keep { place, generation: 0, asked: 0, stream: None }))
     }
 
     fn keep(&self) -> MutexGuard<'_, Keep> {
@@ -120,9 +125,16 @@ impl Direct {
         self.keep().lose(wire);
     }
 
-    /// Nobody is to use it any more.
+    /// Whoever waits for an answer on it is to wait no longer: it breaks.
+    pub(super) fn cut_short(&self) {
+        self.keep().cut_short();
+    }
+
+    /// Nobody is to use it any more, and who does is to wait no longer.
     pub(super) fn end(&self) {
-        self.keep().place = Place::Off;
+        let mut keep = self.keep();
+        keep.cut_short();
+        (keep.place, keep.stream) = (Place::Off, None);
     }
 
     /// Another connection for commands is up: what belonged to the last one is of no use.
@@ -130,7 +142,7 @@ impl Direct {
         let mut keep = self.keep();
         keep.generation = generation;
         if let Place::Idle(_) = keep.place {
-            keep.place = Place::Empty;
+            (keep.place, keep.stream) = (Place::Empty, None);
         }
     }
 
@@ -142,14 +154,22 @@ impl Direct {
     fn made(&self, wire: Wire) {
         let mut keep = self.keep();
         if wire.generation == keep.generation && matches!(keep.place, Place::Empty) {
+            keep.stream = Some(wire.stream.clone());
             keep.place = Place::Idle(Box::new(wire));
         }
     }
 }
 
 impl Keep {
+    fn cut_short(&self) {
+        if let (Place::Taken, Some(stream)) = (&self.place, &self.stream) {
+            stream.shut_down();
+        }
+    }
+
     fn lose(&mut self, wire: Wire) {
         drop(wire);
+        self.stream = None;
         if matches!(self.place, Place::Taken) {
             self.place = Place::Empty;
             self.asked = 0;
@@ -211,7 +231,7 @@ impl Plan {
         let Plan { address, tracked, publish, clock, generation } = self;
         let made = tokio::task::spawn_blocking(move || {
             let mut wire = Wire {
-                stream: Stream::connect(&address)?,
+                stream: Arc::new(Stream::connect(&address)?),
                 call: None,
                 command: Vec::new(),
                 answer: vec![0; READ],
@@ -234,7 +254,7 @@ impl Plan {
 
 /// The direct connection.
 pub(super) struct Wire {
-    stream: Stream,
+    stream: Arc<Stream>,
     /// The call under way, and what was sent of it.
     call: Option<Call>,
     command: Vec<u8>,
@@ -245,7 +265,7 @@ pub(super) struct Wire {
     pub(super) publish: Publish,
     generation: u64,
     used: Moment,
-    /// How long one read takes at most, as the system knows it.
+    /// How long one read takes at most, as the system knows it; `None`: for ever.
     patience: Option<Duration>,
     /// How long the last answer took.
     took: Duration,
@@ -261,7 +281,7 @@ impl Wire {
             self.command = command.get_packed_command();
             self.send(clock::now())?;
             loop {
-                match self.receive(TICK)? {
+                match self.receive(Some(TICK))? {
                     Some((answer, _)) => return Ok(answer),
                     None if clock::now() >= deadline => return Err(io::Error::from(IoKind::TimedOut)),
                     None => {}
@@ -319,15 +339,16 @@ impl Wire {
         self.stream.write_all(&self.command)
     }
 
-    /// Waits for the answer, and tells when it came: `None` if it has not within `patience`, or a signal came.
+    /// Waits for the answer, and tells when it came: `None` if it has not within `patience`, where there is one, or a
+    /// signal came.
     ///
     /// # Errors
     /// When the connection is broken, or what came is no answer.
-    pub(super) fn receive(&mut self, patience: Duration) -> io::Result<Option<(Value, Moment)>> {
-        if self.patience != Some(patience) {
-            // Zero would be for ever.
-            self.stream.set_read_timeout(patience.max(Duration::from_millis(1)))?;
-            self.patience = Some(patience);
+    pub(super) fn receive(&mut self, patience: Option<Duration>) -> io::Result<Option<(Value, Moment)>> {
+        if self.patience != patience {
+            // Zero would be refused.
+            self.stream.set_read_timeout(patience.map(|time| time.max(Duration::from_millis(1))))?;
+            self.patience = patience;
         }
         loop {
             if self.got == self.answer.len() {
@@ -452,11 +473,20 @@ impl Stream {
         Ok(stream)
     }
 
-    fn set_read_timeout(&self, patience: Duration) -> io::Result<()> {
+    fn set_read_timeout(&self, patience: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(tcp) => tcp.set_read_timeout(Some(patience)),
-            Stream::Unix(unix) => unix.set_read_timeout(Some(patience)),
+            Stream::Tcp(tcp) => tcp.set_read_timeout(patience),
+            Stream::Unix(unix) => unix.set_read_timeout(patience),
         }
+    }
+
+    /// Who reads from it has come to its end.
+    fn shut_down(&self) {
+        // Fails only when it is broken already.
+        let _ = match self {
+            Stream::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
+            Stream::Unix(unix) => unix.shutdown(Shutdown::Both),
+        };
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -466,17 +496,17 @@ impl Stream {
         }
     }
 
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Stream::Tcp(tcp) => tcp.write_all(bytes),
-            Stream::Unix(unix) => unix.write_all(bytes),
+            Stream::Tcp(tcp) => (&mut &*tcp).write_all(bytes),
+            Stream::Unix(unix) => (&mut &*unix).write_all(bytes),
         }
     }
 
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(tcp) => tcp.read(buffer),
-            Stream::Unix(unix) => unix.read(buffer),
+            Stream::Tcp(tcp) => (&mut &*tcp).read(buffer),
+            Stream::Unix(unix) => (&mut &*unix).read(buffer),
         }
     }
 }

@@ -7,17 +7,20 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::direct::Direct;
 use super::ear::Ear;
 use super::timer::Alarm;
 use super::{Completion, OwnCall, Shared};
 use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
-use crate::maps::Map;
+use crate::maps::Few;
 use crate::moment::Moment;
 
 /// Shared by the thread of the engine and the callers.
 pub(super) struct Machine {
     pub(super) shared: Arc<Shared>,
+    /// By which calls go that callers do themselves.
+    pub(super) direct: Arc<Direct>,
     state: Mutex<State>,
     /// Letters to the thread that the engine has not been told of.
     unread: AtomicUsize,
@@ -29,7 +32,9 @@ pub(super) struct Machine {
 pub(super) struct State {
     pub(super) engine: Engine,
     /// Whom the answers of the engine are for.
-    pub(super) completions: Map<RequestId, Completion>,
+    pub(super) completions: Few<RequestId, Completion>,
+    /// The call that a caller does himself.
+    pub(super) own: Option<Own>,
     /// What callers have left to the thread.
     pub(super) left: Vec<Errand>,
     /// When the thread wakes if nothing happens; `None`: it does not.
@@ -45,6 +50,14 @@ pub(super) struct State {
     out: Vec<Output>,
 }
 
+/// A call on the direct connection whose caller waits for its answer, maybe without looking at anything else.
+pub(super) struct Own {
+    /// The request that it is for.
+    pub(super) id: RequestId,
+    /// When it is late.
+    pub(super) end: Moment,
+}
+
 /// Something to be done that needs no lock.
 pub(super) enum Errand {
     Answer(RequestId, Completion, Result<Done>),
@@ -54,11 +67,17 @@ pub(super) enum Errand {
 }
 
 impl State {
+    /// When the thread is to wake, if nothing else happens.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        let (due, late) = (self.engine.next_wake(), self.own.as_ref().map(|own| own.end));
+        due.into_iter().chain(late).min()
+    }
+
     /// Whether there is something for the thread that it will not see in time by itself.
     pub(super) fn is_left_something(&mut self, now: Moment) -> bool {
         let sooner = |wake: &Moment| self.alarm.is_none_or(|alarm| *wake < alarm);
         let mut left = !self.left.is_empty();
-        if let Some(wake) = self.engine.next_wake().filter(sooner) {
+        if let Some(wake) = self.next_wake().filter(sooner) {
             self.alarm = Some(wake);
             // The thread need not wake for that now.
             left |= self.timer.as_ref().is_none_or(|timer| timer.set(now, wake).is_err());
@@ -81,10 +100,11 @@ impl State {
 }
 
 impl Machine {
-    pub(super) fn new(config: engine::Config, shared: Arc<Shared>) -> Machine {
+    pub(super) fn new(config: engine::Config, shared: Arc<Shared>, direct: Arc<Direct>) -> Machine {
         let state = State {
             engine: Engine::new(config, shared.counters.clone()),
-            completions: Map::default(),
+            completions: Few::default(),
+            own: None,
             left: Vec::new(),
             alarm: None,
             timer: None,
@@ -95,6 +115,7 @@ impl Machine {
         };
         Machine {
             shared,
+            direct,
             state: Mutex::new(state),
             unread: AtomicUsize::new(0),
             listens: AtomicBool::new(false),
@@ -135,6 +156,14 @@ impl Machine {
         self.sort(state, errand);
     }
 
+    /// Has a caller wait no longer for a call of its own that is late: the engine is told by him that nobody knows what
+    /// became of it.
+    pub(super) fn end_late_call(&self, state: &mut State, now: Moment) {
+        if state.own.take_if(|own| own.end <= now).is_some() {
+            self.direct.cut_short();
+        }
+    }
+
     /// Does what is due.
     pub(super) fn wake(&self, state: &mut State, now: Moment, errands: &mut Vec<Errand>) {
         state.engine.wake(now, &mut state.out);
@@ -149,6 +178,10 @@ impl Machine {
                 Output::Opened(cell) => self.shared.registry.open(cell),
                 Output::Ended(cell) => self.shared.registry.end(&cell),
                 Output::Complete { id, result } => {
+                    // Its caller still waits for a call that does not matter any more.
+                    if state.own.take_if(|own| own.id == id).is_some() {
+                        self.direct.cut_short();
+                    }
                     if let Some(completion) = state.completions.remove(&id) {
                         errand(Errand::Answer(id, completion, result), &mut state.left);
                     }

@@ -261,10 +261,10 @@ impl Handle {
     /// `unavailable` when the system gives no thread, timer or event queue.
     pub(crate) fn start(config: DriverConfig, shared: Arc<Shared>) -> Result<Handle> {
         let (inbox, letters) = unbounded_channel();
-        let machine = Arc::new(Machine::new(config.engine.clone(), shared));
         let direct = Arc::new(Direct::new(config.direct));
+        let machine = Arc::new(Machine::new(config.engine.clone(), shared, direct));
         let post = Post { inbox, machine: machine.clone() };
-        let desk = Arc::new(Desk { machine, direct, post });
+        let desk = Arc::new(Desk { machine, post });
         let ended = Arc::new(Ended::default());
         let (end, own) = (EndGuard(ended.clone()), desk.clone());
         let (ready, is_ready) = mpsc::channel();

@@ -123,7 +123,7 @@ impl Driver {
         let manner = Manner { tracking, uuid: desk.machine.shared.uuid.clone(), pubsub };
         Driver {
             machine: desk.machine.clone(),
-            net: Net::new(config.servers, manner, desk.direct.clone()),
+            net: Net::new(config.servers, manner, desk.machine.direct.clone()),
             desk,
             inbox,
             timer,
@@ -230,6 +230,7 @@ impl Driver {
         let mut state = machine.state().ok_or_else(panicked)?;
         self.inform(now, &mut state);
         self.read(now, &mut state);
+        machine.end_late_call(&mut state, now);
         if state.engine.next_wake().is_some_and(|due| due <= now) {
             machine.wake(&mut state, now, &mut self.errands);
         }
@@ -247,7 +248,7 @@ impl Driver {
         // What callers count on stays, though what it was for may be over: else each of their calls would wake the
         // thread to arm the timer anew.
         let promised = state.alarm.filter(|at| *at > now);
-        let wakes = [state.engine.next_wake(), self.net.next_wake(), promised, self.orphaned];
+        let wakes = [state.next_wake(), self.net.next_wake(), promised, self.orphaned];
         let due = wakes.into_iter().flatten().min();
         self.timer.arm(now, due)?;
         state.alarm = self.timer.armed();
@@ -340,7 +341,7 @@ impl Driver {
         let left = std::mem::take(&mut state.left);
         drop(state);
         answer_all(left);
-        self.desk.direct.end();
+        self.desk.machine.direct.end();
         self.inbox.close();
         while let Ok(letter) = self.inbox.try_recv() {
             if let Letter::Request(Asked { completion, .. }) = letter {
@@ -354,7 +355,7 @@ impl Driver {
     fn break_down(&mut self, why: &str) {
         let text = format!("the engine's thread ended: {why}");
         self.machine.shared.tell(Event { kind: "ended", level: Level::Warn, lock: None, text });
-        self.desk.direct.end();
+        self.desk.machine.direct.end();
         let mut state = self.machine.wreck();
         state.ended = true;
         // Callers may keep the state for long after that: its descriptors are closed with the thread's.

@@ -223,7 +223,7 @@ impl Engine {
         unreleased.extend(self.cleanups.values().map(|cleanup| cleanup.name.clone()));
         unreleased.sort_unstable();
         unreleased.dedup();
-        let mut callers: Vec<RequestId> = self.callers.keys().copied().collect();
+        let mut callers: Vec<RequestId> = self.callers.iter().map(|(id, _)| *id).collect();
         callers.sort_unstable();
         for caller in callers {
             self.fail(caller, Error::new(ErrorKind::Closed, "the client was closed"));

@@ -621,9 +621,10 @@ impl Engine {
                 self.start_next(owner);
             }
             (Wish::Leave(_), Reply::Released(heard)) => {
-                let name = hold.cell.name.clone();
-                self.give_turn(&name, heard);
-                self.freed(owner, request, &name);
+                if let Some(queue) = self.queues.get_mut(&hold.cell.name) {
+                    queue.give_turn(self.now, heard, self.config.handovers);
+                }
+                self.freed(owner, request);
             }
             // Our first copy must have done it: nobody else can touch our field while the hold is
             // valid, and a release ends at the deadline.
@@ -633,7 +634,7 @@ impl Engine {
                 for task in passed {
                     self.answer(task.request, Err(unconfirmed().on(&name)));
                 }
-                return self.freed(owner, request, &name);
+                return self.freed(owner, request);
             }
             (Wish::Extend { level, .. }, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
                 if let Some(at) = hold.position(*level) {
@@ -693,8 +694,13 @@ impl Engine {
     }
 
     /// The lock is free.
-    fn freed(&mut self, owner: OwnerId, request: Option<RequestId>, name: &Name) {
-        self.trace("released", name, || format!("released by {owner}"));
+    fn freed(&mut self, owner: OwnerId, request: Option<RequestId>) {
+        if self.listened
+            && let Some(hold) = self.holds.get(&owner)
+        {
+            let name = hold.cell.name.clone();
+            self.trace("released", &name, || format!("released by {owner}"));
+        }
         self.keep_release(owner);
         self.left(request);
         self.leave_behind(owner);

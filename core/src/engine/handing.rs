@@ -64,6 +64,9 @@ impl Engine {
     /// The call that gives the lock of this hold, which is being released, to the next caller; nothing
     /// where they have to go apart.
     pub(super) fn hand_over(&mut self, owner: OwnerId) -> Option<Op> {
+        if self.waiters.is_empty() {
+            return None;
+        }
         let hold = self.holds.get(&owner).filter(|hold| is_free_to_go(hold))?;
         let name = hold.cell.name.clone();
         let queue = self.queues.get(&name)?;
@@ -94,6 +97,9 @@ impl Engine {
 
     /// Who gets the lock of this hold at once when its only level is given back.
     pub(super) fn takes_at_once(&self, owner: OwnerId, wish: &Wish) -> Option<(RequestId, Moment)> {
+        if self.waiters.is_empty() {
+            return None;
+        }
         let (hold, Wish::Leave(level)) = (self.holds.get(&owner)?, wish) else {
             return None;
         };

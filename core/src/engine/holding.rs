@@ -353,11 +353,17 @@ impl Engine {
         let tasks = hold.take_tasks();
         let cell = hold.cell;
         let name = &cell.name;
-        if let Some(queue) = self.queues.get_mut(name) {
-            queue.remove_hold(owner);
-        }
         if cell.key != Key::Once {
             self.out.push(Output::Ended(cell.clone()));
+        }
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.remove_hold(owner);
+            // Most are alone: there is nobody to be let on.
+            if tasks.is_empty() && queue.is_unused() {
+                queue.rest(&mut self.rooms);
+                self.queues.remove(name);
+                return;
+            }
         }
         for task in tasks {
             self.outlive(name, &cell.form, task);

@@ -37,7 +37,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::{Counters, Event, Level as EventLevel};
 use crate::hold::HoldCell;
-use crate::maps::Map;
+use crate::maps::{Few, Map};
 use crate::moment::Moment;
 use crate::owner::Key;
 use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply};
@@ -284,7 +284,7 @@ pub(crate) struct Engine {
     /// Owners are counted for themselves: their holds are looked up again and again, and neighbours lie together.
     last_owner: OwnerId,
     links: Links,
-    calls: Map<CallId, Call>,
+    calls: Few<CallId, Call>,
     /// Names that somebody here holds or waits for.
     queues: Map<Name, Queue>,
     rooms: Rooms,
@@ -303,7 +303,7 @@ pub(crate) struct Engine {
     confirmed: VecDeque<Confirmed>,
     queries: BTreeMap<RequestId, Query>,
     /// Which hold a caller waits on that wants something of a hold.
-    callers: Map<RequestId, OwnerId>,
+    callers: Few<RequestId, OwnerId>,
     timers: Timers,
     /// Holds whose keys were changed: renewed when all that has come in is known. Each key comes in a message of
     /// its own, and they go in few calls.
@@ -324,7 +324,7 @@ impl Engine {
             last_id: 0,
             last_owner: 0,
             links: Links::default(),
-            calls: Map::default(),
+            calls: Few::default(),
             queues: Map::default(),
             rooms: Rooms::default(),
             waiters: BTreeMap::new(),
@@ -336,7 +336,7 @@ impl Engine {
             channels: 0,
             confirmed: VecDeque::new(),
             queries: BTreeMap::new(),
-            callers: Map::default(),
+            callers: Few::default(),
             timers: Timers::default(),
             hurried: Vec::new(),
             closing: None,

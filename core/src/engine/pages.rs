@@ -4,7 +4,7 @@
 //! would scatter them over memory that nobody touched for seconds: with a hundred thousand, the processor would do
 //! little else than wait for it.
 
-use crate::maps::Map;
+use crate::maps::Few;
 
 /// So many numbers share a look-up, and memory while one of them is in use.
 const PAGE: usize = 8;
@@ -14,13 +14,13 @@ type Page<T> = [Option<Box<T>>; PAGE];
 /// A map from such numbers.
 #[derive(Debug)]
 pub(super) struct Pages<T> {
-    pages: Map<u64, Page<T>>,
+    pages: Few<u64, Page<T>>,
     len: usize,
 }
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
-        Pages { pages: Map::default(), len: 0 }
+        Pages { pages: Few::default(), len: 0 }
     }
 }
 
@@ -56,8 +56,16 @@ impl<T> Pages<T> {
     /// Puts it there, in place of what was there before.
     pub(super) fn insert(&mut self, number: u64, thing: T) {
         let (page, at) = place(number);
-        let before = self.pages.entry(page).or_default()[at].replace(Box::new(thing));
-        self.len += usize::from(before.is_none());
+        let thing = Some(Box::new(thing));
+        if let Some(things) = self.pages.get_mut(&page) {
+            let before = std::mem::replace(&mut things[at], thing);
+            self.len += usize::from(before.is_none());
+            return;
+        }
+        let mut things = Page::default();
+        things[at] = thing;
+        self.pages.insert(page, things);
+        self.len += 1;
     }
 
     pub(super) fn remove(&mut self, number: &u64) -> Option<Box<T>> {
@@ -81,7 +89,7 @@ impl<T> Pages<T> {
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        self.pages.values().flatten().filter_map(Option::as_deref)
+        self.iter().map(|(_, thing)| thing)
     }
 }
 

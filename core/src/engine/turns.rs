@@ -145,6 +145,22 @@ impl Turn {
     }
 }
 
+impl Queue {
+    /// Our release was confirmed and `heard` by so many.
+    pub(super) fn give_turn(&mut self, now: Moment, heard: u32, handovers: (usize, Duration)) {
+        let own = self.channel.confirmed && heard > 0;
+        if own && !std::mem::take(&mut self.channel.echoed) {
+            self.channel.echo = Some(now.after(ECHO));
+        }
+        let handed = self.run.has_handed_over();
+        let last = handed && self.run.is_over(now, handovers);
+        if (handed || self.turn.contended) && (last || self.turn.needless <= now) {
+            let ran = last.then(|| self.run.lasted(now));
+            self.turn.given(now, heard - u32::from(own), ran);
+        }
+    }
+}
+
 impl Engine {
     /// Whether releases of others may be heard.
     pub(crate) fn has_channels(&self) -> bool {
@@ -196,24 +212,6 @@ impl Engine {
         let can = free && !matches!(key, Key::Hold(_)) && self.closing.is_none() && self.links.is_up(name);
         let patient = |end: Moment| wait.is_none_or(|wait| self.now.after(wait) > end);
         can && queue.turn.of_others(self.now).is_some_and(patient)
-    }
-
-    /// Our release was confirmed and `heard` by so many.
-    pub(super) fn give_turn(&mut self, name: &Name, heard: u32) {
-        let now = self.now;
-        let Some(queue) = self.queues.get_mut(name) else {
-            return;
-        };
-        let own = queue.channel.confirmed && heard > 0;
-        if own && !std::mem::take(&mut queue.channel.echoed) {
-            queue.channel.echo = Some(now.after(ECHO));
-        }
-        let handed = queue.run.has_handed_over();
-        let last = handed && queue.run.is_over(now, self.config.handovers);
-        if (handed || queue.turn.contended) && (last || queue.turn.needless <= now) {
-            let ran = last.then(|| queue.run.lasted(now));
-            queue.turn.given(now, heard - u32::from(own), ran);
-        }
     }
 
     /// A message on the channel of a name: the lock was released.

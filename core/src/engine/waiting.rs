@@ -64,6 +64,20 @@ impl Queue {
         }
     }
 
+    /// Somebody waits no longer.
+    fn take_out(&mut self, waiter: RequestId) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let waiting: &mut Waiting = self;
+        if waiting.waiters.front() == Some(&waiter) {
+            waiting.attempt = Attempt::Idle;
+            waiting.waiters.pop_front();
+        } else {
+            waiting.waiters.retain(|other| *other != waiter);
+        }
+    }
+
     /// Makes room for whatever is to be said.
     fn other(&mut self) -> &mut Other {
         self.other_in(&mut Rooms::default())
@@ -83,7 +97,7 @@ impl Queue {
     }
 
     /// Nobody waits any more: what is said of who does is forgotten.
-    fn rest(&mut self, rooms: &mut Rooms) {
+    pub(super) fn rest(&mut self, rooms: &mut Rooms) {
         let Queue::Other(other) = self else { return };
         other.waiting.attempt = Attempt::Idle;
         other.waiting.refused = None;
@@ -381,8 +395,14 @@ impl Engine {
                 return self.fail(id, timeout(&name, wait));
             }
         }
+        let owner = self.next_owner();
+        let queue = self.queues.entry(name.clone()).or_default();
+        let first = queue.holds().is_empty() && queue.waiters.is_empty();
+        let waiting = &mut queue.other_in(&mut self.rooms).waiting;
+        waiting.waiters.push_back(id);
+        waiting.channel.is_used();
         let waiter = Waiter {
-            owner: self.next_owner(),
+            owner,
             key,
             terms,
             form,
@@ -400,11 +420,6 @@ impl Engine {
             name: name.clone(),
         };
         self.waiters.insert(id, waiter);
-        let queue = self.queues.entry(name.clone()).or_default();
-        let first = queue.holds().is_empty() && queue.waiters.is_empty();
-        let waiting = &mut queue.other_in(&mut self.rooms).waiting;
-        waiting.waiters.push_back(id);
-        waiting.channel.is_used();
         self.arm_waiter(id);
         if !first {
             self.note_holder(&name);
@@ -466,7 +481,14 @@ impl Engine {
             return;
         };
         let Some(&id) = queue.waiters.front() else {
-            return self.close_queue(name);
+            // Nobody waits for the name any more.
+            queue.rest(&mut self.rooms);
+            if queue.channel.wanted {
+                self.leave_channel(name);
+            } else if queue.is_unused() {
+                self.queues.remove(name);
+            }
+            return;
         };
         let Some(head) = self.waiters.get_mut(&id) else {
             return;
@@ -485,19 +507,6 @@ impl Engine {
         let (op, limit) = (head.next_try(), head.limit());
         self.send(Purpose::Try(id), op, limit);
         self.arm_waiter(id);
-    }
-
-    /// Nobody waits for the name any more.
-    fn close_queue(&mut self, name: &Name) {
-        let Some(queue) = self.queues.get_mut(name) else {
-            return;
-        };
-        queue.rest(&mut self.rooms);
-        if queue.channel.wanted {
-            self.leave_channel(name);
-        } else if queue.is_unused() {
-            self.queues.remove(name);
-        }
     }
 
     /// Notes what the head does; what it did before.
@@ -615,13 +624,15 @@ impl Engine {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
+        if let (Outcome::Answered(Reply::Acquired { ttl, token }), false) = (&outcome, waiter.answered) {
+            return self.won(id, sent, (*ttl, *token));
+        }
         let (name, answered, wanted) = (waiter.name.clone(), waiter.answered, waiter.terms.replicas);
         let before = self.set_attempt(&name, Attempt::Idle);
         let again = before == Attempt::InFlight { again: true };
         match outcome {
             Outcome::Unanswered => self.unanswered_try(id, sent),
             outcome if answered => self.end_try(id, outcome),
-            Outcome::Answered(Reply::Acquired { ttl, token }) => self.won(id, &name, sent, (ttl, token)),
             Outcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
             // The server has seen the call and did nothing. The driver has learnt the server's
             // clock from the reply, so a stale copy can go again at once.
@@ -773,46 +784,53 @@ impl Engine {
     }
 
     /// The head holds the lock: it becomes a hold.
-    fn won(&mut self, id: RequestId, name: &Name, sent: Moment, (ttl, token): (Duration, Option<u64>)) {
+    fn won(&mut self, id: RequestId, sent: Moment, (ttl, token): (Duration, Option<u64>)) {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
         if sent.after(timing::trusted(waiter.lease().min(ttl))) <= self.now {
             return self.won_too_late(id);
         }
-        let Some(waiter) = self.take_waiter(id) else {
+        let Some(waiter) = self.remove_timed(id) else {
             return;
         };
-        let (key, owner, form) = (waiter.key, waiter.owner, waiter.form.clone());
-        if let Some(queue) = self.queues.get_mut(name) {
-            queue.add_hold(owner);
-            let waiting: &mut Waiting = queue;
-            waiting.run = if waiter.handed { waiting.run.one_more(sent) } else { Run::default() };
-            if !waiting.waiters.is_empty() {
-                waiting.run.hear(sent);
-            }
-            waiting.turn.taken(self.now, waiter.announced, self.config.handovers.1);
-            waiting.note_refusal(self.now);
+        let Some(queue) = self.queues.get_mut(&waiter.name) else {
+            return;
+        };
+        queue.take_out(id);
+        queue.add_hold(waiter.owner);
+        let waiting: &mut Waiting = queue;
+        waiting.run = if waiter.handed { waiting.run.one_more(sent) } else { Run::default() };
+        if !waiting.waiters.is_empty() {
+            waiting.run.hear(sent);
         }
+        waiting.turn.taken(self.now, waiter.announced, self.config.handovers.1);
+        waiting.note_refusal(self.now);
+        if waiting.waiters.is_empty() && !waiting.channel.wanted {
+            // Most are alone: nobody is to be looked for.
+            queue.rest(&mut self.rooms);
+            return self.open_hold(id, waiter, sent, ttl, token);
+        }
+        let (name, key, owner, form) = (waiter.name.clone(), waiter.key, waiter.owner, waiter.form.clone());
         self.open_hold(id, waiter, sent, ttl, token);
-        self.adopt_waiters(name, key, owner, &form);
-        self.advance(name);
+        self.adopt_waiters(&name, key, owner, &form);
+        self.advance(&name);
     }
 
     /// Takes a waiter out of its queue.
     pub(super) fn take_waiter(&mut self, id: RequestId) -> Option<Waiter> {
+        let waiter = self.remove_timed(id)?;
+        if let Some(queue) = self.queues.get_mut(&waiter.name) {
+            queue.take_out(id);
+        }
+        Some(waiter)
+    }
+
+    /// Takes a waiter out of everything but its queue.
+    fn remove_timed(&mut self, id: RequestId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         if waiter.timed {
             self.timers.disarm(Timer::Waiter(id));
-        }
-        if let Some(queue) = self.queues.get_mut(&waiter.name).filter(|queue| !queue.waiters.is_empty()) {
-            let waiting: &mut Waiting = queue;
-            if waiting.waiters.front() == Some(&id) {
-                waiting.attempt = Attempt::Idle;
-                waiting.waiters.pop_front();
-            } else {
-                waiting.waiters.retain(|other| *other != id);
-            }
         }
         Some(waiter)
     }
@@ -831,6 +849,7 @@ impl Engine {
         let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
         let burned = std::mem::replace(&mut waiter.owner, next);
         let unsettled = waiter.unsettled.take();
+        self.set_attempt(&name, Attempt::Idle);
         self.clean_up(&name, burned, &form, lease, unsettled);
         self.advance(&name);
     }

@@ -382,13 +382,15 @@ pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
         return out.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
     }
     let (mut digits, mut first, mut rest) = ([0; MOST_DIGITS], MOST_DIGITS, number);
-    loop {
+    while rest >= 10 {
+        first -= 2;
+        let two = (rest % 100) as u8;
+        (digits[first], digits[first + 1]) = (b'0' + two / 10, b'0' + two % 10);
+        rest /= 100;
+    }
+    if rest > 0 {
         first -= 1;
-        digits[first] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
+        digits[first] = b'0' + rest as u8;
     }
     out.extend_from_slice(&digits[first..]);
 }
@@ -490,7 +492,8 @@ pub(crate) fn is_shardable(name: &str) -> bool {
 /// Whole milliseconds, rounded up: the server never holds a lock for less than the time from which
 /// the engine computes its deadline. At least 1, because an expiry of 0 would delete the key.
 pub(super) fn whole_ms(lease: Duration) -> u64 {
-    u64::try_from(lease.as_micros().div_ceil(1000).max(1)).unwrap_or(u64::MAX)
+    let part = u64::from(lease.subsec_micros().div_ceil(1000));
+    lease.as_secs().saturating_mul(1000).saturating_add(part).max(1)
 }
 
 #[cfg(test)]

@@ -236,6 +236,21 @@ fn a_call_that_is_late_closes_the_connection() {
     world.nothing_is_left();
 }
 
+/// Its caller waits without a limit of the system's: the client's thread has to end that.
+#[test]
+fn a_call_that_is_late_is_given_up_while_the_server_says_nothing() {
+    let mut world = Direct::new();
+    world.warm();
+    let lock = world.client.lock("n").expect("a name");
+    world.command::<()>("CLIENT PAUSE 60000 ALL");
+    let caller = thread::spawn(move || lock.acquire().wait().map(drop).map_err(|error| error.kind()));
+    until("the call is given up", || world.client.stats().unanswered > 0);
+    let client = world.client.clone();
+    soon(move || client.close_within(ms(100)).wait()).expect("closed");
+    assert_eq!(soon(move || caller.join().expect("no panic")), Err(ErrorKind::Closed));
+    drop(world.server);
+}
+
 #[test]
 fn a_check_that_fails_ends_the_wait_and_leaves_nothing() {
     let mut world = Direct::new();
@@ -385,7 +400,7 @@ fn closing_ends_a_call_that_a_thread_does_itself() {
     let mut world = Direct::new();
     world.warm();
     let lock = world.client.lock("n").expect("a name");
-    world.command::<()>("CLIENT PAUSE 5000 ALL");
+    world.command::<()>("CLIENT PAUSE 60000 ALL");
     let caller = thread::spawn(move || lock.acquire().wait().map(drop).map_err(|error| error.kind()));
     while world.client.stats().waiting == 0 {
         thread::yield_now();
