@@ -991,10 +991,14 @@ impl Whole {
     }
 
     fn start_with(url: &str, recheck: Duration) -> Whole {
+        Whole::start_by(url, recheck, Duration::ZERO, Level::Debug)
+    }
+
+    fn start_by(url: &str, recheck: Duration, linger: Duration, events: Level) -> Whole {
         let shared = Arc::new(Shared {
             uuid: uuid::Uuid::new_v4().to_string(),
             counters: Arc::default(),
-            ring: Ring::new(100, Level::Debug),
+            ring: Ring::new(100, events),
             registry: Registry::default(),
             gates: Gates::default(),
             tasks: Tasks::default(),
@@ -1004,7 +1008,7 @@ impl Whole {
             recheck,
             outage: Duration::from_secs(5),
             handovers,
-            linger: Duration::ZERO,
+            linger,
             renewals: RENEWALS,
             seed: 7,
         };
@@ -1030,10 +1034,65 @@ impl Whole {
     }
 
     fn grant(&self, id: RequestId, text: &str) -> (Arc<HoldCell>, u64) {
-        match self.ask(id, request(text)).unwrap() {
-            Done::Granted { cell, level } => (cell, level),
-            other => panic!("{other:?}"),
+        granted(self.ask(id, request(text)))
+    }
+
+    /// The same by the calling thread, if it can.
+    fn ask_by_caller(&self, id: RequestId, request: Request) -> Result<Done> {
+        let (answer, answers) = mpsc::channel();
+        let sink = called(move |result| answer.send(result).unwrap());
+        if let Some(mut call) = self.handle.request(id, request, sink, false).unwrap() {
+            call.wait(|| Ok::<_, ()>(true)).unwrap();
         }
+        answers.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn is_skipping(&self) -> bool {
+        self.handle.desk.machine.wreck().ear.as_ref().is_some_and(|ear| ear.is_skipping())
+    }
+
+    /// Whether nothing but a message wakes the thread for some time, and it need not be told of a few.
+    fn rests(&self) -> bool {
+        let soon = clock::now().after(Duration::from_millis(100));
+        self.is_skipping() && self.handle.desk.machine.wreck().alarm.is_none_or(|at| at > soon)
+    }
+
+    /// Waits for a lock that the other one holds, and hears of its release. Of what the other one asks for it has the number
+    /// as well, and the next one.
+    fn wait_behind(&self, other: &Whole, server: &Server, id: RequestId, text: &str) -> (Arc<HoldCell>, u64) {
+        let (cell, level) = other.grant(id, text);
+        let before = scripts(server);
+        let waiting = self.send(id, request(text));
+        let late = clock::now().after(PATIENCE);
+        while scripts(server) == before {
+            assert!(clock::now() < late, "it does not try");
+        }
+        other.ask(id + 1, Request::Release(Target::Level { owner: cell.owner, level })).unwrap();
+        granted(waiting.recv_timeout(PATIENCE).unwrap())
+    }
+
+    /// A client that has waited for "n" behind another one, and hears of its releases. Its waiters look only when they are
+    /// told to, and nobody wants events that its thread would be woken for.
+    fn listening(server: &Server, other: &Whole) -> Whole {
+        let whole = Whole::start_by(&server.url(), PATIENCE * 10, PATIENCE * 10, Level::Info);
+        let (cell, level) = whole.wait_behind(other, server, 1, "n");
+        whole.ask(2, Request::Release(Target::Level { owner: cell.owner, level })).unwrap();
+        whole
+    }
+
+    /// Until it has released "n" directly, and has nothing else: it need not hear that. Returns the next free id.
+    fn rest(&self, first: RequestId) -> RequestId {
+        let late = clock::now().after(PATIENCE);
+        for id in (first..).step_by(2) {
+            let (cell, level) = granted(self.ask_by_caller(id, request("n")));
+            let target = Target::Level { owner: cell.owner, level };
+            assert!(matches!(self.ask_by_caller(id + 1, Request::Release(target)), Ok(Done::Released)));
+            if self.rests() {
+                return id + 2;
+            }
+            assert!(clock::now() < late, "no direct connection");
+        }
+        unreachable!("there are enough numbers")
     }
 
     /// Waits for an event of this kind.
@@ -1057,6 +1116,13 @@ impl Whole {
     fn lends(&self) -> (bool, bool) {
         let state = self.handle.desk.machine.wreck();
         (state.timer.is_some(), state.ear.is_some())
+    }
+}
+
+fn granted(answer: Result<Done>) -> (Arc<HoldCell>, u64) {
+    match answer.unwrap() {
+        Done::Granted { cell, level } => (cell, level),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -1149,6 +1215,43 @@ fn a_deleted_lock_is_told_at_once() {
     cell.watch(Watcher::Called(Box::new(move |reason| told.send(reason).unwrap())));
     command::<i64>(&server, "DEL n");
     assert_eq!(reasons.recv_timeout(PATIENCE), Ok(LostReason::Deleted));
+}
+
+/// Sooner than by a renewal. Each round may be done by the calling thread or by the client's.
+#[test]
+fn a_client_at_rest_hears_everything_again_as_soon_as_it_has_something() {
+    let server = Server::start();
+    let other = Whole::start(&server.url());
+    let whole = Whole::listening(&server, &other);
+    let mut id = 10;
+    for round in 0..20 {
+        id = whole.rest(id) + 3;
+        let text = format!("m{round}");
+        let (cell, level) = granted(whole.ask_by_caller(id - 3, request(&text)));
+        assert!(!whole.is_skipping());
+        let (told, reasons) = mpsc::channel();
+        cell.watch(Watcher::Called(Box::new(move |reason| told.send(reason).unwrap())));
+        command::<i64>(&server, &format!("DEL {text}"));
+        assert_eq!(reasons.recv_timeout(LEASE / 4), Ok(LostReason::Deleted));
+        whole.ask(id - 2, Request::Release(Target::Level { owner: cell.owner, level })).unwrap_err();
+    }
+    whole.wait_behind(&other, &server, whole.rest(id), "n");
+}
+
+#[test]
+fn a_client_at_rest_hears_the_end_of_its_connection() {
+    let server = Server::start();
+    let other = Whole::start(&server.url());
+    let whole = Whole::listening(&server, &other);
+    let id = whole.rest(10);
+    command::<i64>(&server, "CLIENT KILL TYPE pubsub");
+    whole.event("unsubscribed");
+    let late = clock::now().after(PATIENCE);
+    while whole.shared.counters.connects.get() < 2 {
+        assert!(clock::now() < late, "it is not made anew");
+        std::thread::yield_now();
+    }
+    whole.wait_behind(&other, &server, id, "n");
 }
 
 #[test]

@@ -136,6 +136,27 @@ fn an_own_message_that_never_came_hides_no_other() {
     rig.sent().acquire();
 }
 
+/// Who is at rest may have left it in the socket.
+#[test]
+fn an_own_message_that_is_read_late_costs_one_try() {
+    let mut rig = Rig::new();
+    let grant = won_from_others(&mut rig);
+    rig.release(&grant);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Released(1));
+    rig.pass(ms(500));
+    rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    message(&mut rig);
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.pass(RECHECK / 2);
+    rig.nothing_sent();
+    message(&mut rig);
+    rig.sent().acquire();
+}
+
 #[test]
 fn others_who_wait_are_first_after_a_hold_that_was_waited_for() {
     let mut rig = Rig::new();
