@@ -308,6 +308,8 @@ struct Live {
     replies: Replies<()>,
     /// A call that was written, for its memory.
     spare: Option<wire::Call>,
+    /// The scripts that were called here.
+    called: Vec<wire::ScriptId>,
     since: Moment,
 }
 
@@ -324,6 +326,7 @@ impl Live {
             traffic: Traffic::new(id, manner.pubsub.publish(sharded), clock, Window::new(), now),
             replies: Replies::new(),
             spare: None,
+            called: Vec::new(),
             since: now,
         }
     }
@@ -351,9 +354,14 @@ impl Live {
     /// connection when this returns.
     fn poll_replies(&mut self, cx: &mut Context<'_>) -> Poll<((), RedisResult<Value>)> {
         let publish = self.traffic.publish();
-        while let Some(command) = self.traffic.next_command() {
+        loop {
+            let others_follow = self.traffic.to_be_fetched() > 1;
+            let Some(command) = self.traffic.next_command() else { break };
             let (not_after, full) = (command.not_after, command.full);
-            let text = |script: &wire::Call| if full { script.eval() } else { script.evalsha() };
+            let mut text = |script: &wire::Call| {
+                let first = is_first(&mut self.called, script.id());
+                if full || first && others_follow { script.eval() } else { script.evalsha() }
+            };
             let request = match &command.load {
                 Load::One(sending) => {
                     let (op, uuid) = (&sending.op, &self.uuid);
@@ -396,6 +404,16 @@ impl Live {
         }
         Ok(())
     }
+}
+
+/// Whether this is the first call of a script on a connection. If others leave with it, it has the text: should the server not know
+/// the script, all of them would be refused, and each be sent again with the text.
+fn is_first(called: &mut Vec<wire::ScriptId>, script: wire::ScriptId) -> bool {
+    let first = !called.contains(&script);
+    if first {
+        called.push(script);
+    }
+    first
 }
 
 /// The call with what has to stand right before and behind it: all is handed over in one go. Behind it

@@ -232,6 +232,11 @@ impl Traffic {
         }
     }
 
+    /// How many commands are to be written now.
+    pub(super) fn to_be_fetched(&self) -> usize {
+        self.commands.len() - self.fetched
+    }
+
     /// The next command to be written. It counts as sent from now on.
     pub(super) fn next_command(&mut self) -> Option<&Command> {
         let command = self.commands.get(self.fetched)?;

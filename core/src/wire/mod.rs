@@ -34,7 +34,7 @@ pub use kind::Kind;
 pub(crate) use kind::{Form, Layout, Lesson};
 pub(crate) use many::{Sort, decode_many};
 pub(crate) use refusal::refusal;
-pub(crate) use script::{Call, is_shardable, slot_of};
+pub(crate) use script::{Call, ScriptId, is_shardable, slot_of};
 
 /// A validated lock name: UTF-8, 1 to 1,024 bytes.
 pub(crate) type Name = Arc<str>;

@@ -19,6 +19,10 @@ pub(super) struct Script {
     layout: Layout,
 }
 
+/// Tells scripts apart: where a script lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ScriptId(*const Script);
+
 /// Its text, the hash by which the server knows it, and how a call with that begins on the wire.
 struct Made {
     text: String,
@@ -187,6 +191,10 @@ impl Call {
         let keys = words.count();
         arguments(op, uuid, not_after, publish, &mut words);
         Call { script: script(op), keys, words }
+    }
+
+    pub(crate) fn id(&self) -> ScriptId {
+        ScriptId(self.script)
     }
 
     pub(crate) fn evalsha(&self) -> Cmd {
