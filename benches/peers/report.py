@@ -219,7 +219,8 @@ def markdown(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-METHOD = """Each program connects, warms up as it is measured, says that it is ready, and begins on a word; the server's counters are read then and at the end. A row is the
+METHOD = """Each program connects, warms up as it is measured, says that it is ready, and begins on a word; the server's counters are read then and at the end (of
+W5 from half a second later, for whole thirds of a lease). A row is the
 median of its repeats; between two repeats of one all others run, so that a slow moment hits all. The runner, the programs and the server go ahead of other
 sessions of the machine where that is allowed. "Commands" are those that the client sent per pair or acquisition, "in scripts too" counts what its scripts
 ran as well. The rows with an interval ("retry 2 ms") are tuned to the workload; the others are a library's defaults. Hand-offs are acquisitions after
