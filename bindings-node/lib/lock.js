@@ -17,7 +17,7 @@ class Family {
   constructor(client, locks, context = false) {
     this.client = client
     this.locks = locks
-    this.acquire = locks.acquire() // without options
+    this.acquire = locks.acquire() // without options, or with how long to wait
     this.context = flag('context', context)
   }
 }
@@ -55,7 +55,10 @@ class Lock {
   #start({ key, hold, context = this.#family.context }, names, values) {
     if (hold === undefined) {
       const number = flag('context', context) ? contexts.getStore() : undefined
-      if (key === undefined && number === undefined && !names?.length) return this.#family.acquire(this.#name)
+      if (key === undefined && number === undefined) {
+        if (!names?.length) return this.#family.acquire(this.#name)
+        if (isWaitAlone(names, values)) return this.#family.acquire(this.#name, values[0])
+      }
       return this.#family.locks.acquireWith(this.#name, keyOf(key), number, names, values)
     }
     if (key !== undefined) throw new InvalidArgumentError('key and hold are given; give one of them')
@@ -144,6 +147,11 @@ async function releaseAfter(error, hold) {
   if (error instanceof Error && error.cause === undefined && Object.isExtensible(error)) {
     Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   }
+}
+
+// The option that is given most has a way of its own: to take lists of options over the border is a tenth of a pair.
+function isWaitAlone(names, values) {
+  return names.length === 1 && names[0] === 'wait' && typeof values[0] === 'number'
 }
 
 function checkSignal(signal) {

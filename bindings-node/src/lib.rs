@@ -11,9 +11,9 @@ mod values;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use napi::bindgen_prelude::{BigInt, Env, Function};
+use napi::bindgen_prelude::{BigInt, Env, FnArgs, Function};
 use napi_derive::napi;
-use redlatch::{AcquireOptions, Key, read_duration};
+use redlatch::{AcquireOptions, Key, OptionValue, read_duration};
 
 use border::{Id, State};
 use values::{Asked, Batch, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
@@ -94,7 +94,7 @@ impl Border {
 
     /// The function that gives the level of a hold back. Not a method: see [`Bare`].
     #[napi]
-    pub fn release<'env>(&self, env: &'env Env) -> Bare<'env, Id> {
+    pub fn release<'env>(&self, env: &'env Env) -> Bare<'env, (Id,)> {
         let state = self.0.clone();
         env.create_function_from_closure("release", move |call| {
             let hold = call.get(0)?;
@@ -143,7 +143,7 @@ impl Shared {
 
 /// A function for what is called most often. A method of a class has its object looked up, tagged and counted by Node-API
 /// and napi-rs, which takes longer than the rest of a call does on this side.
-type Bare<'env, Argument> = napi::Result<Function<'env, (Argument,), Checked<Asked>>>;
+type Bare<'env, Arguments> = napi::Result<Function<'env, Arguments, Checked<Asked>>>;
 
 /// A client.
 #[napi]
@@ -222,13 +222,21 @@ impl Locks {
         caught(|| Ok(self.0.first.named(&name)?.name().to_owned()))
     }
 
-    /// The function that acquires as an owner of its own, without options. Not a method: see [`Bare`].
+    /// The function that acquires as an owner of its own, without options or with the one that is given most: how long to
+    /// wait at most. Not a method: see [`Bare`].
     #[napi]
-    pub fn acquire<'env>(&self, env: &'env Env) -> Bare<'env, String> {
+    pub fn acquire<'env>(&self, env: &'env Env) -> Bare<'env, FnArgs<(String, Option<f64>)>> {
         let family = self.0.clone();
         env.create_function_from_closure("acquire", move |call| {
             let name: String = call.get(0)?;
-            Ok(caught(|| family.acquire(&name, AcquireOptions::new())))
+            let wait = if call.length() > 1 { Some(call.get::<f64>(1)?) } else { None };
+            Ok(caught(|| {
+                let mut options = AcquireOptions::new();
+                if let Some(wait) = wait {
+                    options.set("wait", OptionValue::Millis(wait))?;
+                }
+                family.acquire(&name, options)
+            }))
         })
     }
 
