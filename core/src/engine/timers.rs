@@ -63,6 +63,9 @@ impl Timers {
     /// The first thing that is due at all.
     fn next(&self) -> Option<(Moment, Timer)> {
         let hold = self.first_hold().map(|(at, owner)| (at, Timer::Hold(owner)));
+        if self.due.is_empty() {
+            return hold;
+        }
         self.due.first().copied().into_iter().chain(hold).min()
     }
 
@@ -98,6 +101,9 @@ impl Timers {
 
     pub(super) fn first_hold(&self) -> Option<(Moment, OwnerId)> {
         let single = self.holds.peek().map(|Reverse(first)| *first);
+        if self.together.is_empty() {
+            return single;
+        }
         let shared = self.together.first_key_value().and_then(|(at, owners)| Some((*at, *owners.front()?)));
         single.into_iter().chain(shared).min()
     }

@@ -231,9 +231,7 @@ impl Call {
 
     fn write(&self, out: &mut Vec<u8>, command: impl FnOnce(&mut Vec<u8>)) {
         out.clear();
-        out.push(b'*');
-        write_number(out, 3 + self.words.count() as u64);
-        out.extend_from_slice(b"\r\n");
+        write_head(out, b'*', 3 + self.words.count());
         command(out);
         write_bulk_number(out, self.keys as u64);
         self.words.each(|word| write_bulk(out, word));
@@ -382,7 +380,7 @@ const MOST_DIGITS: usize = 20;
 
 /// Writes a number in decimal digits.
 pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
-    // Most are the length of a word.
+    // Many are short.
     if number < 10 {
         return out.push(b'0' + number as u8);
     }
@@ -403,20 +401,32 @@ pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&digits[first..]);
 }
 
+/// Writes what a command or a word begins with on the wire: a mark and how many words or bytes follow.
+fn write_head(out: &mut Vec<u8>, mark: u8, number: usize) {
+    match number {
+        0..10 => out.extend_from_slice(&[mark, b'0' + number as u8, b'\r', b'\n']),
+        10..100 => {
+            let (ten, one) = ((number / 10) as u8, (number % 10) as u8);
+            out.extend_from_slice(&[mark, b'0' + ten, b'0' + one, b'\r', b'\n']);
+        }
+        _ => {
+            out.push(mark);
+            write_number(out, number as u64);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
 /// Writes a word as it goes over the wire.
 fn write_bulk(out: &mut Vec<u8>, word: &[u8]) {
-    out.push(b'$');
-    write_number(out, word.len() as u64);
-    out.extend_from_slice(b"\r\n");
+    write_head(out, b'$', word.len());
     out.extend_from_slice(word);
     out.extend_from_slice(b"\r\n");
 }
 
 fn write_bulk_number(out: &mut Vec<u8>, number: u64) {
     let digits = number.checked_ilog10().unwrap_or_default() + 1;
-    out.push(b'$');
-    write_number(out, u64::from(digits));
-    out.extend_from_slice(b"\r\n");
+    write_head(out, b'$', digits as usize);
     write_number(out, number);
     out.extend_from_slice(b"\r\n");
 }
