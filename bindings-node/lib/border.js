@@ -18,11 +18,15 @@ function whenLost(tell) {
 }
 
 const border = new native.Border(drain)
+const takeAll = border.drain()
 const release = border.release()
 
 // Called by the native part. Nothing in here may throw: the rest of the batch would be lost.
 function drain() {
-  const { done, failed = [], lost = [], eventful = [] } = unwrap(border.drain())
+  const batch = unwrap(takeAll())
+  // Mostly one call is answered, and there is nothing to tell.
+  if (typeof batch === 'number') return settle(-batch, null)
+  const { done, failed = [], lost = [], eventful = [] } = batch
   for (let at = 0; at < done.length; at += 1) {
     const id = done[at]
     if (id < 0) settle(-id, null)

@@ -158,8 +158,8 @@ impl State {
         Some(pending)
     }
 
-    /// Takes all that came in.
-    pub(crate) fn drain(&self) -> Batch {
+    /// Takes all that came in; a single answer with nothing to tell without an object, as when it is there at once.
+    pub(crate) fn drain(&self) -> Asked {
         let mut batch = Batch::default();
         for entry in self.queue.drain() {
             let id = entry.tag as Id;
@@ -173,7 +173,7 @@ impl State {
         let mut eventful = self.bell.eventful.lock().unwrap_or_else(PoisonError::into_inner);
         batch.eventful = (!eventful.is_empty()).then(|| std::mem::take(&mut *eventful));
         drop(eventful);
-        batch
+        batch.single().map_or(Either::B(batch), Either::A)
     }
 
     /// Reads something of a hold; `otherwise` when it was released, or when reading panics.

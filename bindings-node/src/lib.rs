@@ -16,7 +16,7 @@ use napi_derive::napi;
 use redlatch::{AcquireOptions, Key, OptionValue, read_duration};
 
 use border::{Id, State};
-use values::{Asked, Batch, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
+use values::{Asked, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
 
 /// The answers, holds and clients of one JavaScript environment.
 #[napi]
@@ -53,10 +53,11 @@ impl Border {
         self.0.next_id()
     }
 
-    /// Takes all answers.
+    /// The function that takes all answers. Not a method: see [`Bare`].
     #[napi]
-    pub fn drain(&self) -> Checked<Batch> {
-        caught(|| Ok(self.0.drain()))
+    pub fn drain<'env>(&self, env: &'env Env) -> Bare<'env, ()> {
+        let state = self.0.clone();
+        env.create_function_from_closure("drain", move |_| Ok(caught(|| Ok(state.drain()))))
     }
 
     /// Stops waiting for a call. What it may have won is released.

@@ -19,7 +19,7 @@ pub(crate) type Value = Either4<f64, bool, String, Null>;
 pub(crate) type Checked<T> = Either<T, Failure>;
 
 /// What a call gives: its number if the answer comes later, the negated number if it is done and there is nothing
-/// to tell, or the answer.
+/// to tell, or the answer. When answers are taken: the negated number of the only one, or all of them.
 pub(crate) type Asked = Either<Id, Batch>;
 
 /// An error of the core, to be made into one of JavaScript's.
@@ -107,6 +107,14 @@ impl Batch {
         match token {
             Some(token) => self.done(id, Either4::B(BigInt::from(token))),
             None => self.done.push(Either::A(-id)),
+        }
+    }
+
+    /// The number of the only answer, if it has nothing to tell.
+    pub(crate) fn single(&self) -> Option<Id> {
+        match (&self.done[..], &self.failed, &self.lost, &self.eventful) {
+            ([Either::A(id)], None, None, None) => Some(*id),
+            _ => None,
         }
     }
 
