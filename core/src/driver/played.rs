@@ -73,6 +73,8 @@ pub(crate) struct Written {
     pub(crate) calls: Vec<(CallId, Arc<Op>)>,
     pub(crate) not_after: u64,
     pub(crate) deadline: Moment,
+    /// How long it had when it was handed over, which may have been long before it is written.
+    pub(crate) limit: Duration,
     /// With the text of its script.
     pub(crate) full: bool,
 }
@@ -359,8 +361,9 @@ impl Played {
 fn written(number: u64, command: &Command) -> Written {
     let sort = if let Load::Many(sort, _) = &command.load { Some(*sort) } else { None };
     let calls = command.load.sendings().iter().map(|sending| (sending.call, sending.op.clone())).collect();
-    let (not_after, deadline, full) = (command.not_after, command.deadline(), command.full);
-    Written { number, sort, calls, not_after, deadline, full }
+    let (not_after, deadline, limit, full) =
+        (command.not_after, command.deadline(), command.limit, command.full);
+    Written { number, sort, calls, not_after, deadline, limit, full }
 }
 
 /// The answer as it comes from the server.

@@ -74,7 +74,7 @@ pub(super) struct Command {
     pub(super) load: Load,
     pub(super) not_after: u64,
     sent: Moment,
-    limit: Duration,
+    pub(super) limit: Duration,
     /// The engine has its outcome. The reply is still waited for: it shows that the server lives.
     told: bool,
     /// It is sent with the text of the script.

@@ -1023,8 +1023,8 @@ impl World {
     /// longer than its time, says so itself: the server does nothing about it.
     fn check_not_after(&mut self, place: usize, written: &Written) {
         let client = &self.clients[place];
-        let limit = client.local(self.time).until(written.deadline);
-        let end = client.time_at(written.deadline) + micros(timing::drift(limit));
+        // The clocks may have run apart since it was handed over.
+        let end = client.time_at(written.deadline) + micros(timing::drift(written.limit));
         let latest = self.server.clock_at(end);
         let is_stale = written.not_after < self.server.clock_at(self.time);
         if written.not_after > latest && !is_stale && !self.has_jumped {
