@@ -38,7 +38,7 @@ struct Manner {
     lease: Span,
     mode: Mode,
     tied: bool,
-    replicas: u32,
+    replicas: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -207,7 +207,7 @@ impl Guard {
     /// Dropping the operation leaves the hold as it was.
     pub fn reenter(&self) -> Operation<Guard> {
         match &self.0 {
-            Some(armed) => self.reenter_on(armed.manner.terms(armed.cell.form.kind), None),
+            Some(armed) => self.reenter_on(armed.manner.terms(armed.cell.kind), None),
             None => Operation::failed(spent()),
         }
     }

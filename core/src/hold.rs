@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, LostReason};
 use crate::moment::Moment;
 use crate::owner::Key;
 use crate::queue::{Entry, Outcome, Queue};
-use crate::wire::{Form, Name, OwnerId};
+use crate::wire::{Form, Kind, Name, OwnerId};
 
 /// Called once, on the engine's thread, when the hold is lost. Must not block.
 pub(crate) type LostWatcher = Box<dyn FnOnce(LostReason) + Send>;
@@ -25,8 +25,9 @@ pub(crate) struct HoldCell {
     pub(crate) name: Name,
     pub(crate) key: Key,
     pub(crate) owner: OwnerId,
-    /// How it stands in Redis.
-    pub(crate) form: Form,
+    pub(crate) kind: Kind,
+    /// The value that its caller wanted; boxed, since most want none.
+    value: Option<Box<Arc<str>>>,
     /// The fencing token; 0 when none was asked for.
     token: u64,
     deadline: AtomicU64,
@@ -85,7 +86,8 @@ impl HoldCell {
             name,
             key,
             owner,
-            form,
+            kind: form.kind,
+            value: form.token.map(Box::new),
             token: token.unwrap_or(0),
             deadline: AtomicU64::new(0),
             count: AtomicU32::new(0),
@@ -93,6 +95,16 @@ impl HoldCell {
             forgotten: AtomicBool::new(false),
             told: OnceLock::new(),
         }
+    }
+
+    /// How it stands in Redis.
+    pub(crate) fn form(&self) -> Form {
+        Form { kind: self.kind, token: self.value.as_deref().cloned() }
+    }
+
+    /// Whether its caller wanted a value of its own at the key.
+    pub(crate) fn has_value(&self) -> bool {
+        self.value.is_some()
     }
 
     /// The fencing token drawn with the first acquisition.

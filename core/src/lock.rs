@@ -363,7 +363,7 @@ impl Hold {
     /// The owner as it stands in Redis; empty when there is no hold. See [`Guard::owner`].
     pub fn owner(&self) -> String {
         match &self.view {
-            Some((cell, running)) => cell.form.owner(running.uuid(), cell.owner),
+            Some((cell, running)) => cell.form().owner(running.uuid(), cell.owner),
             None => String::new(),
         }
     }

@@ -26,19 +26,20 @@ impl Moment {
     }
 }
 
-/// A length of time in eight bytes: whole microseconds, rounded up. For what is kept many times.
+/// A lease in four bytes: whole milliseconds, rounded up, as Redis counts it. Enough for 49 days, of which a lease has one
+/// at most. For what is kept many times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Span(u64);
+pub(crate) struct Span(u32);
 
 impl From<Duration> for Span {
     fn from(time: Duration) -> Span {
-        Span(u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX))
+        Span(u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX))
     }
 }
 
 impl From<Span> for Duration {
     fn from(span: Span) -> Duration {
-        Duration::from_micros(span.0)
+        Duration::from_millis(span.0.into())
     }
 }
 
@@ -64,5 +65,20 @@ impl Default for Maybe {
 impl From<Option<Moment>> for Maybe {
     fn from(moment: Option<Moment>) -> Self {
         Maybe(moment.unwrap_or(Self::NONE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lease that is kept is never shorter than the one that was asked for.
+    #[test]
+    fn a_kept_lease_is_rounded_up() {
+        for (micros, kept) in [(0, 0), (1, 1), (100_000, 100), (100_001, 101), (86_400_000_000, 86_400_000)] {
+            let kept = Duration::from_millis(kept);
+            assert_eq!(Duration::from(Span::from(Duration::from_micros(micros))), kept, "{micros}");
+        }
+        assert!(Duration::from(Span::from(Duration::MAX)) > Duration::from_secs(49 * 24 * 3600));
     }
 }

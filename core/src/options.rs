@@ -481,7 +481,7 @@ impl LockOptions {
                 (false, false) => Fencing::Off,
             },
             max_hold: self.max_hold,
-            replicas: u32::try_from(self.replicas).unwrap_or(u32::MAX),
+            replicas: u8::try_from(self.replicas).unwrap_or(u8::MAX),
             linger: self.linger,
             tied: acquire.tied,
         }

@@ -344,13 +344,13 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return Err(Error::new(ErrorKind::NotOwner, "this hold has ended"));
         };
-        let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
+        let (name, form) = (hold.cell.name.clone(), hold.cell.form());
         let released = || Error::released_before("level").on(&name);
         match wish {
             Wish::Enter { terms, .. } => {
                 let lease = hold.capped(terms.lease.duration(), now);
                 let count = hold.count().saturating_add(1);
-                let (fencing, replicas) = (Fencing::Off, terms.replicas);
+                let (fencing, replicas) = (Fencing::Off, terms.replicas.into());
                 Ok(Op::Acquire { name, owner, form, count, lease, fencing, replicas })
             }
             Wish::Leave(level) if hold.take_out(*level) => {
@@ -609,7 +609,7 @@ impl Engine {
             }
             (Wish::Enter { terms, .. }, Reply::NotReplicated { got }) => {
                 let name = hold.cell.name.clone();
-                let error = not_replicated(terms.replicas, got).on(&name);
+                let error = not_replicated(terms.replicas.into(), got).on(&name);
                 self.answer(request, Err(error));
                 self.settle_count(owner);
             }
@@ -841,7 +841,7 @@ impl Engine {
             // It ends with its lease, and is named as what was not released.
             return;
         }
-        let op = self.give_back(owner, cell.name.clone(), cell.form.clone());
+        let op = self.give_back(owner, cell.name.clone(), cell.form());
         self.start(owner, Task { request: None, wish: Wish::Leave(None), answer_by: None }, passed, op);
     }
 }

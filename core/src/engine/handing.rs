@@ -71,7 +71,7 @@ impl Engine {
         let name = hold.cell.name.clone();
         let queue = self.queues.get(&name)?;
         let to = self.receiver(queue, hold)?;
-        let (form, waiter) = (hold.cell.form.clone(), self.waiters.get_mut(&to)?);
+        let (form, waiter) = (hold.cell.form(), self.waiters.get_mut(&to)?);
         waiter.handed = true;
         let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
         self.set_attempt(&name, Attempt::InFlight { again: false });
@@ -231,8 +231,8 @@ fn is_free_to_go(hold: &Hold) -> bool {
 
 /// Whether this caller can take over this hold in its place.
 fn takes(waiter: &Waiter, hold: &Hold) -> bool {
-    let form = &hold.cell.form;
-    let same = waiter.form == *form && form.token.is_none() && form.kind.layout() != Layout::Learning;
+    let form = &waiter.form;
+    let same = *form == hold.cell.form() && form.token.is_none() && form.kind.layout() != Layout::Learning;
     same && waiter.terms.replicas == 0 && waiter.unsettled.is_none() && !waiter.answered && !waiter.once()
 }
 

@@ -113,7 +113,7 @@ impl Hold {
     pub(super) fn watched_lease(&self) -> Option<Duration> {
         match &self.levels {
             Levels::One(level) => level.watched(),
-            Levels::Many(levels) => levels.iter().filter_map(Level::watched).max(),
+            levels => levels.iter().filter_map(Level::watched).max(),
         }
     }
 
@@ -175,7 +175,7 @@ impl Hold {
 
     /// The time between two renewals, if a level is watched.
     pub(super) fn period(&self) -> Option<Duration> {
-        let period = match self.cell.form.kind.layout() {
+        let period = match self.cell.kind.layout() {
             Layout::Learning => timing::late_period,
             Layout::Hash | Layout::Plain => timing::period,
         };
@@ -295,7 +295,7 @@ impl Engine {
         let hold = Hold {
             cell: cell.clone(),
             phase: Phase::Held,
-            levels: Levels::none(),
+            levels: Levels::default(),
             must_end: terms.max_hold.map(|most| sent.after(timing::trusted(most))).into(),
             lingers: terms.linger,
             began: learns.then(|| Box::new((sent, terms.lease.duration()))),
@@ -366,7 +366,7 @@ impl Engine {
             }
         }
         for task in tasks {
-            self.outlive(name, &cell.form, task);
+            self.outlive(name, &cell.form(), task);
         }
         self.advance(name);
     }
@@ -525,7 +525,7 @@ impl Engine {
                 self.answer(task.request, Err(unconfirmed().on(name)));
             }
         }
-        self.clean_up(name, owner, &cell.form, longest, None);
+        self.clean_up(name, owner, &cell.form(), longest, None);
         self.leave_behind(owner);
     }
 

@@ -51,44 +51,44 @@ impl Level {
 }
 
 /// All levels of a hold, oldest first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Levels {
+    #[default]
+    None,
     One(Level),
-    Many(Vec<Level>),
+    // Boxed, since it is so rare and would make all the others larger.
+    #[allow(clippy::box_collection)]
+    Many(Box<Vec<Level>>),
 }
 
 impl Levels {
-    pub(super) fn none() -> Levels {
-        Levels::Many(Vec::new())
-    }
-
     pub(super) fn push(&mut self, level: Level) {
-        *self = match std::mem::replace(self, Levels::none()) {
-            Levels::Many(levels) if levels.is_empty() => Levels::One(level),
+        *self = match std::mem::take(self) {
+            Levels::None => Levels::One(level),
+            Levels::One(first) => Levels::Many(Box::new(vec![first, level])),
             Levels::Many(mut levels) => {
                 levels.push(level);
                 Levels::Many(levels)
             }
-            Levels::One(first) => Levels::Many(vec![first, level]),
         };
     }
 
     pub(super) fn remove(&mut self, at: usize) {
         match self {
             Levels::Many(levels) => drop(levels.remove(at)),
-            Levels::One(_) => self.clear(),
+            Levels::None | Levels::One(_) => self.clear(),
         }
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Levels::none();
+        *self = Levels::None;
     }
 
     pub(super) fn retain(&mut self, keep: impl Fn(&Level) -> bool) {
         match self {
             Levels::Many(levels) => levels.retain(keep),
-            Levels::One(level) if keep(level) => {}
-            Levels::One(_) => self.clear(),
+            Levels::One(level) if !keep(level) => self.clear(),
+            Levels::None | Levels::One(_) => {}
         }
     }
 }
@@ -98,6 +98,7 @@ impl Deref for Levels {
 
     fn deref(&self) -> &[Level] {
         match self {
+            Levels::None => &[],
             Levels::One(level) => slice::from_ref(level),
             Levels::Many(levels) => levels,
         }
@@ -107,6 +108,7 @@ impl Deref for Levels {
 impl DerefMut for Levels {
     fn deref_mut(&mut self) -> &mut [Level] {
         match self {
+            Levels::None => &mut [],
             Levels::One(level) => slice::from_mut(level),
             Levels::Many(levels) => levels,
         }

@@ -27,7 +27,7 @@ impl Engine {
         self.unwind_abandoned(owner);
         self.advance(&cell.name);
         for task in anew {
-            self.outlive(&cell.name, &cell.form, task);
+            self.outlive(&cell.name, &cell.form(), task);
         }
         self.note_run_out(owner);
     }
@@ -47,7 +47,7 @@ impl Engine {
         }
         // Of a lock that lingers the rest is left to its lease, which others may have extended.
         if !lingers {
-            self.clean_up(&cell.name, owner, &cell.form, longest, None);
+            self.clean_up(&cell.name, owner, &cell.form(), longest, None);
         }
     }
 
@@ -83,7 +83,7 @@ impl Engine {
         if !hold.take_out(level) {
             return Err(Error::released_before("level").on(&cell.name));
         }
-        self.clean_up(&cell.name, owner, &cell.form, longest, None);
+        self.clean_up(&cell.name, owner, &cell.form(), longest, None);
         Ok(())
     }
 

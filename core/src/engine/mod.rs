@@ -144,7 +144,7 @@ pub(crate) struct Terms {
     /// The longest time the hold may last from its first acquisition.
     pub(crate) max_hold: Option<Duration>,
     /// How many replicas have to acknowledge each acquisition.
-    pub(crate) replicas: u32,
+    pub(crate) replicas: u8,
     /// Whether only a release or its lease ends the hold.
     pub(crate) linger: bool,
     /// Whether the level ends with the thread or task behind its key from the start, see [`Input::Detached`].

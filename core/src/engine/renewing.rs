@@ -122,19 +122,14 @@ impl Engine {
             let hold = self.holds.get(&owner)?;
             let cell = &hold.cell;
             let of_name = cell.name.as_bytes().first()?;
-            Some(
-                hold.alarm.get().is_some()
-                    ^ hold.levels.is_empty()
-                    ^ cell.form.token.is_some()
-                    ^ (*of_name == 0),
-            )
+            Some(hold.alarm.get().is_some() ^ hold.levels.is_empty() ^ cell.has_value() ^ (*of_name == 0))
         };
         black_box(owners.filter_map(touched).filter(|odd| *odd).count());
     }
 
     fn group_of(&self, owner: OwnerId) -> Option<Group> {
         let hold = self.holds.get(&owner)?;
-        let is_hash = hold.cell.form.kind.layout() == Layout::Hash;
+        let is_hash = hold.cell.kind.layout() == Layout::Hash;
         let (name, routes) = (&hold.cell.name, &self.links.routes);
         Some((routes.link(name), routes.group(name), is_hash, hold.renewal.alone.then_some(owner)))
     }
@@ -237,7 +232,7 @@ impl Engine {
             let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
             hold.plan_renewal(now);
             limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline()))));
-            let (name, form) = (hold.cell.name.clone(), hold.cell.form.clone());
+            let (name, form) = (hold.cell.name.clone(), hold.cell.form());
             holds.push(Renewal { name, owner: *owner, form, ttl });
             asked.push((*owner, ttl));
             alarms.extend(hold.set_alarm(now, up).map(|at| (at, *owner)));

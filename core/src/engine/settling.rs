@@ -60,11 +60,11 @@ impl Confirmed {
 impl Engine {
     /// Keeps a confirmed release for a while. What has a token of its caller may have another owner.
     pub(super) fn keep_release(&mut self, owner: OwnerId) {
-        let Some(hold) = self.holds.get(&owner).filter(|hold| hold.cell.form.token.is_none()) else {
+        let Some(hold) = self.holds.get(&owner).filter(|hold| !hold.cell.has_value()) else {
             return;
         };
         let (cell, lease) = (&hold.cell, hold.longest());
-        let (at, name, form) = (self.now, cell.name.clone(), cell.form.clone());
+        let (at, name, form) = (self.now, cell.name.clone(), cell.form());
         self.confirmed.push_back(Confirmed { at, name, owner, form, lease });
         let is_old = |kept: &VecDeque<Confirmed>| {
             kept.len() > KEPT || kept.front().is_some_and(|first| first.at.after(KEPT_FOR) <= at)

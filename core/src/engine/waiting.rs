@@ -303,7 +303,7 @@ impl Waiter {
 
     /// How long one copy of its request may stay unanswered.
     pub(super) fn limit(&self) -> Duration {
-        timing::limit_with(self.terms.replicas, self.lease())
+        timing::limit_with(self.terms.replicas.into(), self.lease())
     }
 
     /// Until when it leaves the lock to others. One whose time is shorter than that tries at once.
@@ -324,7 +324,7 @@ impl Waiter {
             count: self.count(),
             lease: self.lease(),
             fencing: self.terms.fencing,
-            replicas: self.terms.replicas,
+            replicas: self.terms.replicas.into(),
         }
     }
 
@@ -375,7 +375,7 @@ impl Engine {
     ) {
         let enters = |hold: &Hold| match key {
             Key::Hold(_) => true,
-            _ => terms.reentrant && hold.cell.form == form,
+            _ => terms.reentrant && hold.cell.form() == form,
         };
         let mine = self.hold_of(&name, key).filter(|owner| !self.forget_run_out(*owner, key));
         if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(enters)) {
@@ -627,7 +627,7 @@ impl Engine {
         if let (Outcome::Answered(Reply::Acquired { ttl, token }), false) = (&outcome, waiter.answered) {
             return self.won(id, sent, (*ttl, *token));
         }
-        let (name, answered, wanted) = (waiter.name.clone(), waiter.answered, waiter.terms.replicas);
+        let (name, answered, wanted) = (waiter.name.clone(), waiter.answered, waiter.terms.replicas.into());
         let before = self.set_attempt(&name, Attempt::Idle);
         let again = before == Attempt::InFlight { again: true };
         match outcome {
@@ -964,7 +964,7 @@ impl Engine {
 /// Whether a hold of this client keeps the others waiting; its end is known here first. To a lock
 /// of another layout it is foreign data, of which the server tells.
 fn is_blocked(holds: &Pages<Hold>, queue: &Queue, kind: Kind, once: bool) -> bool {
-    let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.form.kind.excludes(kind);
+    let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.kind.excludes(kind);
     queue.holds().iter().any(|owner| holds.get(owner).is_some_and(&blocks))
 }
 

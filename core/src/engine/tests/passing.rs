@@ -44,7 +44,7 @@ fn a_simple_lock_is_passed_on_behind_the_value_that_nobody_chose() {
         let (first, [second]) = queue(&mut rig, Terms { kind: Kind::Simple, reentrant: false, ..lease });
         let release = rig.release(&first);
         let second = rig.granted(second);
-        assert_eq!((second.owner(), &second.cell.form), (first.owner(), &first.cell.form));
+        assert_eq!((second.owner(), second.cell.form()), (first.owner(), first.cell.form()));
         let question = rig.sent();
         assert_eq!(question.question(), (first.owner(), LEASE));
         rig.keep(&question);

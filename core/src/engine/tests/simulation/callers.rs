@@ -142,7 +142,7 @@ impl Caller {
                 lease,
                 fencing: if random.chance(400) { Fencing::Off } else { Fencing::Persistent },
                 max_hold,
-                replicas: u32::from(random.chance(200)),
+                replicas: u8::from(random.chance(200)),
                 linger: false,
                 tied: false,
             },
