@@ -37,7 +37,6 @@ struct UnderWay {
     call: CallId,
     op: Arc<Op>,
     sent: Moment,
-    limit: Duration,
     /// It was sent with the text of the script.
     full: bool,
 }
@@ -174,12 +173,12 @@ impl Desk {
             };
             let not_after = open.clock.least(sent).saturating_add(millis(limit));
             if open.call(&op, &self.machine.shared.uuid, not_after) {
-                return Some(UnderWay { wire: open, call, op, sent, limit, full: false });
+                return Some(UnderWay { wire: open, call, op, sent, full: false });
             }
             self.lose(*open);
             // A part of it may have been sent, and a part does nothing.
             let mut state = self.machine.state()?;
-            state.own = None;
+            state.own.take_if(|own| own.id == id);
             next = self.decide(Some(id), false, state, Input::Outcome { call, outcome: Outcome::NotSent });
         }
     }
@@ -255,9 +254,7 @@ impl OwnCall {
 
     fn wait_looking<E>(&mut self, looks: bool, mut go_on: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
         while let Some(call) = &mut self.under_way {
-            let patience = looks.then(|| self.patience.min(call.limit));
-            match call.look(patience) {
-                Look::Nothing if call.is_late() => self.settle(Outcome::Unanswered, false),
+            match call.look(looks.then_some(self.patience)) {
                 Look::Nothing => {
                     if !go_on()? {
                         self.give_up();
@@ -371,9 +368,5 @@ impl UnderWay {
             },
             Err(_) => Look::Answer(Outcome::Unanswered, false),
         }
-    }
-
-    fn is_late(&self) -> bool {
-        self.sent.after(self.limit) <= clock::now()
     }
 }

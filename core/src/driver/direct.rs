@@ -9,8 +9,8 @@
 //!   after some milliseconds the engine looks at on the connection for commands, and is told of changes then.
 //! - A call that is late or interrupted closes it. What became of the call is for the engine to settle,
 //!   as it does for the others.
-//! - Who has nothing else to look at waits for the answer without a limit, of which the system would keep a timer for each
-//!   call. The thread cuts the wait short when the call is late, and when its caller was answered otherwise.
+//! - Nobody looks himself whether his call is late: the thread cuts the wait short then, and when its caller was answered
+//!   otherwise. Who has nothing else to look at waits without a limit, of which the system would keep a timer for each call.
 
 use std::io::{self, ErrorKind as IoKind, Read, Write};
 use std::net::Shutdown;

@@ -1,5 +1,6 @@
 //! Calls that callers do themselves: blocked threads, and for a moment event loops and tasks.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
@@ -7,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{
-    Cancelled, Client, Delivered, ErrorKind, LostReason, Operation, OptionValue, Outcome, Queue, Result,
+    Cancelled, Client, Delivered, ErrorKind, Guard, LostReason, Operation, OptionValue, Outcome, Queue,
+    Result,
 };
 
 use super::support::{Server, direct_connection};
@@ -236,19 +238,25 @@ fn a_call_that_is_late_closes_the_connection() {
     world.nothing_is_left();
 }
 
-/// Its caller waits without a limit of the system's: the client's thread has to end that.
+/// Nobody looks himself whether his call is late: the client's thread has to end the wait, also of one who looks for signals.
 #[test]
 fn a_call_that_is_late_is_given_up_while_the_server_says_nothing() {
-    let mut world = Direct::new();
-    world.warm();
-    let lock = world.client.lock("n").expect("a name");
-    world.command::<()>("CLIENT PAUSE 60000 ALL");
-    let caller = thread::spawn(move || lock.acquire().wait().map(drop).map_err(|error| error.kind()));
-    until("the call is given up", || world.client.stats().unanswered > 0);
-    let client = world.client.clone();
-    soon(move || client.close_within(ms(100)).wait()).expect("closed");
-    assert_eq!(soon(move || caller.join().expect("no panic")), Err(ErrorKind::Closed));
-    drop(world.server);
+    let ways = [Operation::wait, |operation: Operation<Guard>| {
+        let Ok(result) = operation.wait_interruptibly(|| Ok::<(), Infallible>(()));
+        result
+    }];
+    for way in ways {
+        let mut world = Direct::new();
+        world.warm();
+        let lock = world.client.lock("n").expect("a name");
+        world.command::<()>("CLIENT PAUSE 60000 ALL");
+        let caller = thread::spawn(move || way(lock.acquire()).map(drop).map_err(|error| error.kind()));
+        until("the call is given up", || world.client.stats().unanswered > 0);
+        let client = world.client.clone();
+        soon(move || client.close_within(ms(100)).wait()).expect("closed");
+        assert_eq!(soon(move || caller.join().expect("no panic")), Err(ErrorKind::Closed));
+        drop(world.server);
+    }
 }
 
 #[test]
