@@ -14,7 +14,7 @@ export type Kind =
   | 'article'
   | 'adaptive'
 
-/** How releases are published in a cluster, and listened to; docs/options.md tells when to choose which. */
+/** How releases are published in a cluster, and listened to; docs/cluster.md tells when to choose which. */
 export type ClusterPubsub = 'auto' | 'sharded' | 'classic' | 'both'
 
 /** Options of a lock; a client takes them as defaults for its locks. `null` means the default. */
@@ -28,9 +28,9 @@ export interface LockDefaults {
   reentrant?: boolean | null
   /** A fixed lease: the lock ends by itself after this time and is never renewed. Default: the watchdog renews. */
   lease?: Time | null
-  /** The lease that the watchdog renews every third of it, for as long as the lock is held. Default: 30 s. */
+  /** The lease that the watchdog renews, every third of it, for as long as the lock is held. Default: 30 s. */
   watchdogLease?: Time | null
-  /** Draw a fencing token with every first acquisition: a number that grows and grows. Default: false. */
+  /** Draw a fencing token with every first acquisition: a number that only ever grows. Default: false. */
   fencing?: boolean | null
   /** Keep the counter of the tokens for ever, instead of 25 hours after its last use. Default: false. */
   fencingPersist?: boolean | null
@@ -39,7 +39,7 @@ export interface LockDefaults {
   /** How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails. Default: 0. */
   replicas?: number | null
   /**
-   * Only a release or its lease ends the lock, not the end of the client or the program: once an hour, say.
+   * The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.
    * Default: false.
    */
   linger?: boolean | null
@@ -70,19 +70,20 @@ export interface ClientOptions extends LockDefaults {
   /** Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds. Default: true. */
   tracking?: boolean | null
   /**
-   * Blocked threads do calls themselves on one more connection while nothing else is under way. Not with TLS or a
-   * cluster. Default: true.
+   * A call that is alone is made by the event loop itself, on one more connection, if the server answers quickly. Not
+   * with TLS or a cluster. Default: true.
    */
   direct?: boolean | null
   /**
-   * Releases in a cluster: told by shard where nodes can (auto), always or never; both for mixed fleets. Default: auto.
+   * How releases are published in a cluster: by shard where nodes can (auto), always, never (classic), or both ways, for
+   * mixed fleets. Default: auto.
    */
   clusterPubsub?: ClusterPubsub | null
   /** The name of the connections in CLIENT LIST. Default: `redlatch`. */
   clientName?: string | null
-  /** The protocol; RESP2 brings no word of a loss before the next renewal. Default: auto, RESP3 where the server knows it. */
+  /** The protocol. With RESP2 a loss is noticed at the next renewal only. Default: auto, RESP3 where the server knows it. */
   protocol?: Protocol | null
-  /** When TCP asks a peer that says nothing whether it is there. Default: 5 s. */
+  /** After how much silence TCP asks whether the server is still there. Default: 5 s. */
   keepAlive?: Time | null
   /** The authorities that may have signed the server's certificate: PEM, or a path. Default: those of the system. */
   tlsCa?: string | null

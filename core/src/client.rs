@@ -21,11 +21,11 @@ use crate::queue::Outcome;
 use crate::url;
 use crate::wire::{Name, names};
 
-/// A connection to Redis under one identity. Cheap to clone; clones are the same client.
+/// Access to Redis under one identity: share one in a whole program. Cheap to clone; clones are the same client.
 ///
-/// Its thread and its connections start with the first request. Close it when done: whatever is
-/// still held is released and the holders are told. A client that is dropped without `close` ends
-/// when its last guard does.
+/// Its thread and its connections start with the first request. Close it when done: what is still held
+/// is released, and its holders are told. A client that is dropped without `close` ends when its last
+/// guard does.
 #[derive(Clone)]
 pub struct Client(Arc<ClientInner>);
 
@@ -75,7 +75,8 @@ const CHANNEL_LINGER: Duration = Duration::from_millis(200);
 impl Client {
     /// Opens a client with default options and waits until the server is reached.
     ///
-    /// `url` is `redis://[user:password@]host[:port][/database]` or `unix:///path`.
+    /// `url` is `redis://[user:password@]host[:port][/database]` or `unix:///path`; `rediss://` for TLS,
+    /// `redis+sentinel://` and `redis+cluster://` for what they say.
     ///
     /// # Errors
     /// `invalid_argument` for a bad URL, `unavailable` when the server cannot be reached, `auth`
@@ -180,8 +181,8 @@ impl Client {
         own.map(|running| running.shared.ring.drain()).unwrap_or_default()
     }
 
-    /// Has `notify` called on the engine's thread when events wait to be taken. It must not block
-    /// and must not take them itself.
+    /// Calls `notify` on the engine's thread when events wait to be taken. It must not block, and must not
+    /// take them itself.
     ///
     /// # Errors
     /// `forked`, `closed`, `internal`: it starts the engine.
@@ -213,10 +214,11 @@ impl Client {
         self.close_within(self.0.options.exit_limit)
     }
 
-    /// Releases what is held, ends what waits, and stops; returns the names of locks that could not
-    /// be released within `limit` (they end with their leases; zero leaves all of them to it). Holders are told `lost`
-    /// (`closed`).
-    /// Closing twice is no error.
+    /// Releases what is held, ends what waits, and stops. Holders are told `lost` (`closed`). Closing twice is no
+    /// error.
+    ///
+    /// Returns the names of the locks that could not be released within `limit`: they end with their leases. A limit of
+    /// zero releases none of them.
     ///
     /// # Cancel safety
     /// Once sent, closing goes on by itself.

@@ -122,16 +122,16 @@ impl ErrorKind {
             ErrorKind::Timeout => {
                 "Do without the lock, try again later, or wait longer. `holder` tells who has it."
             }
-            ErrorKind::Cancelled => "Nothing: it was asked for.",
+            ErrorKind::Cancelled => "Nothing: somebody asked for it.",
             ErrorKind::NotOwner => {
                 "Release each acquisition once, with the re-entry key (thread, task or explicit key) that acquired it."
             }
             ErrorKind::Lost => {
-                "Stop touching what the lock protects and take back or check what was done since; then acquire anew. \
+                "Stop touching what the lock protects, and take back or check what was done since; then acquire anew. \
                  Where that is not enough, have the resource check fencing tokens. A thread, task or key that has not \
-                 released what it lost gets this error when it acquires again, since an outer block of it may still \
-                 believe to hold the lock: release each level first. Only a fixed lease that ran out, of a lock that \
-                 was acquired without a block, guard or grant, needs no release: it is simply acquired anew."
+                 released what it lost gets this error when it acquires again, because an outer block of it may still \
+                 rely on the lock: release each level first. One case needs no release: a fixed lease that ran out, of a \
+                 lock that was acquired without a block, guard or grant; just acquire anew."
             }
             ErrorKind::ForeignKind => {
                 "Use another name: two kinds of lock, or a lock and data, cannot share one."
@@ -141,8 +141,8 @@ impl ErrorKind {
             ErrorKind::Forked => "Open the client in the process that uses it, after the fork.",
             ErrorKind::Unavailable => {
                 "Check address and network, and that the server runs. Clients connect again by themselves; \
-                 the option `outage` is how long callers wait for that. When the message says that nothing was done, \
-                 the server has more to do than it can: try again, or give it less."
+                 the option `outage` says how long callers wait for that. When the message says that nothing was done, \
+                 the server has more to do than it can: try again later, or give it less to do."
             }
             ErrorKind::Auth => {
                 "Correct user name and password in the URL, with special characters percent-encoded; with TLS, the \
@@ -177,9 +177,9 @@ impl LostReason {
             }
             LostReason::Stolen => {
                 "The key vanished and somebody else acquired it, as after `deleted`, or something that is not a \
-                 reentrant lock writes to this name."
+                 lock of this kind writes to this name."
             }
-            LostReason::Forced => "Somebody called `force_release` on this client. Find out who, and why.",
+            LostReason::Forced => "Some code called `force_release` on this client. Find out which, and why.",
             LostReason::Unreachable => {
                 "Server or network were down for longer than the lease. A longer `watchdog_lease` bridges longer gaps."
             }

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! The same on a thread: every call that may go to Redis returns an [`Operation`], which is a future
-//! of any runtime and can be [waited for](Operation::wait) as well.
+//! for any runtime, and can also be [waited for](Operation::wait) on a thread.
 //!
 //! ```no_run
 //! # fn example() -> redlatch::Result<()> {
@@ -46,18 +46,23 @@
 //!
 //! # What is promised
 //!
-//! - **Exclusion.** On one Redis primary that loses no writes and whose clock neither jumps nor drifts
-//!   beyond the allowance, at most one owner holds a name, as long as every holder stops when told `lost`.
-//! - **Told.** A holder hears within milliseconds that its key was deleted, evicted, flushed or forced,
-//!   and at the latest at its [deadline](Guard::deadline), even with Redis out of reach.
-//! - **No ghost holds.** An acquisition that ends in timeout, cancellation or error leaves nothing behind.
+//! - **Exclusion.** At most one owner holds a name, as long as every holder stops when told `lost`. This
+//!   assumes one Redis primary that loses no writes and whose clock neither jumps nor drifts beyond the
+//!   allowance (a hundredth of the lease and 2 ms), and programs that use the same [`Kind`] on that name.
+//! - **Told.** A holder hears within milliseconds that its key was deleted, evicted, flushed or forced (with
+//!   client tracking; without it at the next renewal), and at its [deadline](Guard::deadline) at the latest,
+//!   even with Redis out of reach.
+//! - **No ghost holds.** An acquisition that times out, is cancelled or fails leaves nothing behind.
 //!   Dropping a future is always allowed; a grant that was not taken is released.
-//! - **Exact counts.** Any command may arrive any number of times, late or never.
-//! - **No stuck locks.** A holder that dies is gone after at most one lease (30 s by default).
-//! - **Bounded wake-up.** Waiters sleep until a release is published; a lost message costs one
+//! - **Exact counts.** Any copy of a command that a client sends may arrive late, again or never: no count
+//!   becomes wrong, and no other owner is touched.
+//! - **No stuck locks.** The lock of a holder that dies is free after at most one lease (30 s by default).
+//! - **Bounded wake-up.** Waiters sleep until a release is published; a lost message costs one reconnect or one
 //!   [recheck](ClientOptions::recheck), never a lease.
+//! - **No silent shrink.** Re-entering never shortens what remains.
 //!
-//! After a fail-over with asynchronous replication a lock can be granted twice.
+//! After a fail-over with asynchronous replication a lock can be granted twice;
+//! [`replicas`](LockOptions::replicas) makes that rarer, and only a fencing token helps against it.
 //!
 //! # Owners
 //!
@@ -67,9 +72,9 @@
 //!
 //! # Threads, runtimes, fork
 //!
-//! Each client has one thread with all its connections; it starts with the first request, renews the
-//! leases and never runs code of yours except callbacks, which must not block. So neither a blocked
-//! executor nor a debugger's breakpoint in a task loses a lock.
+//! Each client has one thread for its connections. It starts with the first request, renews the leases, and
+//! runs no code of yours except callbacks, which must not block. So a blocked executor loses no lock. A caller
+//! that is alone makes its call on its own thread, over a second connection ([`direct`](ClientOptions::direct)).
 //!
 //! A forked child cannot use its parent's client: acquiring and checking fail with
 //! [`ErrorKind::Forked`], releasing and dropping do nothing. A client that has not started its thread

@@ -420,9 +420,9 @@ impl<T> Operation<T> {
     /// be there at once.
     ///
     /// While nobody else uses the client and the server has lately answered within `patience`, the calling
-    /// thread does the call itself and waits for the answer, for less than a loop takes to be woken twice; if it is late
-    /// all the same, until the system's clock has ticked. A few such answers in a row, or a millisecond of them, are
-    /// followed by one through the queue, so that the loop can serve others.
+    /// thread makes the call itself and waits for the answer, which takes less time than waking a loop twice. If the
+    /// answer is late for once, it waits until the system's clock has ticked. After a few such answers in a row, or a
+    /// millisecond of them, one comes through the queue, so that the loop can serve others.
     pub fn deliver_soon(mut self, queue: &Arc<Queue>, tag: u64, patience: Duration) -> Delivered {
         if let Some(outcome) = self.start_soon(queue.series(), patience) {
             return Delivered::Now(outcome);

@@ -247,19 +247,19 @@ options! {
         tracking(bool): bool = true, "true", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
         direct(bool): bool = true, "true", Type::Flag,
-            "Blocked threads do calls themselves on one more connection while nothing else is under way. Not with TLS or a cluster.";
+            "Callers that are alone make their calls themselves, on one more connection, without the client's thread. Not with TLS or a cluster.";
         cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", Type::Choice(&ClusterPubsub::ALL),
-            "Releases in a cluster: told by shard where nodes can (auto), always or never; both for mixed fleets.";
+            "How releases are published in a cluster: by shard where nodes can (auto), always, never (classic), or both ways, for mixed fleets.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 },
             "The name of the connections in CLIENT LIST.";
         protocol(Protocol): Protocol = Protocol::Auto, "auto", Type::Choice(&Protocol::NAMES),
-            "The protocol; RESP2 brings no word of a loss before the next renewal. `auto` is RESP3 where the server knows it.";
+            "The protocol. With RESP2 a loss is noticed at the next renewal only. `auto` is RESP3 where the server knows it.";
         keep_alive(Duration): Duration = secs(5), "5 s", time(secs(1), HOUR),
-            "When TCP asks a peer that says nothing whether it is there. Not for Unix sockets.";
+            "After how much silence TCP asks whether the server is still there. Not for Unix sockets.";
         tls_ca(Pem): Option<Pem> = None, "none: those of the system", Type::Pem,
             "The certificates of the authorities that may have signed the server's certificate.";
         tls_cert(Pem): Option<Pem> = None, "none", Type::Pem,
-            "The client's certificate, for servers that ask for one, with those between it and its authority.";
+            "The client's certificate, for servers that ask for one, with the intermediate certificates up to its authority.";
         tls_key(Pem): Option<Pem> = None, "none", Type::Pem,
             "The private key of `tls_cert`.";
         events(usize): usize = 1024, "1024", Type::Count { most: 1_000_000 },
@@ -279,9 +279,9 @@ options! {
         lease(Duration): Option<Duration> = None, "none: the watchdog renews", LEASE,
             "A fixed lease: the lock ends by itself after this time and is never renewed.";
         watchdog_lease(Duration): Duration = secs(30), "30 s", LEASE,
-            "The lease that the watchdog renews every third of it, for as long as the lock is held.";
+            "The lease that the watchdog renews, every third of it, for as long as the lock is held.";
         fencing(bool): bool = false, "false", Type::Flag,
-            "Draw a fencing token with every first acquisition: a number that grows and grows.";
+            "Draw a fencing token with every first acquisition: a number that only ever grows.";
         fencing_persist(bool): bool = false, "false", Type::Flag,
             "Keep the counter of the tokens for ever, instead of 25 hours after its last use. Implies `fencing`.";
         max_hold(Duration): Option<Duration> = None, "none", time(ms(100), YEAR),
@@ -289,7 +289,7 @@ options! {
         replicas(usize): usize = 0, "0", Type::Count { most: 100 },
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", Type::Flag,
-            "Only a release or its lease ends the lock, not the end of the client or the program: once an hour, say.";
+            "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
     }
 }
 

@@ -101,9 +101,11 @@ impl Queue {
         Ok(Self::new(Signal::Fd(fd)))
     }
 
-    /// A queue that calls `notify` when it was empty and is not any more: on the engine's thread, on the calling thread of
-    /// an operation that cannot be sent, or on that of somebody who gives a lock back, or asks for one, that is waited for.
-    /// It must not block, nor take a lock that is held while an operation is sent or a guard is released or dropped.
+    /// A queue that calls `notify` when an entry comes into it while it is empty.
+    ///
+    /// `notify` runs on the engine's thread, on the thread of a caller whose operation cannot be sent, or on that of a caller
+    /// who gives back, or asks for, a lock that others wait for. It must not block, nor take a mutex that is held while an
+    /// operation is sent or a guard is released or dropped.
     pub fn with_notify(notify: impl Fn() + Send + Sync + 'static) -> Arc<Queue> {
         Self::new(Signal::Notify(Box::new(notify)))
     }
@@ -127,9 +129,10 @@ impl Queue {
         std::mem::take(&mut state.entries).into()
     }
 
-    /// Takes entries as long as there are any, for a loop that does what they are for between two of them: what comes in
-    /// meanwhile needs no signal. So that the loop can serve others, not for longer than it may be given answers at once
-    /// ([`deliver_soon`](crate::Operation::deliver_soon)); it is signalled again if there is more then. Never blocks.
+    /// Takes entries one by one as long as there are any, those included that come in meanwhile, which need no signal then.
+    ///
+    /// It ends early, so that the loop can serve others, when the loop has been given answers at once for as long as it may
+    /// ([`deliver_soon`](crate::Operation::deliver_soon)); if entries are left then, they are signalled again. Never blocks.
     pub fn serve(&self) -> Serving<'_> {
         Serving { queue: self, left: 0, series: Series::new() }
     }

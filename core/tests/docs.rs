@@ -54,15 +54,17 @@ Generated from `core/src/options.rs`; a test compares them.
 | Node.js | properties, camelCase (`watchdogLease`) | milliseconds, `number` | `boolean`, `number`, `string`; `undefined` is the default |
 | C | name and value as text, the same names | `\"250ms\"`, `\"2.5s\"`, `\"10m\"`, `\"1h\"`; a bare number is milliseconds | `\"true\"`, `\"false\"`, `\"1024\"` |
 
-A value out of its bounds and an unknown name are `invalid_argument` errors that name the option, the value and what is
-acceptable; nothing is sent to the server then.
+A value out of its bounds and an unknown name give the error `invalid_argument`, which names the option, the value and what
+is acceptable; nothing is sent to the server then.
+
+If you set only one option, think about `watchdog_lease`, or a fixed `lease`: see [Which lease?](#which-lease).
 
 ";
 
 const OPTIONS_END: &str = "\
-The wait is spelled as the language spells it: `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python
-(with `blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C. In Python
-`client.lock(name, timeout=…)` is the wait of `with` blocks alone, and `acquire(timeout=…)` that of the call.
+Each language spells the wait in its own way: `acquire_timeout` or `AcquireOptions::wait` in Rust, `timeout` in Python (with
+`blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C. In Python
+`client.lock(name, timeout=…)` is the wait of `with` blocks only, and `acquire(timeout=…)` that of the call.
 
 ## Which kind?
 
@@ -74,21 +76,22 @@ The wait is spelled as the language spells it: `acquire_timeout` or `AcquireOpti
 | `article` | the same at `lock:<name>`; value `<32 hex digits>-<number>`, lease in whole seconds | the `SimpleRedisLock` of the articles |
 | `adaptive` | the same at `<name>`, and what was learnt about the work at `<name>_renew` | the self-tuning lock of the articles |
 
-The simple kinds have all that the reentrant kind has: watchdog, wake-up, loss, fencing. A name speaks one kind: where
-another type of data lies, `foreign_kind` says so. An `adaptive` lock takes `lease` (or `watchdog_lease`) as what is
-asked for; what it learnt decides, and it is renewed when 5 s remain, for as long as it is held.
+The simple kinds have all that the reentrant kind has: watchdog, wake-up, word of a loss, fencing. A name has one kind: where
+another type of data lies, the error is `foreign_kind`. An `adaptive` lock asks for `lease` (or `watchdog_lease`), but what
+was learnt decides; it is renewed when 5 s remain, for as long as it is held. More: [which-lock.md](which-lock.md).
 
 ## Which lease?
 
 - **The watchdog** (default): the lock lives as long as its holder works, and at most `watchdog_lease` longer if the
   holder dies. A shorter one frees the locks of dead holders sooner; a longer one bridges longer outages of the server.
 - **A fixed `lease`**: the lock ends after this time, whatever its holder does. For work that is worthless afterwards.
-  Who has left it to run out (`acquire(lease=…)` in Python, any acquisition in C, a detached guard in Rust) acquires
-  anew; whoever is in a block, or has a guard or hold of it, gets `lost` until that is released.
+  When it has run out, a caller without a block, guard or hold of it (`acquire(lease=…)` in Python, any acquisition in C, a
+  detached guard in Rust) can simply acquire anew. Inside a block, or with a guard or hold, the caller gets `lost` until
+  that is released.
 - **`max_hold`** bounds both, for holders that hang but live.
 
-A hold is trusted for a hundredth of its lease and 2 ms less than the server keeps it, because the clocks of the two may
-run differently fast. With leases below 1 s little time is left for a retry: they are best effort.
+A client trusts a hold for less time than the server keeps it, by a hundredth of the lease and 2 ms, because their clocks may
+run at different speeds. With leases below 1 s little time is left for a retry: they are best effort.
 ";
 
 fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
@@ -153,8 +156,8 @@ fn index_d_ts_has_the_defaults_of_the_table() {
 // ---- errors ----
 
 const REFUSALS: &str = "\
-Some answers pass by themselves. Who waits for a lock goes on waiting then, within its own time; who tries once, and
-who waits no longer, gets the error. Nothing was done in Redis by a call that was refused so.
+Some of these conditions pass by themselves. A caller that waits for a lock then goes on waiting, within its own time (\"yes\"
+below); a caller that tries once, or whose time is over, gets the error. A call that was refused so did nothing in Redis.
 
 | the server said | waits | what helps |
 |---|---|---|
@@ -172,8 +175,8 @@ who waits no longer, gets the error. Nothing was done in Redis by a call that wa
 | `WRONGTYPE` | no | the error is `foreign_kind` |
 | `DB index is out of range`, `cluster support disabled`, that it does not know `SENTINEL` | no | the error is `invalid_argument`: the URL does not fit this server |
 
-A server that has a bound to its memory and may take away keys with a time to live (any `maxmemory-policy` but
-`noeviction`) can take away locks. The event `evictable` warns of it once.
+A server whose memory is bounded and that may evict keys (any `maxmemory-policy` but `noeviction`) can take away locks. The
+event `evictable` warns of it once.
 
 ";
 
@@ -182,15 +185,16 @@ const ERRORS: &str = "\
 
 Generated from `core/src/error.rs`; a test compares them.
 
-Every failure has one kind, the same in all languages. A message names the value, the lock and the remedy, and never a
-password.
+Every failure has one kind, the same in all languages. Its message names the value, the lock and the remedy, and never a
+password. What to do about each kind: [below](#what-to-do).
 
-- **Rust**: `Error::kind()`; `Error::lost_reason()`, `Error::lock_name()`.
-- **Python**: a class of its own below `redlatch.LockError`. `LockTimeoutError` is also a `TimeoutError`.
+- **Rust**: `Error::kind()`, with `Error::lost_reason()` and `Error::lock_name()`.
+- **Python**: a class of its own below `redlatch.LockError`. Some are also built-in exceptions: `LockTimeoutError` is a
+  `TimeoutError`.
 - **Node.js**: the same class names below `LockError`, and `error.code`.
-- **C**: the number as status, 0 is success; the text is the thread's last error.
+- **C**: the number as status, 0 for success; `redlatch_last_error()` has the text.
 
-Numbers and names are stable: new kinds may come, old ones keep their meaning. Retryable means that the same call can
+Numbers and names are stable: new kinds may come, old ones keep their meaning. *Retryable* means that the same call can
 succeed later without any change.
 
 | number | Rust | Python, Node.js | Node.js `code` | C | retryable |
