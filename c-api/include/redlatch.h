@@ -12,27 +12,28 @@
  *   redlatch_client_close(client, REDLATCH_CLOSE_LIMIT);
  *   redlatch_client_free(client);
  *
- * Answers. A call returns REDLATCH_OK, which is 0, or why it failed; redlatch_last_error() has the text.
- * A NULL where it is not said to be allowed is refused with REDLATCH_INVALID_ARGUMENT, naming the
- * parameter. Times are milliseconds. Nothing here prints, throws, or ends the program.
+ * Results. A call returns REDLATCH_OK, which is 0, or the reason for its failure; redlatch_last_error()
+ * has the text. NULL is allowed only where it is said to be; elsewhere it is refused with
+ * REDLATCH_INVALID_ARGUMENT, naming the parameter. Times are milliseconds. Nothing here prints, throws,
+ * or ends the program.
  *
- * Ownership. What a ..._new() or ..._open() call stores is yours; give it back with the ..._free() call of
- * the same name, once, when no other call with it begins any more. Calls that are under way may end later:
- * they keep what they need. The order does not matter; locks keep their client alive. Strings that you
- * pass are copied; strings that you get are the library's. close() releases and reports, free() does no
- * I/O: what is held then ends with its lease.
+ * Ownership. What a ..._new() or ..._open() call stores is yours. Give it back once, with the ..._free()
+ * call of the same name, when you begin no other call with it any more; calls under way may end later.
+ * The order does not matter: locks keep their client alive. Strings that you pass are copied; strings that
+ * you get belong to the library. close() releases and reports; free() does no I/O, so what is still held
+ * ends with its lease.
  *
  * Threads. Every handle may be used from any thread, by several at once. To end calls that wait in other
- * threads, close the client: they return REDLATCH_CLOSED. A thread that ends while it holds a lock as
- * REDLATCH_THREAD is not renewed any more; the lock ends with its lease. The library's own threads block
- * all signals and call only the functions registered with ..._on_lost() and ..._on_event(). These must
- * not throw.
+ * threads, close the client: they return REDLATCH_CLOSED. When a thread ends while it holds a lock as
+ * REDLATCH_THREAD, the lock is not renewed any more and ends with its lease. The library's own threads
+ * block all signals, and call only the functions registered with ..._on_lost() and ..._on_event(), which
+ * must not throw.
  *
- * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED, releasing, closing
- * and freeing them does nothing, and a client opened there works. The parent notices nothing.
+ * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED; releasing, closing
+ * and freeing them does nothing. A client that the child opens works. The parent notices nothing.
  *
- * The end of the program runs nothing of ours: what is held then ends with its lease. Close the client to
- * release at once. The library stays loaded after dlclose(). */
+ * At the end of the program the library does nothing: what is held ends with its lease. Close the client
+ * to release at once. The library stays loaded after dlclose(). */
 
 #ifndef REDLATCH_H
 #define REDLATCH_H
@@ -159,7 +160,7 @@ typedef struct redlatch_options redlatch_options;
 typedef int32_t redlatch_status;
 
 /**
- * Told what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
+ * Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
  * name of the lock or NULL, text a sentence. The strings are valid during the call only.
  */
 typedef void (*redlatch_event_fn)(void *user,
@@ -172,9 +173,9 @@ typedef void (*redlatch_event_fn)(void *user,
 typedef int32_t redlatch_lost_reason;
 
 /**
- * Told once that owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
+ * Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
  * (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
- * here. There REDLATCH_THREAD would mean that thread.
+ * here, but there REDLATCH_THREAD means that thread.
  */
 typedef void (*redlatch_lost_fn)(void *user,
                                  uint64_t owner,
@@ -217,11 +218,11 @@ redlatch_status redlatch_client_open(const char *url,
                                      redlatch_client **client);
 
 /**
- * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
- * most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
- * REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
- * same, and closing again, which is no error, releases nothing more. 0 leaves everything to its lease. After fork() the child may call it for the parent's client; it does
- * nothing.
+ * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are told that
+ * they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT allows; 0 leaves
+ * everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if some could not be released;
+ * the client is closed all the same. Closing again is no error, and releases nothing more. After fork() the
+ * child may call it for the parent's client; it does nothing.
  */
 redlatch_status redlatch_client_close(redlatch_client *client,
                                       int64_t wait_ms);
@@ -233,9 +234,9 @@ redlatch_status redlatch_client_close(redlatch_client *client,
 void redlatch_client_free(redlatch_client *client);
 
 /**
- * Has told called with user for everything that happens, from a thread of the library; NULL stops it.
- * The function may call anything here. When this returns, the former function is not running and will
- * not be called again, unless it is the function itself that calls.
+ * Registers told, to be called with user for everything that happens, from a thread of the library; NULL
+ * stops it. The function may call anything here. When this returns, the function before is not running and
+ * will not be called again, unless it is that function that calls this.
  */
 redlatch_status redlatch_client_on_event(redlatch_client *client,
                                          redlatch_event_fn told,
@@ -373,9 +374,9 @@ uint32_t redlatch_lock_hold_count(const redlatch_lock *lock, uint64_t owner);
 uint64_t redlatch_lock_fencing_token(const redlatch_lock *lock, uint64_t owner);
 
 /**
- * Has told called with user once for every hold that is lost, those that began before included; NULL
- * stops it. When this returns, the former function is not running and will not be called again, unless
- * it is the function itself that calls.
+ * Registers told, to be called with user once for every hold that is lost, those that began before
+ * included; NULL stops it. When this returns, the function before is not running and will not be called
+ * again, unless it is that function that calls this.
  */
 redlatch_status redlatch_lock_on_lost(redlatch_lock *lock,
                                       redlatch_lost_fn told,

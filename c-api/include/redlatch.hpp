@@ -135,7 +135,7 @@ public:
         return count;
     }
 
-    /// Has `told` called for every event; an empty function stops it. Not to be called from `told` itself.
+    /// Calls `told` for every event from now on; an empty function stops it. Not to be called from `told` itself.
     void on_event(event_function told) {
         require(redlatch_client_on_event(get(), nullptr, nullptr));
         self_->told = std::move(told);
@@ -314,7 +314,7 @@ public:
         return redlatch_lock_fencing_token(get(), owner);
     }
 
-    /// Has `told` called for every loss; an empty function stops it. Not to be called from `told` itself.
+    /// Calls `told` for every loss from now on; an empty function stops it. Not to be called from `told` itself.
     void on_lost(lost_function told) {
         require(redlatch_lock_on_lost(get(), nullptr, nullptr));
         self_->told = std::move(told);

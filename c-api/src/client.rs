@@ -23,7 +23,7 @@ pub const REDLATCH_LEVEL_INFO: i32 = 1;
 /// Something a person should look at.
 pub const REDLATCH_LEVEL_WARN: i32 = 2;
 
-/// Told what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
+/// Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
 /// name of the lock or NULL, text a sentence. The strings are valid during the call only.
 pub type redlatch_event_fn = Option<
     unsafe extern "C" fn(
@@ -148,11 +148,11 @@ pub unsafe extern "C" fn redlatch_client_open(
     })
 }
 
-/// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops; takes wait_ms at
-/// most, or as long as REDLATCH_CLOSE_LIMIT allows. Holders are told that they lost their lock. Fails with
-/// REDLATCH_UNAVAILABLE, naming the locks, if some could not be released; the client is closed all the
-/// same, and closing again, which is no error, releases nothing more. 0 leaves everything to its lease. After fork() the child may call it for the parent's client; it does
-/// nothing.
+/// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are told that
+/// they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT allows; 0 leaves
+/// everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if some could not be released;
+/// the client is closed all the same. Closing again is no error, and releases nothing more. After fork() the
+/// child may call it for the parent's client; it does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_close(
     client: *mut redlatch_client,
@@ -186,9 +186,9 @@ pub unsafe extern "C" fn redlatch_client_free(client: *mut redlatch_client) {
     });
 }
 
-/// Has told called with user for everything that happens, from a thread of the library; NULL stops it.
-/// The function may call anything here. When this returns, the former function is not running and will
-/// not be called again, unless it is the function itself that calls.
+/// Registers told, to be called with user for everything that happens, from a thread of the library; NULL
+/// stops it. The function may call anything here. When this returns, the function before is not running and
+/// will not be called again, unless it is that function that calls this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_on_event(
     client: *mut redlatch_client,

@@ -23,9 +23,9 @@ pub const REDLATCH_LOCK_LEASE: i64 = 0;
 /// changes threads; it re-enters wherever it comes from.
 pub const REDLATCH_THREAD: u64 = 0;
 
-/// Told once that owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
+/// Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
 /// (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
-/// here. There REDLATCH_THREAD would mean that thread.
+/// here, but there REDLATCH_THREAD means that thread.
 pub type redlatch_lost_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, owner: u64, token: u64, reason: redlatch_lost_reason)>;
 
@@ -460,9 +460,9 @@ pub unsafe extern "C" fn redlatch_lock_fencing_token(lock: *const redlatch_lock,
     })
 }
 
-/// Has told called with user once for every hold that is lost, those that began before included; NULL
-/// stops it. When this returns, the former function is not running and will not be called again, unless
-/// it is the function itself that calls.
+/// Registers told, to be called with user once for every hold that is lost, those that began before
+/// included; NULL stops it. When this returns, the function before is not running and will not be called
+/// again, unless it is that function that calls this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_on_lost(
     lock: *mut redlatch_lock,
