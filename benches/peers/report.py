@@ -219,13 +219,15 @@ def markdown(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-METHOD = """Each program connects, warms up as it is measured, says that it is ready, and begins on a word; the server's counters are read then and at the end (of
-W5 from half a second later, for whole thirds of a lease). A row is the
-median of its repeats; between two repeats of one all others run, so that a slow moment hits all. The runner, the programs and the server go ahead of other
-sessions of the machine where that is allowed. "Commands" are those that the client sent per pair or acquisition, "in scripts too" counts what its scripts
-ran as well. The rows with an interval ("retry 2 ms") are tuned to the workload; the others are a library's defaults. Hand-offs are acquisitions after
-another process or caller; the gap is from the call that releases to the next acquisition; bytes per lock are resident memory of the client, its own
-objects for a lock included."""
+METHOD = """- Each program connects, warms up as it is measured, says that it is ready, and begins on a word. The server's counters are read then and at the end
+  (of W5 from half a second later, for whole thirds of a lease).
+- A row is the median of its repeats. Between two repeats of one all others run, so that a slow moment hits all.
+- The runner, the programs and the server go ahead of other programs on the machine where that is allowed.
+- "Commands" are those that the client sent per pair or acquisition; "in scripts too" adds what its scripts ran.
+- Rows with an interval ("retry 2 ms") are tuned to the workload; the others have a library's defaults.
+- Hand-offs are acquisitions after another process or caller. The gap is from the call that releases to the next acquisition.
+- Bytes per lock are resident memory of the client, its own objects for a lock included.
+- "To best peer" and "to best bound" are ratios to the best of the other libraries, and to the best floor or limit."""
 
 
 def write(everything: dict[str, Any], folder: Path, quick: bool) -> Path:
