@@ -358,9 +358,11 @@ impl Live {
             let others_follow = self.traffic.to_be_fetched() > 1;
             let Some(command) = self.traffic.next_command() else { break };
             let (not_after, full) = (command.not_after, command.full);
+            // That a script is not known would be told when replicas were waited for, and take half of the call's time.
+            let waits = command.load.sendings().iter().any(|sending| sending.op.replicas() > 0);
             let mut text = |script: &wire::Call| {
                 let first = is_first(&mut self.called, script.id());
-                if full || first && others_follow { script.eval() } else { script.evalsha() }
+                if full || first && (others_follow || waits) { script.eval() } else { script.evalsha() }
             };
             let request = match &command.load {
                 Load::One(sending) => {
@@ -407,7 +409,7 @@ impl Live {
 }
 
 /// Whether this is the first call of a script on a connection. If others leave with it, it has the text: should the server not know
-/// the script, all of them would be refused, and each be sent again with the text.
+/// the script, all of them would be refused, and each be sent again with the text. So it has if it waits for replicas.
 fn is_first(called: &mut Vec<wire::ScriptId>, script: wire::ScriptId) -> bool {
     let first = !called.contains(&script);
     if first {

@@ -5,6 +5,7 @@
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
@@ -229,33 +230,41 @@ impl Rig<Net> {
 
 // ---- a network that fails ----
 
-/// Passes connections on to a server; those that exist can be muted, as by a broken switch.
+/// Passes connections on to a server; those that exist can be muted, as by a broken switch, or held up.
 struct Proxy {
     port: u16,
-    mute: Arc<Mutex<Arc<AtomicBool>>>,
+    line: Arc<Mutex<Arc<Line>>>,
     accepted: Arc<AtomicUsize>,
     /// How often something has been passed on, in either direction.
     passed: Arc<AtomicUsize>,
+}
+
+/// What connections have in common.
+#[derive(Default)]
+struct Line {
+    mute: AtomicBool,
+    /// Who writes here holds up what is to be passed on.
+    held: RwLock<()>,
 }
 
 impl Proxy {
     fn to(server: u16) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let mute = Arc::new(Mutex::new(Arc::new(AtomicBool::new(false))));
+        let line: Arc<Mutex<Arc<Line>>> = Arc::default();
         let (accepted, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-        let (switch, count, passes) = (mute.clone(), accepted.clone(), passed.clone());
+        let (lines, count, passes) = (line.clone(), accepted.clone(), passed.clone());
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else { return };
                 count.fetch_add(1, Ordering::SeqCst);
-                let (client, mute) = (client.unwrap(), switch.lock().unwrap().clone());
+                let (client, line) = (client.unwrap(), lines.lock().unwrap().clone());
                 let (up, down) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                pass(up, down, mute.clone(), passes.clone());
-                pass(server, client, mute, passes.clone());
+                pass(up, down, line.clone(), passes.clone());
+                pass(server, client, line, passes.clone());
             }
         });
-        Proxy { port, mute, accepted, passed }
+        Proxy { port, line, accepted, passed }
     }
 
     fn url(&self) -> String {
@@ -264,15 +273,21 @@ impl Proxy {
 
     /// Nothing passes any more on the connections that exist; new ones work.
     fn mute(&self) {
-        std::mem::take(&mut *self.mute.lock().unwrap()).store(true, Ordering::SeqCst);
+        self.existing().mute.store(true, Ordering::SeqCst);
+    }
+
+    /// The connections that exist: later ones are on another line.
+    fn existing(&self) -> Arc<Line> {
+        std::mem::take(&mut *self.line.lock().unwrap())
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, mute: Arc<AtomicBool>, passed: Arc<AtomicUsize>) {
+fn pass(mut from: TcpStream, mut to: TcpStream, line: Arc<Line>, passed: Arc<AtomicUsize>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(size @ 1..) = from.read(&mut buffer) {
-            if !mute.load(Ordering::SeqCst) && to.write_all(&buffer[..size]).is_err() {
+            drop(line.held.read());
+            if !line.mute.load(Ordering::SeqCst) && to.write_all(&buffer[..size]).is_err() {
                 break;
             }
             passed.fetch_add(1, Ordering::SeqCst);
@@ -1089,7 +1104,11 @@ impl Whole {
     /// A client that has waited for "n" behind another one, and hears of its releases. Its waiters look only when they are
     /// told to, and nobody wants events that its thread would be woken for.
     fn listening(server: &Server, other: &Whole) -> Whole {
-        let whole = Whole::start_by(&server.url(), PATIENCE * 10, PATIENCE * 10, Level::Info);
+        Whole::listening_at(&server.url(), server, other)
+    }
+
+    fn listening_at(url: &str, server: &Server, other: &Whole) -> Whole {
+        let whole = Whole::start_by(url, PATIENCE * 10, PATIENCE * 10, Level::Info);
         let (cell, level) = whole.wait_behind(other, server, 1, "n");
         whole.ask(2, Request::Release(Target::Level { owner: cell.owner, level })).unwrap();
         whole
@@ -1267,6 +1286,87 @@ fn a_client_at_rest_hears_the_end_of_its_connection() {
         std::thread::yield_now();
     }
     whole.wait_behind(&other, &server, id, "n");
+}
+
+/// It is shorter than the message that need not wake the thread: the connection was taken for silent.
+#[test]
+fn a_late_answer_to_a_client_at_rest_is_heard_before_its_connection_is_given_up() {
+    let server = Server::start();
+    let (proxy, other) = (Proxy::to(server.port()), Whole::start(&server.url()));
+    let whole = Whole::listening_at(&proxy.url(), &server, &other);
+    let commands = proxy.existing();
+    let id = whole.rest(10);
+    let force = || Request::Force { name: name("m"), kind: Kind::Reentrant };
+    // The server knows the script.
+    assert!(matches!(whole.ask(id, force()), Ok(Done::Forced(false))));
+    let (cell, level) = granted(whole.ask_by_caller(id + 1, request("n")));
+    let held = commands.held.write();
+    assert_eq!(whole.ask(id + 2, force()).unwrap_err().kind(), ErrorKind::Unavailable);
+    // The thread has done everything and sleeps.
+    let told = clock::now();
+    while whole.handle.desk.machine.wreck().alarm.is_some_and(|at| at <= clock::now()) {
+        std::thread::yield_now();
+    }
+    // The direct connection works. The thread need not hear of that release, and is not woken by the short word that the
+    // other call came too late.
+    let target = Target::Level { owner: cell.owner, level };
+    whole.ask_by_caller(id + 3, Request::Release(target)).unwrap();
+    let skips = whole.is_skipping();
+    drop(held);
+    if told.until(clock::now()) > LIMIT / 4 {
+        return eprintln!("too slow: the connection was silent indeed");
+    }
+    assert!(skips);
+    let heard = clock::now();
+    while heard.until(clock::now()) < LIMIT {
+        assert_eq!(whole.shared.counters.connects.get(), 1, "it is made anew");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    whole.wait_behind(&other, &server, id + 4, "n");
+}
+
+/// The thread's timer does not wait for as many messages as are to wake it: those that lie in the socket when it fires count.
+#[test]
+fn what_was_heard_of_the_turns_of_others_counts_when_their_time_is_over() {
+    let server = Server::start();
+    let other = Whole::start(&server.url());
+    let whole = Whole::listening(&server, &other);
+    // Others who seem to wait for the lock: as long as each of them may take, it is left to them.
+    let mut listeners: Vec<redis::Connection> = (0..8).map(|_| server.connect()).collect();
+    let channel = names::channel("n");
+    let mut listening: Vec<_> = listeners.iter_mut().map(redis::Connection::as_pubsub).collect();
+    listening.iter_mut().for_each(|listener| listener.subscribe(&channel).unwrap());
+    let mut looks = server.connect();
+    let late = clock::now().after(PATIENCE);
+    for id in (100..).step_by(10) {
+        assert!(clock::now() < late, "it does not listen");
+        let (cell, level) = whole.wait_behind(&other, &server, id, "n");
+        let target = Target::Level { owner: cell.owner, level };
+        whole.ask(id + 2, Request::Release(target)).unwrap();
+        let wakeups = whole.shared.counters.wakeups.get();
+        let granted_soon = whole.send(id + 3, request("n"));
+        // The thread decides when it has this.
+        let state = whole.handle.desk.machine.wreck();
+        let waits = |state: &machine::State| {
+            let until = state.engine.next_wake().filter(|end| *end > clock::now());
+            until.filter(|_| state.ear.as_ref().is_some_and(|ear| ear.is_skipping()))
+        };
+        if let Some(end) = waits(&state) {
+            for _ in 0..3 {
+                redis::cmd("PUBLISH").arg(&channel).arg("0").exec(&mut looks).unwrap();
+            }
+            while clock::now() <= end {
+                std::thread::yield_now();
+            }
+        }
+        drop(state);
+        let (cell, level) = granted(granted_soon.recv_timeout(PATIENCE).unwrap());
+        whole.ask(id + 4, Request::Release(Target::Level { owner: cell.owner, level })).unwrap();
+        // Each of them was heard while it slept. Without that it has the lock before it hears anything.
+        if whole.shared.counters.wakeups.get() >= wakeups + 3 {
+            return;
+        }
+    }
 }
 
 #[test]

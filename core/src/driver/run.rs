@@ -142,7 +142,8 @@ impl Driver {
         while !self.stopped {
             poll_fn(|cx| self.gather(cx)).await?;
             let now = clock::now();
-            if self.is_overdue(now) || self.has_to_listen(now) {
+            let overdue = self.is_overdue(now);
+            if self.has_to_listen(now, overdue) || overdue {
                 // After a pause of the whole process everything looks overdue, while the answers lie
                 // in the sockets, as messages do that could wait: let the connections read before anything is given up
                 // or tried. The runtime
@@ -200,10 +201,12 @@ impl Driver {
         self.net.next_wake().is_some_and(|due| due <= now)
     }
 
-    /// Whether the engine's time has come while messages may lie in the socket that are to be heard before.
-    fn has_to_listen(&self, now: Moment) -> bool {
+    /// Whether the time of the engine or of a connection (`overdue`) has come while something may lie in the socket that is to
+    /// be heard before: messages, or an answer that was late and is shorter than they are.
+    fn has_to_listen(&self, now: Moment, overdue: bool) -> bool {
         let Some(ear) = self.net.ear().filter(|ear| ear.is_skipping()) else { return false };
-        let due = |state: &MutexGuard<'_, State>| state.engine.next_wake().is_some_and(|due| due <= now);
+        let due =
+            |state: &MutexGuard<'_, State>| overdue || state.engine.next_wake().is_some_and(|due| due <= now);
         let state = self.machine.state().filter(due);
         if state.is_some() {
             ear.skip(None);

@@ -445,15 +445,29 @@ fn threads_that_come_together_exclude_each_other() {
 }
 
 #[test]
-fn a_server_that_refuses_it_is_served_the_other_way() {
+fn a_server_that_refuses_it_is_served_the_other_way_and_seldom_asked_again() {
     // The connection that looks and the one for commands are as many as it wants.
     let few = |look: &mut redis::Connection| {
         redis::cmd("CONFIG").arg(&["SET", "maxclients", "2"]).query::<()>(look).expect("set");
     };
     let mut world = Direct::with(few);
-    for _ in 0..50 {
+    let refused = |world: &mut Direct| {
+        let stats: String = world.command("INFO stats");
+        let count = stats.lines().find_map(|line| line.strip_prefix("rejected_connections:"));
+        count.and_then(|count| count.parse::<u32>().ok()).expect("a number")
+    };
+    let start = Instant::now();
+    while refused(&mut world) == 0 {
+        assert!(start.elapsed() < LIMIT, "it is not asked for");
         world.pair("n");
     }
+    // Every call would have used it. One that was lost would be made anew within a second.
+    let start = Instant::now();
+    while start.elapsed() < ms(2500) {
+        world.pair("n");
+    }
+    let stats = world.client.stats();
+    assert_eq!((refused(&mut world), stats.unanswered, stats.connects), (1, 0, 1));
     assert_eq!(world.direct(), None);
 }
 
