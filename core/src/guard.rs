@@ -113,8 +113,8 @@ impl Guard {
         self.0.as_ref().map_or("", |armed| &armed.cell.name)
     }
 
-    /// The owner as it stands in Redis: `<client uuid>:<number>`. Callers of one client who passed the lock on to each other
-    /// within a moment have the same one.
+    /// The owner as it stands in Redis: `<client uuid>:<number>`. Callers of one client that passed the lock on to each other
+    /// within a few milliseconds have the same one.
     pub fn owner(&self) -> String {
         self.hold().owner()
     }
@@ -140,8 +140,8 @@ impl Guard {
 
     /// The instant until which the lock can be relied on if nothing more is heard from Redis.
     ///
-    /// The promise itself is kept on a clock that counts suspend; `Instant` does not, so after a
-    /// suspend ask again. Renewals move it on.
+    /// Renewals move it on. The promise is kept by a clock that counts the time in suspend; `Instant` does not count
+    /// it, so ask again after a suspend.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
     }

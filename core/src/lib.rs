@@ -72,9 +72,10 @@
 //!
 //! # Threads, runtimes, fork
 //!
-//! Each client has one thread for its connections. It starts with the first request, renews the leases, and
-//! runs no code of yours except callbacks, which must not block. So a blocked executor loses no lock. A caller
-//! that is alone makes its call on its own thread, over a second connection ([`direct`](ClientOptions::direct)).
+//! Each client has one thread for its connections, *the engine's thread*. It starts with the first request, renews
+//! the leases, and runs no code of yours except callbacks, which must not block. So a blocked executor loses no
+//! lock. A caller that is alone makes its call on its own thread, over a second connection
+//! ([`direct`](ClientOptions::direct)).
 //!
 //! A forked child cannot use its parent's client: acquiring and checking fail with
 //! [`ErrorKind::Forked`], releasing and dropping do nothing. A client that has not started its thread

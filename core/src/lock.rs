@@ -148,8 +148,10 @@ impl Lock {
     }
 
     /// Frees the lock if `token` is its value, in whatever process it was acquired: for work that is
-    /// passed on with its lock. Simple kinds only. Acquire it with that token: a value of the client's own may
-    /// stand for several of its callers, one after the other.
+    /// passed on with its lock. Simple kinds only.
+    ///
+    /// Choose the token when you acquire ([`AcquireOptions::token`]): a value that the client chose itself may stand
+    /// for several of its callers, one after the other.
     ///
     /// # Errors
     /// `not_owner` when the lock is free or has another value, `invalid_argument`, `unavailable`.
@@ -214,12 +216,12 @@ impl Lock {
         self.ask(self.inspection(), holder)
     }
 
-    /// Deletes the lock whoever holds it, and wakes the waiters. Holders of this client are told at
+    /// Deletes the lock, whoever holds it, and wakes the waiters. Holders of this client are told at
     /// once, others as soon as their client hears of it. Returns whether there was a lock.
     ///
     /// # Errors
-    /// `foreign_kind`, `unavailable`: it is not repeated by itself, since a second one could hit the
-    /// next holder.
+    /// `foreign_kind`, `unavailable`. It is not repeated by itself, because a second one could hit the next
+    /// holder.
     ///
     /// # Cancel safety
     /// A force-release that was sent may or may not happen.
@@ -255,7 +257,7 @@ fn holder(outcome: Outcome) -> Result<Option<Holder>> {
     }
 }
 
-/// What can be known about a hold without I/O. Answers come from a clock that counts suspend.
+/// What can be known about a hold without I/O. The clock that it goes by counts the time in suspend.
 #[derive(Clone)]
 pub struct Hold {
     /// Of the lock, for who holds nothing.
