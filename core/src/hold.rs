@@ -4,7 +4,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -36,32 +36,8 @@ pub(crate) struct HoldCell {
     state: AtomicU8,
     /// The engine does not know of it any more, though nobody has given back what was lost.
     forgotten: AtomicBool,
-    /// Made for the first who wants to be told of a loss, or when there is one.
-    told: OnceLock<Box<Told>>,
-}
-
-/// Who is to be told of a loss.
-#[derive(Default)]
-struct Told {
-    watchers: Mutex<Watchers>,
-    /// Wakes the futures that wait for it.
-    signal: Notify,
-}
-
-/// Seldom more than one, and there may be very many holds.
-#[derive(Default)]
-struct Watchers {
-    first: Option<Watcher>,
-    more: Vec<Watcher>,
-}
-
-impl Watchers {
-    fn push(&mut self, watcher: Watcher) {
-        match self.first {
-            None => self.first = Some(watcher),
-            Some(_) => self.more.push(watcher),
-        }
-    }
+    /// Who is to be told of a loss; mostly nobody or one.
+    watcher: Mutex<Option<Box<Watcher>>>,
 }
 
 /// Whoever is told.
@@ -69,13 +45,43 @@ pub(crate) enum Watcher {
     Called(LostWatcher),
     /// Gets the loss as an entry with this tag.
     Queued(Arc<Queue>, u64),
+    /// Wakes the futures that wait for it.
+    Woken(Arc<Notify>),
+    /// In the order in which they came.
+    Several(Vec<Watcher>),
 }
 
 impl Watcher {
+    fn and(self, next: Watcher) -> Watcher {
+        match self {
+            Watcher::Several(mut all) => {
+                all.push(next);
+                Watcher::Several(all)
+            }
+            first => Watcher::Several(vec![first, next]),
+        }
+    }
+
+    /// What wakes futures, if some have waited.
+    fn signal(&self) -> Option<&Arc<Notify>> {
+        match self {
+            Watcher::Woken(signal) => Some(signal),
+            Watcher::Several(all) => all.iter().find_map(Watcher::signal),
+            Watcher::Called(_) | Watcher::Queued(..) => None,
+        }
+    }
+
     fn tell(self, reason: LostReason) {
         match self {
             Watcher::Called(watcher) => watcher(reason),
             Watcher::Queued(queue, tag) => queue.push(Entry { tag, outcome: Outcome::Lost(reason) }),
+            Watcher::Woken(signal) => signal.notify_waiters(),
+            Watcher::Several(all) => {
+                for watcher in all {
+                    // A panic in one must not keep the loss from the others.
+                    let _ = catch_unwind(AssertUnwindSafe(|| watcher.tell(reason)));
+                }
+            }
         }
     }
 }
@@ -93,7 +99,7 @@ impl HoldCell {
             count: AtomicU32::new(0),
             state: AtomicU8::new(LIVE),
             forgotten: AtomicBool::new(false),
-            told: OnceLock::new(),
+            watcher: Mutex::default(),
         }
     }
 
@@ -174,20 +180,19 @@ impl HoldCell {
 
     // ---- told of a loss ----
 
-    /// Made by whoever comes first, those who tell included: so that who watches and who tells meet at one lock.
-    fn told(&self) -> &Told {
-        self.told.get_or_init(Box::default)
+    fn watcher(&self) -> MutexGuard<'_, Option<Box<Watcher>>> {
+        self.watcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells `watcher` when the hold is lost, at once if it is lost already.
     /// It is dropped untold when the hold ends by release.
     pub(crate) fn watch(&self, watcher: Watcher) {
-        let mut watchers = self.told().watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.watcher();
         match self.state.load(Ordering::Acquire) {
-            LIVE => watchers.push(watcher),
+            LIVE => add(&mut before, watcher),
             RELEASED => {}
             reason => {
-                drop(watchers);
+                drop(before);
                 if let Some(reason) = LostReason::from_number(reason) {
                     watcher.tell(reason);
                 }
@@ -195,11 +200,12 @@ impl HoldCell {
         }
     }
 
-    /// Waits for the loss. Cancel-safe; leaves nothing behind when dropped.
+    /// Waits for the loss. Cancel-safe.
     pub(crate) async fn lost_async(&self) -> LostReason {
+        let signal = self.signal();
         loop {
             // Made before the state is read, so that it hears whatever happens after that.
-            let told = self.told().signal.notified();
+            let told = signal.notified();
             let state = self.state.load(Ordering::Acquire);
             if let Some(reason) = LostReason::from_number(state) {
                 return reason;
@@ -208,20 +214,93 @@ impl HoldCell {
         }
     }
 
-    /// Calls and forgets all watchers. The driver does this after the engine marked the loss.
+    /// What wakes the futures that wait for the loss: one for all of them, so that those which are dropped leave nothing behind.
+    fn signal(&self) -> Arc<Notify> {
+        let mut watcher = self.watcher();
+        if let Some(signal) = watcher.as_ref().and_then(|watcher| watcher.signal()) {
+            return signal.clone();
+        }
+        let signal = Arc::new(Notify::new());
+        add(&mut watcher, Watcher::Woken(signal.clone()));
+        signal
+    }
+
+    /// Tells all watchers and forgets them. The driver does this after the engine marked the loss.
     pub(crate) fn tell(&self, reason: LostReason) {
-        let told = self.told();
-        let watchers = std::mem::take(&mut *told.watchers.lock().unwrap_or_else(PoisonError::into_inner));
-        told.signal.notify_waiters();
-        for watcher in watchers.first.into_iter().chain(watchers.more) {
-            // A panic in one must not keep the loss from the others.
+        let watcher = self.watcher().take();
+        if let Some(watcher) = watcher {
             let _ = catch_unwind(AssertUnwindSafe(|| watcher.tell(reason)));
         }
     }
 }
 
+fn add(watcher: &mut Option<Box<Watcher>>, next: Watcher) {
+    *watcher = Some(match watcher.take() {
+        None => Box::new(next),
+        Some(before) => Box::new(before.and(next)),
+    });
+}
+
 impl fmt::Debug for HoldCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hold({:?} #{} x{})", self.name, self.owner, self.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn cell() -> HoldCell {
+        HoldCell::new("n".into(), Key::Once, 1, Form::default(), None)
+    }
+
+    /// How many are to be told.
+    fn watchers(cell: &HoldCell) -> usize {
+        match cell.watcher().as_deref() {
+            None => 0,
+            Some(Watcher::Several(all)) => all.len(),
+            Some(_) => 1,
+        }
+    }
+
+    #[test]
+    fn all_who_watch_are_told_once_in_their_order() {
+        let (cell, queue, (told, heard)) = (cell(), Queue::with_notify(|| {}), mpsc::channel());
+        let note = |number: u8| {
+            let told = told.clone();
+            Watcher::Called(Box::new(move |_| told.send(number).expect("somebody listens")))
+        };
+        cell.watch(note(1));
+        cell.watch(Watcher::Called(Box::new(|_| panic!("a watcher that panics harms no other"))));
+        cell.watch(Watcher::Queued(queue.clone(), 7));
+        cell.watch(note(2));
+        let mut lost = pin!(cell.lost_async());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(lost.as_mut().poll(&mut context).is_pending());
+        assert!(cell.set_lost(LostReason::Deleted));
+        for _ in 0..2 {
+            cell.tell(LostReason::Deleted);
+        }
+        assert_eq!(lost.as_mut().poll(&mut context), Poll::Ready(LostReason::Deleted));
+        cell.watch(note(3));
+        assert_eq!(heard.try_iter().collect::<Vec<u8>>(), [1, 2, 3]);
+        assert!(matches!(queue.drain()[..], [Entry { tag: 7, outcome: Outcome::Lost(LostReason::Deleted) }]));
+    }
+
+    #[test]
+    fn futures_that_are_dropped_leave_one_watcher_behind_at_most() {
+        let cell = cell();
+        for others in 0..3 {
+            for _ in 0..10 {
+                assert!(pin!(cell.lost_async()).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+            assert_eq!(watchers(&cell), 1 + others);
+            cell.watch(Watcher::Called(Box::new(|_| {})));
+        }
     }
 }
