@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class _Thread(threading.local):
-    """Names the calling thread, unlike get_ident() for ever."""
+    """Names the calling thread; unlike get_ident() it is never used again."""
 
     def __init__(self) -> None:
         self.token = object()
@@ -87,7 +87,7 @@ class Client(BaseClient):
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
 
         Returns the names of locks that could not be released in time (if that is 0, of all that are held); they end
-        with their leases. Who holds is told LockLostError with the reason `closed`. Closing twice is no error.
+        with their leases. Holders are told LockLostError, reason `closed`. Closing twice is no error.
         """
         names: list[str] = []
         with suppress(ClosedError):  # the interpreter is exiting and has closed it
@@ -128,10 +128,10 @@ class Lock(BaseLock):
         lease: float | None = None,
         token: str | None = None,
     ) -> bool:
-        """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it, or waited for it, all the time.
+        """Acquires as threading.Lock does: True if the lock is held now, False if others had it, or waited for it, all the time.
 
-        A server that cannot be reached, or whose answer is late (by a second, or a tenth of a shorter lease), is no False but
-        UnavailableError: nobody knows then whether somebody has the lock.
+        Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late (by a
+        second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
 
         With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the thread need not
         release it to acquire anew. It belongs to the calling thread, also when this object is gone; if the thread
@@ -236,7 +236,7 @@ class Grant(BaseGrant):
         self._guard.extend(seconds)
 
     def on_lost(self, callback: OnLost) -> None:
-        """Has `callback` called once with the LockLostError, on a thread of its own, when the lock is lost."""
+        """Calls `callback` once with the LockLostError, on a thread of its own, when the lock is lost."""
         self._tags += (_dispatcher.dispatcher.watch(self._hold, callback),)
 
     def _watchers(self) -> _dispatcher.Watchers:

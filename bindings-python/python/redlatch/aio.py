@@ -174,7 +174,7 @@ class Client(BaseClient):
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
 
         Returns the names of locks that could not be released in time (if that is 0, of all that are held); they end
-        with their leases. Who holds is told LockLostError with the reason `closed`. Closing twice is no error.
+        with their leases. Holders are told LockLostError, reason `closed`. Closing twice is no error.
         """
         # Not started for that: closing a client that was never used sends nothing.
         names: list[str] = []
@@ -256,10 +256,10 @@ class Lock(BaseLock):
         lease: float | None = None,
         token: str | None = None,
     ) -> Coroutine[Any, Any, bool]:
-        """Acquires as threading.Lock does: True if the lock is held now, False if somebody else had it, or waited for it, all the time.
+        """Acquires as threading.Lock does: True if the lock is held now, False if others had it, or waited for it, all the time.
 
-        A server that cannot be reached, or whose answer is late (by a second, or a tenth of a shorter lease), is no False but
-        UnavailableError: nobody knows then whether somebody has the lock.
+        Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late (by a
+        second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
 
         With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the task need not
         release it to acquire anew. If the task ends without release, the lock is not renewed any more. `token` is
@@ -416,7 +416,7 @@ class Grant(BaseGrant):
         await ask(self._client, lambda to: self._guard.extend(seconds, to))
 
     def on_lost(self, callback: OnLost) -> None:
-        """Has `callback` called once with the LockLostError, in the event loop, when the lock is lost."""
+        """Calls `callback` once with the LockLostError, in the event loop, when the lock is lost."""
         bridge = Bridge.of(self._task.get_loop())
         self._tags += (bridge.watchers.add(self._hold, bridge.queue, callback),)
 
