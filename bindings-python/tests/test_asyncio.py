@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import sys
+import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -317,6 +318,10 @@ async def answered(client: aio.Client, *acquires: Callable[[], Any]) -> list[asy
     tasks = [asyncio.create_task(acquire()) for acquire in acquires]
     await asyncio.sleep(0)
     eventually(lambda: client.stats()["acquired"] == before + len(tasks))
+    # The client's thread counts before it answers: what it is asked after that it answers later.
+    other_loop = threading.Thread(target=lambda: asyncio.run(client.connect()))
+    other_loop.start()
+    other_loop.join()
     return tasks
 
 
@@ -606,6 +611,25 @@ def test_a_loop_closed_with_work_pending_is_harmless(factory: Factory, name: str
     assert holder.lock(name).acquire(timeout=LIMIT)
     holder.close()
 
+    run_in_loop(factory(), client.close())
+
+
+@loops
+def test_what_waits_in_a_loop_is_given_up_when_that_is_closed(factory: Factory, name: str) -> None:
+    """It stayed in the queue of its lock until the garbage collector found its task."""
+    client, loop = aio.Client(), factory()
+
+    async def begin() -> asyncio.Task[bool]:
+        task = asyncio.get_running_loop().create_task(client.lock(name).acquire())
+        await soon(lambda: client.stats()["waiting"] == 1)
+        return task
+
+    with redlatch.Client() as holder, holder.lock(name):
+        # Somebody keeps the loop and the task, so nothing is collected.
+        task = loop.run_until_complete(begin())
+        loop.close()
+        eventually(lambda: client.stats()["waiting"] == 0)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
     run_in_loop(factory(), client.close())
 
 

@@ -58,11 +58,15 @@ class Bridge:
     # The loop and the bridge that were asked for last: in most programs there is one loop.
     _latest: ClassVar[tuple[Callable[[], object], Callable[[], Bridge | None]]] = (_nothing, _nothing)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.queue = _redlatch.Queue(loop)
+    def __init__(self, loop: asyncio.AbstractEventLoop, queue: _redlatch.Queue) -> None:
+        self.queue = queue
         self.watchers = _dispatcher.Watchers()
         self._loop = weakref.ref(loop)
-        loop.add_reader(self.queue.fd, self._drain)
+        loop.add_reader(queue.fd, self._drain)
+
+    def __del__(self) -> None:
+        # The queue lives on with the tasks that wait, until the garbage collector finds them.
+        self._give_up()
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Bridge:
@@ -73,7 +77,7 @@ class Bridge:
         bridge = known() if known is not None else None
         if bridge is None:
             cls._close_orphans()
-            bridge = cls(loop)
+            bridge = cls(loop, _redlatch.Queue(loop))
             cls._bridges[loop] = weakref.ref(bridge)
         cls._latest = weakref.ref(loop), weakref.ref(bridge)
         return bridge
