@@ -187,6 +187,20 @@ def counted(everything: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def contents(everything: dict[str, Any]) -> str:
+    """What the workloads are, before their goals are named by them, and where the rest of the page is."""
+    headings = (HEADINGS[workload] for workload in HEADINGS if workload in everything)
+    workloads = (heading.split(": ", 1) for heading in headings if ": " in heading)
+    return "\n".join(
+        [
+            *(f"- **{name}**: {what}" for name, what in workloads),
+            "",
+            "[Where the time goes](#where-the-time-goes) takes each workload apart: what bounds it, what was decided by measurement, what was tried in vain."
+            " Then come all contestants, workload by workload, and at the end the [method](#method) and the [versions](#versions).",
+        ]
+    )
+
+
 def markdown(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
     found = verdicts(everything)
     reached = sum(each.reached for each in found)
@@ -197,6 +211,7 @@ def markdown(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
         + ", from what it measured: ours beside the lock libraries that people use, beside locks written by hand in C"
         " (*floors*) and beside bounds that are no usable locks (*limits*), all in one run and interleaved. Times of one machine mean nothing on another: read"
         " the ratios. What is run, and by which programs: [benches/README.md](../benches/README.md).",
+        contents(everything),
         f"## Goals: {reached} of {len(found)} reached",
         "Like for like: simple locks against locks that are `SET NX PX`, the re-entrant lock against hand-written C that runs the least that shares locks with Redisson."
         " Where a goal is one of every face, the worst is shown.",
