@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import goals
 import guard
 import report
-from contestants import CONTESTANTS
+from contestants import CONTESTANTS, HERE
 from figures import medians, of_processes, table
 from machine import Counters
 from plot import Axis, Line, chart
@@ -122,6 +122,6 @@ def test_names_of_contestants_are_told_apart_in_each_workload() -> None:
 
 def test_the_page_in_docs_has_the_texts_that_the_report_writes() -> None:
     page = (Path(__file__).parents[1] / "docs/performance.md").read_text()
-    assert (report.HERE / "where-the-time-goes.md").read_text().strip() in page
+    assert (HERE / "where-the-time-goes.md").read_text().strip() in page
     assert report.METHOD in page
     assert report.contents(dict.fromkeys(report.HEADINGS)) in page
