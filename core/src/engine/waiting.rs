@@ -392,7 +392,8 @@ impl Engine {
                 return self.fail(id, down.on(&name));
             }
             if self.is_taken_here(&name, form.kind) {
-                return self.fail(id, timeout(&name, wait));
+                let error = self.unheard_before(&name, form.kind).unwrap_or_else(|| timeout(&name, wait));
+                return self.fail(id, error.on(&name));
             }
         }
         let owner = self.next_owner();
@@ -473,6 +474,13 @@ impl Engine {
         // One that has its answer only keeps the place until its call is settled.
         let waits = |id: &RequestId| self.waiters.get(id).is_some_and(|waiter| !waiter.answered);
         queue.waiters.iter().any(waits) || is_blocked(&self.holds, queue, kind, true)
+    }
+
+    /// What keeps those waiting who are before a try, if that is the server: they may not get the lock, and nobody may have it.
+    fn unheard_before(&self, name: &Name, kind: Kind) -> Option<Error> {
+        let queue = self.queues.get(name).filter(|queue| !is_blocked(&self.holds, queue, kind, true))?;
+        let head = self.waiters.get(queue.waiters.front()?)?;
+        head.error.clone().or_else(|| head.unsettled.map(|_| unanswered()))
     }
 
     /// Lets the head of a queue do what it can; drops a queue that nobody needs.
@@ -690,12 +698,7 @@ impl Engine {
             return self.remove_waiter(id, false);
         }
         if waiter.once() {
-            let error = self.links.error(&waiter.name).unwrap_or_else(|| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    "the server did not answer in time; try again, or raise the lease",
-                )
-            });
+            let error = self.links.error(&waiter.name).unwrap_or_else(unanswered);
             return self.end_waiter(id, error, true);
         }
         self.park(id, expires.max(self.now));
@@ -972,6 +975,12 @@ fn is_blocked(holds: &Pages<Hold>, queue: &Queue, kind: Kind, once: bool) -> boo
 pub(super) fn not_sent() -> Error {
     let text = "nothing was done: the server has more to do than it answers in good time, or the connection was lost \
                 just now; try again";
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The call of a try, or of who waits before it, was not answered in its time.
+fn unanswered() -> Error {
+    let text = "the server did not answer in time; try again, or raise the lease";
     Error::new(ErrorKind::Unavailable, text)
 }
 

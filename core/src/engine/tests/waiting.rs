@@ -62,6 +62,33 @@ fn a_try_does_not_pass_those_who_hold_or_wait() {
     rig.granted(waits);
 }
 
+/// It was told that somebody has the lock or waits for it: true, and he got nothing either.
+#[test]
+fn a_try_beside_who_waits_for_a_server_that_is_not_heard_says_so() {
+    let mut rig = Rig::new();
+    let waits = rig.acquire("n");
+    let sent = rig.sent();
+    let early = rig.try_acquire("n");
+    assert_eq!(rig.failed(early), ErrorKind::Timeout, "its answer is not late yet");
+    rig.outcome(&sent, Outcome::Unanswered);
+    let late = rig.try_acquire("n");
+    let error = rig.error(late);
+    assert_eq!((error.kind(), error.lock_name()), (ErrorKind::Unavailable, Some("n")));
+    rig.pass(ms(1100));
+    let again = rig.sent();
+    let late = rig.try_acquire("n");
+    assert_eq!(rig.failed(late), ErrorKind::Unavailable);
+    rig.outcome(&again, refused(ErrorKind::Server, true));
+    let loading = rig.try_acquire("n");
+    assert_eq!(rig.failed(loading), ErrorKind::Server);
+    rig.pass(ms(600));
+    let again = rig.sent();
+    rig.busy(&again, ms(1000));
+    let had = rig.try_acquire("n");
+    assert_eq!(rig.failed(had), ErrorKind::Timeout);
+    rig.cancel(waits);
+}
+
 #[test]
 fn a_try_goes_right_behind_the_release_that_frees_the_lock() {
     let mut rig = Rig::new();
