@@ -167,6 +167,7 @@ impl<T> Operation<T> {
             return Ok(Err(error));
         }
         self.do_own(&mut check)?;
+        self.refuse_fork();
         if let Some(result) = self.result() {
             return Ok(result);
         }
@@ -182,7 +183,11 @@ impl<T> Operation<T> {
             self.wake_others();
             match alarm.sleep() {
                 Ok(true) => {}
-                Ok(false) => check()?,
+                Ok(false) => {
+                    check()?;
+                    // It runs the handlers of signals, and those may fork.
+                    self.refuse_fork();
+                }
                 Err(error) => return Ok(Err(no_descriptor(error))),
             }
         }

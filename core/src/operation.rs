@@ -525,7 +525,7 @@ impl<T> Operation<T> {
     }
 
     /// What was sent before a fork has no answer in the child.
-    fn refuse_fork(&mut self) {
+    pub(crate) fn refuse_fork(&mut self) {
         if let State::Sent(sent) = &self.state
             && let Err(error) = sent.promise.running.refuse_fork()
         {

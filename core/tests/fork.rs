@@ -138,6 +138,59 @@ fn dropping_and_releasing_in_a_child_is_silent_and_harmless() {
     assert_eq!(pending.cancel(), Cancelled::No);
 }
 
+/// As `in_child`, in the middle of a wait: the handler of a signal may fork, and both go on where they were. `meanwhile` is done
+/// by the parent when the child has ended. What the wait of the parent came to.
+fn forked_while_waiting(lock: &Lock, meanwhile: impl FnOnce()) -> redlatch::Result<Guard> {
+    let (mut child, mut meanwhile) = (None, Some(meanwhile));
+    let waited = lock.acquire().wait_interruptibly(|| {
+        if child.is_none() {
+            // SAFETY: as above.
+            let made = unsafe { fork() }.unwrap();
+            match made {
+                ForkResult::Child => drop(nix::unistd::alarm::set(10)),
+                ForkResult::Parent { child } => {
+                    let ended = waitpid(child, None).unwrap();
+                    assert!(matches!(ended, WaitStatus::Exited(_, 0)), "{ended:?}");
+                    meanwhile.take().map(|act| act());
+                }
+            }
+            child = Some(made);
+        }
+        Ok::<(), ()>(())
+    });
+    let waited = waited.unwrap();
+    if let Some(ForkResult::Child) = child {
+        // SAFETY: as above.
+        unsafe { nix::libc::_exit(i32::from(kind(waited) != Some(ErrorKind::Forked))) }
+    }
+    assert!(child.is_some(), "nothing was waited for");
+    waited
+}
+
+/// It waited for ever for an answer that only its parent gets, or took its parent's from their connection.
+#[test]
+fn a_child_that_is_forked_in_the_middle_of_a_wait_is_told_so_and_leaves_the_answer_to_its_parent() {
+    let world = World::new();
+    let mut held = Some(world.lock.acquire().wait().unwrap());
+    let waited = forked_while_waiting(&world.lock, || drop(held.take()));
+    waited.unwrap().release().wait().unwrap();
+    // The call of a thread that does it itself.
+    let mut look = world.server.connect();
+    let mut pairs = 0;
+    loop {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut look).unwrap();
+        if support::direct_connection(&list).is_some() {
+            break;
+        }
+        assert!(pairs < 10_000, "no direct connection");
+        pairs += 1;
+        world.lock.acquire().wait().unwrap().release().wait().unwrap();
+    }
+    redis::cmd("CLIENT").arg(&["PAUSE", "600", "ALL"]).exec(&mut look).unwrap();
+    let waited = forked_while_waiting(&world.lock, || {});
+    waited.unwrap().release().wait().unwrap();
+}
+
 #[test]
 fn a_child_works_with_a_client_of_its_own() {
     let world = World::new();

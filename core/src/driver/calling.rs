@@ -14,12 +14,15 @@ use super::{Asked, Completion, Letter, Post, is_engine_thread};
 use crate::clock;
 use crate::engine::{CallId, Engine, Input, Outcome, Output, Request, RequestId, Target};
 use crate::moment::Moment;
+use crate::process;
 use crate::wire::{self, Op};
 
 /// What callers need for calls of their own.
 pub(super) struct Desk {
     pub(super) machine: Arc<Machine>,
     pub(super) post: Post,
+    /// The process that has the engine's thread.
+    pub(super) pid: u32,
 }
 
 /// A call that its caller has sent itself, and now waits for. Dropping it gives the call up.
@@ -51,6 +54,10 @@ struct Next {
 }
 
 impl Desk {
+    fn is_forked(&self) -> bool {
+        self.pid != process::id()
+    }
+
     /// Lets the engine decide about a request, and sends the call that follows if that can be done here: then it is the
     /// caller's to wait for. What needs no call is decided at once, as in a letter. What has to go the other way is left where it is.
     /// `alone`: only if nobody else uses the client, and the answer can be expected soon.
@@ -259,6 +266,8 @@ impl OwnCall {
                     if !go_on()? {
                         self.give_up();
                     }
+                    // The handler of a signal may have forked.
+                    self.leave_to_parent();
                 }
                 Look::Answer(outcome, in_order) => self.settle(outcome, in_order),
             }
@@ -321,7 +330,15 @@ impl OwnCall {
         self.under_way = self.desk.go_on(self.id, wire, state, input);
     }
 
+    /// A child has come along into the wait: connection, engine and locks are its parent's, who waits as well.
+    fn leave_to_parent(&mut self) {
+        if self.under_way.is_some() && self.desk.is_forked() {
+            std::mem::forget(self.under_way.take());
+        }
+    }
+
     fn give_up(&mut self) {
+        self.leave_to_parent();
         while self.under_way.is_some() {
             self.settle(Outcome::Unanswered, false);
         }

@@ -264,7 +264,7 @@ impl Handle {
         let direct = Arc::new(Direct::new(config.direct));
         let machine = Arc::new(Machine::new(config.engine.clone(), shared, direct));
         let post = Post { inbox, machine: machine.clone() };
-        let desk = Arc::new(Desk { machine, post });
+        let desk = Arc::new(Desk { machine, post, pid: process::id() });
         let ended = Arc::new(Ended::default());
         let (end, own) = (EndGuard(ended.clone()), desk.clone());
         let (ready, is_ready) = mpsc::channel();
