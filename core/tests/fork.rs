@@ -151,7 +151,7 @@ fn forked_while_waiting(lock: &Lock, meanwhile: impl FnOnce()) -> redlatch::Resu
                 ForkResult::Parent { child } => {
                     let ended = waitpid(child, None).unwrap();
                     assert!(matches!(ended, WaitStatus::Exited(_, 0)), "{ended:?}");
-                    meanwhile.take().map(|act| act());
+                    meanwhile.take().into_iter().for_each(|act| act());
                 }
             }
             child = Some(made);
