@@ -51,7 +51,7 @@ Generated from `core/src/options.rs`; a test compares them.
 |---|---|---|---|
 | Rust | setters of `ClientOptions`, `LockOptions`, `AcquireOptions` | `Duration` | `bool`, `usize`, text |
 | Python | keyword arguments, the same names | seconds, `float` or `int` | `bool`, `int`, `str`; `None` is the default |
-| Node.js | properties, camelCase (`watchdogLease`) | milliseconds, `number` | `boolean`, `number`, `string`; `undefined` is the default |
+| Node.js | properties, camelCase (`watchdogLease`) | milliseconds, `number` | `boolean`, `number`, `string`; `null` is the default, `undefined` is as not given |
 | C | name and value as text, the same names | `\"250ms\"`, `\"2.5s\"`, `\"10m\"`, `\"1h\"`; a bare number is milliseconds | `\"true\"`, `\"false\"`, `\"1024\"` |
 
 A value out of its bounds and an unknown name give the error `invalid_argument`, which names the option, the value and what
