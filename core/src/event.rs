@@ -23,7 +23,7 @@ pub enum Level {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// What happened: `acquired`, `waiting`, `renewed`, `lost`, `released`, `connected`, ...
+    /// What happened: `lost`, `connected`, `disconnected`, ...; docs/events.md lists all.
     pub kind: &'static str,
     /// How much it matters.
     pub level: Level,

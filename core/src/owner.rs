@@ -68,10 +68,9 @@ pub(crate) fn note_thread(key: Key, engine: &Arc<Running>) {
 }
 
 impl Key {
-    /// The key of the calling thread: a number that is never reused, unlike the ids of the system.
+    /// The key of the calling thread: a number that is never used again, unlike the system's ids.
     ///
-    /// While thread-local data is being destroyed there is no such number any more; then the key
-    /// is one of its own.
+    /// While the thread's local data is being destroyed this number is gone; the key is a fresh one then.
     pub fn thread() -> Key {
         THREAD.try_with(|thread| Key::Thread(thread.number)).unwrap_or_else(|_| Key::Thread(next()))
     }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::script::write_number;
 use super::{Name, OwnerId};
 
-/// The wire protocol that a name speaks, so that other programs which speak it are excluded.
+/// The wire protocol of a lock: it excludes the programs that use the same one on its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Kind {
     /// A hash with the hold count, as Redisson's `RLock`.
     #[default]
     Reentrant,
-    /// One string key, as `SET name value NX PX lease` leaves it; the value is fresh for every owner, of whom callers of one
-    /// client who wait for each other may be one after the other.
+    /// One string key, as `SET name value NX PX lease` leaves it. The value is fresh for every owner; callers of one client
+    /// that pass the lock on to each other may have the same, one after the other.
     Simple,
     /// The same under the name of redis-py's `Lock`.
     RedisPy,
