@@ -534,6 +534,9 @@ fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::*;
 
     /// How many of `calls` are waited for by a caller whose answers are late as `is_late` says.
@@ -547,6 +550,76 @@ mod tests {
             worth
         };
         (0..calls).filter(waited).count()
+    }
+
+    /// A direct connection that nobody uses, and the server's end of it.
+    fn made(used: Moment) -> (Direct, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let wire = Wire {
+            stream: Arc::new(Stream::Unix(ours)),
+            call: None,
+            command: Vec::new(),
+            answer: vec![0; READ],
+            got: 0,
+            clock: ServerClock::new(0, used),
+            publish: Publish::Classic,
+            generation: 0,
+            used,
+            patience: None,
+            took: Duration::ZERO,
+            pace: Pace::default(),
+            tracked: false,
+        };
+        let direct = Direct::new(true);
+        direct.made(wire);
+        (direct, theirs)
+    }
+
+    #[test]
+    fn a_connection_that_has_rested_is_used_only_if_the_server_has_left_it_as_it_was() {
+        let (now, long_ago) = (clock::now(), clock::now().before(2 * RESTED));
+        let (direct, theirs) = made(long_ago);
+        let wire = direct.take(now).expect("it is in good order");
+        assert!(direct.take(now).is_none(), "somebody uses it");
+        direct.give(wire);
+        drop(theirs);
+        assert!(direct.take(now).is_some(), "it was looked at just now");
+
+        let (direct, theirs) = made(long_ago);
+        drop(theirs);
+        assert!(direct.take(now).is_none() && direct.is_missing(), "the server has closed it");
+        let (direct, theirs) = made(long_ago);
+        (&theirs).write_all(b"-ERR\r\n").expect("written");
+        assert!(direct.take(now).is_none() && direct.is_missing(), "the server has said something unasked");
+    }
+
+    #[test]
+    fn it_ends_with_the_connection_for_commands_whoever_has_it() {
+        let now = clock::now();
+        let (direct, _theirs) = made(now);
+        direct.renew(1);
+        assert!(direct.take(now).is_none() && direct.is_missing());
+
+        let (direct, _theirs) = made(now);
+        let wire = direct.take(now).expect("it is in good order");
+        direct.renew(1);
+        assert!(!direct.is_missing(), "somebody uses it");
+        direct.give(wire);
+        assert!(direct.take(now).is_none() && direct.is_missing());
+    }
+
+    #[test]
+    fn nobody_waits_for_an_answer_on_a_connection_that_is_cut_short_or_ended() {
+        for end in [Direct::cut_short, Direct::end] {
+            let (direct, _theirs) = made(clock::now());
+            let mut wire = direct.take(clock::now()).expect("it is in good order");
+            let (waited, has_waited) = mpsc::channel();
+            let waiter = thread::spawn(move || waited.send(wire.receive(None).map(drop)));
+            end(&direct);
+            let result = has_waited.recv_timeout(Duration::from_secs(30)).expect("it waits no longer");
+            assert!(result.is_err());
+            waiter.join().expect("no panic").expect("told");
+        }
     }
 
     #[test]

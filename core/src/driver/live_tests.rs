@@ -1288,6 +1288,33 @@ fn a_client_at_rest_hears_the_end_of_its_connection() {
     whole.wait_behind(&other, &server, id, "n");
 }
 
+/// A lock that a caller has acquired himself is to be looked at soon, of which the thread knows nothing: it may sleep for ever.
+#[test]
+fn the_thread_is_woken_in_time_for_what_a_caller_has_acquired() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    let late = clock::now().after(PATIENCE);
+    for id in (1..).step_by(2) {
+        assert!(clock::now() < late, "nothing is acquired on a direct connection while the thread sleeps");
+        let alarm = whole.handle.desk.machine.wreck().alarm.unwrap_or(late);
+        let sleeps = alarm > clock::now().after(LIMIT);
+        let (answer, answers) = mpsc::channel();
+        let sink = called(move |result| answer.send(result).unwrap());
+        let call = whole.handle.request(id, request("n"), sink, false).unwrap();
+        let direct = call.is_some();
+        call.into_iter().for_each(|mut call| call.wait(|| Ok::<_, ()>(true)).unwrap());
+        let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
+        if sleeps && direct {
+            while whole.shared.counters.renewed.get() == 0 {
+                assert!(clock::now() < alarm, "it slept for as long as it wanted");
+                std::thread::yield_now();
+            }
+            return;
+        }
+        whole.ask_by_caller(id + 1, Request::Release(Target::Level { owner: cell.owner, level })).unwrap();
+    }
+}
+
 /// It is shorter than the message that need not wake the thread: the connection was taken for silent.
 #[test]
 fn a_late_answer_to_a_client_at_rest_is_heard_before_its_connection_is_given_up() {

@@ -208,17 +208,25 @@ fn what_one_thread_asks_for_stays_in_order() {
 
 #[test]
 fn a_wait_ends_in_time_though_the_server_does_not_answer() {
+    /// When a call with the usual lease is late: before that, nothing but the end of the wait ends it.
+    const LATE: Duration = Duration::from_secs(1);
     let mut world = Direct::new();
-    world.warm();
     let lock = world.client.lock("n").expect("a name");
-    world.command::<()>("CLIENT PAUSE 3000 ALL");
-    let (waited, kind) = soon(move || {
-        let start = Instant::now();
-        let error = lock.acquire_timeout(ms(200)).wait().expect_err("nobody answers");
-        (start.elapsed(), error.kind())
+    // On a busy machine a thread that is woken may not run before that.
+    let ends_in_time = (0..5).any(|_| {
+        world.warm();
+        world.command::<()>("CLIENT PAUSE 3000 ALL");
+        let lock = lock.clone();
+        let (waited, kind) = soon(move || {
+            let start = Instant::now();
+            let error = lock.acquire_timeout(ms(200)).wait().expect_err("nobody answers");
+            (start.elapsed(), error.kind())
+        });
+        assert!(waited >= ms(200), "{waited:?}");
+        assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable), "{kind:?}");
+        waited < LATE
     });
-    assert!(waited >= ms(200) && waited < ms(2500), "{waited:?}");
-    assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable), "{kind:?}");
+    assert!(ends_in_time);
     // What it may have acquired is given back.
     world.nothing_is_left();
     world.pair("n");

@@ -98,13 +98,13 @@ async fn a_guard_enters_again_on_its_own_terms() {
 async fn one_key_is_one_owner() {
     let world = World::new().await;
     let lock = world.lock("n");
-    let as_owner = |key| AcquireOptions::new().key(key).wait(ms(50));
+    let as_owner = |key| AcquireOptions::new().key(key);
     let (mine, other) = (Key::Explicit(7), Key::new_task());
     let first = lock.acquire_with(as_owner(mine)).await.unwrap();
     let second = lock.acquire_with(as_owner(mine)).await.unwrap();
     assert_eq!(lock.hold(mine).count(), 2);
     assert!(lock.hold(mine).is_held() && !lock.hold(other).is_held());
-    assert_eq!(refusal(lock.acquire_with(as_owner(other))).await, ErrorKind::Timeout);
+    assert_eq!(refusal(lock.acquire_with(as_owner(other).wait(ms(50)))).await, ErrorKind::Timeout);
     assert_eq!(refusal(lock.release_by(other)).await, ErrorKind::NotOwner);
     assert_eq!(refusal(lock.extend_by(other, ms(1000))).await, ErrorKind::NotOwner);
 
