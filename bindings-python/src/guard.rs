@@ -60,6 +60,11 @@ impl Guard {
         run(py, operation.ok_or_else(|| released(py))?, to)
     }
 
+    /// Gives the level back without waiting for it; nothing if that was done before.
+    fn let_go(&self) {
+        drop(self.with(Option::take));
+    }
+
     /// Leaves the level to its key.
     fn detach(&self) {
         if let Some(guard) = self.with(Option::take) {
@@ -93,6 +98,11 @@ impl Hold {
     /// Puts the tag into the queue when the lock is lost.
     fn watch_lost(&self, queue: &Queue, tag: u64) {
         self.0.watch_lost(&queue.queue, tag);
+    }
+
+    /// Whether both are views of the same hold.
+    fn is_same(&self, other: &Hold) -> bool {
+        self.0.is_same(&other.0)
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {

@@ -683,6 +683,32 @@ def test_a_waiter_of_a_closed_loop_that_is_kept_stayed_in_the_queue_of_its_lock(
     run_in_loop(factory(), client.close())
 
 
+@loops
+def test_a_closed_loop_that_is_kept_leaves_nothing_to_its_tasks(
+    factory: Factory, name: str, look: redis.Redis
+) -> None:
+    client = aio.Client(watchdog_lease=0.5)
+    loop, held = factory(), f"{name}:held"
+
+    async def call() -> None:
+        assert await client.lock(held).acquire()
+        await client.lock(name).acquire()
+
+    async def begin() -> None:
+        asyncio.get_running_loop().create_task(call())
+        await soon(lambda: client.stats()["waiting"] == 1)
+
+    with redlatch.Client() as holder:
+        with holder.lock(name):
+            loop.run_until_complete(begin())
+            task = asyncio.all_tasks(loop).pop()
+            loop.close()
+            eventually(lambda: client.stats()["waiting"] == 0, "nobody waits for the lock")
+        eventually(lambda: not look.exists(name, held), "nothing is held or renewed")
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    run_in_loop(factory(), client.close())
+
+
 # ---- cancelled by a loss ----
 
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import pytest
 import redis
 import redlatch
 from conftest import LIMIT, eventually, soon
@@ -78,3 +85,56 @@ def test_threads_that_give_up_at_random(look: redis.Redis, name: str) -> None:
         eventually(lambda: not look.exists(*names))
         eventually(lambda: not look.pubsub_channels(f"*{name}*"))
         assert client.stats()["holds"] == client.stats()["waiting"] == 0
+
+
+# ---- what a signal's handler raises ----
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, or what a limit of time raises."""
+
+
+def interrupt(call: Callable[[], object], at: int) -> str:
+    """Raises in this line of ours, counted from the call on; where that was, or nothing if there are not so many."""
+    lines, where = itertools.count(1), ""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal where
+        # Not in the dispatcher: the end of `with` has a line as well, and the lock of a thread would stay locked, which no signal does.
+        if Path(frame.f_code.co_filename).name not in ("_sync.py", "_base.py"):
+            return None
+        # About what comes before the `try` of a block's end nothing can be done in Python.
+        begins = frame.f_code.co_name == "__exit__" and frame.f_lineno <= frame.f_code.co_firstlineno + 5
+        if event == "line" and not begins and next(lines) == at:
+            where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupted:
+        pass
+    finally:
+        sys.settrace(before)
+    return where
+
+
+@pytest.mark.parametrize("on_lost", [None, repr])
+def test_an_exception_between_two_lines_leaves_nothing_held(
+    look: redis.Redis, name: str, on_lost: Callable[[Any], object] | None
+) -> None:
+    def block() -> None:
+        with lock:
+            pass
+
+    with redlatch.Client() as client:
+        for at in itertools.count(1):
+            lock = client.lock(f"{name}:{at}", on_lost=on_lost)
+            block()  # what is made once is there
+            where = interrupt(block, at)
+            eventually(lambda: not look.exists(lock.name), where)  # noqa: B023
+            if not where:
+                break
+        assert at > 20 and client.stats()["holds"] == 0

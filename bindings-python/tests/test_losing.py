@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
 import redlatch
 from conftest import LIMIT, Server, eventually, soon
-from redlatch import aio
+from redlatch import _dispatcher, aio
 
 SOON = 5.0
 """Seconds, for a busy machine; the leases here are longer, so that only being told is this quick."""
@@ -219,6 +220,54 @@ def test_told_once_for_each_hold(client: redlatch.Client, look: redis.Redis, nam
     assert len(told) == 3 and {"own", "same"} < {str(item) for item in told}
 
 
+def test_who_got_the_lock_passed_on_is_told_too(
+    client: redlatch.Client, look: redis.Redis, name: str
+) -> None:
+    told: list[Any] = []
+
+    def one(lock: redlatch.Lock, owners: list[str]) -> None:
+        with suppress(redlatch.LockLostError), lock as grant:
+            owners.append(grant.owner)
+            if len(owners) == 5:
+                look.delete(lock.name)
+                eventually(lambda: told)
+
+    def passed_on() -> bool:
+        told.clear()
+        lock, owners = client.lock(name, on_lost=told.append), list[str]()
+        threads = [threading.Thread(target=one, args=(lock, owners)) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(told) == 1
+        return owners[3] == owners[4]
+
+    eventually(passed_on, "the last two are one owner")
+
+
+async def test_who_got_the_lock_passed_on_is_told_too_in_asyncio(name: str, look: redis.Redis) -> None:
+    told: list[Any] = []
+
+    async def one(lock: aio.Lock, owners: list[str]) -> None:
+        with suppress(redlatch.LockLostError):
+            async with lock as grant:
+                owners.append(grant.owner)
+                if len(owners) == 5:
+                    look.delete(lock.name)
+                    await soon(lambda: told)
+
+    async with aio.Client(watchdog_lease=3) as client:
+        for _ in range(1000):
+            told.clear()
+            lock, owners = client.lock(name, on_lost=told.append), list[str]()
+            await asyncio.gather(*(one(lock, owners) for _ in range(5)))
+            assert len(told) == 1
+            if owners[3] == owners[4]:
+                return
+    pytest.fail("it was never passed on")
+
+
 def test_a_hold_that_ended_well_tells_nobody(client: redlatch.Client, look: redis.Redis, name: str) -> None:
     from redlatch._dispatcher import dispatcher
 
@@ -269,6 +318,51 @@ def test_a_callback_that_fails_is_logged_and_others_go_on(
         look.delete(name)
         assert told.wait(LIMIT)
     eventually(lambda: any(record.exc_info for record in caplog.records))
+
+
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    with pytest.raises(redlatch.LockLostError), client.lock(name) as grant:
+        monkeypatch.setattr(_dispatcher, "dispatcher", _dispatcher.Dispatcher())
+        with monkeypatch.context() as full:
+
+            def start(thread: threading.Thread) -> None:
+                raise RuntimeError("can't start new thread")
+
+            full.setattr(threading.Thread, "start", start)
+            with pytest.raises(RuntimeError, match="can't start"):
+                grant.on_lost(print)
+        grant.on_lost(lambda lost: told.set())
+        look.delete(name)
+        assert told.wait(LIMIT)
+
+
+class Failing(logging.Handler):
+    """A handler that raises, which those of the standard library never do."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ZeroDivisionError
+
+
+def test_nothing_that_is_raised_keeps_later_losses_from_being_told(
+    client: redlatch.Client, look: redis.Redis, name: str
+) -> None:
+    told = threading.Event()
+
+    def leave(lost: redlatch.LockLostError) -> None:
+        told.set()
+        sys.exit(1)
+
+    failing = Failing()
+    for _ in range(2):
+        told.clear()
+        with pytest.raises(redlatch.LockLostError), client.lock(name, on_lost=leave):
+            look.delete(name)
+            assert told.wait(LIMIT)
+        logging.getLogger("redlatch").addHandler(failing)
+    logging.getLogger("redlatch").removeHandler(failing)
 
 
 def test_a_callback_may_use_the_client(client: redlatch.Client, look: redis.Redis, name: str) -> None:

@@ -118,7 +118,7 @@ impl redlatch_lock {
         let (token, hold) = (guard.fencing_token().unwrap_or_default(), guard.hold());
         let mut held = self.held();
         // Of one key only the newest hold can be alive.
-        held.retain(|held| held.hold.count() > 0 && (held.key != key || held.hold.owner() == hold.owner()));
+        held.retain(|held| held.hold.count() > 0 && (held.key != key || held.hold.is_same(&hold)));
         if let Some(held) = held.iter_mut().find(|held| held.key == key) {
             held.levels.push(guard);
             return (token, None);

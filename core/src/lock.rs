@@ -279,6 +279,12 @@ impl Hold {
         self.view.as_ref().filter(|(_, running)| !running.is_forked()).map(|(cell, _)| cell)
     }
 
+    /// Whether both are views of the same hold. Owners do not tell that: those who passed the lock on to each other within a
+    /// moment have the same one.
+    pub fn is_same(&self, other: &Hold) -> bool {
+        matches!((&self.view, &other.view), (Some((own, _)), Some((cell, _))) if Arc::ptr_eq(own, cell))
+    }
+
     /// Whether the lock can be relied on now.
     pub fn is_held(&self) -> bool {
         self.cell().is_some_and(|cell| cell.is_held(clock::now()))

@@ -110,7 +110,7 @@ class BaseLock:
         self._core = client._core.lock(name, options)
         self._timeout = timeout_of(timeout)
         self._on_lost = on_lost
-        self._watched = ""
+        self._watched: _redlatch.Hold | None = None
         self._entered: Entered[Any] | None = None
 
     @property
@@ -128,15 +128,26 @@ class BaseLock:
                 self._entered = self._entered or Entered()
         self._entered.push(who, grant)
 
-    def _leave(self, who: object) -> Any:
-        """A `with` block ends: the grant that it gave."""
-        return (self._entered or Entered[Any]()).pop(who)
+    def _leaving(self, who: object) -> Any:
+        """A `with` block is about to end: the grant that it gave."""
+        return (self._entered or Entered[Any]()).newest(who)
+
+    def _left(self, grant: BaseGrant) -> bool:
+        """It ends; false if this grant's has ended before, by another thread."""
+        return self._entered is not None and self._entered.remove(grant._guard)
+
+    def _let_go(self, guard: _redlatch.Guard) -> None:
+        """Gives the level of a block back that an exception ended in between, as that of Ctrl-C may."""
+        guard.let_go()
+        if self._entered is not None:
+            self._entered.remove(guard)
 
     def _to_watch(self, hold: _redlatch.Hold) -> OnLost | None:
         """The callback of this lock, once for each hold and not for each level."""
-        if self._on_lost is None or hold.owner == self._watched:
+        # Not by the owner: those who pass the lock on to each other have the same one.
+        if self._on_lost is None or (self._watched is not None and hold.is_same(self._watched)):
             return None
-        self._watched = hold.owner
+        self._watched = hold
         return self._on_lost
 
     def owned(self) -> bool:
@@ -242,27 +253,29 @@ class Entered(Generic[G]):
     def push(self, who: object, grant: G) -> None:
         self._entries.append((who, grant))
 
-    def pop(self, who: object) -> G:
+    def newest(self, who: object) -> G:
         """The newest grant of this thread or task.
 
         If it has none, the block was entered elsewhere (a generator, a fixture): then a lost one first, so that
         nobody's living hold is released in place of it.
         """
-        with suppress(IndexError, ValueError):  # there is none, or another thread took it meanwhile
-            newest = self._entries[-1]
-            if newest[0] is who:
-                self._entries.remove(newest)
-                return newest[1]
-        while entries := list(self._entries):
-            own = [entry for entry in entries if entry[0] is who]
-            lost = [entry for entry in entries if not entry[1].held]
-            entry = (own or lost or entries)[-1]
-            try:
-                self._entries.remove(entry)
-            except ValueError:  # another thread took it meanwhile
-                continue
-            return entry[1]
+        entries = list(self._entries)
+        if entries and entries[-1][0] is who:
+            return entries[-1][1]
+        own = [entry for entry in entries if entry[0] is who]
+        lost = [entry for entry in entries if not entry[1].held]
+        for one in (own or lost or entries)[-1:]:
+            return one[1]
         raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
+
+    def remove(self, guard: _redlatch.Guard) -> bool:
+        """Takes the grant of this guard out; false if it is not there any more."""
+        for entry in list(self._entries):
+            if entry[1]._guard is guard:
+                with suppress(ValueError):  # another thread took it meanwhile
+                    self._entries.remove(entry)
+                    return True
+        return False
 
 
 # Two threads may enter a lock for the first time at once.

@@ -14,8 +14,8 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from redlatch import _redlatch
@@ -85,6 +85,7 @@ class Dispatcher:
         self._clients: weakref.WeakSet[HasCore] = weakref.WeakSet()
         self._queue: _redlatch.Queue | None = None
         self.watchers = Watchers()
+        self.exiting = False
 
     def attach(self, client: HasCore) -> None:
         """Starts the engine of this client, and the thread if it is the first."""
@@ -110,11 +111,16 @@ class Dispatcher:
 
     def _started(self) -> _redlatch.Queue:
         if self._queue is None:
-            self._queue = _redlatch.Queue()
+            queue = _redlatch.Queue()
             _finish_in_multiprocessing_child()
-            thread = threading.Thread(target=self._run, args=(self._queue,), name="redlatch", daemon=True)
-            with suppress(RuntimeError):  # no thread starts any more while the interpreter exits
+            thread = threading.Thread(target=self._run, args=(queue,), name="redlatch", daemon=True)
+            try:
                 thread.start()
+            except RuntimeError:  # as any, while the interpreter exits
+                if not self.exiting:
+                    raise
+            # Last: without its thread nobody would ever be told.
+            self._queue = queue
         return self._queue
 
     def _run(self, queue: _redlatch.Queue) -> None:
@@ -125,11 +131,21 @@ class Dispatcher:
         while True:
             poll.poll()
             for tag in queue.drain():
-                self.watchers.fire(tag)
-            try:
+                with self._outlived("an on_lost callback raised what ends a thread"):
+                    self.watchers.fire(tag)
+            with self._outlived("an event could not be logged"):
                 self.flush()
-            except Exception:
-                logger.exception("an event could not be logged")
+
+    @contextmanager
+    def _outlived(self, what: str) -> Iterator[None]:
+        """Whatever is raised inside, SystemExit too, the thread lives on: it serves all clients of the process."""
+        try:
+            yield
+        except BaseException:
+            if self.exiting:  # whoever uses a client then is told SystemExit
+                return
+            with suppress(Exception):  # a handler of the log may be what fails
+                logger.exception(what)
 
 
 dispatcher = Dispatcher()
@@ -137,6 +153,7 @@ dispatcher = Dispatcher()
 
 def _close_all() -> None:
     """Before the interpreter dies: closes all clients at the same time, each within its exit_limit."""
+    dispatcher.exiting = True
     _redlatch.begin_exit()
     queue = _redlatch.Queue()
     unclosed = set()

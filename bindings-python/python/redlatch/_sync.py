@@ -70,7 +70,8 @@ class Client(BaseClient):
         """The lock of this name. No I/O.
 
         `timeout` is how many seconds a `with` block waits for it, None for ever. `on_lost` is called with the
-        LockLostError, on a thread of its own, when a hold of this lock is lost.
+        LockLostError when a hold of this lock is lost, on the thread that all clients of the process have for that. It
+        should return soon: while it blocks, other callbacks and the log wait; locks are renewed, and calls answered.
         """
         return Lock(self, name, timeout=timeout, on_lost=on_lost, **options)
 
@@ -192,23 +193,33 @@ class Lock(BaseLock):
 
     def __enter__(self) -> Grant:
         self._client._start()
-        grant = Grant(self, self._core.acquire(None, self._timeout, None, None, False))
-        self._watch(grant._hold)
-        self._enter(_thread.token, grant)
-        return grant
+        guard = self._core.acquire(None, self._timeout, None, None, False)
+        try:
+            grant = Grant(self, guard)
+            self._watch(grant._hold)
+            self._enter(_thread.token, grant)
+            return grant
+        except BaseException:  # a signal's handler raised it: the block does not begin
+            self._let_go(guard)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        grant: Grant = self._leave(_thread.token)
-        if grant._released:
-            return
+        who: object = _thread.token
+        grant: Any = None
         try:
-            grant.release()
+            while not self._left(grant := self._leaving(who)):
+                pass
+            if not grant._released:
+                grant.release()
         except LockError as failure:
             if error is None:
                 raise
             note(error, failure)
+        except BaseException:  # a signal's handler raised it: released all the same
+            self._let_go((grant or self._leaving(who))._guard)
+            raise
 
     def _watch(self, hold: _redlatch.Hold) -> None:
         if on_lost := self._to_watch(hold):
@@ -236,7 +247,7 @@ class Grant(BaseGrant):
         self._guard.extend(seconds)
 
     def on_lost(self, callback: OnLost) -> None:
-        """Calls `callback` once with the LockLostError, on a thread of its own, when the lock is lost."""
+        """Calls `callback` once with the LockLostError when the lock is lost; on which thread, Client.lock says."""
         self._tags += (_dispatcher.dispatcher.watch(self._hold, callback),)
 
     def _watchers(self) -> _dispatcher.Watchers:

@@ -91,8 +91,11 @@ class Bridge:
                 bridge._give_up()
 
     def _give_up(self) -> None:
-        # A closed loop that somebody keeps keeps its tasks: they would stay in the queues of their locks.
+        # A closed loop that somebody keeps keeps its tasks, which never end: they would stay in the queues of their locks,
+        # and what they hold would be renewed for ever.
         self.queue.give_up()
+        if (loop := self._loop()) is not None and loop.is_closed():
+            Keys.end_all(loop)
 
     async def ask(self, send: Callable[[To], Any]) -> Any:
         """Sends something and waits for the answer. Cancelled, it cancels what it sent and releases what it won."""
@@ -160,8 +163,9 @@ class Client(BaseClient):
         """The lock of this name. No I/O.
 
         `timeout` is how many seconds an `async with` block waits for it, None for ever. `on_lost` is called with
-        the LockLostError, in the event loop, when a hold of this lock is lost. With `cancel_on_lost` the task inside
-        an `async with` block is cancelled then, and the block raises LockLostError, as asyncio.timeout does it.
+        the LockLostError, in the event loop, when a hold of this lock is lost; while it, or anything else, blocks the loop,
+        locks are renewed and answers wait. With `cancel_on_lost` the task inside an `async with` block is cancelled
+        then, and the block raises LockLostError, as asyncio.timeout does it.
         """
         return Lock(self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options)
 
@@ -219,6 +223,15 @@ class Keys(_redlatch.Key):
         if keys is None:
             keys = cls._of[id(task)] = cls(task)
         return keys
+
+    @classmethod
+    def end_all(cls, loop: asyncio.AbstractEventLoop) -> None:
+        """The tasks of this loop will not go on."""
+        for keys in list(cls._of.values()):
+            task = keys._task()
+            if task is not None and task.get_loop() is loop:
+                for client in keys._clients:
+                    client._core.key_ended(keys)
 
     def end_with(self, task: Task, client: BaseClient) -> None:
         """What the task still holds without a grant when it ends is nobody's then."""
@@ -337,13 +350,18 @@ class Lock(BaseLock):
 
     async def __aenter__(self) -> Grant:
         task = _task_of_loop()
-        grant = Grant(self, await self._core.entering(self, self._timeout), task)
-        if self._on_lost is not None:
-            self._watch(grant._hold)
-        if self._cancel_on_lost:
-            grant.on_lost(grant._cancel)
-        self._enter(task, grant)
-        return grant
+        guard = await self._core.entering(self, self._timeout)
+        try:
+            grant = Grant(self, guard, task)
+            if self._on_lost is not None:
+                self._watch(grant._hold)
+            if self._cancel_on_lost:
+                grant.on_lost(grant._cancel)
+            self._enter(task, grant)
+            return grant
+        except BaseException:  # a signal's handler raised it: the block does not begin
+            self._let_go(guard)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -351,7 +369,8 @@ class Lock(BaseLock):
         if self._client._core.forked:  # what a child inherits is the parent's
             return
         task = asyncio.current_task()
-        grant: Grant = self._leave(task)
+        while not self._left(grant := self._leaving(task)):
+            pass
         failure: LockError | None = None
         try:
             if not grant._released:
