@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use redlatch::{
-    AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, OptionInfo, Scope, Type, all_options,
+    AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, OptionInfo, Scope, Stats, Type,
+    all_options,
 };
 use support::Server;
 
@@ -356,8 +357,21 @@ fn events_md_has_every_kind_of_event() {
 
     let page = std::fs::read_to_string(core.join("../docs/events.md")).unwrap();
     let (table, _) = page.split_once("| language |").unwrap();
+    assert_eq!(first_cells(table), kinds);
+}
+
+#[test]
+fn events_md_has_every_counter() {
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md")).unwrap();
+    let (_, table) = page.split_once("| counter |").unwrap();
+    let counters: BTreeSet<&str> = Stats::default().entries().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(first_cells(table), counters);
+}
+
+/// The names in the first cells of a table, some of which have several.
+fn first_cells(table: &str) -> BTreeSet<&str> {
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
-    let shown: BTreeSet<&str> = cells.map(|kind| kind.trim_matches([' ', '`'])).collect();
-    assert_eq!(shown, kinds);
+    cells.map(|name| name.trim_matches([' ', '`'])).collect()
 }
