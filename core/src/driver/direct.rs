@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use nix::libc::MSG_NOSIGNAL;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use redis::io::tcp::socket2::SockRef;
 use redis::{Cmd, ConnectionAddr, Value};
@@ -499,7 +500,7 @@ impl Stream {
     fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Stream::Tcp(tcp) => (&mut &*tcp).write_all(bytes),
-            Stream::Unix(unix) => (&mut &*unix).write_all(bytes),
+            Stream::Unix(unix) => Quiet(unix).write_all(bytes),
         }
     }
 
@@ -508,6 +509,20 @@ impl Stream {
             Stream::Tcp(tcp) => (&mut &*tcp).read(buffer),
             Stream::Unix(unix) => (&mut &*unix).read(buffer),
         }
+    }
+}
+
+/// Writes without a signal: it would end a C program whose server has gone, on whose thread this is. Before Rust 1.90 the
+/// standard library does so for TCP only.
+struct Quiet<'a>(&'a UnixStream);
+
+impl Write for Quiet<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        SockRef::from(self.0).send_with_flags(bytes, MSG_NOSIGNAL)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -536,6 +551,8 @@ fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
 mod tests {
     use std::sync::mpsc;
     use std::thread;
+
+    use nix::sys::signal::{SigSet, Signal};
 
     use super::*;
 
@@ -632,6 +649,34 @@ mod tests {
         }
         // The general way reads those.
         assert_eq!((natural(b"-1"), natural(b"+1")), (None, None));
+    }
+
+    /// The signals that wait for this thread, as bits.
+    fn pending() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("the state of this thread");
+        let signals = status.lines().find_map(|line| line.strip_prefix("SigPnd:")).expect("signals");
+        u64::from_str_radix(signals.trim(), 16).expect("a number")
+    }
+
+    /// A C program was ended by that.
+    #[test]
+    fn a_server_that_has_gone_raises_no_signal() {
+        let mut pipe = SigSet::empty();
+        pipe.add(Signal::SIGPIPE);
+        pipe.thread_block().expect("blocked");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let tcp = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+        drop(listener.accept().expect("accepted"));
+        let (unix, gone) = UnixStream::pair().expect("a pair");
+        drop(gone);
+        for stream in [Stream::Unix(unix), Stream::Tcp(tcp)] {
+            // The first bytes may be on their way before anybody knows.
+            let end = clock::now().after(Duration::from_secs(30));
+            while stream.write_all(b"PING\r\n").is_ok() {
+                assert!(clock::now() < end, "it has gone");
+            }
+            assert_eq!(pending() & 1 << (Signal::SIGPIPE as u32 - 1), 0);
+        }
     }
 
     #[test]
