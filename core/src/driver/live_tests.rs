@@ -1083,8 +1083,11 @@ impl Whole {
 
     /// Whether nothing but a message wakes the thread for some time, and it need not be told of a few.
     fn rests(&self) -> bool {
-        let soon = clock::now().after(Duration::from_millis(100));
-        self.is_skipping() && self.handle.desk.machine.wreck().alarm.is_none_or(|at| at > soon)
+        let now = clock::now();
+        let soon = now.after(Duration::from_millis(100));
+        let state = self.handle.desk.machine.wreck();
+        let wakes = state.alarm.as_ref().and_then(|alarm| alarm.at(now));
+        state.ear.as_ref().is_some_and(|ear| ear.is_skipping()) && wakes.is_none_or(|at| at > soon)
     }
 
     /// Waits for a lock that the other one holds, and hears of its release. Of what the other one asks for it has the number
@@ -1149,7 +1152,7 @@ impl Whole {
     /// Which of the thread's descriptors callers have as well: its timer, and the socket of its connection.
     fn lends(&self) -> (bool, bool) {
         let state = self.handle.desk.machine.wreck();
-        (state.timer.is_some(), state.ear.is_some())
+        (state.alarm.is_some(), state.ear.is_some())
     }
 }
 
@@ -1331,7 +1334,15 @@ fn a_late_answer_to_a_client_at_rest_is_heard_before_its_connection_is_given_up(
     assert_eq!(whole.ask(id + 2, force()).unwrap_err().kind(), ErrorKind::Unavailable);
     // The thread has done everything and sleeps.
     let told = clock::now();
-    while whole.handle.desk.machine.wreck().alarm.is_some_and(|at| at <= clock::now()) {
+    while whole
+        .handle
+        .desk
+        .machine
+        .wreck()
+        .alarm
+        .as_ref()
+        .is_some_and(|alarm| alarm.at(clock::now()).is_none())
+    {
         std::thread::yield_now();
     }
     // The direct connection works. The thread need not hear of that release, and is not woken by the short word that the

@@ -37,10 +37,8 @@ pub(super) struct State {
     pub(super) own: Option<Own>,
     /// What callers have left to the thread.
     pub(super) left: Vec<Errand>,
-    /// When the thread wakes if nothing happens; `None`: it does not.
-    pub(super) alarm: Option<Moment>,
-    /// What makes it wake earlier.
-    pub(super) timer: Option<Alarm>,
+    /// When the thread wakes if nothing happens, and what makes it wake earlier; there while there is the thread.
+    pub(super) alarm: Option<Alarm>,
     /// How much has to have come before messages wake it, where that can be said.
     pub(super) ear: Option<Arc<Ear>>,
     /// The thread does nothing any more.
@@ -75,12 +73,10 @@ impl State {
 
     /// Whether there is something for the thread that it will not see in time by itself.
     pub(super) fn is_left_something(&mut self, now: Moment) -> bool {
-        let sooner = |wake: &Moment| self.alarm.is_none_or(|alarm| *wake < alarm);
         let mut left = !self.left.is_empty();
-        if let Some(wake) = self.next_wake().filter(sooner) {
-            self.alarm = Some(wake);
+        if let Some(wake) = self.next_wake() {
             // The thread need not wake for that now.
-            left |= self.timer.as_ref().is_none_or(|timer| timer.set(now, wake).is_err());
+            left |= self.alarm.as_mut().is_none_or(|alarm| alarm.set(now, wake).is_err());
         }
         left
     }
@@ -107,7 +103,6 @@ impl Machine {
             own: None,
             left: Vec::new(),
             alarm: None,
-            timer: None,
             ear: None,
             ended: false,
             broken: false,

@@ -95,6 +95,8 @@ pub(super) struct Driver {
     desk: Arc<Desk>,
     inbox: UnboundedReceiver<Letter>,
     timer: Timer,
+    /// When it fires, at the latest.
+    wakes: Option<Moment>,
     /// Where a call is waited for that its caller has left.
     late: Handle,
     net: Net,
@@ -118,7 +120,7 @@ impl Driver {
     ) -> Self {
         let (tracking, pubsub) = (config.tracking, config.pubsub);
         if let Some(mut state) = desk.machine.state() {
-            state.timer = Some(timer.alarm());
+            state.alarm = Some(timer.alarm());
         }
         let manner = Manner { tracking, uuid: desk.machine.shared.uuid.clone(), pubsub };
         Driver {
@@ -127,6 +129,7 @@ impl Driver {
             desk,
             inbox,
             timer,
+            wakes: None,
             late,
             letters: Vec::new(),
             news: News::default(),
@@ -157,10 +160,12 @@ impl Driver {
             // On a busy machine whoever is woken takes the processor from us: first everything is on its way.
             let together = Together::new(&machine.shared.tasks);
             self.step()?;
-            if self.sent >= ENOUGH || self.sent > 0 && together.has_any() {
+            let last = together.has_any() || self.inbox.is_empty();
+            if self.sent >= ENOUGH || self.sent > 0 && last {
                 self.sent = 0;
                 self.write().await;
             }
+            self.settle()?;
         }
         Ok(())
     }
@@ -187,7 +192,8 @@ impl Driver {
         let _ = self.inbox.poll_recv_many(cx, &mut self.letters, most);
         let something = fired || !self.letters.is_empty() || !self.news.is_empty();
         // The engine's own time can change in `step` only, or somebody writes a letter.
-        if something || self.timer.is_late_for(self.net.next_wake()) {
+        let is_due = |due: Moment| self.wakes.is_none_or(|wakes| due < wakes);
+        if something || self.net.next_wake().is_some_and(is_due) {
             Poll::Ready(Ok(()))
         } else {
             // Everything is written before the thread sleeps.
@@ -225,7 +231,7 @@ impl Driver {
         }
     }
 
-    /// Lets the engine know everything, does everything it wants, and sets the timer.
+    /// Lets the engine know everything, and does everything it wants.
     fn step(&mut self) -> io::Result<()> {
         let machine = self.machine.clone();
         let now = clock::now();
@@ -247,14 +253,23 @@ impl Driver {
             self.inform(now, &mut state);
         }
         self.end_if_orphaned(now, &state);
+        Ok(())
+    }
+
+    /// Says when the thread is to be woken. What was asked for is on its way before, where nothing more is to be taken in: to
+    /// set a timer can cost as much as a call.
+    fn settle(&mut self) -> io::Result<()> {
+        let machine = self.machine.clone();
+        let mut state = machine.state().ok_or_else(panicked)?;
+        let now = clock::now();
         self.listen(now, &mut state);
         // What callers count on stays, though what it was for may be over: else each of their calls would wake the
-        // thread to arm the timer anew.
-        let promised = state.alarm.filter(|at| *at > now);
-        let wakes = [state.next_wake(), self.net.next_wake(), promised, self.orphaned];
-        let due = wakes.into_iter().flatten().min();
-        self.timer.arm(now, due)?;
-        state.alarm = self.timer.armed();
+        // thread to set the timer anew.
+        let wakes = [state.next_wake(), self.net.next_wake(), self.orphaned];
+        if let (Some(due), Some(alarm)) = (wakes.into_iter().flatten().min(), &mut state.alarm) {
+            alarm.set(now, due)?;
+        }
+        self.wakes = state.alarm.as_ref().and_then(|alarm| alarm.at(now));
         Ok(())
     }
 
@@ -340,7 +355,7 @@ impl Driver {
         let mut state = self.machine.wreck();
         state.ended = true;
         // Callers may keep the state for long after that: its descriptors are closed with the thread's.
-        (state.timer, state.ear) = (None, None);
+        (state.alarm, state.ear) = (None, None);
         let left = std::mem::take(&mut state.left);
         drop(state);
         answer_all(left);
@@ -362,7 +377,7 @@ impl Driver {
         let mut state = self.machine.wreck();
         state.ended = true;
         // Callers may keep the state for long after that: its descriptors are closed with the thread's.
-        (state.timer, state.ear) = (None, None);
+        (state.alarm, state.ear) = (None, None);
         let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
         let left = std::mem::take(&mut state.left);
         drop(state);

@@ -22,10 +22,8 @@ impl AsRawFd for Descriptor {
     }
 }
 
-pub(super) struct Timer {
-    fd: AsyncFd<Descriptor>,
-    armed: Option<Moment>,
-}
+/// For the engine's thread: tells when the timer has fired.
+pub(super) struct Timer(AsyncFd<Descriptor>);
 
 impl Timer {
     /// Must be called inside a tokio runtime.
@@ -37,43 +35,23 @@ impl Timer {
             reason = "its successor is unsafe, to be promised that the descriptor stays open"
         )]
         let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
-        Ok(Timer { fd, armed: None })
+        Ok(Timer(fd))
     }
 
-    /// Makes the timer fire at `at`, or a little before: a time that was armed earlier stays, and
-    /// whoever is woken too early arms again. That saves a system call for most requests.
-    pub(super) fn arm(&mut self, now: Moment, at: Option<Moment>) -> io::Result<()> {
-        let Some(at) = at.filter(|_| self.is_late_for(at)) else { return Ok(()) };
-        set(&self.fd.get_ref().0, now, at)?;
-        self.armed = Some(at);
-        Ok(())
-    }
-
-    /// For others who want it to fire earlier.
+    /// What sets it, of which there may be one only: it knows what is set.
     pub(super) fn alarm(&self) -> Alarm {
-        Alarm(self.fd.get_ref().0.clone())
-    }
-
-    /// When it fires.
-    pub(super) fn armed(&self) -> Option<Moment> {
-        self.armed
-    }
-
-    /// Whether it would fire only after `at`.
-    pub(super) fn is_late_for(&self, at: Option<Moment>) -> bool {
-        at.is_some_and(|at| self.armed.is_none_or(|armed| at < armed))
+        Alarm { timer: self.0.get_ref().0.clone(), at: None }
     }
 
     /// Ready when the timer has fired since the last call.
-    pub(super) fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let mut ready = ready!(self.fd.poll_read_ready(cx))?;
+            let mut ready = ready!(self.0.poll_read_ready(cx))?;
             let mut count = [0; 8];
-            match nix::unistd::read(self.fd.get_ref().0.as_fd(), &mut count) {
+            match nix::unistd::read(self.0.get_ref().0.as_fd(), &mut count) {
                 Ok(_) => {
                     // It fires once: the next poll need not ask whether there is more.
                     ready.clear_ready();
-                    self.armed = None;
                     return Poll::Ready(Ok(()));
                 }
                 Err(nix::Error::EAGAIN) => ready.clear_ready(),
@@ -84,19 +62,31 @@ impl Timer {
     }
 }
 
-/// Makes a timer fire earlier. Its thread learns of that when it fires; until then it may arm it anew, but not for later.
-pub(super) struct Alarm(Arc<TimerFd>);
-
-impl Alarm {
-    pub(super) fn set(&self, now: Moment, at: Moment) -> io::Result<()> {
-        set(&self.0, now, at)
-    }
+/// Sets the timer, for whoever has the engine's state: callers make it fire earlier, for which its thread need not wake.
+pub(super) struct Alarm {
+    timer: Arc<TimerFd>,
+    /// When it fires. A time that is over counts for nothing: maybe the thread has seen it fire.
+    at: Option<Moment>,
 }
 
-fn set(timer: &TimerFd, now: Moment, at: Moment) -> io::Result<()> {
-    // Zero would disarm it.
-    let wait = now.until(at).max(Duration::from_micros(1));
-    Ok(timer.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())?)
+impl Alarm {
+    /// When it fires, if it has not.
+    pub(super) fn at(&self, now: Moment) -> Option<Moment> {
+        self.at.filter(|at| *at > now)
+    }
+
+    /// Makes the timer fire at `at`, or a little before: a time that was set earlier stays, and whoever is woken too early
+    /// sets it again. That saves a system call for most requests.
+    pub(super) fn set(&mut self, now: Moment, at: Moment) -> io::Result<()> {
+        if self.at(now).is_some_and(|set| set <= at) {
+            return Ok(());
+        }
+        // Zero would turn it off.
+        let wait = now.until(at).max(Duration::from_micros(1));
+        self.timer.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())?;
+        self.at = Some(at);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -106,27 +96,34 @@ mod tests {
     use super::*;
     use crate::clock;
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
     #[tokio::test]
-    async fn it_fires_at_its_moment_and_not_before() {
-        let mut timer = Timer::new().expect("timerfd");
-        let due = clock::now().after(Duration::from_millis(20));
-        timer.arm(clock::now(), Some(due.after(Duration::from_secs(3600)))).expect("arm");
-        timer.arm(clock::now(), Some(due)).expect("arm earlier");
-        timer.arm(clock::now(), Some(due.after(Duration::from_secs(9)))).expect("later changes nothing");
+    async fn it_fires_at_the_earliest_moment_that_was_set_and_not_before() {
+        let timer = Timer::new().expect("timerfd");
+        let (mut alarm, now) = (timer.alarm(), clock::now());
+        let due = now.after(Duration::from_millis(20));
+        alarm.set(now, due.after(HOUR)).expect("set");
+        alarm.set(now, due).expect("set earlier");
+        alarm.set(now, due.after(Duration::from_secs(9))).expect("later changes nothing");
+        assert_eq!(alarm.at(now), Some(due));
         poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
         assert!(clock::now() >= due);
     }
 
+    /// The thread has had it fire, and believed all the same that it was set for a time that it had set before others did.
     #[tokio::test]
-    async fn others_make_it_fire_earlier_and_it_is_armed_anew_then() {
-        let mut timer = Timer::new().expect("timerfd");
-        let (alarm, now) = (timer.alarm(), clock::now());
-        timer.arm(now, Some(now.after(Duration::from_secs(3600)))).expect("arm");
+    async fn once_it_has_fired_it_is_set_for_nothing() {
+        let timer = Timer::new().expect("timerfd");
+        let mut alarm = timer.alarm();
         for _ in 0..2 {
-            let due = clock::now().after(Duration::from_millis(20));
-            alarm.set(clock::now(), due).expect("arm earlier");
+            let now = clock::now();
+            let due = now.after(Duration::from_millis(20));
+            alarm.set(now, now.after(HOUR)).expect("set");
+            alarm.set(now, due).expect("set earlier");
             poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
-            assert!(clock::now() >= due && timer.armed().is_none());
+            let now = clock::now();
+            assert!(due <= now && alarm.at(now).is_none());
         }
     }
 }
