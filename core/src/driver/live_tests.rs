@@ -1081,13 +1081,15 @@ impl Whole {
         self.handle.desk.machine.wreck().ear.as_ref().is_some_and(|ear| ear.is_skipping())
     }
 
+    /// When the thread wakes if nothing happens.
+    fn wakes(&self) -> Option<Moment> {
+        self.handle.desk.machine.wreck().alarm.as_ref()?.at(clock::now())
+    }
+
     /// Whether nothing but a message wakes the thread for some time, and it need not be told of a few.
     fn rests(&self) -> bool {
-        let now = clock::now();
-        let soon = now.after(Duration::from_millis(100));
-        let state = self.handle.desk.machine.wreck();
-        let wakes = state.alarm.as_ref().and_then(|alarm| alarm.at(now));
-        state.ear.as_ref().is_some_and(|ear| ear.is_skipping()) && wakes.is_none_or(|at| at > soon)
+        let soon = clock::now().after(Duration::from_millis(100));
+        self.is_skipping() && self.wakes().is_none_or(|at| at > soon)
     }
 
     /// Waits for a lock that the other one holds, and hears of its release. Of what the other one asks for it has the number
@@ -1299,7 +1301,7 @@ fn the_thread_is_woken_in_time_for_what_a_caller_has_acquired() {
     let late = clock::now().after(PATIENCE);
     for id in (1..).step_by(2) {
         assert!(clock::now() < late, "nothing is acquired on a direct connection while the thread sleeps");
-        let alarm = whole.handle.desk.machine.wreck().alarm.unwrap_or(late);
+        let alarm = whole.wakes().unwrap_or(late);
         let sleeps = alarm > clock::now().after(LIMIT);
         let (answer, answers) = mpsc::channel();
         let sink = called(move |result| answer.send(result).unwrap());
@@ -1334,15 +1336,7 @@ fn a_late_answer_to_a_client_at_rest_is_heard_before_its_connection_is_given_up(
     assert_eq!(whole.ask(id + 2, force()).unwrap_err().kind(), ErrorKind::Unavailable);
     // The thread has done everything and sleeps.
     let told = clock::now();
-    while whole
-        .handle
-        .desk
-        .machine
-        .wreck()
-        .alarm
-        .as_ref()
-        .is_some_and(|alarm| alarm.at(clock::now()).is_none())
-    {
+    while whole.wakes().is_none() {
         std::thread::yield_now();
     }
     // The direct connection works. The thread need not hear of that release, and is not woken by the short word that the
