@@ -161,7 +161,9 @@ typedef int32_t redlatch_status;
 
 /**
  * Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
- * name of the lock or NULL, text a sentence. The strings are valid during the call only.
+ * name of the lock or NULL, text a sentence. The strings are valid during the call only. It should return
+ * soon: while it runs, no other function of this client is called, and of the events only the newest are
+ * kept (option events). Locks are renewed and calls are answered all the same.
  */
 typedef void (*redlatch_event_fn)(void *user,
                                   int32_t level,
@@ -175,7 +177,8 @@ typedef int32_t redlatch_lost_reason;
 /**
  * Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
  * (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
- * here, but there REDLATCH_THREAD means that thread.
+ * here, but there REDLATCH_THREAD means that thread. It should return soon: while it runs, no other
+ * function of this client is called. Locks are renewed and calls are answered all the same.
  */
 typedef void (*redlatch_lost_fn)(void *user,
                                  uint64_t owner,

@@ -143,7 +143,8 @@ public:
             require(redlatch_client_on_event(get(), &client::call, self_.get()));
     }
 
-    redlatch_client *get() const noexcept { return self_->handle.get(); }
+    /// NULL, which every call refuses, once it was moved from.
+    redlatch_client *get() const noexcept { return self_ ? self_->handle.get() : nullptr; }
 
 private:
     // Apart, so that it stays in its place when the client moves. The handle goes first: freeing it waits
@@ -322,7 +323,8 @@ public:
             require(redlatch_lock_on_lost(get(), &mutex::call, self_.get()));
     }
 
-    redlatch_lock *get() const noexcept { return self_->handle.get(); }
+    /// NULL, which every call refuses, once it was moved from.
+    redlatch_lock *get() const noexcept { return self_ ? self_->handle.get() : nullptr; }
 
 private:
     static constexpr std::size_t LONGEST_OWNER = 1 << 20;
@@ -361,29 +363,29 @@ private:
     std::unique_ptr<state> self_;
 };
 
-/// Holds a mutex as long as it lives. It can be moved, but the thread that releases must be the owner:
-/// give an owner of its own to a guard that goes to another thread.
+/// Holds a mutex as long as it lives, also if that is moved meanwhile; not if it is destroyed. It can be moved itself,
+/// but the thread that releases must be the owner: give an owner of its own to a guard that goes to another thread.
 class lock_guard {
 public:
     explicit lock_guard(mutex &mutex, std::uint64_t owner = REDLATCH_THREAD)
-        : mutex_(&mutex), owner_(owner), token_(mutex.acquire(owner)) {}
+        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(owner)) {}
 
     /// Waits at most this long; an error with the code REDLATCH_TIMEOUT then.
     template <class Rep, class Period>
     lock_guard(mutex &mutex, const std::chrono::duration<Rep, Period> &wait, std::uint64_t owner = REDLATCH_THREAD)
-        : mutex_(&mutex), owner_(owner), token_(mutex.acquire_for(wait, owner)) {}
+        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire_for(wait, owner)) {}
 
     /// With a lease of its own.
     lock_guard(mutex &mutex, const lease &lease, std::uint64_t owner = REDLATCH_THREAD)
-        : mutex_(&mutex), owner_(owner), token_(mutex.acquire(lease, owner)) {}
+        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(lease, owner)) {}
 
     lock_guard(lock_guard &&other) noexcept
-        : mutex_(other.mutex_), owner_(other.owner_), token_(other.token_) {
-        other.mutex_ = nullptr;
+        : lock_(other.lock_), owner_(other.owner_), token_(other.token_) {
+        other.lock_ = nullptr;
     }
 
     lock_guard &operator=(lock_guard &&other) noexcept {
-        std::swap(mutex_, other.mutex_);
+        std::swap(lock_, other.lock_);
         std::swap(owner_, other.owner_);
         std::swap(token_, other.token_);
         return *this;
@@ -393,34 +395,34 @@ public:
     lock_guard &operator=(const lock_guard &) = delete;
 
     ~lock_guard() {
-        if (mutex_ != nullptr)
-            (void)redlatch_lock_release(mutex_->get(), owner_);
+        if (lock_ != nullptr)
+            (void)redlatch_lock_release(lock_, owner_);
     }
 
     /// Releases now and tells, as the destructor cannot.
     void release() {
-        if (mutex_ != nullptr) {
-            mutex *const held = mutex_;
-            mutex_ = nullptr;
-            held->release(owner_);
+        if (lock_ != nullptr) {
+            redlatch_lock *const held = lock_;
+            lock_ = nullptr;
+            require(redlatch_lock_release(held, owner_));
         }
     }
 
     /// Whether the lock can be relied on now.
-    bool is_held() const noexcept { return mutex_ != nullptr && mutex_->is_held(owner_); }
+    bool is_held() const noexcept { return lock_ != nullptr && redlatch_lock_is_held(lock_, owner_); }
 
     /// Throws why the lock is not held any more, if it is not.
     void check() const {
-        if (mutex_ == nullptr)
+        if (lock_ == nullptr)
             throw error(REDLATCH_NOT_OWNER, 0, "this guard was released or moved from");
-        mutex_->check(owner_);
+        require(redlatch_lock_check(lock_, owner_));
     }
 
     /// The fencing token; 0 without the option fencing.
     std::uint64_t fencing_token() const noexcept { return token_; }
 
 private:
-    mutex *mutex_;
+    redlatch_lock *lock_; // stays where it is when the mutex moves
     std::uint64_t owner_;
     std::uint64_t token_;
 };

@@ -24,7 +24,9 @@ pub const REDLATCH_LEVEL_INFO: i32 = 1;
 pub const REDLATCH_LEVEL_WARN: i32 = 2;
 
 /// Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
-/// name of the lock or NULL, text a sentence. The strings are valid during the call only.
+/// name of the lock or NULL, text a sentence. The strings are valid during the call only. It should return
+/// soon: while it runs, no other function of this client is called, and of the events only the newest are
+/// kept (option events). Locks are renewed and calls are answered all the same.
 pub type redlatch_event_fn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,

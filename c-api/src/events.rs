@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use redlatch::{Cancelled, Entry, Error, ErrorKind, Key, Operation, Outcome, Pending, Queue, Result};
+use redlatch::{Cancelled, Entry, Error, ErrorKind, Hold, Key, Operation, Outcome, Pending, Queue, Result};
 
 use crate::arguments::{Out, shared};
 use crate::client::redlatch_client;
@@ -26,6 +26,8 @@ pub const REDLATCH_EVENT_LOST: i32 = 3;
 pub(crate) struct Events {
     queue: Option<Arc<Queue>>,
     started: HashMap<u64, Started>,
+    /// The holds whose loss would be told.
+    watched: HashMap<u64, Watched>,
     last: u64,
 }
 
@@ -38,8 +40,30 @@ struct Started {
 }
 
 enum What {
-    Acquire { owner: u64, key: Key },
-    Release,
+    Acquire {
+        owner: u64,
+        key: Key,
+    },
+    /// Of a level that is known here, or of the newest that the engine knows.
+    Release {
+        key: Key,
+        known: bool,
+    },
+}
+
+/// A hold that was acquired under a tag. Freeing its lock forgets it.
+struct Watched {
+    tag: u64,
+    lock: Weak<redlatch_lock>,
+    hold: Hold,
+}
+
+/// So many may be watched before it is looked which of them have ended.
+const MANY: usize = 64;
+
+/// Whether this belongs to the lock.
+fn is_of(known: &Weak<redlatch_lock>, lock: &Arc<redlatch_lock>) -> bool {
+    ptr::eq(known.as_ptr(), Arc::as_ptr(lock))
 }
 
 /// One event, as C gets it.
@@ -90,9 +114,8 @@ impl Events {
 
     /// Cancels an acquisition; false if its event waits or was taken, or there is none of this tag.
     fn cancel(&mut self, lock: &Arc<redlatch_lock>, tag: u64) -> bool {
-        let of_lock = |started: &Started| ptr::eq(started.lock.as_ptr(), Arc::as_ptr(lock));
         let asked = |started: &Started| started.tag == tag && matches!(started.what, What::Acquire { .. });
-        let found = self.started.iter().find(|(_, started)| asked(started) && of_lock(started));
+        let found = self.started.iter().find(|(_, started)| asked(started) && is_of(&started.lock, lock));
         let Some((&id, started)) = found else { return false };
         let cancelled = started.pending.cancel() == Cancelled::Yes;
         if cancelled {
@@ -101,16 +124,29 @@ impl Events {
         cancelled
     }
 
-    /// Forgets what was started on a lock that is freed; a grant among it is released when its entry
-    /// comes up.
+    /// Forgets what was started on a lock that is freed, and its losses; what it was granted meanwhile is released.
     pub(crate) fn forget(&mut self, lock: &Arc<redlatch_lock>) {
-        self.started.retain(|_, started| {
-            let other = !ptr::eq(started.lock.as_ptr(), Arc::as_ptr(lock));
-            if !other && matches!(started.what, What::Acquire { .. }) {
-                started.pending.cancel();
+        self.watched.retain(|_, watched| !is_of(&watched.lock, lock));
+        for (id, started) in self.started.extract_if(|_, started| is_of(&started.lock, lock)) {
+            // A release goes on.
+            let asked = matches!(started.what, What::Acquire { .. });
+            if asked && started.pending.cancel() == Cancelled::No {
+                drop(self.queue.as_ref().and_then(|queue| queue.take(id)));
             }
-            other
-        });
+        }
+    }
+
+    /// Has the loss of a hold told under a tag.
+    fn watch(&mut self, queue: &Arc<Queue>, lock: &Arc<redlatch_lock>, tag: u64, hold: Hold) {
+        if self.watched.len() >= MANY && self.watched.len() == self.watched.capacity() {
+            // A hold that ended well tells nobody.
+            self.watched
+                .retain(|_, watched| watched.hold.count() > 0 || watched.hold.lost_reason().is_some());
+        }
+        self.last += 1;
+        // Noted first: it may be lost already.
+        self.watched.insert(self.last, Watched { tag, lock: Arc::downgrade(lock), hold: hold.clone() });
+        hold.watch_lost(queue, self.last);
     }
 
     /// The oldest event, if one waits.
@@ -123,31 +159,50 @@ impl Events {
         }
     }
 
-    /// What an answer means to the program; `None` if its lock is gone.
-    fn event(&mut self, queue: &Arc<Queue>, Entry { tag, outcome, .. }: Entry) -> Option<Event> {
+    /// What an answer means to the program; `None` if its lock is gone, or another answer is to come.
+    fn event(&mut self, queue: &Arc<Queue>, Entry { tag: id, outcome, .. }: Entry) -> Option<Event> {
         if let Outcome::Lost(reason) = outcome {
+            let Watched { tag, lock, .. } = self.watched.remove(&id)?;
+            lock.upgrade()?;
             let result = fail(&reason.into());
             return Some(Event { kind: REDLATCH_EVENT_LOST, tag, result, token: 0 });
         }
-        let Started { tag, lock, what, .. } = self.started.remove(&tag)?;
+        let Started { tag, lock, what, .. } = self.started.remove(&id)?;
         let lock = lock.upgrade()?;
-        let kind = match what {
-            What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
-            What::Release => REDLATCH_EVENT_RELEASE,
-        };
-        let mut event = Event { kind, tag, result: 0, token: 0 };
         match (outcome, what) {
             (Outcome::Granted(guard), What::Acquire { owner, key }) => {
                 let (token, begun) = lock.keep(owner, key, guard);
-                event.token = token;
                 if let Some(hold) = begun {
-                    hold.watch_lost(queue, tag);
+                    self.watch(queue, &lock, tag, hold);
+                }
+                Some(Event { kind: REDLATCH_EVENT_ACQUIRE, tag, result: 0, token })
+            }
+            // That level was released through another handle of this name: the next one.
+            (Outcome::Failed(error), What::Release { key, known: true })
+                if error.kind() == ErrorKind::NotOwner =>
+            {
+                match self.release(&lock, key, tag) {
+                    Ok(()) => None,
+                    Err(error) => {
+                        Some(Event { kind: REDLATCH_EVENT_RELEASE, tag, result: fail(&error), token: 0 })
+                    }
                 }
             }
-            (Outcome::Failed(error), _) => event.result = fail(&error),
-            _ => {}
+            (outcome, what) => {
+                let kind = match what {
+                    What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
+                    What::Release { .. } => REDLATCH_EVENT_RELEASE,
+                };
+                let result = if let Outcome::Failed(error) = outcome { fail(&error) } else { 0 };
+                Some(Event { kind, tag, result, token: 0 })
+            }
         }
-        Some(event)
+    }
+
+    /// Sends the release of the newest level of a key.
+    fn release(&mut self, lock: &Arc<redlatch_lock>, key: Key, tag: u64) -> Result<()> {
+        let (operation, known) = lock.start_release(key);
+        self.start(lock, tag, What::Release { key, known }, operation)
     }
 }
 
@@ -207,8 +262,7 @@ pub unsafe extern "C" fn redlatch_lock_release_start(
         let mut events = lock.client.events();
         // Before the operation is made: dropping it would release as well.
         events.refuse_known(tag)?;
-        let operation = lock.start_release(key(owner));
-        events.start(&lock, tag, What::Release, operation)
+        events.release(&lock, key(owner), tag)
     })
 }
 

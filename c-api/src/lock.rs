@@ -25,7 +25,8 @@ pub const REDLATCH_THREAD: u64 = 0;
 
 /// Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
 /// (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
-/// here, but there REDLATCH_THREAD means that thread.
+/// here, but there REDLATCH_THREAD means that thread. It should return soon: while it runs, no other
+/// function of this client is called. Locks are renewed and calls are answered all the same.
 pub type redlatch_lost_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, owner: u64, token: u64, reason: redlatch_lost_reason)>;
 
@@ -165,9 +166,9 @@ impl redlatch_lock {
         self.core.release_by(key).wait()
     }
 
-    /// A release that is not waited for here.
-    pub(crate) fn start_release(&self, key: Key) -> Operation<()> {
-        self.newest(key).map_or_else(|| self.core.release_by(key), Guard::release)
+    /// A release that is not waited for here, and whether its level is known to be of this handle.
+    pub(crate) fn start_release(&self, key: Key) -> (Operation<()>, bool) {
+        self.newest(key).map_or_else(|| (self.core.release_by(key), false), |guard| (guard.release(), true))
     }
 
     fn hold(&self, owner: u64) -> Hold {
@@ -286,6 +287,7 @@ pub unsafe extern "C" fn redlatch_lock_set_token(
             let token = if token.is_null() { None } else { Some(text(token, "token")?) };
             (shared(lock, "lock")?, token)
         };
+        lock.client.refuse_fork()?;
         // Refused here, where the mistake is, and not only when the lock is acquired.
         if let Some(token) = token {
             AcquireOptions::new().set("token", OptionValue::Text(token))?;

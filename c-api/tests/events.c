@@ -25,11 +25,13 @@ static struct event next_event(redlatch_client *client)
     return event;
 }
 
-/* Sleeps until there is an event, as a loop does. */
+/* Sleeps until there is an event, as a loop does: there may be something to read that is none. */
 static struct event await_event(redlatch_client *client)
 {
-    CHECK(readable(client, LIMIT_MS));
-    return next_event(client);
+    struct event event = {REDLATCH_EVENT_NONE, 0, -1, 0};
+    while (event.kind == REDLATCH_EVENT_NONE && CHECK(readable(client, LIMIT_MS)))
+        event = next_event(client);
+    return event;
 }
 
 static int is(struct event event, int32_t kind, uint64_t tag, redlatch_status result)
@@ -163,6 +165,56 @@ static void a_freed_lock_gives_no_event(void)
     CHECK(next_event(client).kind == REDLATCH_EVENT_NONE);
     EVENTUALLY(!exists("c:freed"));
     EVENTUALLY(counter(client, "holds") == 0 && counter(client, "waiting") == 0);
+    close_client(client);
+}
+
+static void a_freed_lock_leaves_no_grant_in_the_queue(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:freed:2");
+
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 43));
+    CHECK(readable(client, LIMIT_MS));
+    redlatch_lock_free(lock);
+    EVENTUALLY(!exists("c:freed:2")); /* though nobody takes an event */
+    CHECK(!readable(client, 0));
+    close_client(client);
+}
+
+static void a_freed_lock_is_not_lost_any_more(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:freed:3"), *other = lock_of(client, "c:freed:4");
+
+    CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 44));
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 44, REDLATCH_OK));
+    CHECK_OK(redlatch_lock_acquire_start(other, 1, 0, 0, 45));
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 45, REDLATCH_OK));
+    redis("DEL", "c:freed:3", NULL);
+    CHECK(readable(client, LIMIT_MS)); /* its loss waits */
+    redlatch_lock_free(lock);
+    redis("DEL", "c:freed:4", NULL);
+    CHECK(is(await_event(client), REDLATCH_EVENT_LOST, 45, REDLATCH_LOST));
+    CHECK(next_event(client).kind == REDLATCH_EVENT_NONE);
+    redlatch_lock_free(other);
+    close_client(client);
+}
+
+static void a_level_that_another_handle_gave_back_is_passed_over(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:handles"), *other = lock_of(client, "c:handles");
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_release(other, 1));
+    CHECK_OK(redlatch_lock_release_start(lock, 1, 46));
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE, 46, REDLATCH_OK));
+    CHECK(!exists("c:handles"));
+    CHECK_OK(redlatch_lock_release_start(lock, 1, 47));
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE, 47, REDLATCH_NOT_OWNER));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(other);
     close_client(client);
 }
 
@@ -303,5 +355,7 @@ static void ten_thousand_cancels_leave_nothing(void)
 }
 
 MAIN(TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(a_loss_is_an_event),
-     TEST(a_tag_means_one_thing), TEST(a_freed_lock_gives_no_event), TEST(closing_ends_what_waits),
+     TEST(a_tag_means_one_thing), TEST(a_freed_lock_gives_no_event),
+     TEST(a_freed_lock_leaves_no_grant_in_the_queue), TEST(a_freed_lock_is_not_lost_any_more),
+     TEST(a_level_that_another_handle_gave_back_is_passed_over), TEST(closing_ends_what_waits),
      TEST(what_nobody_took_is_released), TEST(ten_thousand_cancels_leave_nothing))

@@ -42,6 +42,7 @@ static void inherited(redlatch_client *client, redlatch_lock *lock)
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire(lock, 2, REDLATCH_FOREVER, 0, NULL));
     CHECK(strstr(redlatch_last_error(), "fork") != NULL);
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_extend(lock, 1, 1000));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_set_token(lock, "token"));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_force_release(lock, NULL));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_is_locked(lock, &flag));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_holder(lock, NULL, 0, NULL, NULL));

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <type_traits>
@@ -61,6 +62,26 @@ void handles_move_and_do_not_copy() {
     outer.release(); // nothing left to release
     CHECK(!mutex.is_locked());
     client.close();
+}
+
+void a_mutex_moves_under_its_guard() {
+    redlatch::client client;
+    std::vector<redlatch::mutex> all;
+    all.emplace_back(client, "cpp:under");
+    {
+        redlatch::lock_guard held(all[0]);
+        std::vector<redlatch::mutex> moved(std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
+        CHECK(held.is_held() && moved[0].is_held() && !all[0].is_held());
+        held.check();
+        CHECK(thrown_by([&] { all[0].acquire(); }) == REDLATCH_INVALID_ARGUMENT);
+        CHECK(thrown_by([&] { all[0].on_lost(nullptr); }) == REDLATCH_INVALID_ARGUMENT);
+        all = std::move(moved);
+    }
+    CHECK(!all[0].is_locked());
+    redlatch::client other(std::move(client));
+    CHECK(thrown_by([&] { client.close(); }) == REDLATCH_INVALID_ARGUMENT);
+    CHECK(thrown_by([&] { redlatch::mutex bad(client, "cpp:under"); }) == REDLATCH_INVALID_ARGUMENT);
+    other.close();
 }
 
 void scopes_release() {
@@ -243,6 +264,7 @@ void a_loss_calls_what_it_captured() {
 int main() {
     const std::pair<const char *, void (*)()> tests[] = {
         {"handles_move_and_do_not_copy", handles_move_and_do_not_copy},
+        {"a_mutex_moves_under_its_guard", a_mutex_moves_under_its_guard},
         {"scopes_release", scopes_release},
         {"the_standard_library_can_use_it", the_standard_library_can_use_it},
         {"a_guard_may_go_to_another_thread", a_guard_may_go_to_another_thread},

@@ -181,8 +181,8 @@ impl Client {
         own.map(|running| running.shared.ring.drain()).unwrap_or_default()
     }
 
-    /// Calls `notify` on the engine's thread when events wait to be taken. It must not block, and must not
-    /// take them itself.
+    /// Calls `notify` on the engine's thread when events wait to be taken. It must not block (while it does, calls
+    /// wait, and what is held is not renewed), and must not take them itself.
     ///
     /// # Errors
     /// `forked`, `closed`, `internal`: it starts the engine.

@@ -173,7 +173,8 @@ impl Guard {
     }
 
     /// Calls `watcher` once when the lock is lost, on the engine's thread: signal something and
-    /// return. If it is lost already, `watcher` is called at once, on the calling thread.
+    /// return. While it blocks, nothing of this client goes on: calls wait, and what is held is not
+    /// renewed. If it is lost already, `watcher` is called at once, on the calling thread.
     pub fn on_lost(&self, watcher: impl FnOnce(LostReason) + Send + 'static) {
         self.hold().on_lost(watcher);
     }

@@ -354,7 +354,8 @@ impl Hold {
     }
 
     /// Calls `watcher` once when the lock is lost, on the engine's thread: signal something and
-    /// return. If it is lost already, `watcher` is called at once, on the calling thread.
+    /// return. While it blocks, nothing of this client goes on: calls wait, and what is held is not
+    /// renewed. If it is lost already, `watcher` is called at once, on the calling thread.
     pub fn on_lost(&self, watcher: impl FnOnce(LostReason) + Send + 'static) {
         if let Some(cell) = self.cell() {
             cell.watch(Watcher::Called(Box::new(watcher)));

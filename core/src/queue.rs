@@ -147,6 +147,18 @@ impl Queue {
         entry
     }
 
+    /// Takes the entry with this tag out of the queue, if it is there: for an operation that was not cancelled in time, and
+    /// whose answer nobody wants. Never blocks.
+    pub fn take(&self, tag: u64) -> Option<Entry> {
+        let mut state = self.state()?;
+        let at = state.entries.iter().position(|entry| entry.tag == tag)?;
+        let entry = state.entries.remove(at);
+        if state.entries.is_empty() {
+            self.clear(&mut state);
+        }
+        entry
+    }
+
     /// Drops what is there and what will come; grants among it are released.
     pub fn close(&self) {
         let Some(mut state) = self.state() else { return };
@@ -300,6 +312,19 @@ mod tests {
             counter.fetch_add(1, Ordering::SeqCst);
         };
         (Queue::with_notify(count), told)
+    }
+
+    #[test]
+    fn what_nobody_wants_is_taken_from_among_the_others() {
+        let (queue, told) = counted();
+        [1, 2, 3].into_iter().for_each(|tag| put(&queue, tag));
+        assert_eq!(queue.take(2).map(|entry| entry.tag), Some(2));
+        assert!(queue.take(2).is_none());
+        assert_eq!(tags(queue.drain()), [1, 3]);
+        put(&queue, 4);
+        assert_eq!(queue.take(4).map(|entry| entry.tag), Some(4));
+        put(&queue, 5);
+        assert_eq!(told.load(Ordering::SeqCst), 3, "an empty queue has told of nothing");
     }
 
     #[test]
