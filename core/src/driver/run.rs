@@ -97,6 +97,8 @@ pub(super) struct Driver {
     timer: Timer,
     /// When it fires, at the latest.
     wakes: Option<Moment>,
+    /// It has fired since it was last set.
+    fired: bool,
     /// Where a call is waited for that its caller has left.
     late: Handle,
     net: Net,
@@ -130,6 +132,7 @@ impl Driver {
             inbox,
             timer,
             wakes: None,
+            fired: false,
             late,
             letters: Vec::new(),
             news: News::default(),
@@ -190,7 +193,8 @@ impl Driver {
         self.net.poll(cx, &mut self.news);
         let most = if self.net.is_idle() { FIRST } else { BATCH };
         let _ = self.inbox.poll_recv_many(cx, &mut self.letters, most);
-        let something = fired || !self.letters.is_empty() || !self.news.is_empty();
+        self.fired |= fired;
+        let something = self.fired || !self.letters.is_empty() || !self.news.is_empty();
         // The engine's own time can change in `step` only, or somebody writes a letter.
         let is_due = |due: Moment| self.wakes.is_none_or(|wakes| due < wakes);
         if something || self.net.next_wake().is_some_and(is_due) {
@@ -266,10 +270,14 @@ impl Driver {
         // What callers count on stays, though what it was for may be over: else each of their calls would wake the
         // thread to set the timer anew.
         let wakes = [state.next_wake(), self.net.next_wake(), self.orphaned];
-        if let (Some(due), Some(alarm)) = (wakes.into_iter().flatten().min(), &mut state.alarm) {
+        let Some(alarm) = &mut state.alarm else { return Ok(()) };
+        if std::mem::take(&mut self.fired) {
+            alarm.has_fired();
+        }
+        if let Some(due) = wakes.into_iter().flatten().min() {
             alarm.set(now, due)?;
         }
-        self.wakes = state.alarm.as_ref().and_then(|alarm| alarm.at(now));
+        self.wakes = alarm.at();
         Ok(())
     }
 

@@ -65,20 +65,26 @@ impl Timer {
 /// Sets the timer, for whoever has the engine's state: callers make it fire earlier, for which its thread need not wake.
 pub(super) struct Alarm {
     timer: Arc<TimerFd>,
-    /// When it fires. A time that is over counts for nothing: maybe the thread has seen it fire.
+    /// When it fires, or has fired while the thread has not seen that: until then nobody may set it for later, which would
+    /// take that from the thread, and with it all that it has to do then.
     at: Option<Moment>,
 }
 
 impl Alarm {
-    /// When it fires, if it has not.
-    pub(super) fn at(&self, now: Moment) -> Option<Moment> {
-        self.at.filter(|at| *at > now)
+    /// When it fires.
+    pub(super) fn at(&self) -> Option<Moment> {
+        self.at
+    }
+
+    /// The thread has seen it fire.
+    pub(super) fn has_fired(&mut self) {
+        self.at = None;
     }
 
     /// Makes the timer fire at `at`, or a little before: a time that was set earlier stays, and whoever is woken too early
     /// sets it again. That saves a system call for most requests.
     pub(super) fn set(&mut self, now: Moment, at: Moment) -> io::Result<()> {
-        if self.at(now).is_some_and(|set| set <= at) {
+        if self.at.is_some_and(|set| set <= at) {
             return Ok(());
         }
         // Zero would turn it off.
@@ -93,6 +99,8 @@ impl Alarm {
 mod tests {
     use std::future::poll_fn;
 
+    use nix::poll::{PollFd, PollFlags, PollTimeout};
+
     use super::*;
     use crate::clock;
 
@@ -106,14 +114,13 @@ mod tests {
         alarm.set(now, due.after(HOUR)).expect("set");
         alarm.set(now, due).expect("set earlier");
         alarm.set(now, due.after(Duration::from_secs(9))).expect("later changes nothing");
-        assert_eq!(alarm.at(now), Some(due));
+        assert_eq!(alarm.at(), Some(due));
         poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
         assert!(clock::now() >= due);
     }
 
-    /// The thread has had it fire, and believed all the same that it was set for a time that it had set before others did.
     #[tokio::test]
-    async fn once_it_has_fired_it_is_set_for_nothing() {
+    async fn once_the_thread_has_seen_it_fire_it_is_set_for_nothing() {
         let timer = Timer::new().expect("timerfd");
         let mut alarm = timer.alarm();
         for _ in 0..2 {
@@ -122,8 +129,20 @@ mod tests {
             alarm.set(now, now.after(HOUR)).expect("set");
             alarm.set(now, due).expect("set earlier");
             poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
-            let now = clock::now();
-            assert!(due <= now && alarm.at(now).is_none());
+            alarm.has_fired();
+            assert!(due <= clock::now());
         }
+    }
+
+    #[tokio::test]
+    async fn who_sets_it_when_it_has_fired_does_not_take_that_from_the_thread() {
+        let timer = Timer::new().expect("timerfd");
+        let (mut alarm, now) = (timer.alarm(), clock::now());
+        alarm.set(now, now.after(Duration::from_millis(1))).expect("set");
+        let mut fired = [PollFd::new(timer.0.get_ref().0.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(nix::poll::poll(&mut fired, PollTimeout::NONE), Ok(1));
+        alarm.set(clock::now(), now.after(HOUR)).expect("set");
+        let seen = tokio::time::timeout(Duration::from_secs(30), poll_fn(|cx| timer.poll_fired(cx)));
+        seen.await.expect("the thread sees it").expect("fired");
     }
 }
