@@ -1,4 +1,4 @@
-"""The planted bugs can still be planted: every text that is to be replaced occurs exactly once."""
+"""The planted bugs can still be planted: every text that is to be replaced occurs exactly once. The page lists them all."""
 
 from __future__ import annotations
 
@@ -8,17 +8,27 @@ from pathlib import Path
 import tomllib
 
 HERE = Path(__file__).resolve().parent
+BUGS = tomllib.loads((HERE / "planted.toml").read_text())["bug"]
+
+
+def listed(page: str) -> list[str]:
+    """The first cells of the page's table of planted bugs."""
+    table = page.split("| planted bug |", 1)[1].split("\n\n", 1)[0]
+    return [row.split("|")[1].strip() for row in table.splitlines()[2:]]
 
 
 class Planting(unittest.TestCase):
     def test_every_edit_fits_the_sources(self) -> None:
-        bugs = tomllib.loads((HERE / "planted.toml").read_text())["bug"]
-        self.assertGreaterEqual(len(bugs), 12)
-        for bug in bugs:
+        self.assertGreaterEqual(len(BUGS), 12)
+        for bug in BUGS:
             for file, old, new in bug["edits"]:
                 with self.subTest(bug=bug["name"], file=file):
                     self.assertEqual((HERE.parent / file).read_text().count(old), 1, old)
                     self.assertNotEqual(old, new)
+
+    def test_the_page_lists_them_all(self) -> None:
+        page = (HERE.parent / "docs/reliability.md").read_text()
+        self.assertEqual(sorted(listed(page)), sorted(bug["name"] for bug in BUGS))
 
 
 if __name__ == "__main__":
