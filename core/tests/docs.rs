@@ -1,5 +1,5 @@
 //! docs/options.md and docs/errors.md are what the tables say, and `REDLATCH_BLESS=1` writes them anew; index.d.ts and
-//! docs/events.md are compared.
+//! docs/events.md are compared, and the servers that the pages name to those that are tested.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -241,16 +241,16 @@ fn lost_reasons() -> String {
 fn acl() -> String {
     let commands = COMMANDS.replace(" +publish", " \\\n    +publish");
     format!(
-        "For locks whose names begin with `orders` (Redis 6.2 or later):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
+        "For locks whose names begin with `orders` (Redis 6.2 or newer):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
          {commands}\n```\n\n\
          For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
          many callers do not share commands. `+select` is for a database other \
          than 0, `+info` for a warning when the server may evict locks, `+wait` for the option `replicas`. On \
-         Redis 7 or later also `{SINCE_7}`: without it an acquisition costs the server one refused command.\n\n\
+         Redis 7 or newer also `{SINCE_7}`: without it an acquisition costs the server one refused command.\n\n\
          Behind sentinels also `+role`.\n\n\
-         In a cluster also `{CLUSTER}` (Redis 7 or later), before that `+cluster +asking +pubsub`.\n\n"
+         In a cluster also `{CLUSTER}` (Redis 7 or newer), before that `+cluster +asking +pubsub`.\n\n"
     )
 }
 
@@ -327,6 +327,33 @@ fn the_user_of_errors_md_can_do_everything() {
     assert!(!lock.force_release().wait().unwrap());
     assert_eq!(mine.close().wait().unwrap(), Vec::<String>::new());
     assert_nothing_was_denied(&server);
+}
+
+// ---- servers ----
+
+/// The oldest `major.minor` of a server in the table of docs/servers.md.
+fn oldest(page: &str, server: &str) -> String {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| "));
+    let names = rows.filter_map(|row| row.trim_start_matches('*').strip_prefix(server));
+    let versions = names.filter_map(|rest| {
+        let mut parts = rest.split(|other: char| !other.is_ascii_digit());
+        Some((parts.next()?.parse::<u32>().ok()?, parts.next()?.parse::<u32>().ok()?))
+    });
+    let (major, minor) = versions.min().unwrap();
+    format!("{major}.{minor}")
+}
+
+#[test]
+fn the_pages_name_the_oldest_servers_of_the_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |page: &str| std::fs::read_to_string(root.join(page)).unwrap();
+    let tested = read("docs/servers.md");
+    let (redis, valkey) = (oldest(&tested, "Redis "), oldest(&tested, "Valkey "));
+    let wanted = format!("Redis {redis} or newer, or Valkey {valkey} or newer");
+    for page in ["README.md", "bindings-python/README.md", "bindings-node/README.md", "docs/servers.md"] {
+        let text = read(page).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(&wanted), "{page} does not say {wanted:?}");
+    }
 }
 
 // ---- events ----
