@@ -76,9 +76,10 @@ impl Desk {
             self.wish(request, alone);
             return None;
         };
-        let (unseen, pace) = (wire.is_unseen(), &mut wire.pace);
         let fits = |state: &MutexGuard<'_, State>| {
-            self.suits(state, request, alone, unseen) && (!alone || pace.is_worth_it())
+            self.machine.direct.is_current(&wire)
+                && self.suits(state, request, alone, wire.is_unseen())
+                && (!alone || wire.pace.is_worth_it())
         };
         let Some(mut state) = self.machine.state().filter(fits) else {
             self.machine.direct.give(wire);
@@ -313,15 +314,19 @@ impl OwnCall {
     /// Tells the engine what became of the call.
     fn settle(&mut self, outcome: Outcome, in_order: bool) {
         let Some(UnderWay { wire, call, .. }) = self.under_way.take() else { return };
-        let input = match outcome {
-            Outcome::Answered(reply) if wire.is_unseen() => Input::AnsweredUnseen { call, reply },
-            outcome => Input::Outcome { call, outcome },
-        };
         // Without a state the engine has panicked, and everybody is told so.
         let Some(mut state) = self.desk.machine.state() else { return self.desk.lose(*wire) };
+        let is_current = self.desk.machine.direct.is_current(&wire);
+        let input = match outcome {
+            Outcome::Answered(reply) if is_current && wire.is_unseen() => {
+                Input::AnsweredUnseen { call, reply }
+            }
+            outcome if is_current => Input::Outcome { call, outcome },
+            _ => Input::Outcome { call, outcome: Outcome::Unanswered },
+        };
         // It may have been cut short when the answer was there already.
         let is_whole = state.own.take().is_some();
-        let wire = if in_order && is_whole {
+        let wire = if in_order && is_whole && is_current {
             Some(wire)
         } else {
             self.desk.lose(*wire);

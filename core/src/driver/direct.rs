@@ -4,7 +4,8 @@
 //!
 //! It is a second way for calls of the same engine, and changes nothing of what a call means. Rules:
 //! - There is one, made when a few calls would have used it; who finds it taken asks the thread.
-//! - It belongs to one connection for commands, and ends with it.
+//! - It belongs to one connection for commands, and ends with it: what is answered when there is another one counts as
+//!   unanswered, since another server may be asked by now, to which the engine has said all that it knows.
 //! - The server does not remember what is read here, which would cost it an eighth of a pair: what is still held
 //!   after some milliseconds the engine looks at on the connection for commands, and is told of changes then.
 //! - A call that is late or interrupted closes it. What became of the call is for the engine to settle,
@@ -18,6 +19,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -50,12 +52,14 @@ const READ: usize = 512;
 const MOST_LATE: u32 = 8;
 
 /// Keeps the direct connection while nobody uses it.
-pub(super) struct Direct(Mutex<Keep>);
+pub(super) struct Direct {
+    keep: Mutex<Keep>,
+    /// Which connection for commands it has to belong to. Changed with what is kept, before the engine hears of that one.
+    generation: AtomicU64,
+}
 
 struct Keep {
     place: Place,
-    /// Which connection for commands it has to belong to.
-    generation: u64,
     /// Calls that would have used it since it was last lost.
     asked: u32,
     /// By which the wait of a caller who uses it is cut short; there as long as the connection.
@@ -75,11 +79,18 @@ enum Place {
 impl Direct {
     pub(super) fn new(on: bool) -> Direct {
         let place = if on { Place::Empty } else { Place::Off };
-        Direct(Mutex::new(Keep { place, generation: 0, asked: 0, stream: None }))
+        let keep = Mutex::new(Keep { place, asked: 0, stream: None });
+        Direct { keep, generation: AtomicU64::new(0) }
     }
 
     fn keep(&self) -> MutexGuard<'_, Keep> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this connection, or one of its calls, counts: no other server may be asked by now. Who has the engine's state
+    /// knows that the engine has not heard of another one.
+    pub(super) fn is_current(&self, wire: &Wire) -> bool {
+        self.generation.load(Ordering::Acquire) == wire.generation
     }
 
     /// For a caller: the connection if it is there and in good order.
@@ -114,7 +125,7 @@ impl Direct {
     /// The caller is done with it.
     pub(super) fn give(&self, wire: Box<Wire>) {
         let mut keep = self.keep();
-        if wire.generation == keep.generation && matches!(keep.place, Place::Taken) {
+        if self.is_current(&wire) && matches!(keep.place, Place::Taken) {
             keep.place = Place::Idle(wire);
         } else {
             keep.lose(*wire);
@@ -138,10 +149,11 @@ impl Direct {
         (keep.place, keep.stream) = (Place::Off, None);
     }
 
-    /// Another connection for commands is up: what belonged to the last one is of no use.
+    /// Another connection for commands is up: what belonged to the last one is of no use, nor is what is answered there.
     fn renew(&self, generation: u64) {
         let mut keep = self.keep();
-        keep.generation = generation;
+        self.generation.store(generation, Ordering::Release);
+        keep.cut_short();
         if let Place::Idle(_) = keep.place {
             (keep.place, keep.stream) = (Place::Empty, None);
         }
@@ -154,7 +166,7 @@ impl Direct {
 
     fn made(&self, wire: Wire) {
         let mut keep = self.keep();
-        if wire.generation == keep.generation && matches!(keep.place, Place::Empty) {
+        if self.is_current(&wire) && matches!(keep.place, Place::Empty) {
             keep.stream = Some(wire.stream.clone());
             keep.place = Place::Idle(Box::new(wire));
         }

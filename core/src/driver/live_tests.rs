@@ -245,6 +245,8 @@ struct Line {
     mute: AtomicBool,
     /// Who writes here holds up what is to be passed on.
     held: RwLock<()>,
+    /// The same for what the server says.
+    answers: RwLock<()>,
 }
 
 impl Proxy {
@@ -260,8 +262,8 @@ impl Proxy {
                 count.fetch_add(1, Ordering::SeqCst);
                 let (client, line) = (client.unwrap(), lines.lock().unwrap().clone());
                 let (up, down) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                pass(up, down, line.clone(), passes.clone());
-                pass(server, client, line, passes.clone());
+                pass(up, down, line.clone(), false, passes.clone());
+                pass(server, client, line, true, passes.clone());
             }
         });
         Proxy { port, line, accepted, passed }
@@ -282,11 +284,12 @@ impl Proxy {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, line: Arc<Line>, passed: Arc<AtomicUsize>) {
+fn pass(mut from: TcpStream, mut to: TcpStream, line: Arc<Line>, answers: bool, passed: Arc<AtomicUsize>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(size @ 1..) = from.read(&mut buffer) {
             drop(line.held.read());
+            drop(answers.then(|| line.answers.read()));
             if !line.mute.load(Ordering::SeqCst) && to.write_all(&buffer[..size]).is_err() {
                 break;
             }
@@ -1025,6 +1028,10 @@ impl Whole {
     }
 
     fn start_by(url: &str, recheck: Duration, linger: Duration, events: Level) -> Whole {
+        Whole::start_as(url, recheck, linger, events, true)
+    }
+
+    fn start_as(url: &str, recheck: Duration, linger: Duration, events: Level, tracking: bool) -> Whole {
         let shared = Arc::new(Shared {
             uuid: uuid::Uuid::new_v4().to_string(),
             counters: Arc::default(),
@@ -1045,7 +1052,7 @@ impl Whole {
         let config = DriverConfig {
             servers: Servers::Single(address(url)),
             engine,
-            tracking: true,
+            tracking,
             pubsub: ClusterPubsub::Auto,
             direct: true,
         };
@@ -1400,6 +1407,59 @@ fn what_was_heard_of_the_turns_of_others_counts_when_their_time_is_over() {
             return;
         }
     }
+}
+
+/// The server before may have been replaced, and another one be asked by now.
+#[test]
+fn an_answer_that_comes_when_there_is_another_connection_for_commands_grants_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port());
+    let (recheck, linger) = (Duration::from_secs(5), Duration::ZERO);
+    let whole = Whole::start_as(&proxy.url(), recheck, linger, Level::Debug, false);
+    whole.ask(1, Request::Connect).unwrap();
+    proxy.existing();
+    let (mut ids, mut ids_of_releases) = ((2..).step_by(2), (3..).step_by(2));
+    let mut begin = || {
+        let (answer, answers) = mpsc::channel();
+        let sink = called(move |result| answer.send(result).unwrap());
+        (whole.handle.request(ids.next().unwrap(), request("n"), sink, false).unwrap(), answers)
+    };
+    let late = clock::now().after(PATIENCE);
+    loop {
+        assert!(clock::now() < late, "no direct connection");
+        let (call, answers) = begin();
+        let direct = call.is_some();
+        call.into_iter().for_each(|mut call| call.wait(|| Ok::<_, ()>(true)).unwrap());
+        let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
+        let release = Request::Release(Target::Level { owner: cell.owner, level });
+        whole.ask(ids_of_releases.next().unwrap(), release).unwrap();
+        if direct {
+            break;
+        }
+    }
+    let line = proxy.existing();
+    let held = line.answers.write();
+    let (call, answers) = begin();
+    let mut call = call.expect("the direct connection");
+    while command::<i64>(&server, "EXISTS n") == 0 {
+        assert!(clock::now() < late, "it is not done");
+    }
+    // Another server would not know of it.
+    command::<i64>(&server, "DEL n");
+    let clients: String = command(&server, "CLIENT LIST");
+    let ours = |line: &&str| line.contains(" name=redlatch-test ");
+    let id = clients.lines().find(ours).and_then(|line| line.strip_prefix("id=")?.split(' ').next()).unwrap();
+    command::<i64>(&server, &format!("CLIENT KILL ID {id}"));
+    while whole.shared.counters.connects.get() < 2 {
+        assert!(clock::now() < late, "it is not made anew");
+        std::thread::yield_now();
+    }
+    // The engine has heard of that.
+    drop(whole.handle.desk.machine.wreck());
+    drop(held);
+    call.wait(|| Ok::<_, ()>(true)).unwrap();
+    granted(answers.recv_timeout(PATIENCE).unwrap());
+    assert_eq!(command::<i64>(&server, "EXISTS n"), 1, "granted by a server that is not asked any more");
 }
 
 #[test]
