@@ -23,6 +23,27 @@ fn an_uncontended_pair_is_two_calls_and_leaves_nothing() {
 }
 
 #[test]
+fn a_caller_does_its_call_itself_while_nothing_is_under_way_that_it_might_overtake() {
+    let mut rig = Rig::new();
+    let suits = |rig: &Rig| {
+        let terms = WATCHED;
+        let request = Request::Acquire { name: "n".into(), key: Key::Once, wait: None, terms, token: None };
+        rig.engine.suits_caller(&request, false, false)
+    };
+    assert!(suits(&rig));
+    let id = rig.acquire("other");
+    let sent = rig.sent();
+    assert!(!suits(&rig), "an acquisition is under way");
+    rig.grant(&sent);
+    let grant = rig.granted(id);
+    assert!(suits(&rig));
+    rig.release(&grant);
+    assert!(!suits(&rig), "a release is under way");
+    rig.input(down());
+    assert!(!suits(&rig), "there is no connection");
+}
+
+#[test]
 fn callers_are_served_in_their_order_and_only_the_first_talks() {
     let mut rig = Rig::new();
     let ids = [rig.acquire("n"), rig.acquire("n"), rig.acquire("n")];
