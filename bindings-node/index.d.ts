@@ -166,6 +166,10 @@ export interface Stats {
   waiting: number
 }
 
+/**
+ * Listeners run in the event loop. While one blocks it, answers wait, and locks are renewed all the same; what one throws
+ * is an uncaught exception.
+ */
 export interface ClientEvents {
   /** A hold was lost; once for each. */
   lost: [error: LockLostError]

@@ -74,14 +74,54 @@ function answerUntil(id, signal) {
     const abort = () => {
       border.cancel(id)
       calls.take(id)
-      reject(signal.reason)
+      reject(reasonOf(signal))
     }
-    signal.addEventListener('abort', abort, { once: true })
+    const waiting = Waiting.of(signal)
+    waiting.add(abort)
     calls.set(id, (answer) => {
-      signal.removeEventListener('abort', abort)
+      waiting.delete(abort)
       resolve(answer)
     })
   })
+}
+
+// The calls that a signal would end have one listener together: of more than ten Node.js warns as of a leak.
+class Waiting {
+  static #all = new WeakMap()
+  #signal
+  #calls = new Set()
+
+  static of(signal) {
+    let waiting = Waiting.#all.get(signal)
+    if (waiting === undefined) Waiting.#all.set(signal, (waiting = new Waiting(signal)))
+    return waiting
+  }
+
+  constructor(signal) {
+    this.#signal = signal
+  }
+
+  add(abort) {
+    if (this.#calls.size === 0) this.#signal.addEventListener('abort', this.#abort)
+    this.#calls.add(abort)
+  }
+
+  delete(abort) {
+    this.#calls.delete(abort)
+    if (this.#calls.size === 0) this.#signal.removeEventListener('abort', this.#abort)
+  }
+
+  #abort = () => {
+    for (const abort of this.#calls) {
+      this.delete(abort)
+      abort()
+    }
+  }
+}
+
+// Why a signal was aborted. Those of older packages do not say.
+function reasonOf(signal) {
+  return signal.reason === undefined ? new DOMException('This operation was aborted', 'AbortError') : signal.reason
 }
 
 // What an answer gives. To be called in an async function after the wait, so that the stack shows who waits.
@@ -95,4 +135,4 @@ async function resultOf(started, names) {
   return valueOf(answer instanceof Promise ? await answer : answer)
 }
 
-module.exports = { border, clients, Failed, answerTo, numberOf, release, resultOf, tellEvents, valueOf, whenLost }
+module.exports = { border, clients, Failed, answerTo, numberOf, reasonOf, release, resultOf, tellEvents, valueOf, whenLost }

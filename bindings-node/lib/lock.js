@@ -2,7 +2,7 @@
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
-const { answerTo, border, numberOf, resultOf, valueOf } = require('./border.js')
+const { answerTo, border, numberOf, reasonOf, resultOf, valueOf } = require('./border.js')
 const { Hold, emitLost, knownOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = require('./errors.js').internal
@@ -39,7 +39,7 @@ class Lock {
     const { own, names, values } = split(options, OWN)
     const { signal } = own
     checkSignal(signal)
-    signal?.throwIfAborted()
+    if (signal?.aborted) throw reasonOf(signal)
     const started = unwrap(this.#start(own, names, values), names, OWN)
     let answer = answerTo(started, signal)
     // Who has a signal may abort it in the tick of the call, which is later than an answer that is here.
@@ -49,7 +49,7 @@ class Lock {
     if (!signal?.aborted) return hold
     // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
     await hold.release().catch(() => false)
-    throw signal.reason
+    throw reasonOf(signal)
   }
 
   #start({ key, hold, context = this.#family.context }, names, values) {

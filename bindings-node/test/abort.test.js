@@ -64,6 +64,41 @@ test('the handler that the caller set on the signal stays, and one signal serves
   assert.deepEqual(warned, [])
 })
 
+test('one signal ends many calls, without a warning of a leak', async () => {
+  const [lock, controller, warned] = [context.client.lock(freshName()), new AbortController(), []]
+  const listener = (warning) => warned.push(warning)
+  process.on('warning', listener)
+  const hold = await lock.acquire()
+  const waiting = Array.from({ length: 30 }, () => lock.acquire({ signal: controller.signal }))
+  await until(() => context.client.stats().waiting === 30)
+  controller.abort()
+  const ended = await Promise.allSettled(waiting)
+  assert.deepEqual(new Set(ended.map(({ reason }) => reason)), new Set([controller.signal.reason]))
+  assert.equal(getEventListeners(controller.signal, 'abort').length, 0)
+  process.off('warning', listener)
+  assert.deepEqual(warned, [])
+  await hold.release()
+})
+
+test('a signal of a package that came before Node.js had any', async () => {
+  class OldSignal extends EventTarget {
+    aborted = false
+    abort() {
+      this.aborted = true
+      this.dispatchEvent(new Event('abort'))
+    }
+  }
+  const lock = context.client.lock(freshName())
+  const hold = await lock.acquire()
+  const signal = new OldSignal()
+  const waiting = lock.acquire({ signal })
+  await until(() => context.client.stats().waiting === 1)
+  signal.abort()
+  await assert.rejects(waiting, { name: 'AbortError' })
+  await assert.rejects(lock.acquire({ signal }), { name: 'AbortError' })
+  await hold.release()
+})
+
 test('aborted after the lock is held: it stays held', async () => {
   const controller = new AbortController()
   const hold = await context.client.lock(freshName()).acquire({ signal: controller.signal })

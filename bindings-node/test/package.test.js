@@ -3,12 +3,13 @@
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')
-const { execFileSync } = require('node:child_process')
+const { execFileSync, spawnSync } = require('node:child_process')
 const { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
 const { after } = require('node:test')
 const ts = require('typescript')
+const { fields, platform } = require('../lib/platform.js')
 const { PACKAGE, runNode, shared } = require('./support/index.js')
 
 const context = shared()
@@ -46,12 +47,52 @@ test('the package has all that its code and its declarations need', () => {
   assert.deepEqual(files.filter((file) => /^(src|test|target|scripts|node_modules)\//.test(file)), [])
 })
 
-test('without a binary for the platform it says so', async () => {
+// The package as it is packed on a processor like this, in a folder of its own, with the binary of the build.
+function packedOn(arch) {
+  const source = mkdtempSync(join(folder, 'source-'))
+  const parts = ['lib', 'scripts', 'index.js', 'index.mjs', 'package.json', `redlatch.${platform()}.node`]
+  for (const part of parts) cpSync(join(PACKAGE, part), join(source, part), { recursive: true })
+  const run = (command, ...args) => execFileSync(command, args, { cwd: source, encoding: 'utf8' })
+  const before = readFileSync(join(source, 'package.json'), 'utf8')
+  run('node', '-e', `Object.defineProperty(process, 'arch', { value: '${arch}' }); require('./scripts/fields.js')`)
+  const name = run('npm', 'pack', '--silent', '--ignore-scripts', '--pack-destination', source).trim()
+  run('node', 'scripts/fields.js', '--back')
+  assert.equal(readFileSync(join(source, 'package.json'), 'utf8'), before)
+  return join(source, name)
+}
+
+function install(file) {
+  const place = mkdtempSync(join(folder, 'install-'))
+  writeFileSync(join(place, 'package.json'), '{ "name": "program", "private": true }')
+  const command = ['install', '--offline', '--no-audit', '--no-fund', file]
+  const { status, stderr } = spawnSync('npm', command, { cwd: place, encoding: 'utf8' })
+  return { status, stderr, place }
+}
+
+test('the package goes to its platform only: elsewhere npm refuses it, and says which it is for', () => {
+  const own = install(packedOn(process.arch))
+  assert.equal(own.status, 0, own.stderr)
+  execFileSync('node', ['-e', 'require("redlatch")'], { cwd: own.place })
+  const { os, cpu, libc } = require(join(own.place, 'node_modules', 'redlatch', 'package.json'))
+  assert.deepEqual({ os, cpu, libc }, fields())
+  const other = process.arch === 'x64' ? 'arm64' : 'x64'
+  const { status, stderr } = install(packedOn(other))
+  assert.notEqual(status, 0)
+  assert.match(stderr, new RegExp(`EBADPLATFORM[^]*redlatch@[^]*"cpu":"${other}"[^]*"cpu":"${process.arch}"`))
+})
+
+test('without a binary for the platform it says so, and for which there is one', async () => {
   const bare = join(folder, 'bare')
   for (const part of ['lib', 'index.js', 'package.json']) {
     cpSync(join(PACKAGE, part), join(bare, part), { recursive: true })
   }
   const code = `try { require(${JSON.stringify(bare)}) } catch (error) { error.code + error.message }`
   const { stdout } = await runNode(['-p', code])
-  assert.match(stdout, /^ERR_REDLATCH_NO_BINARY.*has no binary for \w+-\w+.*npm run build/)
+  assert.match(stdout, /^ERR_REDLATCH_NO_BINARY.*has no binary for \w+-\w+-\w+ here: .*npm run build/)
+  writeFileSync(join(bare, 'redlatch.linux-riscv64-musl.node'), '')
+  const others = await runNode(['-p', code])
+  assert.match(others.stdout, /here, only for linux-riscv64-musl: .*npm run build/)
+  writeFileSync(join(bare, `redlatch.${platform()}.node`), 'no library')
+  const broken = await runNode(['-p', code])
+  assert.match(broken.stdout, /^ERR_REDLATCH_NO_BINARY.*cannot be loaded \(.*\); this is linux-\w+-\w+.*npm run build/)
 })
