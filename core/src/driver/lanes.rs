@@ -19,6 +19,8 @@ use crate::wire::Publish;
 pub(super) struct Lanes {
     plain: Link,
     waiting: Waiting,
+    /// Which connection for most calls the other one goes with.
+    generation: u64,
 }
 
 /// The connection for calls that wait for replicas.
@@ -35,7 +37,7 @@ impl Lanes {
     /// Begins to connect at the first [`poll`](Lanes::poll).
     pub(super) fn new(id: LinkId, target: Target, manner: Manner) -> Self {
         let plain = Link::new(id, target.clone(), manner.clone());
-        Lanes { plain, waiting: Waiting { id, target, manner, link: None, held: Vec::new() } }
+        Lanes { plain, waiting: Waiting { id, target, manner, link: None, held: Vec::new() }, generation: 0 }
     }
 
     /// Sends a call, or says soon that it cannot be sent.
@@ -84,6 +86,11 @@ impl Lanes {
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
         self.plain.poll(cx, news);
+        if self.generation != self.plain.generation() {
+            self.generation = self.plain.generation();
+            // The address may lead to another server by now, and to the engine there is one.
+            self.waiting.drive(news, |link, heard| link.leave("goes with one that was replaced", heard));
+        }
         // What is sent because it is connected now has to be polled once, too.
         while self.waiting.drive(news, |link, heard| link.poll(cx, heard)) {}
     }

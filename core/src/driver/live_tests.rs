@@ -978,6 +978,35 @@ async fn messages_that_may_wait_come_with_the_next_one() {
     net.is_told(&server, "n").await;
 }
 
+/// That for calls which wait for replicas may lead to a primary that was replaced, and be granted a lock by it.
+#[tokio::test]
+async fn both_connections_to_a_server_are_made_anew_together() {
+    let server = Server::start();
+    let mut net = Rig::net(Protocol::Auto, &server.url()).await;
+    let mut op = acquire("n");
+    if let Op::Acquire { replicas, .. } = &mut op {
+        *replicas = 1;
+    }
+    // There is no replica: half of its time is waited for one.
+    net.part.send(clock::now(), 1, op.into(), PATIENCE, &mut net.news);
+    let clients = loop {
+        let clients: String = command(&server, "CLIENT LIST");
+        if clients.contains(" cmd=wait ") {
+            break clients;
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(10), net.next()).await;
+    };
+    let first = clients.lines().find(|line| line.contains(" name=redlatch-test ")).unwrap();
+    let id = first.strip_prefix("id=").and_then(|rest| rest.split(' ').next()).unwrap();
+    command::<i64>(&server, &format!("CLIENT KILL ID {id}"));
+    let outcome = net.until(|input| match input {
+        Input::Outcome { call: 1, outcome } => Some(outcome),
+        _ => None,
+    });
+    let outcome = tokio::time::timeout(PATIENCE / 4, outcome).await.expect("it waits on");
+    assert!(matches!(outcome, Outcome::Unanswered), "{outcome:?}");
+}
+
 #[tokio::test]
 async fn a_connection_for_commands_that_brings_no_messages_is_replaced() {
     let server = Server::start();
