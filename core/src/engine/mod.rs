@@ -387,6 +387,7 @@ impl Engine {
                         self.tend(owner, at, &mut renewals);
                     }
                 }
+                Timer::PutOff(link) => self.put_off_due(link),
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.query_due(id),
                 Timer::Outage(link) => self.outage_over(link),

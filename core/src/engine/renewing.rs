@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::holding::{Hold, Phase, alarmed};
 use super::links::Which;
+use super::timers::Timer;
 use super::{Engine, LinkId, Outcome, Purpose, timing};
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
@@ -167,8 +168,10 @@ impl Engine {
     }
 
     /// Renews these holds when others are answered. A server that is slow gets no more work for that.
+    ///
+    /// They have an alarm in common, at the first of their deadlines: an alarm of each would be left behind as soon as it is
+    /// renewed, and all of those together have to be forgotten one by one.
     fn put_off(&mut self, link: LinkId, owners: &[OwnerId]) {
-        let (now, up, mut alarms) = (self.now, self.links.is_link_up(link), Vec::new());
         let (mut first, mut waiting) = (None, Vec::with_capacity(owners.len()));
         for owner in owners {
             let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.is_under_way();
@@ -176,29 +179,53 @@ impl Engine {
                 hold.renewal.put_off = true;
                 first = first.into_iter().chain([hold.deadline()]).min();
                 waiting.push(*owner);
-                alarms.extend(hold.set_alarm(now, up).map(|at| (at, *owner)));
             }
         }
         if let Some(first) = first {
             self.flows.entry(link).or_default().ready.push(Reverse((first, waiting)));
+            self.watch_put_off(link);
         }
-        self.timers.push_holds(&alarms);
+    }
+
+    fn watch_put_off(&mut self, link: LinkId) {
+        match self.flows.get(&link).and_then(|flow| flow.ready.peek()) {
+            Some(Reverse((first, _))) => self.timers.arm(Timer::PutOff(link), *first),
+            None => self.timers.disarm(Timer::PutOff(link)),
+        }
+    }
+
+    /// A deadline of what is put off has come: all that stand with it are looked at, each for itself.
+    pub(super) fn put_off_due(&mut self, link: LinkId) {
+        let now = self.now;
+        let mut next = Vec::new();
+        while let Some(flow) = self.flows.get(&link)
+            && flow.ready.peek().is_some_and(|Reverse((first, _))| *first <= now)
+        {
+            next.extend(self.next_put_off(link));
+        }
+        next.into_iter().for_each(|owner| self.arm_hold(owner));
+        self.watch_put_off(link);
+    }
+
+    /// Takes those out that are to be renewed next. One that was released, or renewed all the same, is not waiting any more.
+    fn next_put_off(&mut self, link: LinkId) -> Vec<OwnerId> {
+        let waiting = self.flows.get_mut(&link).and_then(|flow| flow.ready.pop());
+        let mut owners = waiting.map(|Reverse((_, owners))| owners).unwrap_or_default();
+        let waits = |hold: &mut Hold| std::mem::take(&mut hold.renewal.put_off);
+        owners.retain(|owner| self.holds.get_mut(owner).is_some_and(waits));
+        owners
     }
 
     /// Goes on with what was put off. Without the server it is left to the next connection.
     fn renew_put_off(&mut self, link: LinkId) {
         let up = self.links.is_link_up(link);
-        while let Some(flow) = self.flows.get_mut(&link) {
+        while let Some(flow) = self.flows.get(&link) {
             if flow.ready.is_empty() || up && !flow.is_open(self.config.renewals) {
                 break;
             }
             let mut next = Vec::new();
-            while next.len() < BATCH
-                && let Some(Reverse((_, waiting))) = flow.ready.pop()
-            {
-                // One that was released, or renewed all the same, is not waiting any more.
-                let waits = |hold: &mut Hold| std::mem::take(&mut hold.renewal.put_off);
-                next.extend(waiting.into_iter().filter(|owner| self.holds.get_mut(owner).is_some_and(waits)));
+            while next.len() < BATCH && self.flows.get(&link).is_some_and(|flow| !flow.ready.is_empty()) {
+                next.extend(self.next_put_off(link));
             }
             if up {
                 self.send_renewals(&next);
@@ -206,6 +233,7 @@ impl Engine {
                 next.into_iter().for_each(|owner| self.arm_hold(owner));
             }
         }
+        self.watch_put_off(link);
         if self.flows.get(&link).is_some_and(|flow| flow.work == 0 && flow.ready.is_empty()) {
             self.flows.remove(&link);
         }

@@ -17,6 +17,7 @@ use crate::wire::OwnerId;
 pub(super) enum Timer {
     Waiter(RequestId),
     Hold(OwnerId),
+    PutOff(LinkId),
     Cleanup(OwnerId),
     Query(RequestId),
     Outage(LinkId),

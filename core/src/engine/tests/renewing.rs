@@ -353,6 +353,30 @@ fn of_what_is_put_off_the_one_with_the_least_time_goes_first() {
 }
 
 #[test]
+fn what_is_put_off_is_lost_at_its_own_deadline() {
+    let mut rig = Rig::new();
+    for number in 0..RENEWALS * 100 {
+        rig.hold_with(&format!("n{number}"), Key::Once, WATCHED);
+    }
+    let others: Vec<Grant> = (0..250)
+        .map(|number| {
+            rig.pass(ms(1));
+            rig.hold_with(&format!("m{number}"), Key::Once, WATCHED)
+        })
+        .collect();
+    rig.pass(secs(10));
+    assert_eq!(rig.all_sent().len(), RENEWALS);
+    // The server answers nothing.
+    for hold in &others {
+        let deadline = hold.cell.deadline();
+        rig.pass(rig.now.until(deadline) - ms(1));
+        assert!(rig.is_held(hold) && rig.lost.iter().all(|(owner, _)| *owner != hold.owner()));
+        rig.pass(ms(1));
+        assert!(rig.lost.iter().any(|(owner, _)| *owner == hold.owner()), "nobody was told at {deadline:?}");
+    }
+}
+
+#[test]
 fn a_renewal_that_the_server_takes_for_late_goes_again_at_once() {
     let mut rig = Rig::new();
     let grant = rig.hold("n");
