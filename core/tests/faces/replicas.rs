@@ -58,8 +58,8 @@ async fn too_few_replicas_are_an_error_that_leaves_nothing() {
     let lock = lock(&world.client, 2);
     // The server does not know the script of the first one.
     for wait in [Some(ms(0)), None, Some(ms(60_000))] {
-        // It has a fifth of that, and the replicas the half of it: with 1 s, a busy machine was too late for a single try.
-        let mut options = AcquireOptions::new().lease(ms(4000));
+        // It has a fifth of that, and the replicas the half of it: with less, a busy machine was too late for a single try.
+        let mut options = AcquireOptions::new().lease(ms(10_000));
         if let Some(wait) = wait {
             options = options.wait(wait);
         }

@@ -229,6 +229,29 @@ async fn who_stands_in_line_behind_others_needs_not_the_engine_s_thread() {
     assert_eq!(granted, [1, 3]);
 }
 
+#[tokio::test]
+async fn who_waits_no_longer_is_out_of_the_queue_while_the_lock_is_held() {
+    let world = World::new().await;
+    let (lock, queue) = (world.lock("n"), Queue::with_fd().unwrap());
+    let guard = lock.acquire().await.unwrap();
+    let task = tokio::spawn(lock.acquire());
+    let delivered = lock.acquire().deliver_to(&queue, 1);
+    let (stop, blocked) = (Arc::new(AtomicBool::new(false)), lock.acquire());
+    let thread = std::thread::spawn({
+        let stop = stop.clone();
+        move || blocked.wait_interruptibly(|| if stop.load(Ordering::SeqCst) { Err("stop") } else { Ok(()) })
+    });
+    eventually("all three wait", || world.client.stats().waiting == 3).await;
+    task.abort();
+    eventually("the task waits no longer", || world.client.stats().waiting == 2).await;
+    assert_eq!(delivered.cancel(), Cancelled::Yes);
+    eventually("the delivery does not either", || world.client.stats().waiting == 1).await;
+    stop.store(true, Ordering::SeqCst);
+    eventually("nor the thread", || world.client.stats().waiting == 0).await;
+    assert_eq!(thread.join().unwrap().map(drop), Err("stop"));
+    guard.release().await.unwrap();
+}
+
 /// Every request is either cancelled, and then no entry comes, or its entry comes exactly once.
 #[tokio::test]
 async fn a_cancelled_delivery_never_comes() {
