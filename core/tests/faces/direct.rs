@@ -50,6 +50,16 @@ impl Direct {
         guard.release().wait().expect("released");
     }
 
+    /// The lock `n` is deleted, of which its holder is told at once: its lease is thirty seconds, and it is renewed after ten.
+    fn delete_as_somebody_else(&mut self, guard: &Guard) {
+        let (told, reason) = mpsc::channel();
+        guard.on_lost(move |reason| told.send(reason).expect("still here"));
+        let start = Instant::now();
+        assert_eq!(self.command::<u64>("DEL n"), 1);
+        assert_eq!(reason.recv_timeout(LIMIT).expect("told"), LostReason::Deleted);
+        assert!(start.elapsed() < Duration::from_secs(8), "by a renewal, not at once");
+    }
+
     /// Whether something is renewed long before it is due.
     fn is_renewed_soon(&self, before: u64) -> bool {
         let start = Instant::now();
@@ -151,13 +161,7 @@ fn what_happens_to_a_lock_that_was_acquired_there_is_told_at_once() {
     let mut world = Direct::new();
     world.warm();
     let guard = world.client.lock("n").expect("a name").acquire().wait().expect("granted");
-    let (told, reason) = mpsc::channel();
-    guard.on_lost(move |reason| told.send(reason).expect("still here"));
-    // Its lease is thirty seconds, and it is renewed after ten.
-    let start = Instant::now();
-    assert_eq!(world.command::<u64>("DEL n"), 1);
-    assert_eq!(reason.recv_timeout(LIMIT).expect("told"), LostReason::Deleted);
-    assert!(start.elapsed() < Duration::from_secs(8), "by a renewal, not at once");
+    world.delete_as_somebody_else(&guard);
     assert_eq!(guard.release().wait().expect_err("lost").kind(), ErrorKind::Lost);
 }
 
@@ -183,12 +187,7 @@ fn a_lock_that_was_acquired_there_is_told_of_though_the_connection_is_gone() {
         // On a busy machine it may have been acquired the other way: the server tells already, and nobody looks.
         guard.release().wait().expect("released");
     };
-    let (told, reason) = mpsc::channel();
-    guard.on_lost(move |reason| told.send(reason).expect("still here"));
-    let start = Instant::now();
-    assert_eq!(world.command::<u64>("DEL n"), 1);
-    assert_eq!(reason.recv_timeout(LIMIT).expect("told"), LostReason::Deleted);
-    assert!(start.elapsed() < Duration::from_secs(8), "by a renewal, not at once");
+    world.delete_as_somebody_else(&guard);
 }
 
 #[test]
