@@ -225,8 +225,8 @@ impl Address {
             return Err(self.explain(&error));
         }
         let time = time.and_then(|value| Ok(redis::from_redis_value::<(u64, u64)>(value)?));
-        let (seconds, micros) = time.map_err(|error| self.explain(&error))?;
-        let clock = ServerClock::new(seconds * 1000 + micros / 1000, clock::now());
+        let time = time.map_err(|error| self.explain(&error))?;
+        let clock = ServerClock::new(millis_of(time), clock::now());
         Ok(Connected {
             address: self,
             connection,
@@ -460,6 +460,11 @@ fn detail(error: &RedisError) -> String {
     error.detail().map_or_else(|| error.to_string(), str::to_owned)
 }
 
+/// The seconds and microseconds of a server's clock, which may be any, in milliseconds.
+fn millis_of((seconds, micros): (u64, u64)) -> u64 {
+    seconds.saturating_mul(1000).saturating_add(micros / 1000)
+}
+
 /// The policy by which a server with a bound to its memory takes keys away: a lock has a time to live,
 /// so that every policy but one can hit it. A server that does not tell is not asked further.
 fn evicts(memory: RedisResult<Value>) -> Option<String> {
@@ -508,6 +513,15 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The thread ended by that, where numbers are checked (debug builds).
+    #[test]
+    fn a_server_may_tell_any_time() {
+        assert_eq!(millis_of((1_795_369_635, 257_999)), 1_795_369_635_257);
+        assert_eq!(millis_of((u64::MAX, u64::MAX)), u64::MAX);
+        let clock = ServerClock::new(millis_of((u64::MAX, 0)), clock::now());
+        assert_eq!(clock.least(clock::now().after(Duration::from_secs(9))), u64::MAX);
+    }
 
     #[test]
     fn the_first_attempt_comes_at_once_and_later_ones_after_bounded_pauses() {
