@@ -17,7 +17,7 @@ use redlatch::{Delivered, ErrorKind, Outcome, Pending};
 
 use crate::guard::Hold;
 use crate::operation::Queue;
-use crate::task::{Owner, Unsent, awaited_before, warn_unawaited};
+use crate::task::{Owner, Unsent, awaited_before, awaited_now, warn_unawaited};
 use crate::values::{IntoValue, raise};
 
 /// The answer to a request, for the one task that awaits it; a coroutine if it is to be sent when it is awaited.
@@ -228,8 +228,10 @@ impl Answer {
         match std::mem::replace(&mut state.place, Place::Taken) {
             Place::Waiting => {
                 state.place = Place::Waiting;
+                let awaited = state.first.is_some();
                 drop(state);
-                own.wait(this)
+                // A second task would end the wait of the first when it is cancelled.
+                if awaited { Err(awaited_now()) } else { own.wait(this) }
             }
             place => {
                 drop(state);

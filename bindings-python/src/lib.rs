@@ -13,7 +13,23 @@ mod operation;
 mod task;
 mod values;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// Refuses a second interpreter of the process, as Python does itself from 3.12 on: our classes are the first one's, and
+/// the end of either would be taken for that of both.
+fn refuse_another_interpreter(py: Python<'_>) -> PyResult<()> {
+    // Each has a module of this name; kept, so that none that comes later stands at its address.
+    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let sys = py.import("sys")?;
+    if SYS.get_or_init(py, || sys.clone().unbind()).is(&sys) {
+        return Ok(());
+    }
+    let text = "redlatch was imported by another interpreter of this process and does not support loading in several; \
+                use it in one of them, or in a process of its own";
+    Err(PyImportError::new_err(text))
+}
 
 /// The compiled part of `redlatch`; its interface is private and may change at any time.
 #[pymodule]
@@ -38,6 +54,7 @@ mod _redlatch {
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
         use super::PyModuleMethods;
+        super::refuse_another_interpreter(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

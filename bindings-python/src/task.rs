@@ -246,3 +246,8 @@ pub(crate) fn warn_unawaited(name: &str) {
 pub(crate) fn awaited_before() -> PyErr {
     PyRuntimeError::new_err("cannot reuse already awaited coroutine")
 }
+
+/// As Python says it of a coroutine.
+pub(crate) fn awaited_now() -> PyErr {
+    PyRuntimeError::new_err("coroutine is being awaited already")
+}

@@ -139,6 +139,22 @@ async def test_what_acquire_and_release_return_can_be_run_by_hand(name: str) -> 
             assert end.value.value is value
 
 
+async def test_what_a_task_awaits_no_other_can(name: str) -> None:
+    async with aio.Client() as client, aio.Client() as other:
+        async with other.lock(name):
+            waiting = client.lock(name).acquire()
+            first = asyncio.create_task(waiting)
+            await soon(lambda: client.stats()["waiting"] == 1)
+
+            async def second() -> None:
+                await waiting
+
+            with pytest.raises(RuntimeError, match="awaited already"):
+                await asyncio.create_task(second())
+            assert client.stats()["waiting"] == 1
+        assert await asyncio.wait_for(first, LIMIT)
+
+
 async def test_a_coroutine_that_nobody_awaits_sends_nothing_and_python_warns_of_it(name: str) -> None:
     async with aio.Client() as client:
         lock = client.lock(name)

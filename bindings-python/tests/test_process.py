@@ -560,3 +560,22 @@ def test_an_import_starts_nothing() -> None:
         assert len(os.listdir("/proc/self/task")) == 1
         """
     )
+
+
+def test_a_second_interpreter_is_refused_and_the_first_works_on(name: str) -> None:
+    module = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    pytest.importorskip(module)
+    program = f"""
+        import {module} as interpreters, sys, redlatch
+        other = interpreters.create()
+        source = (
+            "try:\\n    import redlatch\\n"
+            "except ImportError as error:\\n    print('refused:', error)\\n"
+        )
+        interpreters.run_string(other, source)
+        interpreters.destroy(other)
+        with redlatch.Client().lock(sys.argv[1]):
+            print("held")
+        """
+    refused, held = run(program, name).splitlines()
+    assert refused.startswith("refused:") and "does not support loading in" in refused and held == "held"
