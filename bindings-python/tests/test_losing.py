@@ -365,6 +365,29 @@ def test_nothing_that_is_raised_keeps_later_losses_from_being_told(
     logging.getLogger("redlatch").removeHandler(failing)
 
 
+def test_while_a_callback_blocks_locks_are_renewed_and_calls_answered(
+    client: redlatch.Client, look: redis.Redis, name: str
+) -> None:
+    called, end = threading.Event(), threading.Event()
+
+    def block(lost: redlatch.LockLostError) -> None:
+        called.set()
+        assert end.wait(2 * LIMIT)
+
+    other = client.lock(f"{name}:other", watchdog_lease=1.5)
+    with pytest.raises(redlatch.LockLostError), other as held, client.lock(name, on_lost=block):
+        look.delete(name)
+        assert called.wait(LIMIT)
+        try:
+            renewed = client.stats()["renewed"]
+            eventually(lambda: client.stats()["renewed"] > renewed + 1)
+            assert client.lock(f"{name}:third").acquire(timeout=LIMIT)
+            client.lock(f"{name}:third").release()
+            held.check()
+        finally:
+            end.set()
+
+
 def test_a_callback_may_use_the_client(client: redlatch.Client, look: redis.Redis, name: str) -> None:
     answers: list[bool] = []
     lock = client.lock(name, on_lost=lambda lost: answers.append(client.lock(name).locked()))

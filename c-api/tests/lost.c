@@ -273,7 +273,38 @@ static void each_handle_is_told(void)
     CHECK(told_first.calls == 1 && told_second.calls == 1);
 }
 
+static void while_the_function_blocks_locks_are_renewed_and_calls_answered(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:lost:blocked"), *third = lock_of(client, "c:lost:third");
+    redlatch_lock *held = lock_with(client, "c:lost:held", "watchdog_lease", "2s");
+    struct told told = NOT_TOLD;
+    uint64_t renewed;
+
+    told.blocks = true;
+    CHECK_OK(redlatch_lock_on_lost(lock, tell, &told));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(acquire_patiently(held, 1, REDLATCH_LOCK_LEASE));
+    redis("DEL", "c:lost:blocked", NULL);
+    CHECK(wait_for_calls(&told, 1));
+    renewed = counter(client, "renewed");
+    EVENTUALLY(counter(client, "renewed") > renewed + 1);
+    CHECK_OK(redlatch_lock_check(held, 1));
+    CHECK_OK(redlatch_lock_acquire(third, 1, LIMIT_MS, 0, NULL));
+    CHECK_OK(redlatch_lock_release(third, 1));
+    CHECK_OK(redlatch_lock_release(held, 1));
+    pthread_mutex_lock(&told.mutex);
+    told.blocks = false;
+    pthread_cond_broadcast(&told.changed);
+    pthread_mutex_unlock(&told.mutex);
+    redlatch_lock_free(lock);
+    redlatch_lock_free(held);
+    redlatch_lock_free(third);
+    close_client(client);
+}
+
 MAIN(TEST(after_acquire), TEST(after_a_renewal), TEST(after_re_entry_and_partial_release),
      TEST(after_a_reconnect), TEST(by_close_and_by_force), TEST(a_release_is_no_loss),
-     TEST(unregistering_waits_for_a_running_call), TEST(the_function_may_call_the_library),
+     TEST(unregistering_waits_for_a_running_call),
+     TEST(while_the_function_blocks_locks_are_renewed_and_calls_answered), TEST(the_function_may_call_the_library),
      TEST(each_handle_is_told))
