@@ -309,6 +309,9 @@ impl Engine {
             self.out.push(Output::Opened(cell));
         }
         self.add_level(id, owner, terms, sent, ttl);
+        if self.links.may_have_moved(sent) {
+            self.hurried.push(owner);
+        }
     }
 
     /// Adds a level that the server has granted, by a request that was sent at `sent` and after which

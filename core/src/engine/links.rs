@@ -8,6 +8,7 @@ use super::timers::Timer;
 use super::{Engine, Output};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Level as EventLevel};
+use crate::moment::Moment;
 use crate::wire::Name;
 use crate::wire::slots::slot;
 
@@ -84,6 +85,8 @@ pub(super) struct Links {
     links: BTreeMap<LinkId, Link>,
     /// Some server was reached once.
     ever_up: bool,
+    /// When other servers came to answer for some names.
+    rerouted: Moment,
 }
 
 impl Links {
@@ -103,6 +106,11 @@ impl Links {
 
     fn error_of(&self, link: LinkId) -> Option<Error> {
         self.links.get(&link).filter(|link| !link.up)?.down.clone()
+    }
+
+    /// Whether a call that was sent then may have been answered by a server that did not serve its name any more.
+    pub(super) fn may_have_moved(&self, sent: Moment) -> bool {
+        sent < self.rerouted
     }
 
     /// Whether any server is reached.
@@ -183,6 +191,7 @@ impl Engine {
     /// Other servers answer for some names. For those this is as a new connection.
     pub(super) fn reroute(&mut self, routes: Routes) {
         let before = std::mem::replace(&mut self.links.routes, routes.clone());
+        self.links.rerouted = self.now;
         let old: Vec<LinkId> = self.links.links.keys().copied().filter(|id| !routes.leads_to(*id)).collect();
         for id in old {
             self.links.links.remove(&id);

@@ -294,6 +294,22 @@ fn a_name_that_moves_is_renewed_and_tried_at_its_new_node() {
     rig.granted(waiting);
 }
 
+/// The node that has the name now had not been asked for the hold, nor to tell of changes to it, for a third of its lease.
+#[test]
+fn what_a_node_has_granted_that_has_lost_the_name_meanwhile_is_looked_at_at_once() {
+    let mut rig = two_nodes();
+    let waits = rig.acquire("a");
+    let sent = rig.sent();
+    rig.pass(ms(1));
+    rig.input(routes(&[("a", 2), ("b", 2)]));
+    rig.grant(&sent);
+    let grant = rig.granted(waits);
+    assert_eq!(rig.sent().renewal(), [(grant.owner(), WATCHED.lease.duration())]);
+    rig.pass(ms(1));
+    rig.hold("b");
+    rig.nothing_sent();
+}
+
 #[test]
 fn connecting_fails_when_every_node_has_failed() {
     let mut rig = Rig::offline();
