@@ -395,8 +395,10 @@ impl Engine {
             return;
         };
         hold.levels[at].abandoned = true;
-        // A level that stays may still have to be looked at, and a hold whose loss nobody would tell us of.
-        if hold.levels.iter().all(|level| level.abandoned) && !hold.renewal.unseen {
+        // A level that stays may still have to be looked at, and a hold whose loss nobody would tell us of: the server does
+        // not watch its key, or does not any more and was not heard since.
+        let watched = !hold.renewal.unseen && !hold.renewal.failing;
+        if hold.levels.iter().all(|level| level.abandoned) && watched {
             hold.renewal.due = Maybe::default();
         }
         let (name, lost) = (hold.cell.name.clone(), hold.is_lost());

@@ -201,6 +201,22 @@ fn an_invalidation_makes_every_hold_of_the_name_renewed_at_once() {
     assert_eq!(rig.sent().renewal().len(), 1);
 }
 
+/// Nobody else would tell that it is gone: the server does not watch the key any more.
+#[test]
+fn what_was_changed_is_looked_at_until_the_server_has_told_also_when_it_is_abandoned_meanwhile() {
+    let mut rig = Rig::new();
+    let grant = rig.hold("a");
+    rig.input(Input::Invalidated(Some(vec!["a".into()])));
+    let sent = rig.sent();
+    rig.outcome(&sent, Outcome::Unanswered);
+    rig.input(grant.abandoned());
+    rig.pass(ms(250));
+    let again = rig.sent();
+    assert_eq!(again.renewal(), [(grant.owner(), ms(1))], "its time must not grow");
+    rig.reply(&again, Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]));
+    assert_eq!(rig.lost.len(), 1);
+}
+
 #[test]
 fn an_invalidation_of_everything_is_for_every_hold() {
     let mut rig = Rig::new();
