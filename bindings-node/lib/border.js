@@ -1,6 +1,7 @@
 'use strict'
 // The promises that wait for the native part. One of these per environment: the main thread, each worker.
 
+const { addAbortListener } = require('node:events')
 const native = require('./native.js')
 const { errorFrom, unwrap } = require('./errors.js').internal
 const { Table } = require('./table.js')
@@ -90,6 +91,7 @@ class Waiting {
   static #all = new WeakMap()
   #signal
   #calls = new Set()
+  #listening
 
   static of(signal) {
     let waiting = Waiting.#all.get(signal)
@@ -102,13 +104,14 @@ class Waiting {
   }
 
   add(abort) {
-    if (this.#calls.size === 0) this.#signal.addEventListener('abort', this.#abort)
+    // A listener like any other would not be called behind one that stops the event.
+    if (this.#calls.size === 0) this.#listening = addAbortListener(this.#signal, this.#abort)
     this.#calls.add(abort)
   }
 
   delete(abort) {
     this.#calls.delete(abort)
-    if (this.#calls.size === 0) this.#signal.removeEventListener('abort', this.#abort)
+    if (this.#calls.size === 0) this.#listening[Symbol.dispose]()
   }
 
   #abort = () => {

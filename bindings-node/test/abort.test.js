@@ -80,6 +80,17 @@ test('one signal ends many calls, without a warning of a leak', async () => {
   await hold.release()
 })
 
+test('a listener that stops the event keeps no call waiting', async () => {
+  const [lock, controller] = [context.client.lock(freshName()), new AbortController()]
+  const hold = await lock.acquire()
+  controller.signal.addEventListener('abort', (event) => event.stopImmediatePropagation())
+  const waiting = lock.acquire({ signal: controller.signal })
+  await until(() => context.client.stats().waiting === 1)
+  controller.abort()
+  await assert.rejects(waiting, { name: 'AbortError' })
+  await hold.release()
+})
+
 test('a signal of a package that came before Node.js had any', async () => {
   class OldSignal extends EventTarget {
     aborted = false
