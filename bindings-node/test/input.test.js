@@ -123,6 +123,16 @@ test('unknown options, in the spelling of the caller', () =>
     }
   }))
 
+test('options are spelled as JavaScript does, and what was typed is shown as it was', () =>
+  sendsNothing(() => {
+    const spelled = (options, ...words) =>
+      assert.throws(() => context.client.lock('a', options), refusal(InvalidArgumentError, ...words))
+    spelled({ watchdog_lease: 3000 }, '"watchdog_lease"', 'did you mean watchdogLease?')
+    spelled({ LEASE: 3000 }, '"LEASE"', 'did you mean lease?')
+    spelled({ lease_time: 3000 }, '"lease_time"', 'watchdogLease')
+    assert.throws(() => new Client('redis://h', { Timeout: 3 }), refusal(InvalidArgumentError, '"Timeout"'))
+  }))
+
 test('what means something in JavaScript only', () =>
   sendsNothing(async () => {
     const lock = context.client.lock('a')
