@@ -60,15 +60,21 @@ class Ended(Exception):
     """A server ended before it answered."""
 
 
-def eventually(holds: Callable[[], object], what: str, limit: float = STARTING) -> None:
-    """Waits until `holds()`; a server that does not answer yet does not hold it."""
+def eventually(
+    holds: Callable[[], object],
+    what: str,
+    limit: float = STARTING,
+    *,
+    seen: Callable[[], object] | None = None,
+) -> None:
+    """Waits until `holds()`; a server that does not answer yet does not hold it. `seen`: what the error shows."""
     end = time.monotonic() + limit
     while True:
         with suppress(OSError):
             if holds():
                 return
         if time.monotonic() > end:
-            raise RuntimeError(f"{what}: not within {limit:.0f} s")
+            raise RuntimeError(f"{what}: not within {limit:.0f} s{f', but {seen()}' if seen else ''}")
         time.sleep(0.02)
 
 
@@ -329,9 +335,11 @@ class Replicated(Many):
         for _ in range(replicas):
             following = ("--replicaof", "127.0.0.1", str(primary.port))
             self.data.append(self.add(Server(binary, *self.options, *following)))
-        eventually(
-            lambda: str(primary("INFO", "replication")).count("state=online") == replicas, "replicas in step"
-        )
+
+        def seen() -> list[str]:
+            return [str(server("INFO", "replication")) for server in self.data]
+
+        eventually(lambda: seen()[0].count("state=online") == replicas, "replicas in step", seen=seen)
         self.url = primary.url
 
     @property
