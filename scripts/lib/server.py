@@ -305,7 +305,8 @@ class Many(Deployment):
             raise
 
     def close(self) -> None:
-        for server in self.processes:
+        # Sentinels first: they would make a replica of whatever other server starts at a port that has just become free.
+        for server in reversed(self.processes):
             server.close()
 
 
