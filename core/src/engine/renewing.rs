@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::holding::{Hold, Phase, alarmed};
 use super::links::Which;
+use super::rare::Idle;
 use super::timers::Timer;
 use super::{Engine, LinkId, Outcome, Purpose, timing};
 use crate::error::LostReason;
@@ -172,15 +173,20 @@ impl Engine {
     /// They have an alarm in common, at the first of their deadlines: an alarm of each would be left behind as soon as it is
     /// renewed, and all of those together have to be forgotten one by one.
     fn put_off(&mut self, link: LinkId, owners: &[OwnerId]) {
-        let (mut first, mut waiting) = (None, Vec::with_capacity(owners.len()));
+        let (mut first, mut waiting, mut busy) = (None, Vec::with_capacity(owners.len()), Vec::new());
         for owner in owners {
             let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.is_under_way();
             if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
                 first = first.into_iter().chain([hold.deadline()]).min();
                 waiting.push(*owner);
+                if !hold.work.is_idle() {
+                    busy.push(*owner);
+                }
             }
         }
+        // Its own alarm was taken, and callers who wait for something else of it are to be answered in time.
+        busy.into_iter().for_each(|owner| self.arm_hold(owner));
         if let Some(first) = first {
             self.flows.entry(link).or_default().ready.push(Reverse((first, waiting)));
             self.watch_put_off(link);

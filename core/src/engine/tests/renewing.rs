@@ -392,6 +392,26 @@ fn what_is_put_off_is_lost_at_its_own_deadline() {
     }
 }
 
+/// The alarm of the hold itself is taken for the renewal, which has one in common with others when it is put off.
+#[test]
+fn who_waits_for_something_else_of_what_is_put_off_is_answered_in_time() {
+    let mut rig = Rig::new();
+    for number in 0..RENEWALS * 100 {
+        rig.hold_with(&format!("n{number}"), Key::Once, WATCHED);
+    }
+    rig.pass(ms(1));
+    rig.hold_with("x", KEY, WATCHED);
+    rig.pass(secs(10) - ms(2));
+    let entry = rig.acquire_with("x", KEY, Some(ms(300)), WATCHED);
+    rig.sent();
+    rig.pass(ms(1));
+    assert_eq!(rig.all_sent().len(), RENEWALS);
+    rig.pass(ms(298));
+    assert!(rig.pending(entry));
+    rig.pass(ms(1));
+    assert_eq!(rig.failed(entry), ErrorKind::Unavailable);
+}
+
 #[test]
 fn a_renewal_that_the_server_takes_for_late_goes_again_at_once() {
     let mut rig = Rig::new();
