@@ -56,7 +56,8 @@ Generated from `core/src/options.rs`; a test compares them.
 | C | name and value as text, the same names | `\"250ms\"`, `\"2.5s\"`, `\"10m\"`, `\"1h\"`; a bare number is milliseconds | `\"true\"`, `\"false\"`, `\"1024\"` |
 
 A value out of its bounds and an unknown name give the error `invalid_argument`, which names the option, the value and what
-is acceptable; nothing is sent to the server then.
+is acceptable; nothing is sent to the server then. A keyword that a Python function does not have (`acquire(wait=3)`) is a
+`TypeError`, as always.
 
 If you set only one option, think about `watchdog_lease`, or a fixed `lease`: see [Which lease?](#which-lease).
 
