@@ -22,18 +22,24 @@ export interface LockDefaults {
   /** The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one. Default: reentrant. */
   kind?: Kind | null
   /**
-   * Whether a task or key that holds the lock enters once more, instead of waiting for itself. Default: true for the
-   * kinds reentrant and adaptive.
+   * Whether a caller that holds the lock enters once more, instead of waiting for itself. Default: true for the kinds
+   * reentrant and adaptive, with a key that the caller names; else false. The option `context` counts as a key.
    */
   reentrant?: boolean | null
   /** A fixed lease: the lock ends by itself after this time and is never renewed. Default: the watchdog renews. */
   lease?: Time | null
   /** The lease that the watchdog renews, every third of it, for as long as the lock is held. Default: 30 s. */
   watchdogLease?: Time | null
-  /** Draw a fencing token with every first acquisition: a number that only ever grows. Default: false. */
+  /**
+   * Draw a fencing token with every first acquisition: a number that only grows, also together with Redisson's
+   * `RFencedLock`. Its counter stays in Redis for ever. Default: false.
+   */
   fencing?: boolean | null
-  /** Keep the counter of the tokens for ever, instead of 25 hours after its last use. Default: false. */
-  fencingPersist?: boolean | null
+  /**
+   * Draw fencing tokens from a counter that expires 25 hours after its last use, unless it has no expiry already. Not for
+   * names that Java locks with `RFencedLock`: its tokens would begin at 1 again. Implies `fencing`. Default: false.
+   */
+  fencingExpires?: boolean | null
   /** The longest time a hold may last, renewed or not. Default: none. */
   maxHold?: Time | null
   /** How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails. Default: 0. */
@@ -54,7 +60,10 @@ export interface ClientOptions extends LockDefaults {
   connectTimeout?: Time | null
   /** The longest time between two tries of a waiter, should every wake-up be lost. Default: 5 s. */
   recheck?: Time | null
-  /** How long callers wait for a server that had been reached and cannot be reached now. Default: 10 s. */
+  /**
+   * How long callers wait for a server that had been reached and cannot be reached now, to acquire, to release or to
+   * close: until it has been out of reach for this long. Default: 10 s.
+   */
   outage?: Time | null
   /**
    * How often in a row a release hands the lock to the next waiter of the same client; then others get a chance.
@@ -65,7 +74,10 @@ export interface ClientOptions extends LockDefaults {
   handoverTime?: Time | null
   /** How long closing may take to release what is held. Default: 5 s. */
   closeLimit?: Time | null
-  /** Not used in Node.js, where a program that ends cannot wait. */
+  /**
+   * How long the end of a program that did not close the client may take to release what is held; 0 leaves it to its
+   * lease. Default: 1 s.
+   */
   exitLimit?: Time | null
   /** Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds. Default: true. */
   tracking?: boolean | null
@@ -101,7 +113,8 @@ export interface ClientOptions extends LockDefaults {
 export interface LockOptions extends LockDefaults {
   /**
    * Inside `using(fn)`, what `fn` calls enters the lock again instead of waiting for itself (by AsyncLocalStorage).
-   * Two calls that run inside at the same time, as with `Promise.all`, are one owner and do not exclude each other.
+   * Two calls that run inside at the same time, as with `Promise.all`, are one owner and do not exclude each other. A
+   * timer or a queue that was set up inside is an owner of its own when every `using` around it has ended.
    */
   context?: boolean
 }
@@ -110,7 +123,7 @@ export interface LockOptions extends LockDefaults {
 export interface TryOptions {
   /** A fixed lease for this acquisition, in place of the lock's lease or its watchdog. */
   lease?: Time | null
-  /** What a simple lock's key gets as its value. Whoever knows it can release and extend the lock. Default: a fresh one. */
+  /** The value that a simple lock's key gets. Give each attempt a token of its own, in every process. A program that knows it can release and extend the lock. Default: a fresh one. */
   token?: string | null
   /** Ends the waiting; the call is rejected with the signal's reason. Has no effect on a lock that is held. */
   signal?: AbortSignal
@@ -131,9 +144,9 @@ export interface AcquireOptions extends TryOptions {
 /** How a lock is entered again. */
 export type ReenterOptions = Pick<AcquireOptions, 'wait' | 'lease' | 'signal'>
 
-/** Who holds a lock, as Redis sees it. */
+/** The holder of a lock, as Redis sees it. */
 export interface Holder {
-  /** `<client uuid>:<number>` */
+  /** `<uuid>:<number>` */
   owner: string
   /** Its hold count. */
   count: number
@@ -149,7 +162,7 @@ export interface LockEvent {
   text: string
 }
 
-/** What a client has done since it was opened. */
+/** The counters of a client since it was opened. */
 export interface Stats {
   acquired: number
   released: number
@@ -173,14 +186,15 @@ export interface Stats {
 export interface ClientEvents {
   /** A hold was lost; once for each. */
   lost: [error: LockLostError]
-  /** What happened, for a log. Also published on the diagnostics channel `redlatch`. */
+  /** An event, for a log. Also published on the diagnostics channel `redlatch`. */
   event: [event: LockEvent]
 }
 
 /**
  * A connection to Redis under one identity. Its thread and its connections start with the first call.
  *
- * A call that waits keeps the process alive, a lock that is held does not.
+ * A call that waits keeps the process alive, a lock that is held does not. A lock that is still held is released when the
+ * process ends, within the option `exitLimit`.
  */
 export class Client extends EventEmitter<ClientEvents> implements AsyncDisposable {
   /** Opens a client when it is first used. The URL is `REDLATCH_URL` of the environment if none is given. */
@@ -191,7 +205,7 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   static connect(options: ClientOptions): Promise<Client>
   /** Names a lock. Sends nothing. */
   lock(name: string, options?: LockOptions): Lock
-  /** What the client has done so far. */
+  /** The client's counters so far. */
   stats(): Stats
   /**
    * Releases what is held, ends what waits, and stops, within `limit` or the option `closeLimit`; gives the names of
@@ -218,7 +232,7 @@ export class Lock {
   using<T>(options: AcquireOptions | undefined, fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>
   /** Whether anybody holds the lock. */
   isLocked(): Promise<boolean>
-  /** Who holds the lock. */
+  /** The holder of the lock. */
   holder(): Promise<Holder | null>
   /**
    * Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only. Rejects with
@@ -244,7 +258,10 @@ export class Hold implements AsyncDisposable {
   readonly holdCount: number
   /** The fencing token, if the lock draws them. */
   readonly fencingToken: bigint | undefined
-  /** Aborted with a LockLostError when the lock is lost. */
+  /**
+   * Aborted with a LockLostError when the lock is lost. A Hold that is garbage-collected without release is not renewed
+   * any more; its signal is aborted when its lease has ended.
+   */
   readonly signal: AbortSignal
   /** Throws LockLostError if the lock cannot be relied on, NotOwnerError if it was released. */
   check(): void

@@ -3,9 +3,11 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
-        // The number changes only when programs have to be compiled again; install.sh reads it here.
+        // The number changes only when programs have to be compiled again; install.sh reads it
+        // here.
         println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libredlatch.so.0");
-        // Threads of the program have data with destructors in the library: it must never be unloaded.
+        // Threads of the program have data with destructors in the library: it must never be
+        // unloaded.
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
 }

@@ -1,4 +1,4 @@
-"""What an adaptive lock must have learnt, worked out beside it from the times at which it was held."""
+"""The lesson that an adaptive lock must have learnt, worked out beside it from the times at which it was held."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class Lesson:
     renew: float | None = None
 
     def lease(self, asked: float) -> float:
-        """Of the next acquisition."""
+        """The lease of the next acquisition."""
         return asked if self.renew is None else math.floor(self.renew + 10)
 
     def after(self, took: int, asked: float) -> float | None:

@@ -17,10 +17,10 @@ class Side:
 
     name: str
     command: tuple[str, ...]
-    # Whose lock it is; and the kind of it, for those that have only one.
+    # The owner of the lock's code; and the kind of lock, for those that have only one.
     family: str = "redlatch"
     kind: str = ""
-    # What not everybody else's lock can do.
+    # Not everybody else's lock can do this.
     waits: bool = True
     renews: bool = False
     forces: bool = False

@@ -1,4 +1,4 @@
-"""What a fail-over does to locks: faults under load, with every hold and every wait written down and checked.
+"""The effect of a fail-over on locks: faults under load, with every hold and every wait written down and checked.
 
 failover.py [--run TOPOLOGY/FAULT ...] [--drivers NAME ...] [--holds N] [--waiters N] [--dead-after-ms N] [--timeline FILE]
 
@@ -36,7 +36,7 @@ LEASE_MS = 10_000
 CONTENDED = 20
 INSIDE = 0.1  # seconds that a waiter keeps what it was granted
 WAIT_MS = 20_000
-# What a busy machine may add to a wait's own limit.
+# A busy machine may add so much to a wait's own limit.
 SLACK = 4.0
 PATIENCE = 120.0
 DEAD_AFTER_MS = 1000  # a primary silent for so long is taken for dead
@@ -68,7 +68,7 @@ class Wait:
 
 @dataclass
 class History:
-    """What happened in a run; times are seconds since it began."""
+    """The events of a run; times are seconds since it began."""
 
     start: float = field(default_factory=time.monotonic)
     held: list[Held] = field(default_factory=list)
@@ -216,7 +216,7 @@ class Run:
         reply = party.ask(op="acquire", lock=lock, wait_ms=wait_ms, **{"as": seat}).result(PATIENCE)
         wait.answered, wait.status = reply["at"], reply["status"]
         if wait.status != "ok":
-            # What went wrong is known now; not to ask at once again keeps the load what it is.
+            # The error is known now; a pause before the next try keeps the load what it is.
             self.over.wait(INSIDE)
             return
         held = Held(lock, owner, reply["at"])
@@ -343,7 +343,7 @@ def recovery(history: History, contended: list[str]) -> tuple[float | None, floa
     for lock in contended:
         times = [hold.since for hold in history.held if hold.lock == lock and hold.since > history.fault]
         affected = lock in history.affected
-        # What was asked for before the fault may still be answered just after it.
+        # An acquisition from before the fault may still be answered just after it.
         if affected and not any(at > history.fault + INSIDE for at in times):
             return None, longest[False]
         pauses = [b - a for a, b in itertools.pairwise([history.fault, *sorted(times)])]
@@ -387,7 +387,7 @@ class Outcome:
     recovered: float | None
 
 
-# What servers say of themselves when something changes between them, in the words of Redis and of Valkey.
+# Lines in the logs of servers when something changes between them, in the words of Redis and of Valkey.
 NOTEWORTHY = (
     "Failover election won",
     "+switch-master",

@@ -1,7 +1,5 @@
 """Checks a recorded history of locks against what a lock may do.
 
-    check.py LEASE FILE...      the lease as the files count the time: nanoseconds
-
 Times come from one clock, of the machine that recorded. What a caller knows is less than what happened, so two
 intervals belong to a hold:
 
@@ -21,13 +19,13 @@ are read one after the other.
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 DIED = "died"
 # What every lease is relied on for, from the call of its acquire on: a little more than this part of it.
@@ -227,7 +225,8 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     """Copies of a name's history with one thing wrong in each: a check that accepts one of these is none."""
     found: dict[str, Past] = {}
     certain = sorted((hold for hold in past.holds if past.certain(hold)), key=lambda hold: hold.answered)
-    certain = [hold for hold in certain if hold.release == "ok" and hold.freed is not None]
+    # A deletion would explain what is planted.
+    certain = [hold for hold in certain if hold.release == "ok" and not past.may_be_deleted(hold)]
     if not certain:
         return found
 
@@ -275,14 +274,11 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     found["a loss that its release tells a lease too late"] = Past(
         [*others, late_found], [*past.deletions, long_ago]
     )
-    # One that nobody's deletion explains, told before its time by nothing but its release, or by its event.
-    alone = [hold for hold in certain if not past.may_be_deleted(hold)]
-    if alone:
-        example = max(alone, key=lambda hold: hold.freed - hold.answered)
-        early = replace(example, release="lost", lost=[], kept=True, until=example.done + lease)
-        found["a loss without a cause that its release tells"] = instead(example, early)
-        event = replace(early, lost=[example.freed], kept=False)
-        found["a loss without a cause that is told at once"] = instead(example, event)
+    # Told before its time by nothing but its release, or by its event.
+    early = replace(example, release="lost", lost=[], kept=True, until=example.done + lease)
+    found["a loss without a cause that its release tells"] = instead(example, early)
+    event = replace(early, lost=[example.freed], kept=False)
+    found["a loss without a cause that is told at once"] = instead(example, event)
     return found
 
 
@@ -295,11 +291,21 @@ def undisturbed(past: Past, certain: list[Hold]) -> tuple[Hold, Hold] | None:
     return None
 
 
-def reject(past: Past, lease: float) -> tuple[int, list[str]]:
-    """How many violations were planted, and which of them were not found."""
+class Checker(Protocol):
+    """Another program that judges the same histories."""
+
+    def check(self, past: Past) -> None: ...
+
+    def reject(self, past: Past, variants: dict[str, Past]) -> None: ...
+
+
+def reject(past: Past, lease: float, other: Checker | None = None) -> tuple[int, list[str]]:
+    """How many violations were planted, and which of them were not found. The other checker gets the same copies."""
     wrong = len(check_past(past, lease))
     variants = planted(past, lease)
     missed = [what for what, variant in variants.items() if len(check_past(variant, lease)) <= wrong]
+    if other:
+        other.reject(past, variants)
     return len(variants), missed
 
 
@@ -405,8 +411,13 @@ class Lines:
             )
 
 
-def judge(files: list[File], lease: float, deletions: Iterable[tuple[str | None, Deletion]] = ()) -> Verdict:
-    """Checks what processes recorded; a deletion without a name was one of all keys."""
+def judge(
+    files: list[File],
+    lease: float,
+    deletions: Iterable[tuple[str | None, Deletion]] = (),
+    other: Checker | None = None,
+) -> Verdict:
+    """Checks what processes recorded; a deletion without a name was one of all keys. The other checker judges it too."""
     deletions = list(deletions)
     lines, verdict = Lines(files), Verdict()
     verdict.wrong += lines.hangs
@@ -417,10 +428,12 @@ def judge(files: list[File], lease: float, deletions: Iterable[tuple[str | None,
         verdict.count(past)
         verdict.overlaps += len(overlaps(past))
         verdict.wrong += check_past(past, lease)
+        if other:
+            other.check(past)
         certain = sum(1 for hold in past.holds if hold.release == "ok")
         if certain > most:
             richest, most = past, certain
-    verdict.planted, verdict.missed = reject(richest, lease)
+    verdict.planted, verdict.missed = reject(richest, lease, other)
     return verdict
 
 
@@ -430,15 +443,3 @@ def summary(verdict: Verdict) -> str:
         f"history: acquisitions={verdict.acquisitions} violations={len(verdict.wrong)} "
         f"planted={verdict.planted} rejected={rejected}"
     )
-
-
-def main() -> int:
-    verdict = judge([File(Path(path), Path(path).stem) for path in sys.argv[2:]], float(sys.argv[1]))
-    for line in [*verdict.wrong[:20], *(f"planted and not found: {what}" for what in verdict.missed)]:
-        print(line)
-    print(summary(verdict))
-    return 1 if verdict.wrong or verdict.missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -145,6 +145,11 @@ def run(
     return by, took, "\n".join(lines)
 
 
+def has_run(output: str) -> bool:
+    """Whether any test has run: a layer that looks for its tests in the wrong place finds no bug."""
+    return any(line.startswith("test ") and line.endswith(" ok") for line in output.splitlines())
+
+
 def plant(
     bug: Bug, scratch: Path, env: dict[str, str], build: list[str], chosen: list[Layer], always: int
 ) -> None:
@@ -209,7 +214,7 @@ def main() -> int:
     bugs = [bug for bug in bugs if all(word in bug.name for word in args.only)]
 
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    cargo_test = ["cargo", "test", "--package", "redlatch", "--lib"]
+    cargo_test = ["cargo", "test", "--package", "redlatch-proto", "--package", "redlatch", "--lib"]
     chosen = layers([*cargo_test, "--"])
     env = os.environ | {
         # Of its own: it must not leave a planted bug in what others build on. Dependencies are built once.
@@ -234,6 +239,8 @@ def main() -> int:
         if by:
             print(output[-3000:])
             raise SystemExit(f"{layer.name}: {by} fails without a planted bug")
+        if layer.command[0] == "cargo" and not has_run(output):
+            raise SystemExit(f"{layer.name}: runs no test")
         layer.limit = TIMES * took + SECONDS
         print(f"no bug: {layer.name} passes in {took:.1f} s", flush=True)
     for bug in bugs:

@@ -88,8 +88,8 @@ class Program:
                 if not self.changed.wait(end - time.monotonic()) and time.monotonic() > end:
                     raise Failed(f"{word} is not said within {within} s: {' / '.join(self.lines[-5:])}")
 
-    def go_on(self) -> None:
-        self.process.stdin.write("\n")
+    def go_on(self, told: str = "") -> None:
+        self.process.stdin.write(f"{told}\n")
         self.process.stdin.flush()
 
     def ended(self, code: int = 0, within: float = PATIENCE) -> None:

@@ -49,7 +49,8 @@ class Behind:
         return int(self.proxies("open", server.port)[0])
 
     def close(self) -> None:
-        for server in self.processes:
+        # Sentinels first, as in `server.Many`.
+        for server in reversed(self.processes):
             server.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -214,11 +215,24 @@ def shown(form: str, value: float | None) -> str:
     return "–" if value is None or value != value else form.format(value)
 
 
-def table(workload: str, results: dict[str, Figures]) -> str:
-    """All contestants of a workload in their order, each with its ratio to the best peer and to the best bound."""
+# How many of the others, and of the bounds, the short table shows.
+STRONGEST_PEERS = 6
+STRONGEST_BOUNDS = 2
+# The figures of the short table, beside the one that ranks.
+ESSENTIAL = {"p50_us", "cmds", "cpu_us", "gap_p50", "max_wait_ms", "jain", "rss_lock", "cmds_100", "lost"}
+
+
+def table(workload: str, results: dict[str, Figures], strongest: bool = False) -> str:
+    """The contestants of a workload in their order, each with its ratio to the best peer and to the best bound.
+
+    With `strongest` only ours and the best of the others, with the figures that matter to a user.
+    """
     key, less = RANKED[workload]
     measured = {name: one for name, one in results.items() if one.get(key)}
     pick = min if less else max
+    columns = [
+        column for column in COLUMNS[workload] if not strongest or column[1] == key or column[1] in ESSENTIAL
+    ]
 
     def best(*roles: str) -> float | None:
         return pick((one[key] for one in measured.values() if one["role"] in roles), default=None)
@@ -228,15 +242,25 @@ def table(workload: str, results: dict[str, Figures]) -> str:
     def ratio(value: float, other: float | None) -> str:
         return "–" if not other else f"{other / value if less else value / other:.2f}"
 
-    headings = [heading for heading, _, _ in COLUMNS[workload]]
+    headings = [heading for heading, _, _ in columns]
     lines = ["| | " + " | ".join([*headings, "to best peer", "to best bound"]) + " |"]
     lines.append("|---|" + "---:|" * (len(headings) + 2))
     order = {"limit": 0, "floor": 1, "ours": 2, "peer": 3}
     marks = {"limit": "*{}*", "floor": "*{}*", "ours": "**{}**", "peer": "{}"}
-    for name, one in sorted(
+    ranked = sorted(
         measured.items(), key=lambda item: (order[item[1]["role"]], item[1][key] * (1 if less else -1))
-    ):
-        cells = [shown(form, one.get(figure)) for _, figure, form in COLUMNS[workload]]
+    )
+    if strongest:
+        most = {"limit": STRONGEST_BOUNDS, "floor": STRONGEST_BOUNDS, "peer": STRONGEST_PEERS}
+        seen: Counter[str] = Counter()
+        kept = []
+        for name, one in ranked:
+            seen[one["role"]] += 1
+            if seen[one["role"]] <= most.get(one["role"], len(ranked)):
+                kept.append((name, one))
+        ranked = kept
+    for name, one in ranked:
+        cells = [shown(form, one.get(figure)) for _, figure, form in columns]
         cells += [ratio(one[key], peer), ratio(one[key], bound)]
         lines.append(f"| {marks[one['role']].format(name)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -24,23 +24,23 @@ if c > 0 then redis.call('pexpire', KEYS[1], ARGV[1]) return 0 end
 redis.call('del', KEYS[1]) redis.call('publish', KEYS[2], '0') return 1"""
 
 
-def totals(folder: Path) -> int:
-    """The instructions of all processes that have left a file there."""
+def totals(folder: Path, thread: str = "") -> int:
+    """The instructions of all processes that have left a file there, or of their threads with this number."""
     return sum(
         int(line.split()[1])
-        for file in folder.glob("callgrind.*")
+        for file in folder.glob(f"callgrind.*-{thread}" if thread else "callgrind.*")
         for line in file.read_text().splitlines()
         if line.startswith("totals:")
     )
 
 
-def per_pair(counted: Callable[[int, Path], None], few: int, many: int) -> float:
+def per_pair(counted: Callable[[int, Path], None], few: int, many: int, thread: str = "") -> float:
     """What a pair more costs, so that start and end do not count."""
     counts = []
     for pairs in (few, many):
         with tempfile.TemporaryDirectory(prefix="redlatch-instructions-") as folder:
             counted(pairs, Path(folder))
-            counts.append(totals(Path(folder)))
+            counts.append(totals(Path(folder), thread))
     return (counts[1] - counts[0]) / (many - few)
 
 
@@ -48,15 +48,18 @@ def valgrind(folder: Path) -> list[str]:
     return ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={folder}/callgrind.%p"]
 
 
-def of_client(command: Sequence[str], few: int = 100, many: int = 300) -> float:
-    """Of a program that runs W1 for `--pairs`."""
+def of_client(command: Sequence[str], few: int = 100, many: int = 300, thread: str = "") -> float:
+    """Counts a program that runs W1 for `--pairs`, or one of its threads: valgrind numbers them from `01` on."""
+    separate = ["--separate-threads=yes"] if thread else []
 
     def counted(pairs: int, folder: Path) -> None:
         with Server() as server:
             words = ["--workload", "W1", "--warmup", "0", "--url", server.url, "--pairs", str(pairs)]
-            subprocess.run([*valgrind(folder), *command, *words], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [*valgrind(folder), *separate, *command, *words], check=True, stdout=subprocess.DEVNULL
+            )
 
-    return per_pair(counted, few, many)
+    return per_pair(counted, few, many, thread)
 
 
 def of_server(pairs_on: Callable[[Server, int], None], few: int = 100, many: int = 300) -> float:

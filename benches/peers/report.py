@@ -188,39 +188,49 @@ def counted(everything: dict[str, Any]) -> str:
 
 
 def contents(everything: dict[str, Any]) -> str:
-    """What the workloads are, before their goals are named by them, and where the rest of the page is."""
+    """What the workloads are, before their goals name them."""
     headings = (HEADINGS[workload] for workload in HEADINGS if workload in everything)
     workloads = (heading.split(": ", 1) for heading in headings if ": " in heading)
-    return "\n".join(
-        [
-            *(f"- **{name}**: {what}" for name, what in workloads),
-            "",
-            "[Where the time goes](#where-the-time-goes) takes each workload apart: what bounds it, what was decided by measurement, what was tried in vain."
-            " Then come all contestants, workload by workload, and at the end the [method](#method) and the [versions](#versions).",
-        ]
-    )
+    return "\n".join(f"- **{name}**: {what}" for name, what in workloads)
 
 
-def markdown(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
+def overview(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
+    """The page for a user: our faces beside the strongest of the others, and what is not reached."""
+    found = verdicts(everything)
+    missed = [each for each in found if not each.reached]
+    command = "make bench QUICK=1" if quick else "make bench"
+    parts = [
+        "# Performance",
+        f"`{command}` writes this page. It measures redlatch beside the lock libraries that people use, beside locks written by hand in C (*floors*) and beside"
+        " bounds that are no usable locks (*limits*), interleaved in one run. Times of one machine mean nothing on another: read the ratios.",
+        contents(everything),
+        "All contestants with all figures, the method and the versions: [all.md](performance/all.md)."
+        " The programs: [benches/README.md](../benches/README.md).",
+    ]
+    for workload, heading in HEADINGS.items():
+        if workload in everything and workload != "W1B":
+            parts += [f"## {heading}", table(workload, everything[workload]["results"], strongest=True)]
+    parts += [
+        f"## Goals: {len(found) - len(missed)} of {len(found)} reached",
+        "Like for like: simple locks against locks that are `SET NX PX`, the re-entrant lock against hand-written C that runs the least that shares locks with Redisson."
+        " Where a goal is one of every face, the worst is shown. Not reached:",
+        goals_table(missed),
+        (HERE / "notes.md").read_text().strip(),
+        *(f"![{name}](performance/{name}.svg)" for name in charts),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def everybody(everything: dict[str, Any]) -> str:
+    """All contestants, all goals, and how it was measured."""
     found = verdicts(everything)
     reached = sum(each.reached for each in found)
     parts = [
-        "# Performance",
-        "Written by `make bench`"
-        + (" QUICK=1" if quick else "")
-        + ", from what it measured: ours beside the lock libraries that people use, beside locks written by hand in C"
-        " (*floors*) and beside bounds that are no usable locks (*limits*), all in one run and interleaved. Times of one machine mean nothing on another: read"
-        " the ratios. What is run, and by which programs: [benches/README.md](../benches/README.md).",
-        contents(everything),
+        "# Performance: all contestants",
+        "Written by `make bench`. Read [performance.md](../performance.md) first.",
         f"## Goals: {reached} of {len(found)} reached",
-        "Like for like: simple locks against locks that are `SET NX PX`, the re-entrant lock against hand-written C that runs the least that shares locks with Redisson."
-        " Where a goal is one of every face, the worst is shown.",
         goals_table(found),
-        *(f"![{name}](performance/{name}.svg)" for name in charts),
     ]
-    notes = HERE / "where-the-time-goes.md"
-    if notes.exists():
-        parts.append(notes.read_text().strip())
     for workload, heading in HEADINGS.items():
         if workload not in everything:
             continue
@@ -246,7 +256,7 @@ METHOD = """- Each program connects, warms up as it is measured, says that it is
 
 
 def write(everything: dict[str, Any], folder: Path, quick: bool) -> Path:
-    """The report and its charts; where it was written to."""
+    """The two pages and their charts; where the first of them was written to."""
     (folder / "performance").mkdir(parents=True, exist_ok=True)
     charts = []
     for name, draw in CHARTS.items():
@@ -255,5 +265,6 @@ def write(everything: dict[str, Any], folder: Path, quick: bool) -> Path:
             (folder / "performance" / f"{name}.svg").write_text(draw(everything))
             charts.append(name)
     file = folder / "performance.md"
-    file.write_text(markdown(everything, charts, quick))
+    file.write_text(overview(everything, charts, quick))
+    (folder / "performance" / "all.md").write_text(everybody(everything))
     return file

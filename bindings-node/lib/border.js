@@ -50,7 +50,7 @@ function settle(id, answer) {
   calls.take(id)?.(answer)
 }
 
-// What a native call gave, `started`, is one of
+// The result of a native call, `started`, is one of
 // - the number of the call, if the answer comes later,
 // - the number with a minus, if it is done and there is nothing to tell,
 // - the answer, in an object as `drain` has them.
@@ -111,7 +111,11 @@ class Waiting {
 
   delete(abort) {
     this.#calls.delete(abort)
-    if (this.#calls.size === 0) this.#listening[Symbol.dispose]()
+    if (this.#calls.size > 0) return
+    // Its only method is named by Node's own Symbol.dispose. On Node.js 20 and 22 the Symbol of another context, as Jest
+    // and Vitest make them by node:vm, has no such property or a polyfill's.
+    const [dispose] = Object.getOwnPropertySymbols(this.#listening)
+    this.#listening[dispose]()
   }
 
   #abort = () => {
@@ -127,7 +131,7 @@ function reasonOf(signal) {
   return signal.reason === undefined ? new DOMException('This operation was aborted', 'AbortError') : signal.reason
 }
 
-// What an answer gives. To be called in an async function after the wait, so that the stack shows who waits.
+// The value of an answer. To be called in an async function after the wait, so that the stack shows who waits.
 function valueOf(answer) {
   if (answer instanceof Failed) throw errorFrom(answer.failure)
   return answer

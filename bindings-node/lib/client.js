@@ -1,12 +1,25 @@
 'use strict'
 const diagnostics = require('node:diagnostics_channel')
 const { EventEmitter } = require('node:events')
+const { isMainThread } = require('node:worker_threads')
 const { internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock } = require('./lock.js')
-const { camel } = require('./names.js')
+const { asyncDispose, camel } = require('./names.js')
 const { plain, split, text } = require('./options.js')
 const { unwrap } = internal
+
+// The native part has what is held released when a signal ends the process. A signal that the program handles is none of
+// its business until the last of those handlers is removed, which puts the default action of the system in place.
+let watching = false
+
+function watchSignals() {
+  if (watching || !isMainThread) return
+  watching = true
+  process.on('removeListener', (name) => {
+    if (typeof name === 'string' && name.startsWith('SIG')) border.watchSignals()
+  })
+}
 
 const channel = diagnostics.channel('redlatch')
 const collected = new FinalizationRegistry((id) => clients.delete(id))
@@ -24,6 +37,7 @@ class Client extends EventEmitter {
     this.#native = unwrap(border.client(url === undefined ? url : text('the URL', url), names, values), names)
     const { id } = this.#native
     clients.set(id, new WeakRef(this))
+    watchSignals()
     collected.register(this, id)
   }
 
@@ -42,7 +56,7 @@ class Client extends EventEmitter {
     return new Lock(this.#family(text('the lock name', name), options), name)
   }
 
-  // What locks with these options have in common, which those that were given before may have had too.
+  // Locks with these options share this; those that were given before may have had the same options.
   #family(name, given) {
     const { own, names = [], values = [] } = split(given, ['context'])
     const { options: before, family } = this.#latest
@@ -64,7 +78,7 @@ class Client extends EventEmitter {
     return resultOf(this.#native.close(limit === undefined ? undefined : plain('the limit', limit)))
   }
 
-  async [Symbol.asyncDispose]() {
+  async [asyncDispose]() {
     await this.close()
   }
 

@@ -1,22 +1,26 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
+const { setMaxListeners } = require('node:events')
 // Not the global one: what tests and browsers put in its place may have no unref(), or never fire.
 const { setTimeout } = require('node:timers')
 const { inspect } = require('node:util')
 const { LockLostError, internal } = require('./errors.js')
 const { Failed, answerTo, border, release, resultOf, whenLost } = require('./border.js')
+const { asyncDispose } = require('./names.js')
 const { plain } = require('./options.js')
 const { Table } = require('./table.js')
 const { errorFrom, lostError, unwrap } = internal
 
-// What must outlive the Hold object until the hold is released, by the number of the hold: its lock, as long as there is
-// nothing to say but that it is held, or a Story. Never the Hold itself, which may be garbage-collected. There may be very many.
+// This outlives the Hold object, by the number of the hold: its lock, as long as there is nothing to say but that it is
+// held, or a Story. An entry stays until the hold is released, or is collected and lost. It never refers to the Hold itself,
+// which may be garbage-collected. There may be very many.
 const holds = new Table()
 
 class Story {
   loss // the error, once the hold is lost
   controller
   inContext
+  abandoned = false // the Hold was garbage-collected, and nobody can release it any more
 
   constructor(lock) {
     this.lock = lock
@@ -32,20 +36,32 @@ class Story {
   }
 }
 
+// The Story of a hold, begun if there is none; undefined if the hold was released.
+function storyOf(id) {
+  const known = holds.get(id)
+  if (known === undefined || known instanceof Story) return known
+  const story = new Story(known)
+  holds.set(id, story)
+  return story
+}
+
 whenLost((id, reason) => {
-  let known = holds.get(id)
-  if (known === undefined) return
-  if (!(known instanceof Story)) holds.set(id, (known = new Story(known)))
-  known.tellLost(reason)
+  const story = storyOf(id)
+  story?.tellLost(reason)
+  if (story?.abandoned) holds.take(id)
 })
 
-// A Hold was garbage-collected. If it was neither released nor lost, it ends with its lease. One that was released is not
-// taken from the registry: that would take half as much memory again for each.
+// A Hold was garbage-collected. If it was neither released nor lost, it is not renewed any more. Its signal may be in use
+// still: the Story stays until the lease has ended, and then aborts it. A hold that was released is not taken from the
+// registry: that would take half as much memory again for each.
 const collected = new FinalizationRegistry((id) => {
-  const known = holds.take(id)
-  if (known === undefined || border.abandon(id) !== true || known.loss !== undefined) return
-  const hold = `a hold of the lock ${JSON.stringify((known.lock ?? known).name)}`
-  const text = `${hold} was garbage-collected without release(); it ends with its lease`
+  const story = storyOf(id)
+  if (story === undefined) return
+  if (border.abandon(id) !== true || story.loss !== undefined) return void holds.take(id)
+  story.abandoned = true
+  const hold = `a hold of the lock ${JSON.stringify(story.lock.name)}`
+  const told = story.controller === undefined ? '' : ', which aborts its signal'
+  const text = `${hold} was garbage-collected without release(); it ends with its lease${told}`
   process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_ABANDONED' })
 })
 
@@ -68,12 +84,21 @@ function grow() {
   young.takeAll().forEach(watch)
 }
 
-// What is known of a Hold; undefined for anything else.
+// The knowledge of a Hold; undefined for anything else.
 let knownOf
 // Has the garbage collector tell of a Hold.
 let watch
 
-// What a Lock does when a hold of it is lost.
+// A hold serves any number of users at once; of more than ten Node.js would warn as of a leak.
+function unlimited(signal) {
+  try {
+    setMaxListeners(0, signal)
+  } catch {
+    // Not one of Node's own: jsdom puts others in their place, which have no limit.
+  }
+}
+
+// Names the method of a Lock that tells of the loss of a hold.
 const emitLost = Symbol('emitLost')
 
 class Hold {
@@ -87,7 +112,7 @@ class Hold {
       if (typeof value !== 'object' || value === null || !(#id in value)) return undefined
       return { id: value.#id, lock: value.#lock, loss: value.#story?.loss }
     }
-    // By its number, not with the story: whoever listens to its signal may know the hold, which could never be collected
+    // By its number, not with the story: a listener of its signal may refer to the hold, which could never be collected
     // then, released or not.
     watch = (hold) => collected.register(hold, hold.#id)
   }
@@ -104,7 +129,7 @@ class Hold {
     return this.#known instanceof Story ? this.#known.lock : this.#known
   }
 
-  // What there is to say of it, if there is anything.
+  // Its Story, if there is anything to say of it.
   get #story() {
     const known = this.#known instanceof Story ? this.#known : holds.get(this.#id)
     return known instanceof Story ? known : undefined
@@ -140,6 +165,7 @@ class Hold {
     const story = this.#begunStory()
     if (story.controller === undefined) {
       story.controller = new AbortController()
+      unlimited(story.controller.signal)
       // The loss is told from outside of every context; whoever listens wants to be in this one.
       story.inContext = AsyncLocalStorage.snapshot()
       if (story.loss !== undefined) story.controller.abort(story.loss)
@@ -180,7 +206,7 @@ class Hold {
     return false
   }
 
-  async [Symbol.asyncDispose]() {
+  async [asyncDispose]() {
     await this.release()
   }
 

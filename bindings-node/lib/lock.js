@@ -9,10 +9,23 @@ const { unwrap } = require('./errors.js').internal
 
 const OWN = ['signal', 'key', 'hold', 'context']
 
-// The number of the asynchronous context, for locks that are re-entered by context.
+// The contexts of locks that are re-entered by context: every using() adds a link to the chain of the one around it, and all
+// links have one number for the owner. The number is valid while any using() of the chain goes on: an inner one may end
+// after the outer one. A timer, a pool or the consumer of a queue that was begun inside and goes on after all of them keeps
+// the context; calls that it makes later have nothing in common, and must exclude each other.
 const contexts = new AsyncLocalStorage()
 
-// What the locks of a client share that have the same options; there may be very many of them.
+// The innermost link that has not ended.
+function liveLink(link) {
+  while (link?.ended) link = link.outer
+  return link
+}
+
+function currentContext() {
+  return liveLink(contexts.getStore())
+}
+
+// The locks of a client that have the same options share this; there may be very many of them.
 class Family {
   constructor(client, locks, context = false) {
     this.client = client
@@ -42,7 +55,7 @@ class Lock {
     if (signal?.aborted) throw reasonOf(signal)
     const started = unwrap(this.#start(own, names, values), names, OWN)
     let answer = answerTo(started, signal)
-    // Who has a signal may abort it in the tick of the call, which is later than an answer that is here.
+    // The caller may abort its signal in the tick of the call, which is later than an answer that is here.
     if (signal !== undefined || answer instanceof Promise) answer = await answer
     const token = valueOf(answer)
     const hold = new Hold(numberOf(started), this, token ?? undefined)
@@ -54,7 +67,7 @@ class Lock {
 
   #start({ key, hold, context = this.#family.context }, names, values) {
     if (hold === undefined) {
-      const number = flag('context', context) ? contexts.getStore() : undefined
+      const number = flag('context', context) ? currentContext()?.number : undefined
       if (key === undefined && number === undefined) {
         if (!names?.length) return this.#family.acquire(this.#name)
         if (isWaitAlone(names, values)) return this.#family.acquire(this.#name, values[0])
@@ -88,8 +101,16 @@ class Lock {
     if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
     if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
     const context = options?.context ?? this.#family.context // checked by acquire
-    if (!context || contexts.getStore() !== undefined) return this.#using(options, fn)
-    return contexts.run(border.newContext(), () => this.#using(options, fn))
+    if (!context) return this.#using(options, fn)
+    const outer = currentContext()
+    const own = { number: outer?.number ?? border.newContext(), outer, ended: false }
+    try {
+      return await contexts.run(own, () => this.#using(options, fn))
+    } finally {
+      own.ended = true
+      // A chain of using() calls that each begin the next one and end must not keep all of them.
+      own.outer = liveLink(outer)
+    }
   }
 
   async #using(options, fn) {

@@ -6,4 +6,8 @@ const camel = (name) => name.replace(/_([a-z])/g, (_, letter) => letter.toUpperC
 const snake = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
 const pascal = (name) => camel(`_${name}`)
 
-module.exports = { camel, snake, pascal }
+// Node.js 20 and 22 give Symbol.asyncDispose to the main context only; another one, made by node:vm, finds the same symbol
+// in the registry.
+const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')
+
+module.exports = { asyncDispose, camel, snake, pascal }

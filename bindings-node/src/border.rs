@@ -1,69 +1,88 @@
-//! What one JavaScript environment waits for and holds, and how it is woken.
+//! The state of one JavaScript environment: its pending calls and holds, and the function that
+//! wakes it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use napi::Either;
 use napi::bindgen_prelude::{Env, Function};
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use napi::{Status, sys};
-use redlatch::{Delivered, Error, ErrorKind, Guard, Operation, Outcome, Pending, Queue, Result};
+use redlatch::embed::exit::{self, Part};
+use redlatch::embed::{
+    Caller, CompletionQueue, GuardExt, OperationExt, Outcome, Pending, Submitted,
+};
+use redlatch::{Client, Error, ErrorKind, Guard, Operation, Result};
 
 use crate::values::{Asked, Batch};
 
-/// Names a call, the hold it may become, or a client. Counted up, so that JavaScript can have it as a number.
+/// The id of a call, of the hold it may become, or of a client. It is counted up, so that it fits a
+/// JavaScript number.
 pub(crate) type Id = i64;
 
-/// By a number that is counted up.
+/// Values by id.
 type Map<T> = HashMap<Id, T, RandomState>;
 
-/// How long the event loop waits for an answer itself: about as long as other libraries compute for a call.
-const PATIENCE: Duration = Duration::from_micros(100);
-
-/// Weak: by itself it keeps no event loop alive.
+/// A weak function: by itself it keeps no event loop alive.
 type Wake = ThreadsafeFunction<(), (), (), Status, false, true>;
 
-/// What other threads see: how to wake the environment.
+/// The part that other threads see. It wakes the environment.
 struct Bell {
     wake: Wake,
-    /// Clients with events.
+    /// The environment is ending and must not be woken.
+    ended: AtomicBool,
+    /// The ids of clients with events.
     eventful: Mutex<Vec<Id>>,
 }
 
 impl Bell {
     fn ring(&self) {
-        // It fails only when the environment is ending, and then there is nobody to tell.
+        if self.ended.load(Ordering::Acquire) {
+            return;
+        }
+        // The call fails only when the environment is ending, and then no code waits for it.
         let _ = self.wake.call((), ThreadsafeFunctionCallMode::NonBlocking);
     }
 }
 
-/// Belongs to the environment's thread.
+/// Belongs to the environment's thread and never leaves it.
 pub(crate) struct State {
     env: Env,
+    /// The clients of this environment.
+    part: Part,
     bell: Arc<Bell>,
-    queue: Arc<Queue>,
+    queue: Arc<CompletionQueue>,
     last_id: Cell<Id>,
-    /// The calls that JavaScript waits for. An answer that is not among them is dropped, and with it what it grants.
+    /// The calls that JavaScript waits for. An answer to any other call is dropped, which releases
+    /// a grant.
     pending: RefCell<Map<Pending>>,
-    /// The holds that JavaScript has; the id is that of the call that acquired it.
+    /// The holds that JavaScript has, by the id of the call that acquired them.
     guards: RefCell<Map<Guard>>,
 }
 
 impl State {
     pub(crate) fn new(env: Env, drain: Function<(), ()>) -> napi::Result<Rc<State>> {
-        let wake =
-            drain.build_threadsafe_function::<()>().callee_handled::<false>().weak::<true>().build()?;
-        let bell = Arc::new(Bell { wake, eventful: Mutex::default() });
+        let wake = drain
+            .build_threadsafe_function::<()>()
+            .callee_handled::<false>()
+            .weak::<true>()
+            .build()?;
+        let bell = Arc::new(Bell {
+            wake,
+            ended: AtomicBool::new(false),
+            eventful: Mutex::default(),
+        });
         let ringer = bell.clone();
         let state = Rc::new(State {
             env,
+            part: Part::new(),
             bell,
-            queue: Queue::with_notify(move || ringer.ring()),
+            queue: CompletionQueue::with_notify(move || ringer.ring()),
             last_id: Cell::new(0),
             pending: RefCell::default(),
             guards: RefCell::default(),
@@ -76,27 +95,36 @@ impl State {
         Ok(state)
     }
 
-    /// A number that this environment never had.
+    /// Makes the end of this environment or of the process release the client's holds.
+    pub(crate) fn add(&self, client: &Client) {
+        exit::watch_signals();
+        self.part.add(client);
+    }
+
+    /// An id that this environment has not used before.
     pub(crate) fn next_id(&self) -> Id {
         self.last_id.set(self.last_id.get() + 1);
         self.last_id.get()
     }
 
-    /// What an engine calls when the client has events.
+    /// The callback for a client's events.
     pub(crate) fn bell(&self, client: Id) -> impl Fn() + Send + Sync + 'static {
         let bell = self.bell.clone();
         move || {
-            bell.eventful.lock().unwrap_or_else(PoisonError::into_inner).push(client);
+            bell.eventful
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(client);
             bell.ring();
         }
     }
 
-    /// Sends what is asked. Until it is answered the event loop is kept alive.
+    /// Sends an operation. Keeps the event loop alive until it is answered.
     pub(crate) fn ask<T>(&self, operation: Operation<T>) -> Asked {
         let id = self.next_id();
-        let pending = match operation.deliver_soon(&self.queue, id as u64, PATIENCE) {
-            Delivered::Later(pending) => pending,
-            Delivered::Now(outcome) => return self.at_once(id, outcome),
+        let pending = match operation.deliver_soon(&self.queue, id as u64, Caller::EVENT_LOOP) {
+            Submitted::Queued(pending) => pending,
+            Submitted::Ready(outcome) => return self.at_once(id, outcome),
         };
         let mut all = self.pending.borrow_mut();
         all.insert(id, pending);
@@ -106,17 +134,18 @@ impl State {
         Either::A(id)
     }
 
-    /// An answer that is there at once. One with nothing to tell goes without an object: those cost more than
-    /// the rest of a call.
+    /// An answer without waiting. If it carries no value it is passed as a number, because an
+    /// object costs more than the rest of a call.
     fn at_once(&self, id: Id, outcome: Outcome) -> Asked {
         match outcome {
             Outcome::Granted(guard) if guard.fencing_token().is_none() => {
                 self.keep(id, guard);
                 Either::A(-id)
             }
-            Outcome::Connected | Outcome::Released | Outcome::Extended | Outcome::Inspected(None) => {
-                Either::A(-id)
-            }
+            Outcome::Connected
+            | Outcome::Released
+            | Outcome::Extended
+            | Outcome::Inspected(None) => Either::A(-id),
             other => {
                 let mut batch = Batch::default();
                 self.answer(&mut batch, id, other);
@@ -125,7 +154,7 @@ impl State {
         }
     }
 
-    /// Tells JavaScript of an answer, and keeps a hold for it.
+    /// Adds an answer to the batch for JavaScript, and keeps the hold that it grants.
     fn answer(&self, batch: &mut Batch, id: Id, outcome: Outcome) {
         match outcome {
             Outcome::Granted(guard) => {
@@ -148,7 +177,7 @@ impl State {
         }
     }
 
-    /// Takes a call from those that are waited for.
+    /// Removes a call from the pending ones.
     fn answered(&self, id: Id) -> Option<Pending> {
         let mut all = self.pending.borrow_mut();
         let pending = all.remove(&id)?;
@@ -158,36 +187,52 @@ impl State {
         Some(pending)
     }
 
-    /// Takes all that came in; a single answer with nothing to tell without an object, as when it is there at once.
+    /// Takes all answers that have arrived. A single answer without a value is passed as a number,
+    /// as in `at_once`.
     pub(crate) fn drain(&self) -> Asked {
         let mut batch = Batch::default();
         for entry in self.queue.drain() {
             let id = entry.tag as Id;
             match entry.outcome {
                 Outcome::Lost(reason) => batch.lost(id, reason),
-                // Cancelled when it was already answered: a grant is released by being dropped.
+                // The call was cancelled after its answer was queued. Dropping a grant releases it.
                 unwanted if self.answered(id).is_none() => drop(unwanted),
                 other => self.answer(&mut batch, id, other),
             }
         }
-        let mut eventful = self.bell.eventful.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut eventful = self
+            .bell
+            .eventful
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         batch.eventful = (!eventful.is_empty()).then(|| std::mem::take(&mut *eventful));
         drop(eventful);
         batch.single().map_or(Either::B(batch), Either::A)
     }
 
-    /// Reads something of a hold; `otherwise` when it was released, or when reading panics.
+    /// Reads something of a hold. Returns `otherwise` if it was released, or if reading panics.
     pub(crate) fn read<T>(&self, hold: Id, otherwise: T, read: impl FnOnce(&Guard) -> T) -> T {
-        let value = catch_unwind(AssertUnwindSafe(|| self.guards.borrow().get(&hold).map(read)));
-        value.ok().flatten().unwrap_or(otherwise)
+        let read = || {
+            catch_unwind(AssertUnwindSafe(|| {
+                self.guards.borrow().get(&hold).map(read)
+            }))
+        };
+        exit::uninterrupted(read)
+            .ok()
+            .flatten()
+            .unwrap_or(otherwise)
     }
 
-    /// Does something with a hold that must not have been released.
+    /// Does something with a hold that must not have been released yet.
     pub(crate) fn held<T>(&self, hold: Id, act: impl FnOnce(&Guard) -> T) -> Result<T> {
-        self.guards.borrow().get(&hold).map(act).ok_or_else(released)
+        self.guards
+            .borrow()
+            .get(&hold)
+            .map(act)
+            .ok_or_else(released)
     }
 
-    /// Takes the hold from JavaScript.
+    /// Takes the hold away from JavaScript.
     pub(crate) fn take(&self, hold: Id) -> Result<Guard> {
         self.guards.borrow_mut().remove(&hold).ok_or_else(released)
     }
@@ -198,24 +243,30 @@ impl State {
             if ended {
                 return;
             }
-            // SAFETY: this is the environment's thread (the state never leaves it), and the function was not
-            // finalized: that is what `ended` says, and what the lock it is read under keeps so.
+            // SAFETY: this is the environment's thread, because the state never leaves it. The
+            // function is not finalized: `ended` says so, and the lock under which it is read keeps
+            // it true.
             unsafe {
                 match yes {
                     true => sys::napi_ref_threadsafe_function(self.env.raw(), self.bell.wake.raw()),
-                    false => sys::napi_unref_threadsafe_function(self.env.raw(), self.bell.wake.raw()),
+                    false => {
+                        sys::napi_unref_threadsafe_function(self.env.raw(), self.bell.wake.raw())
+                    }
                 };
             }
         });
     }
 
-    /// The environment ends, as a worker does that is terminated: nothing is waited for any more, and what is held
-    /// ends with its lease, as if the process had died in the middle of its work.
+    /// The environment ends, for example a worker that is terminated. It runs no JavaScript any
+    /// more, and its calls are cancelled. Its holds are released within the option `exit_limit`;
+    /// the leases end the rest.
     fn end(&self) {
+        self.bell.ended.store(true, Ordering::Release);
         for (_, pending) in self.pending.take() {
             pending.cancel();
         }
         self.queue.close();
+        self.part.end();
         for (_, guard) in self.guards.take() {
             guard.abandon();
         }
@@ -223,5 +274,8 @@ impl State {
 }
 
 fn released() -> Error {
-    Error::new(ErrorKind::NotOwner, "this hold was released; acquire the lock again")
+    Error::new(
+        ErrorKind::NotOwner,
+        "this hold was released; acquire the lock again",
+    )
 }

@@ -1,7 +1,8 @@
 //! The core's tables, read once when the package is loaded.
 
 use napi_derive::napi;
-use redlatch::{ErrorKind, LostReason, all_options};
+use redlatch::embed::all_options;
+use redlatch::{ErrorKind, LostReason};
 
 /// One row of the table of errors or of lost reasons.
 #[napi(object)]
@@ -45,16 +46,16 @@ pub fn lost_reasons() -> Vec<Row> {
 pub struct OptionRow {
     /// The name, in the core's spelling.
     pub name: String,
-    /// Where it can be given.
+    /// The place where the option can be given.
     pub scope: String,
-    /// What it is.
+    /// The type of its value.
     pub r#type: String,
 }
 
 /// Every option there is.
 #[napi]
 pub fn options() -> Vec<OptionRow> {
-    let row = |info: &redlatch::OptionInfo| OptionRow {
+    let row = |info: &redlatch::embed::OptionInfo| OptionRow {
         name: info.name.to_owned(),
         scope: format!("{:?}", info.scope).to_lowercase(),
         r#type: format!("{:?}", info.r#type),

@@ -1,11 +1,13 @@
-//! What crosses the border, and how it is converted.
+//! The values that cross the border to JavaScript, and their conversions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use napi::Either;
 use napi::bindgen_prelude::{BigInt, Either4, Null};
 use napi_derive::napi;
-use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Outcome, Result};
+use redlatch::embed::Outcome;
+use redlatch::embed::exit::uninterrupted;
+use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Result};
 
 use crate::border::Id;
 
@@ -15,21 +17,22 @@ pub(crate) type Names = Option<Vec<String>>;
 pub(crate) type Values = Option<Vec<Value>>;
 /// The value of an option; null is the default.
 pub(crate) type Value = Either4<f64, bool, String, Null>;
-/// What a function returns that can fail: nothing is thrown across the border.
+/// The result of a function that can fail. Nothing is thrown across the border.
 pub(crate) type Checked<T> = Either<T, Failure>;
 
-/// What a call gives: its number if the answer comes later, the negated number if it is done and there is nothing
-/// to tell, or the answer. When answers are taken: the negated number of the only one, or all of them.
+/// The result of a call: its id if the answer comes later, the negated id if it is done without a
+/// value, or the answer. When answers are drained: the negated id of the only answer, or all of
+/// them.
 pub(crate) type Asked = Either<Id, Batch>;
 
-/// An error of the core, to be made into one of JavaScript's.
+/// An error of the core. JavaScript makes its own error of it.
 #[napi(object)]
 pub struct Failure {
     /// The number of its kind.
     pub kind: u32,
     /// The text without the name of the lock.
     pub message: String,
-    /// The lock it concerns.
+    /// The name of the lock.
     pub lock_name: Option<String>,
     /// The number of the lost reason.
     pub reason: Option<u32>,
@@ -46,12 +49,17 @@ impl From<redlatch::Error> for Failure {
     }
 }
 
-/// Runs what may fail or panic: both are told, neither crosses the border by itself.
+/// Runs a function that may fail or panic. Both become a [`Failure`]; neither crosses the border.
 pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T>) -> Checked<T> {
-    let result = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+    let result = uninterrupted(|| catch_unwind(AssertUnwindSafe(act))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(Error::new(ErrorKind::Internal, format!("a panic in the Node.js binding: {text}")))
+        let text = text
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        Err(Error::new(
+            ErrorKind::Internal,
+            format!("a panic in the Node.js binding: {text}"),
+        ))
     });
     match result {
         Ok(value) => Either::A(value),
@@ -59,7 +67,7 @@ pub(crate) fn caught<T>(act: impl FnOnce() -> Result<T>) -> Checked<T> {
     }
 }
 
-/// The value of an option as the core takes it.
+/// Converts the value of an option for the core.
 pub(crate) fn option(value: &Value) -> OptionValue<'_> {
     match value {
         Either4::A(number) => OptionValue::Millis(*number),
@@ -82,12 +90,12 @@ pub(crate) fn set_all(
 /// A value in a [`Batch`].
 type Answer = Either4<bool, BigInt, Holder, Vec<String>>;
 
-/// All answers that wait, each list with the id of the call before each value; an id with a minus has none, since there
-/// is nothing to tell.
+/// All waiting answers. Each list has the id of a call before its value. A negated id has no value
+/// behind it.
 #[napi(object)]
 #[derive(Default)]
 pub struct Batch {
-    /// Calls that succeeded, with what they gave.
+    /// Calls that succeeded, with their values.
     pub done: Vec<Either<Id, Answer>>,
     /// Calls that failed.
     pub failed: Option<Vec<Either<Id, Failure>>>,
@@ -110,7 +118,7 @@ impl Batch {
         }
     }
 
-    /// The number of the only answer, if it has nothing to tell.
+    /// The negated id of the only answer, if that answer has no value.
     pub(crate) fn single(&self) -> Option<Id> {
         match (&self.done[..], &self.failed, &self.lost, &self.eventful) {
             ([Either::A(id)], None, None, None) => Some(*id),
@@ -119,13 +127,17 @@ impl Batch {
     }
 
     pub(crate) fn lost(&mut self, id: Id, reason: LostReason) {
-        self.lost.get_or_insert_default().extend([id, Id::from(reason.number())]);
+        self.lost
+            .get_or_insert_default()
+            .extend([id, Id::from(reason.number())]);
     }
 
     pub(crate) fn answered(&mut self, id: Id, outcome: Outcome) {
         match outcome {
             Outcome::Failed(error) => {
-                self.failed.get_or_insert_default().extend([Either::A(id), Either::B(error.into())]);
+                self.failed
+                    .get_or_insert_default()
+                    .extend([Either::A(id), Either::B(error.into())]);
             }
             Outcome::Forced(deleted) => self.done(id, Either4::A(deleted)),
             Outcome::Inspected(Some(holder)) => self.done(id, Either4::C(holder.into())),
@@ -135,14 +147,15 @@ impl Batch {
     }
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[napi(object)]
 pub struct Holder {
-    /// The owner as it stands in Redis; callers of one client who passed the lock on to each other have the same.
+    /// The owner as it is in Redis. Callers of one client that hand the lock over to each other
+    /// have the same owner.
     pub owner: String,
     /// Its hold count.
     pub count: u32,
-    /// How long the lock lives without a renewal, in milliseconds.
+    /// The time until the lock expires without a renewal, in milliseconds.
     pub remaining: Either<f64, Null>,
 }
 
@@ -160,11 +173,11 @@ impl From<redlatch::Holder> for Holder {
 /// One event.
 #[napi(object)]
 pub struct EventRow {
-    /// What happened.
+    /// The kind of event.
     pub kind: String,
-    /// How much it matters.
+    /// The severity.
     pub level: String,
-    /// The lock it concerns.
+    /// The name of the lock.
     pub lock_name: Option<String>,
     /// A sentence for people.
     pub text: String,
@@ -192,6 +205,9 @@ pub struct Stat {
 
 impl From<(&'static str, u64)> for Stat {
     fn from((name, value): (&'static str, u64)) -> Self {
-        Stat { name: name.to_owned(), value: value as f64 }
+        Stat {
+            name: name.to_owned(),
+            value: value as f64,
+        }
     }
 }

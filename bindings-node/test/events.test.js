@@ -1,5 +1,5 @@
 'use strict'
-// What happens is told for logs: as an event of the client and on a diagnostics channel.
+// Events are told for logs: as an event of the client and on a diagnostics channel.
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')

@@ -1,11 +1,12 @@
 'use strict'
-// What a lock does, seen by one client or two.
+// Locks, seen by one client or two.
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')
+const { AsyncLocalStorage } = require('node:async_hooks')
 const { inspect } = require('node:util')
 const { Client, Hold, Lock, LockTimeoutError, NotOwnerError, ForeignKindError, InvalidArgumentError } = require('../index.js')
-const { freshName, shared, until } = require('./support/index.js')
+const { aborted, freshName, shared, until } = require('./support/index.js')
 
 const context = shared()
 
@@ -43,7 +44,7 @@ async function isSettledAtOnce(promise) {
   return settled
 }
 
-test('who is alone is answered at once', async () => {
+test('a caller that is alone is answered at once', async () => {
   const client = await Client.connect(context.url)
   const lock = client.lock(freshName())
   await until(async () => {
@@ -99,7 +100,7 @@ test('tryAcquire gives null when somebody holds the lock', async () => {
   const hold = await other.lock(name).acquire()
   assert.equal(await context.client.lock(name).tryAcquire(), null)
   await hold.release()
-  const mine = await context.client.lock(name).tryAcquire({ lease: 5000 })
+  const mine = await context.client.lock(name).tryAcquire({ lease: 60_000 })
   assert.ok(mine.isHeld)
   await mine.release()
   await other.close()
@@ -135,7 +136,7 @@ test('a hold is entered again through itself', async () => {
   const outer = await lock.acquire()
   const inner = await outer.reenter()
   assert.deepEqual([outer.holdCount, inner.holdCount, (await lock.holder()).count], [2, 2, 2])
-  const third = await lock.acquire({ hold: inner, wait: 1000 })
+  const third = await lock.acquire({ hold: inner, wait: 60_000 })
   assert.equal(third.holdCount, 3)
   await third.release()
   await outer.release()
@@ -161,7 +162,7 @@ test('a hold opens neither another lock nor the same lock of another client', as
 test('acquisitions with one key are one owner', async () => {
   const lock = context.client.lock(freshName())
   const first = await lock.acquire({ key: 7 })
-  const second = await lock.acquire({ key: 7n, wait: 1000 })
+  const second = await lock.acquire({ key: 7n, wait: 60_000 })
   assert.equal(second.holdCount, 2)
   await assert.rejects(lock.acquire({ key: 8, wait: 0 }), LockTimeoutError)
   await first.release()
@@ -170,7 +171,7 @@ test('acquisitions with one key are one owner', async () => {
 
 test('with context: true what is called inside enters again, what is beside waits', async () => {
   const lock = context.client.lock(freshName(), { context: true })
-  const count = async () => lock.using({ wait: 1000 }, async (hold) => hold.holdCount)
+  const count = async () => lock.using({ wait: 60_000 }, async (hold) => hold.holdCount)
   assert.equal(await lock.using(() => count()), 2)
   let inside = 0
   await Promise.all(
@@ -189,14 +190,45 @@ test('with context: true what is called inside enters again, what is beside wait
   await outside.release()
 })
 
+test('an inner using() that outlives the outer one enters again', async () => {
+  const lock = context.client.lock(freshName(), { context: true })
+  const outerEnded = new AbortController()
+  let inner
+  await lock.using(async () => {
+    const entered = new AbortController()
+    inner = lock.using(async () => {
+      entered.abort()
+      await aborted(outerEnded.signal)
+      return lock.using({ wait: 0 }, ({ holdCount }) => holdCount)
+    })
+    await aborted(entered.signal)
+  })
+  outerEnded.abort()
+  assert.equal(await inner, 2)
+  assert.equal(await lock.isLocked(), false)
+})
+
+test('what an inner using() began enters again after it, while the outer one goes on', async () => {
+  const lock = context.client.lock(freshName(), { context: true })
+  await lock.using(async () => {
+    const innerEnded = new AbortController()
+    let later
+    await lock.using(() => {
+      later = aborted(innerEnded.signal).then(() => lock.using({ wait: 0 }, ({ holdCount }) => holdCount))
+    })
+    innerEnded.abort()
+    assert.equal(await later, 2)
+  })
+})
+
 test('extend lets the lock live longer, never shorter', async () => {
-  const lock = context.client.lock(freshName(), { lease: 5000 })
+  const lock = context.client.lock(freshName(), { lease: 30_000 })
   const hold = await lock.acquire()
-  await hold.extend(60_000)
-  assert.ok(hold.remaining > 50_000)
+  await hold.extend(600_000)
+  assert.ok(hold.remaining > 500_000)
   await hold.extend(1000)
-  assert.ok(hold.remaining > 50_000)
-  assert.ok((await context.redis.send('PTTL', lock.name)) > 50_000)
+  assert.ok(hold.remaining > 500_000)
+  assert.ok((await context.redis.send('PTTL', lock.name)) > 500_000)
   await hold.release()
 })
 
@@ -231,7 +263,7 @@ test('whoever knows the token extends and releases', async () => {
 test('using gives what the function gives, throws what it throws, and releases', async () => {
   const lock = context.client.lock(freshName())
   assert.equal(await lock.using(() => 42), 42)
-  assert.equal(await lock.using({ wait: 1000, lease: 5000 }, async (hold) => hold.name), lock.name)
+  assert.equal(await lock.using({ wait: 60_000, lease: 60_000 }, async (hold) => hold.name), lock.name)
   const error = new Error('mine')
   await assert.rejects(
     lock.using(() => {
@@ -307,4 +339,21 @@ test('locks that share what they have in common keep what they have not', async 
     await hold.release()
   }
   await fenced.using((hold) => assert.equal(typeof hold.fencingToken, 'bigint'))
+})
+
+test('what was begun inside using and goes on after it enters as an owner of its own', async () => {
+  const lock = context.client.lock(freshName(), { context: true })
+  const inside = await lock.using(() => AsyncLocalStorage.snapshot())
+  let [now, most] = [0, 0]
+  const visit = () =>
+    lock.using(async () => {
+      most = Math.max(most, (now += 1))
+      await new Promise(setImmediate)
+      now -= 1
+    })
+  await inside(() => Promise.all([visit(), visit(), visit()]))
+  assert.equal(most, 1)
+  const [first, second] = await inside(() => Promise.all([lock.acquire(), lock.tryAcquire()]))
+  assert.equal(second, null)
+  await first.release()
 })

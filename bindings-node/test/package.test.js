@@ -64,7 +64,7 @@ function packedOn(arch) {
 function install(file) {
   const place = mkdtempSync(join(folder, 'install-'))
   writeFileSync(join(place, 'package.json'), '{ "name": "program", "private": true }')
-  // Whoever runs the tests may have told npm to be silent.
+  // The caller of the tests may have told npm to be silent.
   const command = ['install', '--offline', '--no-audit', '--no-fund', '--loglevel=error', file]
   const { status, stderr } = spawnSync('npm', command, { cwd: place, encoding: 'utf8' })
   return { status, stderr, place }

@@ -21,10 +21,10 @@ test('a waiting acquire keeps the process alive until it has the lock', async ()
   const ended = await script(`(async () => {
     const client = await Client.connect()
     const other = await Client.connect()
-    await other.lock(name).acquire({ lease: 700 })
     const began = performance.now()
+    await other.lock(name).acquire({ lease: 700 })
     const hold = await client.lock(name).acquire()
-    console.log(hold.isHeld, performance.now() - began > 500)
+    console.log(hold.isHeld, performance.now() - began > 600)
     await hold.release()
   })()`)
   assert.deepEqual([ended.code, ended.stdout], [0, 'true true\n'])
@@ -129,13 +129,15 @@ test('a lock that is only named costs little', async () => {
         const locks = Array.from({ length: 20000 })
         const before = await used()
         for (let number = 0; number < locks.length; number += 1) locks[number] = client.lock(name + number, options)
-        console.log(what, ((await used()) - before) / locks.length < 150, locks.length)
+        // The collector may need another round; the test ends the program if it never is so little.
+        while (((await used()) - before) / locks.length >= 150);
+        console.log(what, locks.length)
       }
       await client.close()
     })()`,
     { flags: ['--expose-gc'] },
   )
-  assert.deepEqual([ended.code, ended.stdout], [0, 'none true 20000\nsome true 20000\n'], ended.stderr)
+  assert.deepEqual([ended.code, ended.stdout], [0, 'none 20000\nsome 20000\n'], ended.stderr)
 })
 
 test('a lock that is held costs little, and nothing is said of one that was released', async () => {
@@ -146,7 +148,7 @@ test('a lock that is held costs little, and nothing is said of one that was rele
       process.on('warning', (warning) => console.log(warning.message))
       const used = async () => {
         for (let round = 0; round < 3; round += 1) {
-          await sleep(60) // until holds are watched
+          await sleep(1)
           gc()
         }
         return process.memoryUsage().heapUsed
@@ -156,20 +158,20 @@ test('a lock that is held costs little, and nothing is said of one that was rele
       const holds = Array.from({ length: 5000 })
       const before = await used()
       for (let number = 0; number < holds.length; number += 1) holds[number] = await take(number)
-      console.log(((await used()) - before) / holds.length < 260)
+      // They are watched by the collector a little later, and it may need another round.
+      while (((await used()) - before) / holds.length >= 260);
       for (const hold of holds) await hold.release()
-      const gone = new Promise((resolve) => {
-        globalThis.registry = new FinalizationRegistry(resolve)
-        registry.register(holds[0], 'gone')
-      })
+      let gone = false
+      globalThis.registry = new FinalizationRegistry(() => (gone = true))
+      registry.register(holds[0])
       holds.fill(undefined)
-      await used()
-      console.log(await gone)
+      while (!gone) await used()
+      console.log('gone')
       await client.close()
     })()`,
     { flags: ['--expose-gc', '--no-warnings'] },
   )
-  assert.deepEqual([ended.code, ended.stdout], [0, 'true\ngone\n'], ended.stderr)
+  assert.deepEqual([ended.code, ended.stdout], [0, 'gone\n'], ended.stderr)
 })
 
 test('a client and its locks are garbage-collected, and their thread ends', async () => {
@@ -196,4 +198,32 @@ test('a client and its locks are garbage-collected, and their thread ends', asyn
     { flags: ['--expose-gc'] },
   )
   assert.deepEqual([ended.code, ended.stdout], [0, 'ended\n'], ended.stderr)
+})
+
+test('holds whose signal was used are forgotten, released or not', async () => {
+  const ended = await script(
+    `(async () => {
+      const client = await Client.connect({ events: 0 })
+      const { setTimeout: sleep } = require('node:timers/promises')
+      let [made, gone, lost] = [0, 0, 0]
+      client.on('lost', () => (lost += 1))
+      const registry = new FinalizationRegistry(() => (gone += 1))
+      const use = async (number) => {
+        const left = number % 10 === 0
+        const hold = await client.lock(name + number).acquire(left ? { lease: 1000 } : {})
+        hold.signal.addEventListener('abort', () => {})
+        registry.register(hold.signal)
+        if (!left) await hold.release()
+      }
+      for (; made < 100_000; made += 200) await Promise.all(Array.from({ length: 200 }, (_, at) => use(made + at)))
+      while (gone < made) {
+        gc()
+        await sleep(5)
+      }
+      console.log(made, gone, lost >= made / 10)
+      await client.close()
+    })()`,
+    { flags: ['--expose-gc', '--no-warnings'] },
+  )
+  assert.deepEqual([ended.code, ended.stdout], [0, '100000 100000 true\n'], ended.stderr)
 })

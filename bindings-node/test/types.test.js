@@ -1,5 +1,5 @@
 'use strict'
-// What is declared is what there is: index.d.ts and index.mjs against the tables of the core, and by the compiler.
+// The declarations are what there is: index.d.ts and index.mjs against the tables of the core, and by the compiler.
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')

@@ -59,17 +59,18 @@ test('a waiting acquire keeps a worker alive, a held lock does not', async () =>
   )
   assert.deepEqual(await once(worker, 'message'), ['waiting'])
   const done = ended(worker)
+  const told = once(worker, 'message') // it may come before the answer to the release
   await hold.release()
-  assert.deepEqual(await once(worker, 'message'), [true])
+  assert.deepEqual(await told, [true])
   assert.equal(await done, 0)
 })
 
-test('a worker that is terminated with work pending harms nobody, and its lock ends with its lease', async () => {
+test('a worker that is terminated with work pending harms nobody, and its lock is released', async () => {
   for (let round = 0; round < 10; round += 1) {
     const name = freshName()
     const worker = start(
       `const clients = [await Client.connect(workerData.url), await Client.connect(workerData.url)]
-       const hold = await clients[0].lock(workerData.name, { watchdogLease: 500 }).acquire()
+       const hold = await clients[0].lock(workerData.name, { watchdogLease: '1h' }).acquire()
        hold.signal.addEventListener('abort', () => {})
        for (const client of clients) client.lock(workerData.name).acquire()
        parentPort.postMessage('holds')

@@ -1,7 +1,8 @@
-//! What a coroutine of asyncio awaits: a future of our own, which costs an event loop no turn.
+//! The awaitable of a coroutine of asyncio: a future of our own, which costs an event loop no turn.
 //!
-//! It is what asyncio's tasks need of a future and no more; programs never see it. An answer that comes while no task of
-//! the loop runs is given to its task at once, by the reader of the queue, instead of by the loop a turn later.
+//! It is what asyncio's tasks need of a future and no more; programs never see it. An answer that
+//! comes while no task of the loop runs is given to its task at once, by the reader of the queue,
+//! instead of by the loop a turn later.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,14 +14,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict};
-use redlatch::{Delivered, ErrorKind, Outcome, Pending};
+use redlatch::ErrorKind;
+use redlatch::embed::{Cancelled, Outcome, Pending, Submitted};
 
-use crate::guard::Hold;
 use crate::operation::Queue;
 use crate::task::{Owner, Unsent, awaited_before, awaited_now, warn_unawaited};
 use crate::values::{IntoValue, raise};
 
-/// The answer to a request, for the one task that awaits it; a coroutine if it is to be sent when it is awaited.
+/// The answer to a request, for the one task that awaits it; a coroutine if it is to be sent when
+/// it is awaited.
 #[pyclass(frozen, module = "redlatch._redlatch")]
 pub(crate) struct Answer {
     /// How a coroutine is called in what is told about it.
@@ -37,7 +39,7 @@ pub(crate) struct Sent {
     pub(crate) tag: u64,
     pub(crate) queue: Py<Queue>,
     pub(crate) pending: Pending,
-    /// Of a request that was sent when it was awaited.
+    /// There is one if the request was sent when it was awaited.
     pub(crate) owner: Option<Owner>,
 }
 
@@ -60,23 +62,22 @@ enum Place {
     Taken,
 }
 
-/// What becomes of a level that is granted.
+/// The fate of a level that is granted.
 #[derive(Clone, Copy)]
 pub(crate) enum Level {
     /// Its guard answers for it.
     Guarded,
-    /// It is left to its key; the task gets the hold.
-    Left,
     /// It is left to its key; the task gets true, or false when the time is over.
     Told,
 }
 
-/// What Python gets of an outcome.
+/// An outcome as Python gets it.
 pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> PyResult<Py<PyAny>> {
     match (outcome, level) {
-        (Outcome::Failed(error), Level::Told) if error.kind() == ErrorKind::Timeout => false.into_value(py),
+        (Outcome::Failed(error), Level::Told) if error.kind() == ErrorKind::Timeout => {
+            false.into_value(py)
+        }
         (Outcome::Failed(error), _) => Err(raise(py, &error)),
-        (Outcome::Granted(guard), Level::Left) => Ok(Py::new(py, Hold(guard.detach()))?.into_any()),
         (Outcome::Granted(guard), Level::Told) => {
             guard.detach();
             true.into_value(py)
@@ -89,7 +90,9 @@ pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> PyResu
 fn end_with(py: Python<'_>, value: PyResult<Py<PyAny>>) -> PyErr {
     match value {
         // A flag is no exception and no tuple, so it may stand by itself, which costs no object.
-        Ok(value) if value.bind(py).is_exact_instance_of::<PyBool>() => PyStopIteration::new_err(value),
+        Ok(value) if value.bind(py).is_exact_instance_of::<PyBool>() => {
+            PyStopIteration::new_err(value)
+        }
         Ok(value) => PyStopIteration::new_err((value,)),
         Err(error) => error,
     }
@@ -106,8 +109,18 @@ impl Answer {
     }
 
     fn at(place: Place, sent: OnceLock<Sent>, called: &'static str, level: Level) -> Self {
-        let state = State { place, first: None, others: Vec::new() };
-        Answer { called, level, sent, awaited: AtomicBool::new(false), state: Mutex::new(state) }
+        let state = State {
+            place,
+            first: None,
+            others: Vec::new(),
+        };
+        Answer {
+            called,
+            level,
+            sent,
+            awaited: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
     }
 
     pub(crate) fn cancel_request(&self) {
@@ -131,17 +144,29 @@ impl Answer {
             return None;
         }
         state.place = end;
-        Some(state.first.take().into_iter().chain(std::mem::take(&mut state.others)))
+        Some(
+            state
+                .first
+                .take()
+                .into_iter()
+                .chain(std::mem::take(&mut state.others)),
+        )
     }
 
     /// Sends what was not sent, and waits if there is no answer at once.
     fn begin(this: &Bound<'_, Self>, unsent: Unsent) -> PyResult<Option<Py<Self>>> {
         let (py, own) = (this.py(), this.get());
+        unsent.refuse_as_whole_task(this)?;
         let (queue, tag, owner, delivered) = unsent.send(py)?;
         match delivered {
-            Delivered::Now(outcome) => own.finish(py, outcome, Some(&owner)),
-            Delivered::Later(pending) => {
-                let sent = Sent { tag, queue: queue.clone().unbind(), pending, owner: Some(owner) };
+            Submitted::Ready(outcome) => own.finish(py, outcome, Some(&owner)),
+            Submitted::Queued(pending) => {
+                let sent = Sent {
+                    tag,
+                    queue: queue.clone().unbind(),
+                    pending,
+                    owner: Some(owner),
+                };
                 // It is sent once: whoever finds it unsent takes it.
                 let _ = own.sent.set(sent);
                 own.state().place = Place::Waiting;
@@ -156,7 +181,12 @@ impl Answer {
         Ok(Some(this.clone().unbind()))
     }
 
-    fn finish(&self, py: Python<'_>, outcome: Outcome, owner: Option<&Owner>) -> PyResult<Option<Py<Self>>> {
+    fn finish(
+        &self,
+        py: Python<'_>,
+        outcome: Outcome,
+        owner: Option<&Owner>,
+    ) -> PyResult<Option<Py<Self>>> {
         let granted = matches!(outcome, Outcome::Granted(_));
         match value_of(py, outcome, self.level) {
             // The end without a value needs no exception.
@@ -171,7 +201,10 @@ impl Answer {
     }
 
     fn queue(&self) -> PyResult<&Queue> {
-        let sent = self.sent.get().ok_or_else(|| InvalidStateError::new_err("it was not sent"))?;
+        let sent = self
+            .sent
+            .get()
+            .ok_or_else(|| InvalidStateError::new_err("it was not sent"))?;
         Ok(sent.queue.get())
     }
 }
@@ -179,7 +212,12 @@ impl Answer {
 /// The answer is there. `here`: no task of the loop runs, and this one is called at once.
 pub(crate) fn complete(answer: &Bound<'_, Answer>, outcome: Outcome, here: bool) -> PyResult<()> {
     let mut result = Ok(());
-    for (callback, context) in answer.get().end(Place::Answered(outcome)).into_iter().flatten() {
+    for (callback, context) in answer
+        .get()
+        .end(Place::Answered(outcome))
+        .into_iter()
+        .flatten()
+    {
         let called = match context {
             Some(context) if here => run_in(answer, context, callback),
             context => call_later(answer, callback, context),
@@ -194,7 +232,9 @@ fn run_in(answer: &Bound<'_, Answer>, context: Py<PyAny>, callback: Py<PyAny>) -
     static RUN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = answer.py();
     let run = RUN.get_or_try_init(py, || {
-        let class = py.import(intern!(py, "contextvars"))?.getattr(intern!(py, "Context"))?;
+        let class = py
+            .import(intern!(py, "contextvars"))?
+            .getattr(intern!(py, "Context"))?;
         Ok::<_, PyErr>(class.getattr(intern!(py, "run"))?.unbind())
     })?;
     match answer.get().queue()?.done() {
@@ -204,12 +244,18 @@ fn run_in(answer: &Bound<'_, Answer>, context: Py<PyAny>, callback: Py<PyAny>) -
 }
 
 /// Has the loop call it in its next turn.
-fn call_later(answer: &Bound<'_, Answer>, callback: Py<PyAny>, context: Option<Py<PyAny>>) -> PyResult<()> {
+fn call_later(
+    answer: &Bound<'_, Answer>,
+    callback: Py<PyAny>,
+    context: Option<Py<PyAny>>,
+) -> PyResult<()> {
     let py = answer.py();
     let with = PyDict::new(py);
     with.set_item(intern!(py, "context"), context)?;
     let each_loop = answer.get().queue()?.event_loop(py)?;
-    each_loop.call_method(intern!(py, "call_soon"), (callback, answer), Some(&with)).map(drop)
+    each_loop
+        .call_method(intern!(py, "call_soon"), (callback, answer), Some(&with))
+        .map(drop)
 }
 
 #[pymethods]
@@ -231,15 +277,21 @@ impl Answer {
                 let awaited = state.first.is_some();
                 drop(state);
                 // A second task would end the wait of the first when it is cancelled.
-                if awaited { Err(awaited_now()) } else { own.wait(this) }
+                if awaited {
+                    Err(awaited_now())
+                } else {
+                    own.wait(this)
+                }
             }
             place => {
                 drop(state);
                 match place {
                     Place::Unsent(unsent) => Answer::begin(this, unsent),
-                    Place::Answered(outcome) => {
-                        own.finish(py, outcome, own.sent.get().and_then(|sent| sent.owner.as_ref()))
-                    }
+                    Place::Answered(outcome) => own.finish(
+                        py,
+                        outcome,
+                        own.sent.get().and_then(|sent| sent.owner.as_ref()),
+                    ),
                     Place::Cancelled(message) => Err(cancelled(message)),
                     Place::Waiting | Place::Taken => Err(awaited_before()),
                 }
@@ -249,8 +301,14 @@ impl Answer {
 
     /// Nobody waits for it any more: it is cancelled, or what it has won is released.
     fn forget(&self) {
-        if let Some(sent) = self.sent.get().filter(|sent| sent.queue.get().forget(sent.tag)) {
-            sent.pending.cancel();
+        if let Some(sent) = self
+            .sent
+            .get()
+            .filter(|sent| sent.queue.get().forget(sent.tag))
+            && sent.pending.cancel() == Cancelled::No
+        {
+            // Answered, and not drained: a grant is released now, and not when the loop runs again.
+            drop(sent.queue.get().queue.take(sent.tag));
         }
         let place = std::mem::replace(&mut self.state().place, Place::Taken);
         drop(place);
@@ -304,7 +362,9 @@ impl Answer {
     #[getter(_asyncio_future_blocking)]
     fn awaited(&self) -> Option<bool> {
         // A coroutine until it is sent: nobody who asks for a future may take it for one.
-        self.sent.get().map(|_| self.awaited.load(Ordering::Relaxed))
+        self.sent
+            .get()
+            .map(|_| self.awaited.load(Ordering::Relaxed))
     }
 
     #[setter(_asyncio_future_blocking)]
@@ -312,7 +372,8 @@ impl Answer {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
-    /// In place of the method `get_loop`, for which a task would have to make an object: the older of the two ways to say it.
+    /// In place of the method `get_loop`, for which a task would have to make an object: the older
+    /// of the two ways to say it.
     #[getter(_loop)]
     fn event_loop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.queue()?.event_loop(py)
@@ -328,7 +389,9 @@ impl Answer {
 
     #[pyo3(signature = (msg=None))]
     fn cancel(this: &Bound<'_, Self>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
-        let Some(callbacks) = this.get().end(Place::Cancelled(msg)) else { return Ok(false) };
+        let Some(callbacks) = this.get().end(Place::Cancelled(msg)) else {
+            return Ok(false);
+        };
         for (callback, context) in callbacks {
             call_later(this, callback, context)?;
         }
@@ -338,10 +401,12 @@ impl Answer {
     /// Asked by the task that is woken. The value itself it has when it goes on.
     fn result(&self, py: Python<'_>) -> PyResult<()> {
         match &self.state().place {
-            Place::Waiting | Place::Unsent(_) => Err(InvalidStateError::new_err("there is no answer yet")),
-            Place::Cancelled(message) => {
-                Err(cancelled(message.as_ref().map(|message| message.clone_ref(py))))
+            Place::Waiting | Place::Unsent(_) => {
+                Err(InvalidStateError::new_err("there is no answer yet"))
             }
+            Place::Cancelled(message) => Err(cancelled(
+                message.as_ref().map(|message| message.clone_ref(py)),
+            )),
             Place::Answered(_) | Place::Taken => Ok(()),
         }
     }
@@ -368,12 +433,16 @@ impl Answer {
         if let Some(sent) = self.sent.get() {
             visit.call(&sent.queue)?;
         }
-        let Ok(state) = self.state.try_lock() else { return Ok(()) };
+        let Ok(state) = self.state.try_lock() else {
+            return Ok(());
+        };
         match &state.place {
             Place::Cancelled(message) => visit.call(message)?,
-            Place::Unsent(unsent) => {
-                unsent.references().into_iter().flatten().try_for_each(|each| visit.call(each))?
-            }
+            Place::Unsent(unsent) => unsent
+                .references()
+                .into_iter()
+                .flatten()
+                .try_for_each(|each| visit.call(each))?,
             _ => {}
         }
         for (callback, context) in state.first.iter().chain(&state.others) {
@@ -401,5 +470,8 @@ impl Drop for Answer {
 }
 
 fn cancelled(message: Option<Py<PyAny>>) -> PyErr {
-    message.map_or_else(|| CancelledError::new_err(()), |message| CancelledError::new_err((message,)))
+    message.map_or_else(
+        || CancelledError::new_err(()),
+        |message| CancelledError::new_err((message,)),
+    )
 }

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use redlatch::Level;
+use redlatch::embed::{ClientExt, OperationExt};
 
 use crate::lock::Lock;
 use crate::operation::{Queue, To, run};
@@ -22,16 +23,33 @@ impl Client {
             None => redlatch::Client::builder_from_env(),
         };
         each_option(options, |name, value| builder.set(name, value))?;
-        Ok(Client(builder.build().map_err(|error| raise(options.py(), &error))?))
+        Ok(Client(
+            builder
+                .build()
+                .map_err(|error| raise(options.py(), &error))?,
+        ))
     }
 
-    fn lock(this: Bound<'_, Self>, name: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Lock> {
-        let name = text(name, "name of the lock", "give it as a str that can be encoded as UTF-8")?;
+    fn lock(
+        this: Bound<'_, Self>,
+        name: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Lock> {
+        let name = text(
+            name,
+            "name of the lock",
+            "give it as a str that can be encoded as UTF-8",
+        )?;
         let client = &this.get().0;
         let mut locks = client.lock_options();
         each_option(options, |name, value| locks.set(name, value))?;
-        let core = client.lock_with(name, locks).map_err(|error| raise(options.py(), &error))?;
-        Ok(Lock { core, client: this.unbind() })
+        let core = client
+            .lock_with(name, locks)
+            .map_err(|error| raise(options.py(), &error))?;
+        Ok(Lock {
+            core,
+            client: this.unbind(),
+        })
     }
 
     #[pyo3(signature = (to=None))]
@@ -44,16 +62,22 @@ impl Client {
         run(py, self.0.close(), to)
     }
 
-    /// Closes as the interpreter exits; the tag goes into the queue then.
+    /// Closes as the interpreter exits. The tag goes into the queue when closing is done.
     fn close_at_exit(&self, queue: &Queue, tag: u64) {
-        // Nobody would cancel that.
+        // This operation is never cancelled, so its handle is dropped.
         let _ = self.0.close_at_exit().deliver_to(&queue.queue, tag);
     }
 
-    /// The task with this key has ended.
+    /// Reports that the task with this key has ended.
     pub(crate) fn key_ended(&self, key: &Key) {
         key.end();
         self.0.key_ended(key.key);
+    }
+
+    /// Reports that the task with this key will never run again.
+    fn key_gone(&self, key: &Key) {
+        key.end();
+        self.0.key_gone(key.key);
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -64,13 +88,16 @@ impl Client {
         Ok(stats.into_any().unbind())
     }
 
-    /// Starts the engine, and has `queue` woken whenever events wait to be taken.
+    /// Starts the engine, and wakes `queue` whenever events wait to be taken.
     fn wake_on_events(&self, py: Python<'_>, queue: &Queue) -> PyResult<()> {
         let queue = queue.queue.clone();
-        self.0.on_events(move || queue.wake()).map_err(|error| raise(py, &error))
+        self.0
+            .on_events(move || queue.wake())
+            .map_err(|error| raise(py, &error))
     }
 
-    /// Takes the events: kind, whether it is `debug`, `info` or `warning`, lock, text.
+    /// Takes the events, as tuples of kind, level (`debug`, `info` or `warning`), lock name and
+    /// text.
     fn events(&self) -> Vec<(&'static str, &'static str, Option<String>, String)> {
         let row = |event: redlatch::Event| {
             let level = match event.level {
@@ -78,7 +105,12 @@ impl Client {
                 Level::Info => "info",
                 _ => "warning",
             };
-            (event.kind, level, event.lock.map(|name| name.to_string()), event.text)
+            (
+                event.kind,
+                level,
+                event.lock.map(|name| name.to_string()),
+                event.text,
+            )
         };
         self.0.events().into_iter().map(row).collect()
     }

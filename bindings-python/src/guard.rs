@@ -1,9 +1,10 @@
-//! A level of a hold, and what can be known about a hold.
+//! A guard, which holds one level, and the local view of a hold.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
+use redlatch::embed::{GuardExt, HoldExt};
 use redlatch::{Error, ErrorKind, LostReason};
 
 use crate::operation::{Queue, To, run};
@@ -11,9 +12,9 @@ use crate::values::{duration, raise};
 
 /// A guard of the core.
 ///
-/// Until somebody `keep`s it, dropping it releases: it never reached its caller. Afterwards the
-/// garbage collector must not release a lock that somebody may rely on: the level is abandoned, ends
-/// with its lease, and an event warns.
+/// Until `keep` is called, dropping it releases the level: the guard has not reached its caller
+/// yet. After that the garbage collector must not release a lock on which somebody may rely. So the
+/// level is abandoned: it ends with its lease, and an event warns.
 #[pyclass(frozen, module = "redlatch._redlatch")]
 pub(crate) struct Guard {
     guard: Mutex<Option<redlatch::Guard>>,
@@ -24,12 +25,21 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn new(guard: redlatch::Guard) -> Self {
         let hold = guard.hold();
-        Guard { guard: Mutex::new(Some(guard)), hold, kept: AtomicBool::new(false) }
+        Guard {
+            guard: Mutex::new(Some(guard)),
+            hold,
+            kept: AtomicBool::new(false),
+        }
     }
 
-    /// For its release, of which there is one.
+    /// Takes the guard for its only release.
     pub(crate) fn take(&self, py: Python<'_>) -> PyResult<redlatch::Guard> {
-        self.with(Option::take).ok_or_else(|| released(py))
+        self.spend().ok_or_else(|| released(py))
+    }
+
+    /// Like `take`, but gives `None` if the guard was taken before.
+    pub(crate) fn spend(&self) -> Option<redlatch::Guard> {
+        self.with(Option::take)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Option<redlatch::Guard>) -> T) -> T {
@@ -39,7 +49,7 @@ impl Guard {
 
 #[pymethods]
 impl Guard {
-    /// The guard has reached its caller.
+    /// Notes that the guard has reached its caller.
     fn keep(&self) {
         self.kept.store(true, Ordering::Release);
     }
@@ -60,8 +70,8 @@ impl Guard {
         run(py, operation.ok_or_else(|| released(py))?, to)
     }
 
-    /// Gives the level back without waiting for it; nothing if that was done before.
-    fn let_go(&self) {
+    /// Releases the level without waiting. Does nothing if the guard was taken before.
+    pub(crate) fn let_go(&self) {
         drop(self.with(Option::take));
     }
 
@@ -85,11 +95,14 @@ impl Drop for Guard {
 fn released(py: Python<'_>) -> PyErr {
     raise(
         py,
-        &Error::new(ErrorKind::NotOwner, "this grant was released before; release each acquisition once"),
+        &Error::new(
+            ErrorKind::NotOwner,
+            "this grant was released before; release each acquisition once",
+        ),
     )
 }
 
-/// What can be known without I/O.
+/// A hold as it is known without I/O.
 #[pyclass(frozen, module = "redlatch._redlatch")]
 pub(crate) struct Hold(pub(crate) redlatch::Hold);
 

@@ -1,12 +1,14 @@
 //! The Python face of redlatch, as small as it can be: it translates calls, values and errors, and
-//! decides nothing. What users see is Python, in `python/redlatch/`.
+//! decides nothing. The part that users see is Python, in `python/redlatch/`.
 //!
 //! Nothing here is called on the engine's thread but what the core itself puts into a queue, so
 //! that thread never waits for the interpreter.
 
 mod answer;
+mod block;
 mod client;
 mod exit;
+mod flow;
 mod guard;
 mod lock;
 mod operation;
@@ -17,8 +19,8 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Refuses a second interpreter of the process, as Python does itself from 3.12 on: our classes are the first one's, and
-/// the end of either would be taken for that of both.
+/// Refuses a second interpreter of the process, as Python does itself from 3.12 on: our classes are
+/// the first one's, and the end of either would be taken for that of both.
 fn refuse_another_interpreter(py: Python<'_>) -> PyResult<()> {
     // Each has a module of this name; kept, so that none that comes later stands at its address.
     static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -31,11 +33,15 @@ fn refuse_another_interpreter(py: Python<'_>) -> PyResult<()> {
     Err(PyImportError::new_err(text))
 }
 
-/// The compiled part of `redlatch`; its interface is private and may change at any time.
-#[pymodule]
+/// The compiled part of `redlatch`; its interface is private and may change at any time. It relies
+/// on the GIL: a fork finds none of its locks held by another thread. A free-threaded interpreter
+/// turns its GIL on when it imports this.
+#[pymodule(gil_used = true)]
 mod _redlatch {
     #[pymodule_export]
     use crate::answer::Answer;
+    #[pymodule_export]
+    use crate::block::{Block, Enter, Exit, begin, begun};
     #[pymodule_export]
     use crate::client::Client;
     #[pymodule_export]
@@ -45,7 +51,7 @@ mod _redlatch {
     #[pymodule_export]
     use crate::lock::Lock;
     #[pymodule_export]
-    use crate::operation::{Queue, next_tag};
+    use crate::operation::{Canceller, Queue, next_tag};
     #[pymodule_export]
     use crate::task::Key;
     #[pymodule_export]
@@ -55,6 +61,7 @@ mod _redlatch {
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
         use super::PyModuleMethods;
         super::refuse_another_interpreter(module.py())?;
+        super::flow::prepare(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

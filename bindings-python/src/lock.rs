@@ -1,19 +1,21 @@
 //! A lock.
 
 use pyo3::prelude::*;
+use redlatch::embed::AcquireOptionsExt;
 use redlatch::{AcquireOptions, ErrorKind};
 
 use crate::answer::{Answer, Level};
 use crate::client::Client;
 use crate::exit::Waiting;
+use crate::flow;
 use crate::guard::{Guard, Hold};
-use crate::operation::{To, deliver, run, wait_for};
+use crate::operation::{Canceller, To, run, wait_for};
 use crate::task::{Key, Unsent, What};
-use crate::values::{duration, option, text};
+use crate::values::{IntoValue, duration, option, text};
 
-/// The given key, or the one of the calling thread.
-fn key(key: Option<&Key>) -> redlatch::Key {
-    key.map_or_else(redlatch::Key::thread, |key| key.key)
+/// The given key, or that of the flow that runs now.
+fn key(py: Python<'_>, key: Option<&Key>) -> PyResult<redlatch::ReentryKey> {
+    key.map_or_else(|| flow::current(py), |key| Ok(key.key))
 }
 
 fn options(
@@ -47,10 +49,9 @@ impl Lock {
         self.core.name()
     }
 
-    /// `tied`: the level ends with the key's thread or task, whoever has the guard. A task gets no guard of a
-    /// level that is tied, which is the key's, but the hold.
+    /// `tied`: the level ends with the key's thread, task or greenlet, whoever has the guard.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
-    #[pyo3(signature = (key, wait, lease, token, tied, to=None))]
+    #[pyo3(signature = (key, wait, lease, token, tied, to=None, canceller=None))]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -60,29 +61,46 @@ impl Lock {
         token: &Bound<'_, PyAny>,
         tied: bool,
         to: To<'_>,
+        canceller: Option<&Canceller>,
     ) -> PyResult<Py<PyAny>> {
-        let mut options = options(wait, lease, token)?.key(self::key(key));
+        let mut options = options(wait, lease, token)?.caller(self::key(py, key)?);
         if tied {
             options = options.tied_to_key();
         }
         match to {
-            Some(queue) if tied => deliver(&queue, self.core.acquire_with(options), Level::Left),
+            None => wait_for(
+                py,
+                self.core.acquire_with(options),
+                canceller.map(|canceller| &canceller.0),
+            )?
+            .map_err(|error| Waiting::failed(py, &error))?
+            .into_value(py),
             to => run(py, self.core.acquire_with(options), to),
         }
     }
 
-    /// Acquires for the calling thread, which then answers for the level itself; false when the time is over.
+    /// Acquires for the calling thread, which then answers for the level itself; false when the
+    /// time is over.
+    #[pyo3(signature = (wait, lease, token, canceller=None))]
     fn acquire_here(
         &self,
         py: Python<'_>,
         wait: &Bound<'_, PyAny>,
         lease: &Bound<'_, PyAny>,
         token: &Bound<'_, PyAny>,
+        canceller: Option<&Canceller>,
     ) -> PyResult<bool> {
-        let options = options(wait, lease, token)?.key(key(None)).tied_to_key();
-        match wait_for(py, self.core.acquire_with(options))? {
+        let options = options(wait, lease, token)?
+            .caller(flow::current(py)?)
+            .tied_to_key();
+        match wait_for(
+            py,
+            self.core.acquire_with(options),
+            canceller.map(|canceller| &canceller.0),
+        )? {
             Ok(guard) => {
-                // If the handler raises, the caller never learns that he has the lock: the guard releases it.
+                // If the handler raises, the caller never learns that he has the lock: the guard
+                // releases it.
                 py.check_signals()?;
                 guard.detach();
                 Ok(true)
@@ -92,7 +110,8 @@ impl Lock {
         }
     }
 
-    /// What a task awaits to acquire, for itself: true, or false when the time is over. `lock`: that of `redlatch.aio`.
+    /// A task awaits this to acquire, for itself: true, or false when the time is over. `lock`:
+    /// that of `redlatch.aio`.
     fn acquiring(
         this: Bound<'_, Self>,
         lock: Bound<'_, PyAny>,
@@ -101,29 +120,49 @@ impl Lock {
         token: &Bound<'_, PyAny>,
     ) -> PyResult<Answer> {
         let what = What::Acquire(options(wait, lease, token));
-        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), what)?, Level::Told))
+        Ok(Answer::unsent(
+            Unsent::new(lock, this.unbind(), what)?,
+            Level::Told,
+        ))
     }
 
-    /// What a task awaits when a block of it begins: the guard of its level.
-    fn entering(this: Bound<'_, Self>, lock: Bound<'_, PyAny>, wait: &Bound<'_, PyAny>) -> PyResult<Answer> {
+    /// A task awaits this when a block of it begins: the guard of its level.
+    fn entering(
+        this: Bound<'_, Self>,
+        lock: Bound<'_, PyAny>,
+        wait: &Bound<'_, PyAny>,
+    ) -> PyResult<Answer> {
         let none = this.py().None().into_bound(this.py());
         let what = What::Enter(options(wait, &none, &none));
-        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), what)?, Level::Guarded))
+        Ok(Answer::unsent(
+            Unsent::new(lock, this.unbind(), what)?,
+            Level::Guarded,
+        ))
     }
 
-    /// What a task awaits when the block ends.
-    fn leaving(this: Bound<'_, Self>, lock: Bound<'_, PyAny>, guard: Py<Guard>) -> PyResult<Answer> {
-        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), What::Leave(guard))?, Level::Guarded))
+    /// A task awaits this when the block ends.
+    fn leaving(
+        this: Bound<'_, Self>,
+        lock: Bound<'_, PyAny>,
+        guard: Py<Guard>,
+    ) -> PyResult<Answer> {
+        Ok(Answer::unsent(
+            Unsent::new(lock, this.unbind(), What::Leave(guard))?,
+            Level::Guarded,
+        ))
     }
 
-    /// What a task awaits to give back its newest level.
+    /// A task awaits this to give back its newest level.
     fn releasing(this: Bound<'_, Self>, lock: Bound<'_, PyAny>) -> PyResult<Answer> {
-        Ok(Answer::unsent(Unsent::new(lock, this.unbind(), What::Release)?, Level::Told))
+        Ok(Answer::unsent(
+            Unsent::new(lock, this.unbind(), What::Release)?,
+            Level::Told,
+        ))
     }
 
     #[pyo3(signature = (key, to=None))]
     fn release(&self, py: Python<'_>, key: Option<&Key>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.release_by(self::key(key)), to)
+        run(py, self.core.release_by(self::key(py, key)?), to)
     }
 
     #[pyo3(signature = (key, lease, to=None))]
@@ -135,11 +174,16 @@ impl Lock {
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
         let lease = duration("lease", lease)?;
-        run(py, self.core.extend_by(self::key(key), lease), to)
+        run(py, self.core.extend_by(self::key(py, key)?, lease), to)
     }
 
     #[pyo3(signature = (token, to=None))]
-    fn release_token(&self, py: Python<'_>, token: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+    fn release_token(
+        &self,
+        py: Python<'_>,
+        token: &Bound<'_, PyAny>,
+        to: To<'_>,
+    ) -> PyResult<Py<PyAny>> {
         run(py, self.core.release_token(text(token, TOKEN, REMEDY)?), to)
     }
 
@@ -152,7 +196,11 @@ impl Lock {
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
         let lease = duration("lease", lease)?;
-        run(py, self.core.extend_token(text(token, TOKEN, REMEDY)?, lease), to)
+        run(
+            py,
+            self.core.extend_token(text(token, TOKEN, REMEDY)?, lease),
+            to,
+        )
     }
 
     #[pyo3(signature = (to=None))]
@@ -166,8 +214,8 @@ impl Lock {
     }
 
     /// The hold that the key has on this name.
-    fn hold(&self, key: Option<&Key>) -> Hold {
-        Hold(self.core.hold(self::key(key)))
+    fn hold(&self, py: Python<'_>, key: Option<&Key>) -> PyResult<Hold> {
+        Ok(Hold(self.core.hold(self::key(py, key)?)))
     }
 
     fn __repr__(&self) -> String {

@@ -5,35 +5,69 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use redlatch::{Delivered, Operation};
+use redlatch::Operation;
+use redlatch::embed::{Caller, OperationExt, Submitted};
 
 use crate::answer::{Answer, Level, Sent, complete, value_of};
 use crate::exit::Waiting;
 use crate::values::{IntoValue, raise};
 
-/// Where an answer goes: the queue of an event loop; nowhere means that the calling thread waits for it.
+/// Where an answer goes: the queue of an event loop; nowhere means that the calling thread waits
+/// for it.
 pub(crate) type To<'py> = Option<Bound<'py, Queue>>;
 
 /// Answers for event loops and for the dispatcher; `fd` is readable while some wait.
 #[pyclass(frozen, weakref, module = "redlatch._redlatch")]
 pub(crate) struct Queue {
-    pub(crate) queue: Arc<redlatch::Queue>,
-    /// Whose tasks wait for the answers.
+    pub(crate) queue: Arc<redlatch::embed::CompletionQueue>,
+    /// Its tasks wait for the answers.
     event_loop: Option<Py<PyAny>>,
-    /// A future that is done. A task that is told of one asks it for its result, and of one of asyncio's own it need not call a method.
+    /// A future that is done. A task that is told of one asks it for its result, and of one of
+    /// asyncio's own it need not call a method.
     done: Option<Py<PyAny>>,
-    /// What they wait for.
+    /// The answers that tasks wait for.
     asked: Mutex<Asked>,
 }
 
 type Asked = HashMap<u64, Py<Answer>, foldhash::fast::RandomState>;
+
+/// Ends waits of other threads.
+#[pyclass(frozen, module = "redlatch")]
+pub(crate) struct Canceller(pub(crate) redlatch::Canceller);
+
+#[pymethods]
+impl Canceller {
+    /// Ends the waits that it is given to: `lock.acquire(canceller=canceller)` and
+    /// `client.lock(name, canceller=canceller)`.
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        Ok(Canceller(
+            redlatch::Canceller::new().map_err(|error| raise(py, &error))?,
+        ))
+    }
+
+    /// Ends all waits that use it, now and later, from any thread or signal handler; they raise
+    /// LockCancelledError. A lock that is held stays held. Calling it again changes nothing.
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether cancel() was called.
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<redlatch.{:?}>", self.0)
+    }
+}
 
 /// Draws a tag: what an entry of a queue is known by.
 #[pyfunction]
@@ -53,7 +87,7 @@ impl Queue {
         known.ok_or_else(|| PyRuntimeError::new_err("this queue belongs to no event loop"))
     }
 
-    /// What a task is given for an answer that has come.
+    /// A task is given this for an answer that has come.
     pub(crate) fn done(&self) -> Option<&Py<PyAny>> {
         self.done.as_ref()
     }
@@ -75,9 +109,18 @@ impl Queue {
     #[new]
     #[pyo3(signature = (event_loop=None))]
     fn new(py: Python<'_>, event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
-        let queue = redlatch::Queue::with_fd().map_err(|error| raise(py, &error))?;
-        let done = event_loop.as_ref().map(|event_loop| done_future(event_loop.bind(py))).transpose()?;
-        Ok(Queue { queue, event_loop, done, asked: Mutex::default() })
+        let queue =
+            redlatch::embed::CompletionQueue::with_fd().map_err(|error| raise(py, &error))?;
+        let done = event_loop
+            .as_ref()
+            .map(|event_loop| done_future(event_loop.bind(py)))
+            .transpose()?;
+        Ok(Queue {
+            queue,
+            event_loop,
+            done,
+            asked: Mutex::default(),
+        })
     }
 
     #[getter]
@@ -87,18 +130,28 @@ impl Queue {
 
     /// Takes what is there: the tags. In a forked child nothing.
     fn drain(&self) -> Vec<u64> {
-        self.queue.drain().into_iter().map(|entry| entry.tag).collect()
+        self.queue
+            .drain()
+            .into_iter()
+            .map(|entry| entry.tag)
+            .collect()
     }
 
-    /// Gives the answers to those who wait for them; the tags of what nobody waits for are appended to `others`. `here`: no task
-    /// of the loop runs now, so those who wait go on at once, and whoever gets an answer meanwhile as well.
+    /// Gives the answers to those who wait for them; the tags of what nobody waits for are appended
+    /// to `others`. `here`: no task of the loop runs now, so those who wait go on at once, and
+    /// whoever gets an answer meanwhile as well.
     fn settle(&self, here: bool, others: &Bound<'_, PyList>) -> PyResult<()> {
         let mut result = Ok(());
         for entry in self.queue.serve() {
             let answer = self.asked().remove(&entry.tag);
             let told = match answer {
-                // What one raised ends the loop, as `KeyboardInterrupt` does. The others go on when it runs again.
-                Some(answer) => complete(answer.bind(others.py()), entry.outcome, here && result.is_ok()),
+                // An exception of one of them ends the loop, as `KeyboardInterrupt` does. The
+                // others go on when it runs again.
+                Some(answer) => complete(
+                    answer.bind(others.py()),
+                    entry.outcome,
+                    here && result.is_ok(),
+                ),
                 // A lock that was won for nobody is released by being dropped.
                 None => others.append(entry.tag),
             };
@@ -107,11 +160,14 @@ impl Queue {
         result
     }
 
-    /// The loop is closed: cancels what its tasks wait for, and drops what is there and what will come.
+    /// The loop is closed: cancels what its tasks wait for, and drops what is there and what will
+    /// come.
     fn give_up(&self) {
         self.queue.close();
         let asked = std::mem::take(&mut *self.asked());
-        asked.values().for_each(|answer| answer.get().cancel_request());
+        asked
+            .values()
+            .for_each(|answer| answer.get().cancel_request());
     }
 
     /// Makes the descriptor readable without an entry.
@@ -122,7 +178,9 @@ impl Queue {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         visit.call(&self.done)?;
-        let Ok(asked) = self.asked.try_lock() else { return Ok(()) };
+        let Ok(asked) = self.asked.try_lock() else {
+            return Ok(());
+        };
         asked.values().try_for_each(|answer| visit.call(answer))
     }
 
@@ -136,7 +194,10 @@ fn done_future(event_loop: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     let py = event_loop.py();
     let with = PyDict::new(py);
     with.set_item(intern!(py, "loop"), event_loop)?;
-    let future = py.import(intern!(py, "asyncio"))?.getattr(intern!(py, "Future"))?.call((), Some(&with))?;
+    let future = py
+        .import(intern!(py, "asyncio"))?
+        .getattr(intern!(py, "Future"))?
+        .call((), Some(&with))?;
     future.call_method1(intern!(py, "set_result"), (py.None(),))?;
     Ok(future.unbind())
 }
@@ -147,34 +208,36 @@ impl Drop for Queue {
     }
 }
 
-/// Within what time an answer must be expected for a thread to keep the GIL, or an event loop, while it waits. Who gives it away
-/// gets it back after a switch interval (5 ms) when another thread computes; a server nearby answers in less than a twentieth of that.
-pub(crate) const PATIENCE: Duration = Duration::from_micros(250);
-
 /// Sends an operation; waits for its answer, after a moment without the GIL, or has it delivered.
 pub(crate) fn run<T>(py: Python<'_>, operation: Operation<T>, to: To<'_>) -> PyResult<Py<PyAny>>
 where
     T: IntoValue + Send,
 {
     match to {
-        Some(queue) => deliver(&queue, operation, Level::Guarded),
-        None => wait_for(py, operation)?.map_err(|error| Waiting::failed(py, &error))?.into_value(py),
+        Some(queue) => deliver(&queue, operation),
+        None => wait_for(py, operation, None)?
+            .map_err(|error| Waiting::failed(py, &error))?
+            .into_value(py),
     }
 }
 
 /// Sends an operation for a task: its answer, or what the task has to await for it.
-pub(crate) fn deliver<T>(
-    queue: &Bound<'_, Queue>,
-    operation: Operation<T>,
-    level: Level,
-) -> PyResult<Py<PyAny>> {
+fn deliver<T>(queue: &Bound<'_, Queue>, operation: Operation<T>) -> PyResult<Py<PyAny>> {
     let (py, own, tag) = (queue.py(), queue.get(), next_tag());
-    match operation.deliver_soon(&own.queue, tag, PATIENCE) {
-        Delivered::Now(outcome) => value_of(py, outcome, level),
-        Delivered::Later(pending) => {
+    match operation.deliver_soon(&own.queue, tag, Caller::INTERPRETER) {
+        Submitted::Ready(outcome) => value_of(py, outcome, Level::Guarded),
+        Submitted::Queued(pending) => {
             let answer = Py::new(
                 py,
-                Answer::sent(Sent { tag, queue: queue.clone().unbind(), pending, owner: None }, level),
+                Answer::sent(
+                    Sent {
+                        tag,
+                        queue: queue.clone().unbind(),
+                        pending,
+                        owner: None,
+                    },
+                    Level::Guarded,
+                ),
             )?;
             own.expect(tag, answer.clone_ref(py));
             Ok(answer.into_any())
@@ -182,14 +245,18 @@ pub(crate) fn deliver<T>(
     }
 }
 
-/// Waits on the calling thread, after a moment without the GIL. The outer error is what a signal handler raised, or
-/// that nobody may wait any more.
+/// Waits on the calling thread, after a moment without the GIL. The outer error is what a signal
+/// handler raised, or that nobody may wait any more.
 pub(crate) fn wait_for<T: Send>(
     py: Python<'_>,
     mut operation: Operation<T>,
+    canceller: Option<&redlatch::Canceller>,
 ) -> PyResult<redlatch::Result<T>> {
     Waiting::refuse_exit(py)?;
-    if operation.wait_briefly(PATIENCE) {
+    // With a canceller that was used before, nothing may be sent.
+    if !canceller.is_some_and(redlatch::Canceller::is_cancelled)
+        && operation.wait_briefly(Caller::INTERPRETER)
+    {
         return Ok(operation.wait());
     }
     let interruptible = hears_signals(py)?;
@@ -197,30 +264,39 @@ pub(crate) fn wait_for<T: Send>(
     let result = if interruptible {
         // One may have come in the moment before.
         py.check_signals()?;
-        // The calling thread takes the GIL again only to let Python see a signal; an exception from its
-        // handler (KeyboardInterrupt) cancels the operation.
-        py.detach(|| operation.wait_interruptibly(|| Python::attach(|py| py.check_signals())))
+        // The calling thread takes the GIL again only to let Python see a signal; an exception from
+        // its handler (KeyboardInterrupt) cancels the operation.
+        py.detach(|| {
+            operation.wait_interruptibly(canceller, || Python::attach(|py| py.check_signals()))
+        })
     } else {
-        Ok(py.detach(|| operation.wait()))
+        Ok(py.detach(|| match canceller {
+            Some(canceller) => operation.wait_cancellable(canceller),
+            None => operation.wait(),
+        }))
     };
     drop(waiting);
     result
 }
 
 thread_local! {
-    /// Whether the thread hears signals, and the process that it was found out in: in a child it may be another one.
+    /// Whether the thread hears signals, and the process that it was found out in: in a child it
+    /// may be another one.
     static HEARS: Cell<Option<(u32, bool)>> = const { Cell::new(None) };
 }
 
-/// Whether it is Python's main thread that calls, the only one whose waiting a signal can end. All others would take
-/// the GIL a few times a second for nothing, thousands of them until nobody else gets it.
+/// Whether it is Python's main thread that calls, the only one whose waiting a signal can end. All
+/// others would take the GIL a few times a second for nothing, thousands of them until nobody else
+/// gets it.
 fn hears_signals(py: Python<'_>) -> PyResult<bool> {
     let process = std::process::id();
     if let Some((_, hears)) = HEARS.get().filter(|(known, _)| *known == process) {
         return Ok(hears);
     }
     let threading = py.import(intern!(py, "threading"))?;
-    let main = threading.call_method0(intern!(py, "main_thread"))?.getattr(intern!(py, "ident"))?;
+    let main = threading
+        .call_method0(intern!(py, "main_thread"))?
+        .getattr(intern!(py, "ident"))?;
     let hears = main.eq(threading.call_method0(intern!(py, "get_ident"))?)?;
     HEARS.set(Some((process, hears)));
     Ok(hears)

@@ -1,4 +1,5 @@
-//! Tasks of asyncio as owners of locks, and what they ask for: nothing is sent before it is awaited.
+//! Tasks of asyncio as owners of locks, and what they ask for: nothing is sent before it is
+//! awaited.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,23 +10,26 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
-use redlatch::{AcquireOptions, Delivered};
+use redlatch::AcquireOptions;
+use redlatch::embed::{AcquireOptionsExt, Caller, OperationExt, ReentryKeyExt, Submitted};
 
+use crate::answer::Answer;
 use crate::client::Client;
 use crate::guard::Guard;
 use crate::lock::Lock;
-use crate::operation::{PATIENCE, Queue, next_tag};
+use crate::operation::{Queue, next_tag};
 
 /// The re-entry key of a task.
 #[pyclass(frozen, subclass, module = "redlatch._redlatch")]
 pub(crate) struct Key {
-    pub(crate) key: redlatch::Key,
+    pub(crate) key: redlatch::ReentryKey,
     prepared: Mutex<Option<Prepared>>,
     /// The task has ended, and its clients were told.
     ended: AtomicBool,
 }
 
-/// For the requests of a task with this client nothing has to be prepared any more, while the queue of its loop is there.
+/// For the requests of a task with this client nothing has to be prepared any more, while the queue
+/// of its loop is there.
 struct Prepared {
     client: Py<Client>,
     queue: Py<PyWeakrefReference>,
@@ -38,7 +42,11 @@ impl Key {
     }
 
     /// The queue of the task's loop, if this client was prepared last.
-    fn queue<'py>(&self, py: Python<'py>, client: &Py<Client>) -> PyResult<Option<Bound<'py, Queue>>> {
+    fn queue<'py>(
+        &self,
+        py: Python<'py>,
+        client: &Py<Client>,
+    ) -> PyResult<Option<Bound<'py, Queue>>> {
         let known = self
             .prepared()
             .as_ref()
@@ -56,11 +64,28 @@ impl Key {
         static ALL: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
         let py = task.py();
         let all = ALL.get_or_try_init(py, || {
-            let keys = py.import(intern!(py, "redlatch.aio"))?.getattr(intern!(py, "Keys"))?;
-            Ok::<_, PyErr>(keys.getattr(intern!(py, "_of"))?.cast_into::<PyDict>()?.unbind())
+            let keys = py
+                .import(intern!(py, "redlatch.aio"))?
+                .getattr(intern!(py, "Keys"))?;
+            Ok::<_, PyErr>(
+                keys.getattr(intern!(py, "_of"))?
+                    .cast_into::<PyDict>()?
+                    .unbind(),
+            )
         })?;
         let key = all.bind(py).get_item(task.as_ptr() as usize)?;
-        key.map(|key| key.cast_into::<Key>().map_err(PyErr::from)).transpose()
+        key.map(|key| key.cast_into::<Key>().map_err(PyErr::from))
+            .transpose()
+    }
+}
+
+impl From<redlatch::ReentryKey> for Key {
+    fn from(key: redlatch::ReentryKey) -> Self {
+        Key {
+            key,
+            prepared: Mutex::default(),
+            ended: AtomicBool::new(false),
+        }
     }
 }
 
@@ -69,7 +94,7 @@ impl Key {
     #[new]
     #[pyo3(signature = (_task=None))]
     fn new(_task: Option<&Bound<'_, PyAny>>) -> Self {
-        Key { key: redlatch::Key::new_task(), prepared: Mutex::default(), ended: AtomicBool::new(false) }
+        Key::from(redlatch::ReentryKey::new_task())
     }
 
     /// The client is started, knows when the task ends, and this is the queue of the task's loop.
@@ -80,6 +105,21 @@ impl Key {
         Ok(())
     }
 
+    /// A key of its own, which ends with the thread or greenlet that calls.
+    #[staticmethod]
+    fn of_caller(py: Python<'_>) -> PyResult<Self> {
+        Ok(Key::from(crate::flow::new_key(
+            py,
+            crate::flow::greenlet(py)?.as_ref(),
+        )?))
+    }
+
+    /// A key for a greenlet: the keys of its flows end with it.
+    #[staticmethod]
+    fn of_greenlet() -> Self {
+        Key::from(redlatch::ReentryKey::new_thread())
+    }
+
     /// Whether the task has ended, and its clients were told.
     #[getter]
     fn ended(&self) -> bool {
@@ -87,14 +127,18 @@ impl Key {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let Ok(prepared) = self.prepared.try_lock() else { return Ok(()) };
-        prepared
-            .as_ref()
-            .map_or(Ok(()), |known| visit.call(&known.client).and_then(|()| visit.call(&known.queue)))
+        let Ok(prepared) = self.prepared.try_lock() else {
+            return Ok(());
+        };
+        prepared.as_ref().map_or(Ok(()), |known| {
+            visit
+                .call(&known.client)
+                .and_then(|()| visit.call(&known.queue))
+        })
     }
 }
 
-/// What a task asks for.
+/// The thing that a task asks for.
 pub(crate) enum What {
     /// Or what is wrong about it, which is told when it is awaited.
     Acquire(PyResult<AcquireOptions>),
@@ -107,10 +151,10 @@ pub(crate) enum What {
 
 /// A request that was not sent yet.
 pub(crate) struct Unsent {
-    /// Of `redlatch.aio`.
+    /// The lock of `redlatch.aio`.
     lock: Py<PyAny>,
     core: Py<Lock>,
-    /// Whose it is; nobody's if no task ran when it was made: then it is for the one that awaits it.
+    /// The task that made it. If no task ran then, it is for the one that awaits it.
     task: Option<Py<PyAny>>,
     what: What,
 }
@@ -118,7 +162,12 @@ pub(crate) struct Unsent {
 impl Unsent {
     pub(crate) fn new(lock: Bound<'_, PyAny>, core: Py<Lock>, what: What) -> PyResult<Unsent> {
         let task = current_task(lock.py())?.map(Bound::unbind);
-        Ok(Unsent { lock: lock.unbind(), core, task, what })
+        Ok(Unsent {
+            lock: lock.unbind(),
+            core,
+            task,
+            what,
+        })
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -129,13 +178,18 @@ impl Unsent {
     }
 
     /// Sends it: through which queue the answer comes, and under which tag, or the answer.
-    pub(crate) fn send(self, py: Python<'_>) -> PyResult<(Bound<'_, Queue>, u64, Owner, Delivered)> {
+    pub(crate) fn send(
+        self,
+        py: Python<'_>,
+    ) -> PyResult<(Bound<'_, Queue>, u64, Owner, Submitted)> {
         let core = self.core.get();
         let known = match &self.task {
             Some(task) => Key::of(task.bind(py))?,
             None => None,
         };
-        let queue = known.as_ref().map_or(Ok(None), |key| key.get().queue(py, &core.client))?;
+        let queue = known
+            .as_ref()
+            .map_or(Ok(None), |key| key.get().queue(py, &core.client))?;
         let (key, queue) = match (known, queue) {
             (Some(key), Some(queue)) => (key, queue),
             _ => self.prepare(py)?,
@@ -144,16 +198,59 @@ impl Unsent {
         let answers = &queue.get().queue;
         let delivered = match self.what {
             What::Acquire(options) => {
-                let options = options?.key(key).tied_to_key();
-                core.core.acquire_with(options).deliver_soon(answers, tag, PATIENCE)
+                let options = options?.caller(key).tied_to_key();
+                core.core
+                    .acquire_with(options)
+                    .deliver_soon(answers, tag, Caller::INTERPRETER)
             }
-            What::Enter(options) => {
-                core.core.acquire_with(options?.key(key)).deliver_soon(answers, tag, PATIENCE)
+            What::Enter(options) => core.core.acquire_with(options?.caller(key)).deliver_soon(
+                answers,
+                tag,
+                Caller::INTERPRETER,
+            ),
+            What::Leave(guard) => {
+                guard
+                    .get()
+                    .take(py)?
+                    .release()
+                    .deliver_soon(answers, tag, Caller::INTERPRETER)
             }
-            What::Leave(guard) => guard.get().take(py)?.release().deliver_soon(answers, tag, PATIENCE),
-            What::Release => core.core.release_by(key).deliver_soon(answers, tag, PATIENCE),
+            What::Release => {
+                core.core
+                    .release_by(key)
+                    .deliver_soon(answers, tag, Caller::INTERPRETER)
+            }
         };
-        Ok((queue, tag, Owner { key: owner, lock: self.core }, delivered))
+        Ok((
+            queue,
+            tag,
+            Owner {
+                key: owner,
+                lock: self.core,
+            },
+            delivered,
+        ))
+    }
+
+    /// A task that does nothing but acquire ends with the lock held: refused. One that was made
+    /// within a task is that task's.
+    pub(crate) fn refuse_as_whole_task(&self, this: &Bound<'_, Answer>) -> PyResult<()> {
+        let py = this.py();
+        if self.task.is_some() || !matches!(self.what, What::Acquire(_)) {
+            return Ok(());
+        }
+        let Some(task) = current_task(py)? else {
+            return Ok(());
+        };
+        if !task.call_method0(intern!(py, "get_coro"))?.is(this) {
+            return Ok(());
+        }
+        let error = py
+            .import(intern!(py, "redlatch.aio"))?
+            .getattr(intern!(py, "only_acquires"))?;
+        Err(PyErr::from_value(
+            error.call1((self.core.get().core.name(),))?,
+        ))
     }
 
     #[cold]
@@ -171,14 +268,15 @@ impl Unsent {
     }
 }
 
-/// Whose a request is that was sent.
+/// The owner of a request that was sent.
 pub(crate) struct Owner {
     key: Py<Key>,
     lock: Py<Lock>,
 }
 
 impl Owner {
-    /// A level that a task gets when it has ended is nobody's: its clients were told before they had granted it.
+    /// A level that a task gets when it has ended is nobody's: its clients were told before they
+    /// had granted it.
     pub(crate) fn granted(&self) {
         let key = self.key.get();
         if key.ended() {
@@ -188,7 +286,7 @@ impl Owner {
 }
 
 /// The task that runs now, if one does.
-fn current_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
+pub(crate) fn current_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
     let asyncio = ASYNCIO.get_or_try_init(py, || Asyncio::new(py))?;
     let event_loop = asyncio.running_loop.bind(py).call0()?;
@@ -197,14 +295,16 @@ fn current_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     }
     match &asyncio.tasks {
         Some(tasks) => tasks.bind(py).get_item(event_loop),
-        None => Ok(Some(asyncio.current_task.bind(py).call1((event_loop,))?).filter(|task| !task.is_none())),
+        None => Ok(Some(asyncio.current_task.bind(py).call1((event_loop,))?)
+            .filter(|task| !task.is_none())),
     }
 }
 
 struct Asyncio {
     running_loop: Py<PyAny>,
     current_task: Py<PyAny>,
-    /// The tasks that run, by their loops: until Python 3.11 `current_task` is not in C, and looks here.
+    /// The tasks that run, by their loops: until Python 3.11 `current_task` is not in C, and looks
+    /// here.
     tasks: Option<Py<PyDict>>,
 }
 
@@ -214,8 +314,13 @@ impl Asyncio {
         let tasks = match py.version_info() >= (3, 12) {
             true => None,
             false => {
-                let tasks = asyncio.getattr(intern!(py, "tasks"))?.getattr(intern!(py, "_current_tasks"));
-                tasks.ok().and_then(|tasks| tasks.cast_into::<PyDict>().ok()).map(Bound::unbind)
+                let tasks = asyncio
+                    .getattr(intern!(py, "tasks"))?
+                    .getattr(intern!(py, "_current_tasks"));
+                tasks
+                    .ok()
+                    .and_then(|tasks| tasks.cast_into::<PyDict>().ok())
+                    .map(Bound::unbind)
             }
         };
         Ok(Asyncio {
@@ -226,12 +331,12 @@ impl Asyncio {
     }
 }
 
-/// What nobody awaited is a mistake, and told as Python tells it.
+/// A request that nobody awaited is a mistake, and told as Python tells it.
 pub(crate) fn warn_unawaited(name: &str) {
     let _ = Python::try_attach(|py| {
         let raised = PyErr::take(py);
-        let text =
-            std::ffi::CString::new(format!("coroutine '{name}' was never awaited")).unwrap_or_default();
+        let text = std::ffi::CString::new(format!("coroutine '{name}' was never awaited"))
+            .unwrap_or_default();
         let category = py.get_type::<pyo3::exceptions::PyRuntimeWarning>();
         if let Err(error) = PyErr::warn(py, &category, &text, 1) {
             error.write_unraisable(py, None);

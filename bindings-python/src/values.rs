@@ -1,16 +1,17 @@
-//! Values and errors, from one language into the other.
+//! Conversions of values and errors between Rust and Python.
 
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyString};
-use redlatch::{Error, ErrorKind, LostReason, OptionValue, Scope, Type, all_options, read_duration};
+use redlatch::embed::{Scope, Type, all_options, read_duration};
+use redlatch::{Error, ErrorKind, LostReason, OptionValue};
 
-/// The core's error as the exception that `redlatch.exceptions` has for its kind.
+/// Converts the core's error into the exception of its kind in `redlatch.exceptions`.
 ///
-/// No Python code runs for it: a daemon thread may get here while the interpreter exits, and a
-/// thread that loses the GIL then is ended by force under our feet.
+/// This runs no Python code. A daemon thread may get here while the interpreter exits, and a thread
+/// that gives up the GIL then is killed in the middle of Rust code.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error).map_or_else(|failure| failure, PyErr::from_value)
 }
@@ -27,23 +28,31 @@ fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>>
     Ok(value)
 }
 
-/// An argument that is not acceptable.
+/// The error for an unacceptable argument.
 pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
     raise(py, &Error::new(ErrorKind::InvalidArgument, text))
 }
 
-/// Text that Rust can hold; `what` and `remedy` tell about anything else.
+/// Text that Rust can hold. `what` and `remedy` describe the error for anything else.
 pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, what: &str, remedy: &str) -> PyResult<&'a str> {
     value
         .cast::<PyString>()
         .ok()
         .and_then(|text| text.to_str().ok())
-        .ok_or_else(|| invalid(value.py(), format!("the {what} is {}; {remedy}", shown(value))))
+        .ok_or_else(|| {
+            invalid(
+                value.py(),
+                format!("the {what} is {}; {remedy}", shown(value)),
+            )
+        })
 }
 
-/// A value for people; short, and never failing.
+/// A short form of a value, for people. Never fails.
 fn shown(value: &Bound<'_, PyAny>) -> String {
-    let text = value.repr().map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+    let text = value
+        .repr()
+        .map(|text| text.to_string_lossy().into_owned())
+        .unwrap_or_default();
     if text.chars().count() <= 80 {
         text
     } else {
@@ -51,7 +60,7 @@ fn shown(value: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// Gives `set` every entry of `options`, read as the option table understands it.
+/// Calls `set` for every entry of `options`, read by the option table.
 pub(crate) fn each_option(
     options: &Bound<'_, PyDict>,
     mut set: impl FnMut(&str, OptionValue<'_>) -> redlatch::Result<()>,
@@ -59,7 +68,7 @@ pub(crate) fn each_option(
     for (name, value) in options {
         let name = text(&name, "name of an option", "give it as a keyword")?;
         if name == "wait" {
-            // What the core calls so has the name here that Python's own locks have for it.
+            // The core's `wait` is called `timeout` here, as in Python's own locks.
             let text = "\"wait\" is no option here; how long to wait is called timeout, in seconds: of a lock for `with`, \
                         and of acquire(timeout=...)";
             return Err(invalid(options.py(), text.to_owned()));
@@ -69,14 +78,20 @@ pub(crate) fn each_option(
     Ok(())
 }
 
-/// Gives `set` one option. Text is a value only where a word is wanted: "250" is no time in seconds.
+/// Calls `set` for one option. Text is accepted only where a word is expected: "250" is not a time
+/// in seconds.
 pub(crate) fn option(
     name: &str,
     value: &Bound<'_, PyAny>,
     set: &mut impl FnMut(&str, OptionValue<'_>) -> redlatch::Result<()>,
 ) -> PyResult<()> {
     let wants_word = || {
-        let is_word = |of| matches!(of, Type::Word { .. } | Type::Text { .. } | Type::Choice(_) | Type::Pem);
+        let is_word = |of| {
+            matches!(
+                of,
+                Type::Word { .. } | Type::Text { .. } | Type::Choice(_) | Type::Pem
+            )
+        };
         all_options().all(|info| info.name != name || is_word(info.r#type))
     };
     let done = if value.is_none() {
@@ -86,20 +101,28 @@ pub(crate) fn option(
     } else if let Ok(number) = value.extract::<f64>() {
         set(name, OptionValue::Seconds(number))
     } else if value.is_instance_of::<PyString>() && wants_word() {
-        set(name, OptionValue::Text(text(value, name, "give it printable ASCII")?))
+        set(
+            name,
+            OptionValue::Text(text(value, name, "give it printable ASCII")?),
+        )
     } else {
-        let of = all_options().find(|info| info.name == name).map(|info| info.r#type);
+        let of = all_options()
+            .find(|info| info.name == name)
+            .map(|info| info.r#type);
         let remedy = match of {
             Some(of @ Type::Duration { .. }) => format!("{of}, as a number of seconds"),
             Some(of) => of.to_string(),
             None => "a number or a flag".to_owned(),
         };
-        return Err(invalid(value.py(), format!("{name} is {}; give it {remedy}", shown(value))));
+        return Err(invalid(
+            value.py(),
+            format!("{name} is {}; give it {remedy}", shown(value)),
+        ));
     };
     done.map_err(|error| raise(value.py(), &error))
 }
 
-/// Reads and checks a time in seconds, by the row of this option.
+/// Reads and checks a time in seconds, by the row of the option `name`.
 #[pyfunction]
 pub(crate) fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     duration(name, value).map(|time| time.as_secs_f64())
@@ -121,15 +144,25 @@ pub(crate) fn error_kinds() -> Vec<(u8, &'static str, bool, &'static str)> {
     ErrorKind::ALL.iter().map(row).collect()
 }
 
-/// Every reason of a loss: number, name, meaning.
+/// Every reason for a loss: number, name, meaning.
 #[pyfunction]
 pub(crate) fn lost_reasons() -> Vec<(u8, &'static str, &'static str)> {
-    LostReason::ALL.iter().map(|reason| (reason.number(), reason.name(), reason.meaning())).collect()
+    LostReason::ALL
+        .iter()
+        .map(|reason| (reason.number(), reason.name(), reason.meaning()))
+        .collect()
 }
 
 /// Every option: name, scope, type, largest value (seconds, count or length), default, meaning.
 #[pyfunction]
-pub(crate) fn options() -> Vec<(&'static str, &'static str, &'static str, f64, &'static str, &'static str)> {
+pub(crate) fn options() -> Vec<(
+    &'static str,
+    &'static str,
+    &'static str,
+    f64,
+    &'static str,
+    &'static str,
+)> {
     let rows = all_options().map(|info| {
         let scope = match info.scope {
             Scope::Client => "client",
@@ -149,7 +182,7 @@ pub(crate) fn options() -> Vec<(&'static str, &'static str, &'static str, f64, &
     rows.collect()
 }
 
-/// What an operation leaves behind, as Python sees it.
+/// The result of an operation, as a Python value.
 pub(crate) trait IntoValue {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 }
@@ -175,7 +208,11 @@ impl IntoValue for Vec<String> {
 impl IntoValue for Option<redlatch::Holder> {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let holder = self.map(|holder| {
-            (holder.owner, holder.count, holder.remaining.map(|remaining| remaining.as_secs_f64()))
+            (
+                holder.owner,
+                holder.count,
+                holder.remaining.map(|remaining| remaining.as_secs_f64()),
+            )
         });
         Ok(holder.into_pyobject(py)?.unbind())
     }
@@ -187,9 +224,9 @@ impl IntoValue for redlatch::Guard {
     }
 }
 
-impl IntoValue for redlatch::Outcome {
+impl IntoValue for redlatch::embed::Outcome {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        use redlatch::Outcome;
+        use redlatch::embed::Outcome;
         match self {
             Outcome::Granted(guard) => guard.into_value(py),
             Outcome::Forced(deleted) => deleted.into_value(py),

@@ -27,6 +27,9 @@ import redlatch
 LIMIT = 30.0
 """Seconds that a busy machine may take for something that takes milliseconds."""
 
+RENEWED = 6.0
+"""The lease of holds that a test sees renewed: every two seconds, and a machine may stand still for nearly four."""
+
 
 # ---- the server ----
 
@@ -53,10 +56,12 @@ class Server:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}"
+        self.unix_socket = str(folder / "socket")
         self.start()
 
     def start(self) -> None:
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
+        where += ["--unixsocket", self.unix_socket]
         command = [server_binary(), *where, "--save", "", "--appendonly", "no", *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         eventually(self._answers, "the server answers")
@@ -64,7 +69,10 @@ class Server:
     def _answers(self) -> bool:
         assert self._process.poll() is None, "the server ended"
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            # At the port another server may answer that was quicker to take it.
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(1)
+                connection.connect(self.unix_socket)
                 connection.sendall(b"PING\r\n")
                 return bool(connection.recv(16))
         except OSError:
@@ -120,7 +128,7 @@ def name() -> str:
 
 @pytest.fixture
 def client() -> Iterator[redlatch.Client]:
-    with redlatch.Client(watchdog_lease=3) as client:
+    with redlatch.Client() as client:
         yield client
 
 
@@ -141,6 +149,23 @@ async def soon(condition: Callable[[], object], what: str = "the condition holds
         await asyncio.sleep(0.002)
 
 
+def wait_for_renewal(look: redis.Redis, name: str) -> None:
+    """Waits until the server has been seen to give the lock more time.
+
+    The time is compared with the least one seen so far. Directly after a renewal it is the whole lease, which is never exceeded.
+    """
+    least = look.pttl(name)
+
+    def has_risen() -> bool:
+        nonlocal least
+        left = look.pttl(name)
+        assert left >= 0, f"{name!r} is not held any more"
+        risen, least = left > least, min(least, left)
+        return risen
+
+    eventually(has_risen, f"{name!r} is renewed")
+
+
 def script(source: str) -> list[str]:
     """The command that runs a program."""
     return [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source)]
@@ -148,7 +173,7 @@ def script(source: str) -> list[str]:
 
 def run(source: str, *args: str) -> str:
     """Runs a program to its end, which has to be a good one; what it printed."""
-    ended = subprocess.run([*script(source), *args], capture_output=True, text=True, timeout=2 * LIMIT)
+    ended = subprocess.run([*script(source), *args], capture_output=True, text=True, timeout=4 * LIMIT)
     assert ended.returncode == 0, f"ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
     assert "Traceback" not in ended.stderr and "Fatal" not in ended.stderr, ended.stderr
     return ended.stdout

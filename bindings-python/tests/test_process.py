@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import redis
 import redlatch
-from conftest import LIMIT, Server, eventually, run, script
+from conftest import LIMIT, RENEWED, Server, eventually, run, script
 
 # ---- the watchdog ----
 
@@ -20,22 +23,23 @@ HOLD_THE_GIL = """
     import ctypes, sys, time
     import redlatch
 
-    client = redlatch.Client(watchdog_lease=1)
+    lease = float(sys.argv[2])
+    client = redlatch.Client(watchdog_lease=lease)
     with client.lock(sys.argv[1]) as grant:
         started = time.monotonic()
-        ctypes.PyDLL(None).usleep(3_300_000)  # unlike CDLL, it keeps the GIL
-        assert time.monotonic() - started > 3.2
+        ctypes.PyDLL(None).usleep(int(1.5 * lease * 1e6))  # unlike CDLL, it keeps the GIL
+        assert time.monotonic() - started > 1.4 * lease
         grant.check()
         print(time.monotonic())
     assert client.stats()["lost"] == 0
 """
 
 
-def test_a_hold_survives_a_gil_that_is_held_for_three_leases(
+def test_a_hold_survives_a_gil_that_is_held_for_longer_than_its_lease(
     name: str, look: redis.Redis, client: redlatch.Client
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
-        program = pool.submit(run, HOLD_THE_GIL, name)
+        program = pool.submit(run, HOLD_THE_GIL, name, str(RENEWED))
         eventually(lambda: look.exists(name))
         with client.lock(name, timeout=LIMIT):  # tries all the while
             acquired = time.monotonic()
@@ -45,39 +49,41 @@ def test_a_hold_survives_a_gil_that_is_held_for_three_leases(
 # ---- Ctrl-C ----
 
 WAIT = """
-    import sys, time
+    import signal, sys, time
     import redlatch
 
-    client = redlatch.Client()
+    # A shell starts what runs in the background with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    client = redlatch.Client(recheck=float(sys.argv[3]))
     lock = client.lock(sys.argv[1])
     try:
         print("waiting", flush=True)
-        lock.acquire() if len(sys.argv) == 2 else lock.__enter__()
+        lock.acquire() if sys.argv[2] == "acquire" else lock.__enter__()
     except KeyboardInterrupt:
-        print(time.monotonic(), client.stats()["waiting"])
+        while client.stats()["waiting"]:
+            time.sleep(0.001)
+        print("interrupted")
 """
 
 
 @pytest.mark.parametrize("how", ["acquire", "with"])
-def test_ctrl_c_ends_a_wait_within_milliseconds(
-    how: str, name: str, client: redlatch.Client, look: redis.Redis
-) -> None:
-    delays = []
-    with client.lock(name):
+def test_ctrl_c_ends_a_wait(how: str, name: str, look: redis.Redis) -> None:
+    """Nothing but the signal ends it within the limit: neither a look by itself nor the end of the holder's lease."""
+    rare = 20 * LIMIT
+    with redlatch.Client(watchdog_lease=rare) as client, client.lock(name):
         for _ in range(5):
-            waiting = subprocess.Popen(
-                [*script(WAIT), name, *(["with"] if how == "with" else [])], stdout=subprocess.PIPE, text=True
-            )
-            assert waiting.stdout is not None and waiting.stdout.readline() == "waiting\n"
-            eventually(lambda: look.pubsub_channels(f"*{name}*"))
-            time.sleep(0.05)  # it sleeps now
-            sent = time.monotonic()
-            waiting.send_signal(signal.SIGINT)
-            told, _ = waiting.communicate(timeout=LIMIT)
-            delays.append(float(told.split()[0]) - sent)
-            assert waiting.returncode == 0
+            command = [*script(WAIT), name, how, str(rare)]
+            waiting = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            try:
+                assert waiting.stdout is not None and waiting.stdout.readline() == "waiting\n"
+                eventually(lambda: look.pubsub_channels(f"*{name}*"), "it waits")
+                waiting.send_signal(signal.SIGINT)
+                assert waiting.communicate(timeout=LIMIT)[0] == "interrupted\n"
+                assert waiting.returncode == 0
+            finally:
+                waiting.kill()
+                waiting.communicate()
             eventually(lambda: not look.pubsub_channels(f"*{name}*"))
-    assert min(delays) < 0.05, delays
     assert not look.exists(name)
 
 
@@ -89,9 +95,9 @@ HANDLE = """
     signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
     signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
     lock = redlatch.Client().lock(sys.argv[1])
-    assert not lock.acquire(timeout=0.5)
+    while len(handled) < 6:
+        assert not lock.acquire(timeout=0.5)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    assert len(handled) > 5, handled
 """
 
 
@@ -167,6 +173,27 @@ for _ in range(8):
 lock.acquire()
 time.sleep(0.05)
 """,
+    "a thread that leaves a block": """
+class Slow(Exception):
+    def add_note(self, note):  # runs in the end of the block
+        noting.set()
+        while not redlatch._dispatcher.dispatcher.exiting:
+            pass
+        for _ in range(3_000_000):
+            pass
+noting = threading.Event()
+def work():
+    mine = client.lock(sys.argv[1] + "-mine")
+    try:
+        with mine:
+            mine.force_release()
+            raise Slow
+    except Slow:
+        pass
+threading.Thread(target=work, daemon=True).start()
+noting.wait()
+lock.acquire()
+""",
     "losing threads": """
 def told(lost):
     while True:
@@ -208,7 +235,7 @@ import redlatch
 from redlatch import aio
 
 client, other, another = redlatch.Client(), redlatch.Client(), aio.Client()
-lock = client.lock(sys.argv[1] + "'")
+lock = client.lock(sys.argv[1] + "'", reentrant=True)
 waiter, awaiter = (one.lock(sys.argv[1]) for one in (other, another))
 keeper = redlatch.Client()
 if sys.argv[2] == "keep":
@@ -227,6 +254,65 @@ def test_exit_with_locks_held_and_waits_pending(how: str, name: str, look: redis
     eventually(lambda: not look.keys(f"{name}*"), "all was released")
 
 
+FIRST_USE_IN_DEL = """
+    import os
+    import redlatch
+
+    class Late:
+        def __del__(self):
+            try:
+                redlatch.Client().lock("late").acquire(False)
+            except redlatch.ClosedError as error:
+                os.write(1, b"refused")
+
+    late = Late()
+"""
+
+
+def pythons() -> list[str]:
+    """This Python, and the others of the machine that load the same module."""
+    others = [shutil.which(f"python3.{minor}") for minor in range(10, 16)]
+    runs = [
+        path
+        for path in others
+        if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0
+    ]
+    return [sys.executable, *runs]
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+def test_the_first_use_in_a_finalizer_at_exit_is_refused(python: str) -> None:
+    """Before Python 3.12 it never returned: a thread that is started then never runs."""
+    where = {**os.environ, "PYTHONPATH": str(Path(redlatch.__file__).parents[1])}
+    command = [python, "-c", textwrap.dedent(FIRST_USE_IN_DEL)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=4 * LIMIT, env=where)
+    assert (ended.returncode, ended.stdout) == (0, "refused"), ended.stdout + ended.stderr
+
+
+def test_a_child_of_multiprocessing_releases_what_a_collected_client_holds(
+    name: str, look: redis.Redis
+) -> None:
+    run(
+        """
+        import gc, multiprocessing, sys
+        import redlatch
+
+        def work(name):
+            assert redlatch.Client().lock(name).acquire(False)
+            gc.collect()
+            assert redlatch.Client().lock(name).locked()
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context("fork").Process(target=work, args=(sys.argv[1],))
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+        """,
+        name,
+    )
+    assert not look.exists(name)
+
+
 def test_an_exit_limit_of_0_leaves_what_is_held_to_its_lease(name: str, look: redis.Redis) -> None:
     run(
         """
@@ -242,18 +328,17 @@ def test_an_exit_limit_of_0_leaves_what_is_held_to_its_lease(name: str, look: re
 
 
 def test_exit_is_quick_with_a_server_that_does_not_answer(name: str) -> None:
-    started = time.monotonic()
+    # One attempt to connect may take longer than `run` waits.
     run(
         """
         import socket, threading, redlatch
         silent = socket.create_server(("127.0.0.1", 0))
         for number in range(4):
-            client = redlatch.Client(f"redis://127.0.0.1:{silent.getsockname()[1]}", connect_timeout=60)
+            client = redlatch.Client(f"redis://127.0.0.1:{silent.getsockname()[1]}", connect_timeout=300)
             threading.Thread(target=client.lock(str(number)).acquire, daemon=True).start()
         connection = silent.accept()
         """
     )
-    assert time.monotonic() - started < LIMIT
 
 
 @pytest.mark.parametrize("face", ["threads", "asyncio"])
@@ -297,9 +382,12 @@ def test_a_server_that_never_answered_is_not_taken_for_a_holder(face: str) -> No
 
 
 def test_a_paused_server_is_not_taken_for_a_holder(name: str, own_server: Server) -> None:
-    with redlatch.Client(own_server.url) as client, redis.Redis(port=own_server.port) as look:
+    with (
+        redlatch.Client(own_server.url, close_limit=0) as client,
+        redis.Redis(port=own_server.port) as look,
+    ):
         assert not client.lock(name).locked()
-        look.client_pause(4000)  # itself included: nothing can end it earlier
+        look.client_pause(int(4 * LIMIT * 1000))  # itself included: nothing can end it earlier
         with pytest.raises(redlatch.UnavailableError, match=r"did not answer within 1\.2s"):
             client.lock(name).acquire(timeout=1.2)
 
@@ -330,9 +418,9 @@ FORK = """
         else:
             raise AssertionError(f"{call} did not say that it is forked")
 
-    client = redlatch.Client(watchdog_lease=1)
+    client = redlatch.Client()
     name = sys.argv[1]
-    lock = client.lock(name)
+    lock = client.lock(name, reentrant=True)
 """
 
 
@@ -478,7 +566,7 @@ if __name__ == "__main__":
     assert open(path).read() == "100"
 """)
     command = [sys.executable, path, method, f"{tmp_path}/counter", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     eventually(lambda: not look.exists(name, name + "'"))
 

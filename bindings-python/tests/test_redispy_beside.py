@@ -19,7 +19,17 @@ import redis.asyncio
 import redis.asyncio.lock
 import redis.lock
 import redlatch
-from conftest import LIMIT, Server, eventually, run, run_in_loop, script, soon
+from conftest import (
+    LIMIT,
+    RENEWED,
+    Server,
+    eventually,
+    run,
+    run_in_loop,
+    script,
+    soon,
+    wait_for_renewal,
+)
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redlatch import aio
@@ -121,15 +131,13 @@ def test_a_waiter_is_woken_when_theirs_is_released(server: Server, py: redis.Red
         theirs = py.lock(name, timeout=20 * LIMIT)
         assert theirs.acquire()
         ours, took = redispy.Lock(client, name, timeout=60), []
-        thread = threading.Thread(target=lambda: took.append((ours.acquire(), time.monotonic())))
+        thread = threading.Thread(target=lambda: took.append(ours.acquire()))
         thread.start()
         eventually(lambda: client.stats()["waiting"] == 1)
         eventually(lambda: is_asleep(py, client), "the waiter has asked and waits for the server")
-        released = time.monotonic()
         theirs.release()
         thread.join(LIMIT)
-        assert took and took[0][0] is True
-        assert took[0][1] - released < LIMIT
+        assert took == [True]
         assert py.get(name)
 
 
@@ -175,11 +183,10 @@ async def test_a_cancelled_acquire_leaves_nothing(server: Server, look: Any, nam
 
 
 def test_without_a_timeout_it_is_renewed(look: Any, name: str) -> None:
-    with redlatch.Client(watchdog_lease=1) as client:
+    with redlatch.Client(watchdog_lease=RENEWED) as client:
         lock = redispy.Lock(client, name)
         assert lock.acquire()
-        look.pexpire(name, 700)
-        eventually(lambda: look.pttl(name) > 800, "a renewal")
+        wait_for_renewal(look, name)
         assert lock.owned()
         lock.release()
         assert look.get(name) is None
@@ -195,13 +202,13 @@ def test_a_thread_that_ends_is_not_renewed_any_more(look: Any, name: str) -> Non
 
 
 def test_a_shared_token_outlives_its_thread(look: Any, name: str) -> None:
-    with redlatch.Client(watchdog_lease=0.5) as client:
+    with redlatch.Client(watchdog_lease=RENEWED) as client:
         lock = redispy.Lock(client, name, thread_local=False)
         thread = threading.Thread(target=lock.acquire)
         thread.start()
         thread.join()
         renewals = client.stats()["renewed"]
-        eventually(lambda: client.stats()["renewed"] >= renewals + 3, "three renewals")
+        eventually(lambda: client.stats()["renewed"] >= renewals + 2, "two renewals")
         assert lock.owned()
         lock.release()
 
@@ -313,10 +320,9 @@ def test_what_cannot_be_taken_over_is_refused() -> None:
 
 
 def test_a_password_and_a_socket(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    server = Server(tmp_path, "--requirepass", "p@ss word", "--unixsocket", str(path))
+    server = Server(tmp_path, "--requirepass", "p@ss word")
     try:
-        for options in ({"port": server.port}, {"unix_socket_path": str(path)}):
+        for options in ({"port": server.port}, {"unix_socket_path": server.unix_socket}):
             with redis.Redis(**options, password="p@ss word", db=1) as client:
                 with redispy.Lock(client, "a", timeout=60):
                     assert client.exists("a")

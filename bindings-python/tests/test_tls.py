@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redlatch
+from conftest import LIMIT
 from redlatch import aio
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,7 @@ async def test_a_lock_over_tls_in_asyncio(encrypted: str, name: str) -> None:
 def test_an_authority_that_is_not_trusted(encrypted: str, name: str) -> None:
     client = redlatch.Client(encrypted, tls_ca=str(tls.CERTIFICATES / "other.pem"))
     with pytest.raises(redlatch.AuthError, match="give tls_ca"):
-        client.lock(name).acquire(timeout=5)
+        client.lock(name).acquire(timeout=LIMIT)
     client.close()
 
 

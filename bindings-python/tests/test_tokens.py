@@ -26,6 +26,19 @@ def test_whoever_knows_the_token_extends_and_releases(look: Any, name: str) -> N
             lock.release()
 
 
+def test_a_caller_that_passes_its_locks_on_need_not_release_them(
+    client: redlatch.Client, look: Any, name: str
+) -> None:
+    lock = client.lock(name, kind="simple")
+    for lost, job in enumerate(("job 1", "job 2"), 1):
+        assert lock.acquire(timeout=LIMIT, token=job)
+        look.delete(name)
+        eventually(lambda lost=lost: client.stats()["lost"] == lost)  # type: ignore[misc]
+    assert lock.acquire(timeout=LIMIT, token="job 3")
+    lock.release()
+    assert not look.exists(name)
+
+
 async def test_a_task_passes_it_on(look: Any, name: str) -> None:
     async with aio.Client(kind="simple") as first, aio.Client(kind="simple") as second:
         lock, there = first.lock(name, lease=60), second.lock(name)
@@ -60,7 +73,7 @@ def test_what_lingers_outlives_its_client(look: Any, name: str) -> None:
 
 
 def test_what_lingers_outlives_its_grant(look: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with redlatch.Client(kind="simple", lease=1, linger=True) as client:
+    with redlatch.Client(kind="simple", lease=5, linger=True) as client:
         client.lock(name).__enter__()
         gc.collect()
         assert not client.lock(name).acquire(blocking=False)

@@ -23,11 +23,19 @@
  * you get belong to the library. close() releases and reports; free() does no I/O, so what is still held
  * ends with its lease.
  *
- * Threads. Every handle may be used from any thread, by several at once. To end calls that wait in other
- * threads, close the client: they return REDLATCH_CLOSED. When a thread ends while it holds a lock as
+ * Threads. Every handle may be used from any thread, by several at once. To end one wait from another thread,
+ * or from a signal handler, acquire with redlatch_lock_acquire_cancellable(); to end all of them, close the
+ * client: they return REDLATCH_CLOSED. When a thread ends while it holds a lock as
  * REDLATCH_THREAD, the lock is not renewed any more and ends with its lease. The library's own threads
  * block all signals, and call only the functions registered with ..._on_lost() and ..._on_event(), which
- * must not throw.
+ * must return: they must not throw, longjmp() out, or call pthread_exit(). Signal handlers may call
+ * redlatch_canceller_cancel() and nothing else.
+ *
+ * pthread_cancel(). No call here is a cancellation point. A thread that is cancelled in a call finishes the
+ * call, and ends at its next cancellation point: call pthread_testcancel() where no lock is held, and release
+ * in a pthread_cleanup_push() handler elsewhere. pthread_cancel() does not end a wait. Whoever cancels a thread
+ * that may wait calls pthread_cancel() and then redlatch_canceller_cancel(). Threads whose cancel type is
+ * PTHREAD_CANCEL_ASYNCHRONOUS must not call anything here.
  *
  * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED; releasing, closing
  * and freeing them does nothing. A client that the child opens works. The parent notices nothing.
@@ -124,8 +132,8 @@ enum {
 #define REDLATCH_LOCK_LEASE 0
 
 /**
- * owner: the calling thread. Any other number is an owner of the program's own choice, for work that
- * changes threads; it re-enters wherever it comes from.
+ * owner: the calling thread. Any other number is an owner of the program's own choice, for work
+ * that changes threads; it re-enters wherever it comes from.
  */
 #define REDLATCH_THREAD 0
 
@@ -142,8 +150,14 @@ enum {
 #define REDLATCH_EVENT_LOST 3
 
 /**
- * A connection to Redis under one identity, with a thread of its own that renews what is held. May be
- * used from any thread, by several at once.
+ * Ends waits from another thread. One canceller serves any number of waits, at the same time too.
+ * It is used once: after redlatch_canceller_cancel() each wait with it ends at once.
+ */
+typedef struct redlatch_canceller redlatch_canceller;
+
+/**
+ * A connection to Redis under one identity, with a thread of its own that renews what is held. May
+ * be used from any thread, by several at once.
  */
 typedef struct redlatch_client redlatch_client;
 
@@ -160,10 +174,12 @@ typedef struct redlatch_options redlatch_options;
 typedef int32_t redlatch_status;
 
 /**
- * Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
- * name of the lock or NULL, text a sentence. The strings are valid during the call only. It should return
- * soon: while it runs, no other function of this client is called, and of the events only the newest are
- * kept (option events). Locks are renewed and calls are answered all the same.
+ * Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a
+ * word, lock the name of the lock or NULL, text a sentence. The strings are valid during the call
+ * only. What cannot be printed is escaped in them as in the texts of errors: a newline in a name
+ * is the two characters \n, and ESC is \u{1b}. The function should return soon: while it runs, no
+ * other function of this client is called, and of the events only the newest are kept (option
+ * events). Locks are renewed and calls are answered all the same.
  */
 typedef void (*redlatch_event_fn)(void *user,
                                   int32_t level,
@@ -175,10 +191,11 @@ typedef void (*redlatch_event_fn)(void *user,
 typedef int32_t redlatch_lost_reason;
 
 /**
- * Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
- * (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
- * here, but there REDLATCH_THREAD means that thread. It should return soon: while it runs, no other
- * function of this client is called. Locks are renewed and calls are answered all the same.
+ * Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of
+ * the hold (0: none) and the reason. Called from a thread of the library, one call at a time; it
+ * may call anything here, but there REDLATCH_THREAD means that thread. It should return soon:
+ * while it runs, no other function of this client is called. Locks are renewed and calls are
+ * answered all the same.
  */
 typedef void (*redlatch_lost_fn)(void *user,
                                  uint64_t owner,
@@ -193,17 +210,17 @@ extern "C" {
 redlatch_status redlatch_options_new(redlatch_options **options);
 
 /**
- * Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s", "10m"
- * or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands for the
- * default. An option of a lock that is given to a client is the default of its locks.
+ * Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s",
+ * "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
+ * for the default. An option of a lock that is given to a client is the default of its locks.
  */
 redlatch_status redlatch_options_set(redlatch_options *options,
                                      const char *name,
                                      const char *value);
 
 /**
- * The names of all options there are, one for each index from 0; NULL after the last. Those of a single
- * acquisition, which are parameters in C, come last. Static.
+ * The names of all options there are, one for each index from 0; NULL after the last. Those of a
+ * single acquisition, which are parameters in C, come last. Static.
  */
 const char *redlatch_options_name(size_t index);
 
@@ -212,8 +229,9 @@ void redlatch_options_free(redlatch_options *options);
 
 /**
  * Opens a client and waits until the server is reached. url is
- * "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment variable
- * REDLATCH_URL. options may be NULL. Close the client and free it with redlatch_client_free().
+ * "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment
+ * variable REDLATCH_URL. options may be NULL. Close the client and free it with
+ * redlatch_client_free().
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_client_open(const char *url,
@@ -221,51 +239,72 @@ redlatch_status redlatch_client_open(const char *url,
                                      redlatch_client **client);
 
 /**
- * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are told that
- * they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT allows; 0 leaves
- * everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if some could not be released;
- * the client is closed all the same. Closing again is no error, and releases nothing more. After fork() the
- * child may call it for the parent's client; it does nothing.
+ * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
+ * told that they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT
+ * allows; 0 leaves everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if
+ * some could not be released; the client is closed all the same. Closing again is no error, and
+ * releases nothing more. After fork() the child may call it for the parent's client; it does
+ * nothing.
  */
-redlatch_status redlatch_client_close(redlatch_client *client,
-                                      int64_t wait_ms);
+redlatch_status redlatch_client_close(redlatch_client *client, int64_t wait_ms);
 
 /**
- * Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of this
- * client stay usable until they are freed too, but nothing calls the program's event function any more.
+ * Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of
+ * this client stay usable until they are freed too, but nothing calls the program's event function
+ * any more.
  */
 void redlatch_client_free(redlatch_client *client);
 
 /**
- * Registers told, to be called with user for everything that happens, from a thread of the library; NULL
- * stops it. The function may call anything here. When this returns, the function before is not running and
- * will not be called again, unless it is that function that calls this.
+ * Registers told, to be called with user for everything that happens, from a thread of the
+ * library; NULL stops it. The function may call anything here. When this returns, the function
+ * before is not running and will not be called again, unless it is that function that calls this.
  */
 redlatch_status redlatch_client_on_event(redlatch_client *client,
                                          redlatch_event_fn told,
                                          void *user);
 
 /**
- * A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown name is
- * refused with the list of all.
+ * A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
+ * name is refused with the list of all.
  */
-redlatch_status redlatch_client_stats(redlatch_client *client,
-                                      const char *name,
-                                      uint64_t *count);
+redlatch_status redlatch_client_stats(redlatch_client *client, const char *name, uint64_t *count);
 
 /** The names of all counters there are, one for each index from 0; NULL after the last. Static. */
 const char *redlatch_client_stats_name(size_t index);
 
 /**
- * A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never read,
- * write or close it. It is the same one every time and is valid until the client is freed.
+ * A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never
+ * read, write or close it. It is the same one every time and is valid until the client is freed.
  */
-redlatch_status redlatch_client_event_fd(redlatch_client *client,
-                                         int *fd);
+redlatch_status redlatch_client_event_fd(redlatch_client *client, int *fd);
 
 /**
- * Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are added to
- * those that the client was opened with. Free it with redlatch_lock_free().
+ * Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
+ * Fails with REDLATCH_INTERNAL when there is no descriptor left.
+ */
+REDLATCH_MUST_CHECK redlatch_status redlatch_canceller_new(redlatch_canceller **canceller);
+
+/**
+ * Ends all waits with this canceller, now and later: they return REDLATCH_CANCELLED, unless they
+ * have their lock already. NULL is allowed. Any thread may call it, and a signal handler too: it
+ * takes no lock, allocates nothing, does not block and leaves errno as it is. In a process that
+ * was forked after redlatch_canceller_new() it does nothing.
+ */
+void redlatch_canceller_cancel(const redlatch_canceller *canceller);
+
+/** Whether redlatch_canceller_cancel() was called: for work in steps that is to stop as well. */
+bool redlatch_canceller_is_cancelled(const redlatch_canceller *canceller);
+
+/**
+ * Frees a canceller; NULL is allowed. Waits that use it go on, and nothing can cancel them any
+ * more.
+ */
+void redlatch_canceller_free(redlatch_canceller *canceller);
+
+/**
+ * Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
+ * added to those that the client was opened with. Free it with redlatch_lock_free().
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_new(redlatch_client *client,
@@ -282,18 +321,18 @@ redlatch_status redlatch_lock_new_n(redlatch_client *client,
                                     redlatch_lock **lock);
 
 /**
- * Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but not
- * renewed any more either, so that it ends with its lease; an event warns. What was started on it is
- * cancelled and gives no event. When this returns, no call of its lost function is running, unless that
- * function is the caller.
+ * Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but
+ * not renewed any more either, so that it ends with its lease; an event warns. What was started on
+ * it is cancelled and gives no event. When this returns, no call of its lost function is running,
+ * unless that function is the caller.
  */
 void redlatch_lock_free(redlatch_lock *lock);
 
 /**
- * Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once, REDLATCH_FOREVER
- * waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is REDLATCH_LOCK_LEASE or
- * a lease that is never renewed. *token, unless token is NULL, is the fencing token, 0 without the option
- * fencing. Give back every level with redlatch_lock_release().
+ * Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once,
+ * REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
+ * REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
+ * fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_acquire(redlatch_lock *lock,
@@ -303,53 +342,68 @@ redlatch_status redlatch_lock_acquire(redlatch_lock *lock,
                                       uint64_t *token);
 
 /**
- * What a simple lock's key gets as its value when it is acquired through this handle from now on, in place
- * of a fresh one; NULL: a fresh one. Whoever knows it can release and extend the lock, in whatever process.
+ * The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
+ * leaves nothing behind, when canceller is cancelled before the lock is acquired. canceller may be
+ * NULL.
  */
-redlatch_status redlatch_lock_set_token(redlatch_lock *lock,
-                                        const char *token);
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_lock_acquire_cancellable(redlatch_lock *lock,
+                                                  uint64_t owner,
+                                                  int64_t wait_ms,
+                                                  int64_t lease_ms,
+                                                  redlatch_canceller *canceller,
+                                                  uint64_t *token);
 
 /**
- * Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is given
- * back all the same. After fork() the child may call it for the parent's hold; it does nothing.
+ * The value that a simple lock's key gets when it is acquired through this handle from now on, in
+ * place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
+ * A program that knows it can release and extend the lock.
  */
-redlatch_status redlatch_lock_release(redlatch_lock *lock,
-                                      uint64_t owner);
+redlatch_status redlatch_lock_set_token(redlatch_lock *lock, const char *token);
 
 /**
- * Makes the lock live at least lease_ms from now; never shortens it, and does not change whether it is
- * renewed.
+ * Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is
+ * given back all the same. REDLATCH_UNAVAILABLE: the server was out of reach for as long as the
+ * option outage says, and the lock ends with its lease. After fork() the child may call it for the
+ * parent's hold; it does nothing.
  */
-redlatch_status redlatch_lock_extend(redlatch_lock *lock,
-                                     uint64_t owner,
-                                     int64_t lease_ms);
+redlatch_status redlatch_lock_release(redlatch_lock *lock, uint64_t owner);
 
 /**
- * Frees the lock if token is its value, in whatever process it was acquired: for work that is passed on with
- * its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has another value.
+ * Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
+ * it is renewed.
  */
-redlatch_status redlatch_lock_release_token(redlatch_lock *lock,
-                                            const char *token);
+redlatch_status redlatch_lock_extend(redlatch_lock *lock, uint64_t owner, int64_t lease_ms);
 
-/** Makes the lock live at least lease_ms from now if token is its value; as redlatch_lock_release_token. */
+/**
+ * Frees the lock if token is its value, in whatever process it was acquired: for work that is
+ * passed on with its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has
+ * another value.
+ */
+redlatch_status redlatch_lock_release_token(redlatch_lock *lock, const char *token);
+
+/**
+ * Makes the lock live at least lease_ms from now if token is its value; as
+ * redlatch_lock_release_token.
+ */
 redlatch_status redlatch_lock_extend_token(redlatch_lock *lock,
                                            const char *token,
                                            int64_t lease_ms);
 
 /**
- * Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL: whether there
- * was one.
+ * Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
+ * whether there was one.
  */
-redlatch_status redlatch_lock_force_release(redlatch_lock *lock,
-                                            bool *deleted);
+redlatch_status redlatch_lock_force_release(redlatch_lock *lock, bool *deleted);
 
 /** Whether anybody holds the lock now; asks Redis. */
 redlatch_status redlatch_lock_is_locked(redlatch_lock *lock, bool *locked);
 
 /**
- * Who holds the lock now; asks Redis. owner receives up to size bytes, the final NUL among them: a text
- * that only equality makes sense of, "" if the lock is free. *count is the hold count, *remaining_ms how
- * long the lock lives without a renewal, -1 if it has no expiry. Each of the three may be NULL.
+ * Asks Redis for the holder of the lock. owner receives up to size bytes, the final NUL among
+ * them: a text that only equality makes sense of, "" if the lock is free. *count is the hold count,
+ * *remaining_ms how long the lock lives without a renewal, -1 if it has no expiry. Each of the
+ * three may be NULL.
  */
 redlatch_status redlatch_lock_holder(redlatch_lock *lock,
                                      char *owner,
@@ -358,11 +412,10 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
                                      int64_t *remaining_ms);
 
 /**
- * Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock that
- * counts suspend, and has false or 0 for a failure.
+ * Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock
+ * that counts suspend, and has false or 0 for a failure.
  */
-bool redlatch_lock_is_held(const redlatch_lock *lock,
-                           uint64_t owner);
+bool redlatch_lock_is_held(const redlatch_lock *lock, uint64_t owner);
 
 /** The same with the reason: REDLATCH_LOST (see redlatch_last_lost_reason()) or REDLATCH_NOT_OWNER. */
 redlatch_status redlatch_lock_check(const redlatch_lock *lock, uint64_t owner);
@@ -378,17 +431,15 @@ uint64_t redlatch_lock_fencing_token(const redlatch_lock *lock, uint64_t owner);
 
 /**
  * Registers told, to be called with user once for every hold that is lost, those that began before
- * included; NULL stops it. When this returns, the function before is not running and will not be called
- * again, unless it is that function that calls this.
+ * included; NULL stops it. When this returns, the function before is not running and will not be
+ * called again, unless it is that function that calls this.
  */
-redlatch_status redlatch_lock_on_lost(redlatch_lock *lock,
-                                      redlatch_lost_fn told,
-                                      void *user);
+redlatch_status redlatch_lock_on_lost(redlatch_lock *lock, redlatch_lost_fn told, void *user);
 
 /**
- * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with this
- * tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can release it, once
- * that event is taken.
+ * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
+ * with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
+ * release it, once that event is taken.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
@@ -398,25 +449,22 @@ redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
                                             uint64_t tag);
 
 /**
- * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes and
- * nothing is held. false: it had ended before, and its event tells how; if it was granted, release it.
+ * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
+ * and nothing is held. false: it had ended before, and its event tells how; if it was granted,
+ * release it.
  */
-redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock,
-                                             uint64_t tag,
-                                             bool *cancelled);
+redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, bool *cancelled);
 
 /**
- * Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE with this
- * tag comes.
+ * Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
+ * with this tag comes.
  */
-redlatch_status redlatch_lock_release_start(redlatch_lock *lock,
-                                            uint64_t owner,
-                                            uint64_t tag);
+redlatch_status redlatch_lock_release_start(redlatch_lock *lock, uint64_t owner, uint64_t tag);
 
 /**
- * Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the others, *tag
- * is the one given to ..._start(), *result what became of it (redlatch_last_error() has the text) and
- * *token the fencing token of an acquisition. tag, result and token may be NULL.
+ * Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
+ * others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
+ * has the text) and *token the fencing token of an acquisition. tag, result and token may be NULL.
  */
 redlatch_status redlatch_client_next_event(redlatch_client *client,
                                            int32_t *kind,
@@ -442,7 +490,10 @@ const char *redlatch_lost_reason_name(redlatch_lost_reason reason);
 /** Whether the same call can succeed later without changing anything. */
 bool redlatch_status_retryable(redlatch_status status);
 
-/** The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the header. */
+/**
+ * The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the
+ * header.
+ */
 const char *redlatch_version(void);
 
 #ifdef __cplusplus

@@ -8,12 +8,21 @@
 //   }                                                      // released
 //   client.close();
 //
-// What is said in redlatch.h about threads, ownership and fork() holds here too. A failed call throws
+// The rules of redlatch.h about threads, ownership and fork() hold here too. A failed call throws
 // redlatch::error, unless it says otherwise.
 #ifndef REDLATCH_HPP
 #define REDLATCH_HPP
 
 #include "redlatch.h"
+
+#if defined(__has_include)
+#if __has_include(<version>)
+#include <version>
+#endif
+#endif
+#ifdef __cpp_lib_jthread
+#include <stop_token>
+#endif
 
 #include <chrono>
 #include <cstddef>
@@ -61,6 +70,7 @@ struct deleter {
     void operator()(redlatch_options *options) const noexcept { redlatch_options_free(options); }
     void operator()(redlatch_client *client) const noexcept { redlatch_client_free(client); }
     void operator()(redlatch_lock *lock) const noexcept { redlatch_lock_free(lock); }
+    void operator()(redlatch_canceller *canceller) const noexcept { redlatch_canceller_free(canceller); }
 };
 
 // Whole milliseconds, rounded up: a wait of 1 us must not become a single try. A time that is over is 0.
@@ -69,7 +79,7 @@ std::int64_t milliseconds(const std::chrono::duration<Rep, Period> &time) {
     using std::chrono::milliseconds;
     if (time <= time.zero())
         return 0;
-    // What does not fit is refused by the library as too long.
+    // The library refuses a time that does not fit as too long.
     if (std::chrono::duration<double>(time) > std::chrono::hours(24 * 365 * 1000))
         return std::numeric_limits<std::int64_t>::max();
     auto whole = std::chrono::duration_cast<milliseconds>(time);
@@ -167,6 +177,27 @@ private:
     std::unique_ptr<state> self_;
 };
 
+/// Ends waits from another thread: `orders.acquire(canceller)` throws an error with the code REDLATCH_CANCELLED once
+/// `canceller.cancel()` was called. It can be moved but not copied, and serves any number of waits.
+class canceller {
+public:
+    canceller() {
+        redlatch_canceller *made = nullptr;
+        require(redlatch_canceller_new(&made));
+        handle_.reset(made);
+    }
+
+    /// Ends all waits with this canceller, now and later. A signal handler may call it.
+    void cancel() const noexcept { redlatch_canceller_cancel(get()); }
+
+    bool is_cancelled() const noexcept { return redlatch_canceller_is_cancelled(get()); }
+
+    redlatch_canceller *get() const noexcept { return handle_.get(); }
+
+private:
+    std::unique_ptr<redlatch_canceller, detail::deleter> handle_;
+};
+
 /// How long one acquisition lasts, never renewed, in place of what the options of the lock say:
 /// `orders.acquire(redlatch::lease(std::chrono::seconds(10)))`.
 class lease {
@@ -178,13 +209,13 @@ public:
     std::int64_t ms() const noexcept { return ms_; }
 
 private:
-    // What is no time is refused: 0 would mean the lease of the lock (REDLATCH_LOCK_LEASE).
+    // A value that is no time is refused: 0 would mean the lease of the lock (REDLATCH_LOCK_LEASE).
     static constexpr std::int64_t REFUSED = -1;
 
     std::int64_t ms_;
 };
 
-/// Who holds a lock, as Redis has it.
+/// The holder of a lock, as Redis has it.
 struct holder {
     std::string owner; // a text that only equality makes sense of; "" if the lock is free
     std::uint32_t count;
@@ -228,12 +259,40 @@ public:
         return acquire_ms(owner, detail::milliseconds(wait), lease.ms());
     }
 
+    /// Waits until the lock is acquired, or fails with the code REDLATCH_CANCELLED.
+    std::uint64_t acquire(const canceller &canceller, std::uint64_t owner = REDLATCH_THREAD) {
+        return acquire_ms(owner, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, canceller.get());
+    }
+
+    template <class Rep, class Period>
+    std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait, const canceller &canceller,
+                              std::uint64_t owner = REDLATCH_THREAD) {
+        return acquire_ms(owner, detail::milliseconds(wait), REDLATCH_LOCK_LEASE, canceller.get());
+    }
+
+#ifdef __cpp_lib_jthread
+    /// The same for a std::stop_token, such as that of a std::jthread.
+    std::uint64_t acquire(const std::stop_token &stop, std::uint64_t owner = REDLATCH_THREAD) {
+        const canceller canceller;
+        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
+        return acquire(canceller, owner);
+    }
+
+    template <class Rep, class Period>
+    std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait, const std::stop_token &stop,
+                              std::uint64_t owner = REDLATCH_THREAD) {
+        const canceller canceller;
+        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
+        return acquire_for(wait, canceller, owner);
+    }
+#endif
+
     /// Gives back the newest level; an error with the code REDLATCH_LOST if the lock was lost.
     void release(std::uint64_t owner = REDLATCH_THREAD) { require(redlatch_lock_release(get(), owner)); }
 
     void lock() { acquire(); }
 
-    /// What the key of a simple lock gets as its value from now on; nullptr: a fresh one.
+    /// The value that the key of a simple lock gets from now on; nullptr: a fresh one.
     void set_token(const char *token) { require(redlatch_lock_set_token(get(), token)); }
 
     bool try_lock() { return try_ms(0); }
@@ -279,7 +338,7 @@ public:
         return locked;
     }
 
-    /// Who holds it; asks Redis.
+    /// Asks Redis for the holder.
     redlatch::holder holder() const {
         redlatch::holder found;
         std::int64_t remaining = 0;
@@ -346,9 +405,10 @@ private:
         self_->handle.reset(made);
     }
 
-    std::uint64_t acquire_ms(std::uint64_t owner, std::int64_t wait_ms, std::int64_t lease_ms) {
+    std::uint64_t acquire_ms(std::uint64_t owner, std::int64_t wait_ms, std::int64_t lease_ms,
+                             redlatch_canceller *canceller = nullptr) {
         std::uint64_t token = 0;
-        require(redlatch_lock_acquire(get(), owner, wait_ms, lease_ms, &token));
+        require(redlatch_lock_acquire_cancellable(get(), owner, wait_ms, lease_ms, canceller, &token));
         return token;
     }
 
@@ -378,6 +438,15 @@ public:
     /// With a lease of its own.
     lock_guard(mutex &mutex, const lease &lease, std::uint64_t owner = REDLATCH_THREAD)
         : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(lease, owner)) {}
+
+    /// Waits until the canceller is cancelled; an error with the code REDLATCH_CANCELLED then.
+    lock_guard(mutex &mutex, const canceller &canceller, std::uint64_t owner = REDLATCH_THREAD)
+        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(canceller, owner)) {}
+
+#ifdef __cpp_lib_jthread
+    lock_guard(mutex &mutex, const std::stop_token &stop, std::uint64_t owner = REDLATCH_THREAD)
+        : lock_(mutex.get()), owner_(owner), token_(mutex.acquire(stop, owner)) {}
+#endif
 
     lock_guard(lock_guard &&other) noexcept
         : lock_(other.lock_), owner_(other.owner_), token_(other.token_) {

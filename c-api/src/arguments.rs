@@ -58,12 +58,18 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_char, name: &str) -> Result<&'a
 ///
 /// # Safety
 /// `pointer` is NULL or points to `length` bytes that stay as they are during the call.
-pub(crate) unsafe fn counted<'a>(pointer: *const c_char, length: usize, name: &str) -> Result<&'a [u8]> {
+pub(crate) unsafe fn counted<'a>(
+    pointer: *const c_char,
+    length: usize,
+    name: &str,
+) -> Result<&'a [u8]> {
     if pointer.is_null() {
         return Err(is_null(name));
     }
     if isize::try_from(length).is_err() {
-        return Err(invalid(format!("{name} has {length} bytes; no memory is that large")));
+        return Err(invalid(format!(
+            "{name} has {length} bytes; no memory is that large"
+        )));
     }
     // SAFETY: not NULL, so the bytes are there.
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), length) })
@@ -77,7 +83,10 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     // SAFETY: passed on.
     let bytes = unsafe { bytes(pointer, name) }?;
     std::str::from_utf8(bytes).map_err(|error| {
-        invalid(format!("{name} is not UTF-8 from byte {} on; encode it as UTF-8", error.valid_up_to()))
+        invalid(format!(
+            "{name} is not UTF-8 from byte {} on; encode it as UTF-8",
+            error.valid_up_to()
+        ))
     })
 }
 
@@ -88,7 +97,11 @@ impl<T> Out<T> {
     /// # Safety
     /// `pointer` is NULL or may be written to during the call.
     pub(crate) unsafe fn required(pointer: *mut T, name: &str) -> Result<Self> {
-        if pointer.is_null() { Err(is_null(name)) } else { Ok(Out(pointer)) }
+        if pointer.is_null() {
+            Err(is_null(name))
+        } else {
+            Ok(Out(pointer))
+        }
     }
 
     /// # Safety
@@ -100,7 +113,8 @@ impl<T> Out<T> {
     /// Stores a result, if it is wanted.
     pub(crate) fn put(&self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: promised when this was made; C's memory may be uninitialised, so nothing is dropped.
+            // SAFETY: promised when this was made; C's memory may be uninitialised, so nothing is
+            // dropped.
             unsafe { self.0.write(value) };
         }
     }
@@ -117,7 +131,11 @@ impl<'a> Buffer<'a> {
     /// # Safety
     /// `pointer` is NULL or `size` bytes may be written there during the call.
     pub(crate) unsafe fn new(pointer: *mut c_char, size: usize, name: &'a str) -> Self {
-        Buffer { place: Out(pointer), size, name }
+        Buffer {
+            place: Out(pointer),
+            size,
+            name,
+        }
     }
 
     /// Stores a text with a final NUL; all of it or nothing.
@@ -127,11 +145,16 @@ impl<'a> Buffer<'a> {
         }
         let needed = text.len() + 1;
         if needed > self.size {
-            return Err(invalid(format!("{} has {} bytes; {needed} are needed", self.name, self.size)));
+            return Err(invalid(format!(
+                "{} has {} bytes; {needed} are needed",
+                self.name, self.size
+            )));
         }
         // SAFETY: the buffer is long enough, as promised when this was made.
         unsafe {
-            self.place.0.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
+            self.place
+                .0
+                .copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
             self.place.0.add(text.len()).write(0);
         }
         Ok(())

@@ -13,6 +13,8 @@ use std::thread::{self, JoinHandle};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use redlatch::{Error, ErrorKind, Result};
 
+use crate::uncancelled::Uncancelled;
+
 thread_local! {
     /// The slot whose function this thread is in.
     static CALLING: Cell<*const ()> = const { Cell::new(ptr::null()) };
@@ -38,8 +40,14 @@ struct State<F> {
 
 impl<F: Copy> Slot<F> {
     pub(crate) fn new() -> Arc<Self> {
-        let state = State { function: None, running: false };
-        Arc::new(Slot { state: Mutex::new(state), idle: Condvar::new() })
+        let state = State {
+            function: None,
+            running: false,
+        };
+        Arc::new(Slot {
+            state: Mutex::new(state),
+            idle: Condvar::new(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State<F>> {
@@ -52,7 +60,10 @@ impl<F: Copy> Slot<F> {
         let mut state = self.state();
         state.function = function.map(|function| (function, User(user)));
         while state.running && CALLING.get() != ptr::from_ref(self).cast() {
-            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .idle
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -63,7 +74,9 @@ impl<F: Copy> Slot<F> {
     /// Calls the function, if there is one; without a lock, so that it may call us.
     pub(crate) fn call(&self, call: impl FnOnce(F, *mut c_void)) {
         let mut state = self.state();
-        let Some((function, User(user))) = state.function else { return };
+        let Some((function, User(user))) = state.function else {
+            return;
+        };
         state.running = true;
         drop(state);
         CALLING.set(ptr::from_ref(self).cast());
@@ -99,14 +112,23 @@ impl Calls {
     pub(crate) fn start() -> Result<Calls> {
         let (jobs, waiting) = channel();
         let failed = |error: &dyn std::fmt::Display| {
-            Error::new(ErrorKind::Internal, format!("cannot start the thread that calls: {error}"))
+            Error::new(
+                ErrorKind::Internal,
+                format!("cannot start the thread that calls: {error}"),
+            )
         };
         // Signals belong to the threads of the program; a thread inherits the mask of its maker.
-        let before =
-            SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(|error| failed(&error))?;
-        let spawned = thread::Builder::new().name("redlatch-calls".to_owned()).spawn(move || work(&waiting));
+        let before = SigSet::all()
+            .thread_swap_mask(SigmaskHow::SIG_SETMASK)
+            .map_err(|error| failed(&error))?;
+        let spawned = thread::Builder::new()
+            .name("redlatch-calls".to_owned())
+            .spawn(move || work(&waiting));
         let restored = before.thread_set_mask();
-        let calls = Calls { caller: Caller(jobs), thread: Some(spawned.map_err(|error| failed(&error))?) };
+        let calls = Calls {
+            caller: Caller(jobs),
+            thread: Some(spawned.map_err(|error| failed(&error))?),
+        };
         restored.map_err(|error| failed(&error))?;
         Ok(calls)
     }
@@ -119,7 +141,8 @@ impl Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         let _ = self.caller.0.send(None);
-        // A function of the program may be what frees the client: its thread cannot wait for itself.
+        // A function of the program may be what frees the client: its thread cannot wait for
+        // itself.
         let other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
         if let Some(thread) = self.thread.take().filter(other) {
             let _ = thread.join();
@@ -128,6 +151,8 @@ impl Drop for Calls {
 }
 
 fn work(jobs: &Receiver<Job>) {
+    // A function of the program knows this thread, and could cancel it.
+    let _uncancelled = Uncancelled::enter();
     while let Ok(Some(job)) = jobs.recv() {
         // A fault in one job must not end the others.
         let _ = catch_unwind(AssertUnwindSafe(job));

@@ -5,7 +5,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Error, ErrorKind, Level, OptionValue, Result, Stats, read_duration};
+use redlatch::embed::{ClientExt, read_duration};
+use redlatch::{Client, Error, ErrorKind, Level, OptionValue, Result, Stats};
 
 use crate::arguments::{Out, handle, shared, taken, text};
 use crate::calls::{Caller, Calls, Slot};
@@ -23,10 +24,12 @@ pub const REDLATCH_LEVEL_INFO: i32 = 1;
 /// Something a person should look at.
 pub const REDLATCH_LEVEL_WARN: i32 = 2;
 
-/// Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a word, lock the
-/// name of the lock or NULL, text a sentence. The strings are valid during the call only. It should return
-/// soon: while it runs, no other function of this client is called, and of the events only the newest are
-/// kept (option events). Locks are renewed and calls are answered all the same.
+/// Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a
+/// word, lock the name of the lock or NULL, text a sentence. The strings are valid during the call
+/// only. What cannot be printed is escaped in them as in the texts of errors: a newline in a name
+/// is the two characters \n, and ESC is \u{1b}. The function should return soon: while it runs, no
+/// other function of this client is called, and of the events only the newest are kept (option
+/// events). Locks are renewed and calls are answered all the same.
 pub type redlatch_event_fn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,
@@ -39,8 +42,8 @@ pub type redlatch_event_fn = Option<
 
 type EventFn = unsafe extern "C" fn(*mut c_void, i32, *const c_char, *const c_char, *const c_char);
 
-/// A connection to Redis under one identity, with a thread of its own that renews what is held. May be
-/// used from any thread, by several at once.
+/// A connection to Redis under one identity, with a thread of its own that renews what is held. May
+/// be used from any thread, by several at once.
 pub struct redlatch_client {
     pub(crate) core: Client,
     events: Mutex<Events>,
@@ -53,13 +56,22 @@ impl redlatch_client {
         let core = redlatch_options::client(options, url)?;
         core.ready().wait()?;
         let (events, calls, log) = (Mutex::default(), Mutex::default(), Slot::new());
-        Ok(Arc::new(redlatch_client { core, events, calls, log }))
+        Ok(Arc::new(redlatch_client {
+            core,
+            events,
+            calls,
+            log,
+        }))
     }
 
     /// Refuses to work for another process than the one that opened the client. Asked before any
     /// lock of ours is taken, since a child may have inherited it locked.
     pub(crate) fn refuse_fork(&self) -> Result<()> {
-        if self.core.is_forked() { self.core.id().map(drop) } else { Ok(()) }
+        if self.core.is_forked() {
+            self.core.id().map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
@@ -109,27 +121,50 @@ impl redlatch_client {
 
     /// Tells the program what has happened since the last time.
     fn tell(&self) {
-        let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
         // What nobody listens to stays in the ring.
-        let events = if self.log.is_set() { self.core.events() } else { Vec::new() };
+        let events = if self.log.is_set() {
+            self.core.events()
+        } else {
+            Vec::new()
+        };
         for event in events {
             let level = match event.level {
                 Level::Debug => REDLATCH_LEVEL_DEBUG,
                 Level::Warn => REDLATCH_LEVEL_WARN,
                 _ => REDLATCH_LEVEL_INFO,
             };
-            let (kind, lock, sentence) =
-                (text(event.kind), event.lock.as_deref().map(text), text(&event.text));
+            let (kind, lock, sentence) = (
+                printable(event.kind),
+                event.lock.as_deref().map(printable),
+                printable(&event.text),
+            );
             let lock = lock.as_ref().map_or(ptr::null(), |lock| lock.as_ptr());
-            // SAFETY: what is registered is called as the header says; the strings outlive the call.
-            self.log.call(|told, user| unsafe { told(user, level, kind.as_ptr(), lock, sentence.as_ptr()) });
+            // SAFETY: what is registered is called as the header says; the strings outlive the
+            // call.
+            self.log.call(|told, user| unsafe {
+                told(user, level, kind.as_ptr(), lock, sentence.as_ptr())
+            });
         }
     }
 }
 
+/// A text for a log: control characters and what else cannot be printed are escaped, as in the
+/// texts of errors.
+fn printable(text: &str) -> CString {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' | '\'' | '\\' => shown.push(character),
+            _ => shown.extend(character.escape_debug()),
+        }
+    }
+    CString::new(shown).unwrap_or_default()
+}
+
 /// Opens a client and waits until the server is reached. url is
-/// "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment variable
-/// REDLATCH_URL. options may be NULL. Close the client and free it with redlatch_client_free().
+/// "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment
+/// variable REDLATCH_URL. options may be NULL. Close the client and free it with
+/// redlatch_client_free().
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_open(
@@ -137,24 +172,33 @@ pub unsafe extern "C" fn redlatch_client_open(
     options: *const redlatch_options,
     client: *mut *mut redlatch_client,
 ) -> redlatch_status {
-    quiet_panics();
     status(|| {
+        quiet_panics();
         // SAFETY: the header asks for a string, a live handle and a place to write to.
         let (url, options, out) = unsafe {
             let out = Out::required(client, "client")?;
             out.put(ptr::null_mut());
-            (if url.is_null() { None } else { Some(text(url, "url")?) }, optional(options)?, out)
+            (
+                if url.is_null() {
+                    None
+                } else {
+                    Some(text(url, "url")?)
+                },
+                optional(options)?,
+                out,
+            )
         };
         out.put(handle(redlatch_client::open(url, options.as_deref())?));
         Ok(())
     })
 }
 
-/// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are told that
-/// they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT allows; 0 leaves
-/// everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if some could not be released;
-/// the client is closed all the same. Closing again is no error, and releases nothing more. After fork() the
-/// child may call it for the parent's client; it does nothing.
+/// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
+/// told that they lost their lock. Takes wait_ms at most, or as long as REDLATCH_CLOSE_LIMIT
+/// allows; 0 leaves everything to its lease. Fails with REDLATCH_UNAVAILABLE, naming the locks, if
+/// some could not be released; the client is closed all the same. Closing again is no error, and
+/// releases nothing more. After fork() the child may call it for the parent's client; it does
+/// nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_close(
     client: *mut redlatch_client,
@@ -165,19 +209,25 @@ pub unsafe extern "C" fn redlatch_client_close(
         let client = unsafe { shared(client, "client") }?;
         let limit = match wait_ms {
             REDLATCH_CLOSE_LIMIT => None,
-            _ => Some(read_duration("close_limit", OptionValue::Millis(wait_ms as f64))?),
+            _ => Some(read_duration(
+                "close_limit",
+                OptionValue::Millis(wait_ms as f64),
+            )?),
         };
         client.close(limit)
     })
 }
 
-/// Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of this
-/// client stay usable until they are freed too, but nothing calls the program's event function any more.
+/// Frees a client; NULL is allowed. Does no I/O: what is still held ends with its lease. Locks of
+/// this client stay usable until they are freed too, but nothing calls the program's event function
+/// any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_free(client: *mut redlatch_client) {
     status(|| {
         // SAFETY: the header asks for a handle that is not used any more.
-        let Some(client) = (unsafe { taken(client) }) else { return Ok(()) };
+        let Some(client) = (unsafe { taken(client) }) else {
+            return Ok(());
+        };
         if client.core.is_forked() {
             // All of it is the parent's.
             std::mem::forget(client);
@@ -188,9 +238,9 @@ pub unsafe extern "C" fn redlatch_client_free(client: *mut redlatch_client) {
     });
 }
 
-/// Registers told, to be called with user for everything that happens, from a thread of the library; NULL
-/// stops it. The function may call anything here. When this returns, the function before is not running and
-/// will not be called again, unless it is that function that calls this.
+/// Registers told, to be called with user for everything that happens, from a thread of the
+/// library; NULL stops it. The function may call anything here. When this returns, the function
+/// before is not running and will not be called again, unless it is that function that calls this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_on_event(
     client: *mut redlatch_client,
@@ -205,8 +255,8 @@ pub unsafe extern "C" fn redlatch_client_on_event(
     })
 }
 
-/// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown name is
-/// refused with the list of all.
+/// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
+/// name is refused with the list of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_stats(
     client: *mut redlatch_client,
@@ -215,13 +265,21 @@ pub unsafe extern "C" fn redlatch_client_stats(
 ) -> redlatch_status {
     status(|| {
         // SAFETY: the header asks for a live handle, a string and a place to write to.
-        let (client, name, out) =
-            unsafe { (shared(client, "client")?, text(name, "name")?, Out::required(count, "count")?) };
+        let (client, name, out) = unsafe {
+            (
+                shared(client, "client")?,
+                text(name, "name")?,
+                Out::required(count, "count")?,
+            )
+        };
         client.refuse_fork()?;
         let all = client.core.stats().entries();
         let Some((_, count)) = all.iter().find(|(known, _)| *known == name) else {
             let names: Vec<&str> = all.iter().map(|(known, _)| *known).collect();
-            let text = format!("there is no counter {name:?}; there are {}", names.join(", "));
+            let text = format!(
+                "there is no counter {name:?}; there are {}",
+                names.join(", ")
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         };
         out.put(*count);
@@ -233,12 +291,18 @@ pub unsafe extern "C" fn redlatch_client_stats(
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_client_stats_name(index: usize) -> *const c_char {
     static NAMES: Names = Names::new();
-    let all = || Stats::default().entries().into_iter().map(|(name, _)| name).collect();
+    let all = || {
+        Stats::default()
+            .entries()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
+    };
     value(ptr::null(), || Ok(NAMES.get(index, all)))
 }
 
-/// A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never read,
-/// write or close it. It is the same one every time and is valid until the client is freed.
+/// A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never
+/// read, write or close it. It is the same one every time and is valid until the client is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_event_fd(
     client: *mut redlatch_client,

@@ -5,7 +5,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use redlatch::{Cancelled, Entry, Error, ErrorKind, Hold, Key, Operation, Outcome, Pending, Queue, Result};
+use redlatch::embed::{
+    Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome, Pending,
+};
+use redlatch::{Error, ErrorKind, Hold, Operation, ReentryKey, Result};
 
 use crate::arguments::{Out, shared};
 use crate::client::redlatch_client;
@@ -24,7 +27,7 @@ pub const REDLATCH_EVENT_LOST: i32 = 3;
 /// What was started and has not been told yet. The queue exists once somebody wants it.
 #[derive(Default)]
 pub(crate) struct Events {
-    queue: Option<Arc<Queue>>,
+    queue: Option<Arc<CompletionQueue>>,
     started: HashMap<u64, Started>,
     /// The holds whose loss would be told.
     watched: HashMap<u64, Watched>,
@@ -42,11 +45,11 @@ struct Started {
 enum What {
     Acquire {
         owner: u64,
-        key: Key,
+        key: ReentryKey,
     },
     /// Of a level that is known here, or of the newest that the engine knows.
     Release {
-        key: Key,
+        key: ReentryKey,
         known: bool,
     },
 }
@@ -75,11 +78,13 @@ struct Event {
 }
 
 impl Events {
-    fn queue(&mut self) -> Result<Arc<Queue>> {
+    fn queue(&mut self) -> Result<Arc<CompletionQueue>> {
         if self.queue.is_none() {
-            self.queue = Some(Queue::with_fd()?);
+            self.queue = Some(CompletionQueue::with_fd()?);
         }
-        self.queue.clone().ok_or_else(|| Error::new(ErrorKind::Internal, "the event queue is gone"))
+        self.queue
+            .clone()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "the event queue is gone"))
     }
 
     pub(crate) fn fd(&mut self) -> Result<RawFd> {
@@ -90,7 +95,9 @@ impl Events {
     /// A tag means one thing at a time, so that cancelling is clear.
     fn refuse_known(&self, tag: u64) -> Result<()> {
         if self.started.values().any(|started| started.tag == tag) {
-            let text = format!("tag {tag} is under way already; give another one, or take its event first");
+            let text = format!(
+                "tag {tag} is under way already; give another one, or take its event first"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         Ok(())
@@ -108,15 +115,29 @@ impl Events {
         let queue = self.queue()?;
         self.last += 1;
         let pending = operation.deliver_to(&queue, self.last);
-        self.started.insert(self.last, Started { tag, lock: Arc::downgrade(lock), what, pending });
+        self.started.insert(
+            self.last,
+            Started {
+                tag,
+                lock: Arc::downgrade(lock),
+                what,
+                pending,
+            },
+        );
         Ok(())
     }
 
     /// Cancels an acquisition; false if its event waits or was taken, or there is none of this tag.
     fn cancel(&mut self, lock: &Arc<redlatch_lock>, tag: u64) -> bool {
-        let asked = |started: &Started| started.tag == tag && matches!(started.what, What::Acquire { .. });
-        let found = self.started.iter().find(|(_, started)| asked(started) && is_of(&started.lock, lock));
-        let Some((&id, started)) = found else { return false };
+        let asked =
+            |started: &Started| started.tag == tag && matches!(started.what, What::Acquire { .. });
+        let found = self
+            .started
+            .iter()
+            .find(|(_, started)| asked(started) && is_of(&started.lock, lock));
+        let Some((&id, started)) = found else {
+            return false;
+        };
         let cancelled = started.pending.cancel() == Cancelled::Yes;
         if cancelled {
             self.started.remove(&id);
@@ -124,10 +145,15 @@ impl Events {
         cancelled
     }
 
-    /// Forgets what was started on a lock that is freed, and its losses; what it was granted meanwhile is released.
+    /// Forgets what was started on a lock that is freed, and its losses; what it was granted
+    /// meanwhile is released.
     pub(crate) fn forget(&mut self, lock: &Arc<redlatch_lock>) {
-        self.watched.retain(|_, watched| !is_of(&watched.lock, lock));
-        for (id, started) in self.started.extract_if(|_, started| is_of(&started.lock, lock)) {
+        self.watched
+            .retain(|_, watched| !is_of(&watched.lock, lock));
+        for (id, started) in self
+            .started
+            .extract_if(|_, started| is_of(&started.lock, lock))
+        {
             // A release goes on.
             let asked = matches!(started.what, What::Acquire { .. });
             if asked && started.pending.cancel() == Cancelled::No {
@@ -137,15 +163,29 @@ impl Events {
     }
 
     /// Has the loss of a hold told under a tag.
-    fn watch(&mut self, queue: &Arc<Queue>, lock: &Arc<redlatch_lock>, tag: u64, hold: Hold) {
+    fn watch(
+        &mut self,
+        queue: &Arc<CompletionQueue>,
+        lock: &Arc<redlatch_lock>,
+        tag: u64,
+        hold: Hold,
+    ) {
         if self.watched.len() >= MANY && self.watched.len() == self.watched.capacity() {
             // A hold that ended well tells nobody.
-            self.watched
-                .retain(|_, watched| watched.hold.count() > 0 || watched.hold.lost_reason().is_some());
+            self.watched.retain(|_, watched| {
+                watched.hold.count() > 0 || watched.hold.lost_reason().is_some()
+            });
         }
         self.last += 1;
         // Noted first: it may be lost already.
-        self.watched.insert(self.last, Watched { tag, lock: Arc::downgrade(lock), hold: hold.clone() });
+        self.watched.insert(
+            self.last,
+            Watched {
+                tag,
+                lock: Arc::downgrade(lock),
+                hold: hold.clone(),
+            },
+        );
         hold.watch_lost(queue, self.last);
     }
 
@@ -159,15 +199,29 @@ impl Events {
         }
     }
 
-    /// What an answer means to the program; `None` if its lock is gone, or another answer is to come.
-    fn event(&mut self, queue: &Arc<Queue>, Entry { tag: id, outcome, .. }: Entry) -> Option<Event> {
+    /// The event for an answer; `None` if its lock is gone, or another answer is to
+    /// come.
+    fn event(
+        &mut self,
+        queue: &Arc<CompletionQueue>,
+        Completion {
+            tag: id, outcome, ..
+        }: Completion,
+    ) -> Option<Event> {
         if let Outcome::Lost(reason) = outcome {
             let Watched { tag, lock, .. } = self.watched.remove(&id)?;
             lock.upgrade()?;
             let result = fail(&reason.into());
-            return Some(Event { kind: REDLATCH_EVENT_LOST, tag, result, token: 0 });
+            return Some(Event {
+                kind: REDLATCH_EVENT_LOST,
+                tag,
+                result,
+                token: 0,
+            });
         }
-        let Started { tag, lock, what, .. } = self.started.remove(&id)?;
+        let Started {
+            tag, lock, what, ..
+        } = self.started.remove(&id)?;
         let lock = lock.upgrade()?;
         match (outcome, what) {
             (Outcome::Granted(guard), What::Acquire { owner, key }) => {
@@ -175,7 +229,12 @@ impl Events {
                 if let Some(hold) = begun {
                     self.watch(queue, &lock, tag, hold);
                 }
-                Some(Event { kind: REDLATCH_EVENT_ACQUIRE, tag, result: 0, token })
+                Some(Event {
+                    kind: REDLATCH_EVENT_ACQUIRE,
+                    tag,
+                    result: 0,
+                    token,
+                })
             }
             // That level was released through another handle of this name: the next one.
             (Outcome::Failed(error), What::Release { key, known: true })
@@ -183,9 +242,12 @@ impl Events {
             {
                 match self.release(&lock, key, tag) {
                     Ok(()) => None,
-                    Err(error) => {
-                        Some(Event { kind: REDLATCH_EVENT_RELEASE, tag, result: fail(&error), token: 0 })
-                    }
+                    Err(error) => Some(Event {
+                        kind: REDLATCH_EVENT_RELEASE,
+                        tag,
+                        result: fail(&error),
+                        token: 0,
+                    }),
                 }
             }
             (outcome, what) => {
@@ -193,22 +255,31 @@ impl Events {
                     What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
                     What::Release { .. } => REDLATCH_EVENT_RELEASE,
                 };
-                let result = if let Outcome::Failed(error) = outcome { fail(&error) } else { 0 };
-                Some(Event { kind, tag, result, token: 0 })
+                let result = if let Outcome::Failed(error) = outcome {
+                    fail(&error)
+                } else {
+                    0
+                };
+                Some(Event {
+                    kind,
+                    tag,
+                    result,
+                    token: 0,
+                })
             }
         }
     }
 
     /// Sends the release of the newest level of a key.
-    fn release(&mut self, lock: &Arc<redlatch_lock>, key: Key, tag: u64) -> Result<()> {
+    fn release(&mut self, lock: &Arc<redlatch_lock>, key: ReentryKey, tag: u64) -> Result<()> {
         let (operation, known) = lock.start_release(key);
         self.start(lock, tag, What::Release { key, known }, operation)
     }
 }
 
-/// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE with this
-/// tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can release it, once
-/// that event is taken.
+/// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
+/// with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
+/// release it, once that event is taken.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_start(
@@ -229,8 +300,9 @@ pub unsafe extern "C" fn redlatch_lock_acquire_start(
     })
 }
 
-/// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes and
-/// nothing is held. false: it had ended before, and its event tells how; if it was granted, release it.
+/// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
+/// and nothing is held. false: it had ended before, and its event tells how; if it was granted,
+/// release it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
     lock: *mut redlatch_lock,
@@ -247,8 +319,8 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
     })
 }
 
-/// Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE with this
-/// tag comes.
+/// Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
+/// with this tag comes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release_start(
     lock: *mut redlatch_lock,
@@ -266,9 +338,9 @@ pub unsafe extern "C" fn redlatch_lock_release_start(
     })
 }
 
-/// Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the others, *tag
-/// is the one given to ..._start(), *result what became of it (redlatch_last_error() has the text) and
-/// *token the fencing token of an acquisition. tag, result and token may be NULL.
+/// Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
+/// others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
+/// has the text) and *token the fencing token of an acquisition. tag, result and token may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_next_event(
     client: *mut redlatch_client,
@@ -281,10 +353,21 @@ pub unsafe extern "C" fn redlatch_client_next_event(
         // SAFETY: the header asks for a live handle and places to write to.
         let (client, kind, tag, result, token) = unsafe {
             let kind = Out::required(kind, "kind")?;
-            (shared(client, "client")?, kind, Out::optional(tag), Out::optional(result), Out::optional(token))
+            (
+                shared(client, "client")?,
+                kind,
+                Out::optional(tag),
+                Out::optional(result),
+                Out::optional(token),
+            )
         };
         client.refuse_fork()?;
-        let none = Event { kind: REDLATCH_EVENT_NONE, tag: 0, result: 0, token: 0 };
+        let none = Event {
+            kind: REDLATCH_EVENT_NONE,
+            tag: 0,
+            result: 0,
+            token: 0,
+        };
         let event = client.events().next().unwrap_or(none);
         kind.put(event.kind);
         tag.put(event.tag);

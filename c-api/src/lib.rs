@@ -3,13 +3,16 @@
 //! Every exported function hands its body to [`status`](status::status) or
 //! [`value`](status::value), which catch panics and keep the text of a failure. The doc comments
 //! of exported items become `include/redlatch.h`, which is the manual.
-// C has the naming rules here, and what a caller must see to is said once, at the top of the header.
+// C has the naming rules here, and what a caller must see to is said once, at the top of the
+// header.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
 mod arguments;
 mod calls;
+pub mod canceller;
 pub mod client;
 pub mod events;
 pub mod lock;
 pub mod options;
 pub mod status;
+mod uncancelled;

@@ -4,13 +4,15 @@ use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, read_duration};
 use redlatch::{
-    AcquireOptions, ErrorKind, Guard, Hold, Key, Lock, LostReason, Operation, OptionValue, Result,
-    read_duration,
+    AcquireOptions, ErrorKind, Guard, Hold, Lock, LostReason, Operation, OptionValue, ReentryKey,
+    Result,
 };
 
 use crate::arguments::{Buffer, Out, bytes, counted, handle, shared, taken, text};
 use crate::calls::{Caller, Slot};
+use crate::canceller::redlatch_canceller;
 use crate::client::redlatch_client;
 use crate::options::{optional, redlatch_options};
 use crate::status::{redlatch_lost_reason, redlatch_status, status, value};
@@ -19,16 +21,18 @@ use crate::status::{redlatch_lost_reason, redlatch_status, status, value};
 pub const REDLATCH_FOREVER: i64 = -1;
 /// lease_ms: as the lock's options say, by default renewed for as long as it is held.
 pub const REDLATCH_LOCK_LEASE: i64 = 0;
-/// owner: the calling thread. Any other number is an owner of the program's own choice, for work that
-/// changes threads; it re-enters wherever it comes from.
+/// owner: the calling thread. Any other number is an owner of the program's own choice, for work
+/// that changes threads; it re-enters wherever it comes from.
 pub const REDLATCH_THREAD: u64 = 0;
 
-/// Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of the hold
-/// (0: none) and the reason. Called from a thread of the library, one call at a time; it may call anything
-/// here, but there REDLATCH_THREAD means that thread. It should return soon: while it runs, no other
-/// function of this client is called. Locks are renewed and calls are answered all the same.
-pub type redlatch_lost_fn =
-    Option<unsafe extern "C" fn(user: *mut c_void, owner: u64, token: u64, reason: redlatch_lost_reason)>;
+/// Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of
+/// the hold (0: none) and the reason. Called from a thread of the library, one call at a time; it
+/// may call anything here, but there REDLATCH_THREAD means that thread. It should return soon:
+/// while it runs, no other function of this client is called. Locks are renewed and calls are
+/// answered all the same.
+pub type redlatch_lost_fn = Option<
+    unsafe extern "C" fn(user: *mut c_void, owner: u64, token: u64, reason: redlatch_lost_reason),
+>;
 
 type LostFn = unsafe extern "C" fn(*mut c_void, u64, u64, redlatch_lost_reason);
 
@@ -36,21 +40,22 @@ type LostFn = unsafe extern "C" fn(*mut c_void, u64, u64, redlatch_lost_reason);
 pub struct redlatch_lock {
     pub(crate) client: Arc<redlatch_client>,
     core: Lock,
-    /// What the next acquisitions put into Redis.
+    /// The value that the next acquisitions put into Redis.
     token: Mutex<Option<Arc<str>>>,
     held: Mutex<Vec<Held>>,
-    /// Made when a function is registered: most programs register none, and may have very many locks.
+    /// Made when a function is registered: most programs register none, and may have very many
+    /// locks.
     lost: OnceLock<Arc<Lost>>,
 }
 
 /// One owner's hold, as far as it came about through this handle.
 struct Held {
-    key: Key,
+    key: ReentryKey,
     hold: Hold,
     levels: Vec<Guard>,
 }
 
-/// Who is to be told of a loss.
+/// The listeners of a loss.
 struct Lost {
     slot: Arc<Slot<LostFn>>,
     caller: Caller,
@@ -74,12 +79,20 @@ impl Lost {
 }
 
 /// The owner by which a key was given.
-fn owner_of(key: Key) -> u64 {
-    if let Key::Explicit(owner) = key { owner } else { REDLATCH_THREAD }
+fn owner_of(key: ReentryKey) -> u64 {
+    if let ReentryKey::Explicit(owner) = key {
+        owner
+    } else {
+        REDLATCH_THREAD
+    }
 }
 
-pub(crate) fn key(owner: u64) -> Key {
-    if owner == REDLATCH_THREAD { Key::thread() } else { Key::Explicit(owner) }
+pub(crate) fn key(owner: u64) -> ReentryKey {
+    if owner == REDLATCH_THREAD {
+        ReentryKey::thread()
+    } else {
+        ReentryKey::Explicit(owner)
+    }
 }
 
 impl redlatch_lock {
@@ -91,14 +104,25 @@ impl redlatch_lock {
         let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
         let core = client.core.lock_from_bytes(name, options)?;
         let (token, held, lost) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        Ok(Arc::new(redlatch_lock { client, core, token, held, lost }))
+        Ok(Arc::new(redlatch_lock {
+            client,
+            core,
+            token,
+            held,
+            lost,
+        }))
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn acquire(&self, key: Key, wait_ms: i64, lease_ms: i64) -> Result<Operation<Guard>> {
+    pub(crate) fn acquire(
+        &self,
+        key: ReentryKey,
+        wait_ms: i64,
+        lease_ms: i64,
+    ) -> Result<Operation<Guard>> {
         self.client.refuse_fork()?;
         let mut options = AcquireOptions::new().key(key).tied_to_key();
         if wait_ms != REDLATCH_FOREVER {
@@ -107,15 +131,38 @@ impl redlatch_lock {
         if lease_ms != REDLATCH_LOCK_LEASE {
             options.set("lease", OptionValue::Millis(lease_ms as f64))?;
         }
-        if let Some(token) = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+        if let Some(token) = self
+            .token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+        {
             options = options.token(token);
         }
         Ok(self.core.acquire_with(options))
     }
 
-    /// Keeps a level until it is released or the handle is freed; returns its token, and the hold if
-    /// it is a new one here.
-    pub(crate) fn keep(&self, owner: u64, key: Key, guard: Guard) -> (u64, Option<Hold>) {
+    fn acquire_blocking(
+        &self,
+        owner: u64,
+        wait_ms: i64,
+        lease_ms: i64,
+        canceller: Option<&redlatch_canceller>,
+        token: &Out<u64>,
+    ) -> Result<()> {
+        let key = key(owner);
+        let operation = self.acquire(key, wait_ms, lease_ms)?;
+        let guard = match canceller {
+            Some(canceller) => operation.wait_cancellable(&canceller.core)?,
+            None => operation.wait()?,
+        };
+        token.put(self.keep(owner, key, guard).0);
+        Ok(())
+    }
+
+    /// Keeps a level until it is released or the handle is freed; returns its token, and the hold
+    /// if it is a new one here.
+    pub(crate) fn keep(&self, owner: u64, key: ReentryKey, guard: Guard) -> (u64, Option<Hold>) {
         let (token, hold) = (guard.fencing_token().unwrap_or_default(), guard.hold());
         let mut held = self.held();
         // Of one key only the newest hold can be alive.
@@ -128,7 +175,11 @@ impl redlatch_lock {
         if held.is_empty() {
             held.reserve_exact(1);
         }
-        held.push(Held { key, hold: hold.clone(), levels: vec![guard] });
+        held.push(Held {
+            key,
+            hold: hold.clone(),
+            levels: vec![guard],
+        });
         if let Some(lost) = self.lost.get() {
             lost.watch(owner, &hold);
         }
@@ -139,7 +190,10 @@ impl redlatch_lock {
     fn tell_losses(&self, caller: Caller) {
         // Held meanwhile, so that each hold is watched once: by this, or when it is kept.
         let held = self.held();
-        let lost = Arc::new(Lost { slot: Slot::new(), caller });
+        let lost = Arc::new(Lost {
+            slot: Slot::new(),
+            caller,
+        });
         if self.lost.set(lost.clone()).is_ok() {
             let living = held.iter().filter(|held| held.hold.lost_reason().is_none());
             living.for_each(|held| lost.watch(owner_of(held.key), &held.hold));
@@ -147,11 +201,14 @@ impl redlatch_lock {
     }
 
     /// Takes the newest level of a key out.
-    fn newest(&self, key: Key) -> Option<Guard> {
-        self.held().iter_mut().find(|held| held.key == key).and_then(|held| held.levels.pop())
+    fn newest(&self, key: ReentryKey) -> Option<Guard> {
+        self.held()
+            .iter_mut()
+            .find(|held| held.key == key)
+            .and_then(|held| held.levels.pop())
     }
 
-    fn release(&self, key: Key) -> Result<()> {
+    fn release(&self, key: ReentryKey) -> Result<()> {
         if self.client.core.is_forked() {
             // The parent's hold: nothing to do.
             return Ok(());
@@ -167,8 +224,11 @@ impl redlatch_lock {
     }
 
     /// A release that is not waited for here, and whether its level is known to be of this handle.
-    pub(crate) fn start_release(&self, key: Key) -> (Operation<()>, bool) {
-        self.newest(key).map_or_else(|| (self.core.release_by(key), false), |guard| (guard.release(), true))
+    pub(crate) fn start_release(&self, key: ReentryKey) -> (Operation<()>, bool) {
+        self.newest(key).map_or_else(
+            || (self.core.release_by(key), false),
+            |guard| (guard.release(), true),
+        )
     }
 
     fn hold(&self, owner: u64) -> Hold {
@@ -185,8 +245,8 @@ impl Drop for redlatch_lock {
     }
 }
 
-/// Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are added to
-/// those that the client was opened with. Free it with redlatch_lock_free().
+/// Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
+/// added to those that the client was opened with. Free it with redlatch_lock_free().
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_new(
@@ -201,7 +261,11 @@ pub unsafe extern "C" fn redlatch_lock_new(
             let out = Out::required(lock, "lock")?;
             out.put(ptr::null_mut());
             let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
-            out.put(handle(redlatch_lock::new(client, name, optional(options)?)?));
+            out.put(handle(redlatch_lock::new(
+                client,
+                name,
+                optional(options)?,
+            )?));
         }
         Ok(())
     })
@@ -223,21 +287,27 @@ pub unsafe extern "C" fn redlatch_lock_new_n(
             let out = Out::required(lock, "lock")?;
             out.put(ptr::null_mut());
             let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
-            out.put(handle(redlatch_lock::new(client, name, optional(options)?)?));
+            out.put(handle(redlatch_lock::new(
+                client,
+                name,
+                optional(options)?,
+            )?));
         }
         Ok(())
     })
 }
 
-/// Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but not
-/// renewed any more either, so that it ends with its lease; an event warns. What was started on it is
-/// cancelled and gives no event. When this returns, no call of its lost function is running, unless that
-/// function is the caller.
+/// Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but
+/// not renewed any more either, so that it ends with its lease; an event warns. What was started on
+/// it is cancelled and gives no event. When this returns, no call of its lost function is running,
+/// unless that function is the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
     status(|| {
         // SAFETY: the header asks for a handle that is not used any more.
-        let Some(lock) = (unsafe { taken(lock) }) else { return Ok(()) };
+        let Some(lock) = (unsafe { taken(lock) }) else {
+            return Ok(());
+        };
         if lock.client.core.is_forked() {
             // All of it is the parent's.
             std::mem::forget(lock);
@@ -251,10 +321,10 @@ pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
     });
 }
 
-/// Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once, REDLATCH_FOREVER
-/// waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is REDLATCH_LOCK_LEASE or
-/// a lease that is never renewed. *token, unless token is NULL, is the fencing token, 0 without the option
-/// fencing. Give back every level with redlatch_lock_release().
+/// Holds the lock for owner; if owner holds it already, once more. wait_ms 0 tries once,
+/// REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
+/// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
+/// fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire(
@@ -267,15 +337,40 @@ pub unsafe extern "C" fn redlatch_lock_acquire(
     status(|| {
         // SAFETY: the header asks for a live handle and a place to write to.
         let (lock, token) = unsafe { (shared(lock, "lock")?, Out::optional(token)) };
-        let key = key(owner);
-        let guard = lock.acquire(key, wait_ms, lease_ms)?.wait()?;
-        token.put(lock.keep(owner, key, guard).0);
-        Ok(())
+        lock.acquire_blocking(owner, wait_ms, lease_ms, None, &token)
     })
 }
 
-/// What a simple lock's key gets as its value when it is acquired through this handle from now on, in place
-/// of a fresh one; NULL: a fresh one. Whoever knows it can release and extend the lock, in whatever process.
+/// The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
+/// leaves nothing behind, when canceller is cancelled before the lock is acquired. canceller may be
+/// NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_acquire_cancellable(
+    lock: *mut redlatch_lock,
+    owner: u64,
+    wait_ms: i64,
+    lease_ms: i64,
+    canceller: *mut redlatch_canceller,
+    token: *mut u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles and a place to write to.
+        let (lock, token, canceller) = unsafe {
+            let canceller = if canceller.is_null() {
+                None
+            } else {
+                Some(shared(canceller, "canceller")?)
+            };
+            (shared(lock, "lock")?, Out::optional(token), canceller)
+        };
+        lock.acquire_blocking(owner, wait_ms, lease_ms, canceller.as_deref(), &token)
+    })
+}
+
+/// The value that a simple lock's key gets when it is acquired through this handle from now on, in
+/// place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
+/// A program that knows it can release and extend the lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_set_token(
     lock: *mut redlatch_lock,
@@ -284,7 +379,11 @@ pub unsafe extern "C" fn redlatch_lock_set_token(
     status(|| {
         // SAFETY: the header asks for a live handle and for a string.
         let (lock, token) = unsafe {
-            let token = if token.is_null() { None } else { Some(text(token, "token")?) };
+            let token = if token.is_null() {
+                None
+            } else {
+                Some(text(token, "token")?)
+            };
             (shared(lock, "lock")?, token)
         };
         lock.client.refuse_fork()?;
@@ -297,10 +396,15 @@ pub unsafe extern "C" fn redlatch_lock_set_token(
     })
 }
 
-/// Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is given
-/// back all the same. After fork() the child may call it for the parent's hold; it does nothing.
+/// Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is
+/// given back all the same. REDLATCH_UNAVAILABLE: the server was out of reach for as long as the
+/// option outage says, and the lock ends with its lease. After fork() the child may call it for the
+/// parent's hold; it does nothing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_release(lock: *mut redlatch_lock, owner: u64) -> redlatch_status {
+pub unsafe extern "C" fn redlatch_lock_release(
+    lock: *mut redlatch_lock,
+    owner: u64,
+) -> redlatch_status {
     status(|| {
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
@@ -308,8 +412,8 @@ pub unsafe extern "C" fn redlatch_lock_release(lock: *mut redlatch_lock, owner: 
     })
 }
 
-/// Makes the lock live at least lease_ms from now; never shortens it, and does not change whether it is
-/// renewed.
+/// Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
+/// it is renewed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_extend(
     lock: *mut redlatch_lock,
@@ -325,8 +429,9 @@ pub unsafe extern "C" fn redlatch_lock_extend(
     })
 }
 
-/// Frees the lock if token is its value, in whatever process it was acquired: for work that is passed on with
-/// its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has another value.
+/// Frees the lock if token is its value, in whatever process it was acquired: for work that is
+/// passed on with its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has
+/// another value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release_token(
     lock: *mut redlatch_lock,
@@ -339,7 +444,8 @@ pub unsafe extern "C" fn redlatch_lock_release_token(
     })
 }
 
-/// Makes the lock live at least lease_ms from now if token is its value; as redlatch_lock_release_token.
+/// Makes the lock live at least lease_ms from now if token is its value; as
+/// redlatch_lock_release_token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_extend_token(
     lock: *mut redlatch_lock,
@@ -354,8 +460,8 @@ pub unsafe extern "C" fn redlatch_lock_extend_token(
     })
 }
 
-/// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL: whether there
-/// was one.
+/// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
+/// whether there was one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_force_release(
     lock: *mut redlatch_lock,
@@ -383,9 +489,10 @@ pub unsafe extern "C" fn redlatch_lock_is_locked(
     })
 }
 
-/// Who holds the lock now; asks Redis. owner receives up to size bytes, the final NUL among them: a text
-/// that only equality makes sense of, "" if the lock is free. *count is the hold count, *remaining_ms how
-/// long the lock lives without a renewal, -1 if it has no expiry. Each of the three may be NULL.
+/// Asks Redis for the holder of the lock. owner receives up to size bytes, the final NUL among
+/// them: a text that only equality makes sense of, "" if the lock is free. *count is the hold count,
+/// *remaining_ms how long the lock lives without a renewal, -1 if it has no expiry. Each of the
+/// three may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_holder(
     lock: *mut redlatch_lock,
@@ -398,18 +505,25 @@ pub unsafe extern "C" fn redlatch_lock_holder(
         // SAFETY: the header asks for a live handle and places to write to.
         let (lock, owner, count, remaining) = unsafe {
             let owner = Buffer::new(owner, size, "owner");
-            (shared(lock, "lock")?, owner, Out::optional(count), Out::optional(remaining_ms))
+            (
+                shared(lock, "lock")?,
+                owner,
+                Out::optional(count),
+                Out::optional(remaining_ms),
+            )
         };
         let holder = lock.core.holder().wait()?;
         owner.put(holder.as_ref().map_or("", |holder| &holder.owner))?;
         count.put(holder.as_ref().map_or(0, |holder| holder.count));
-        remaining.put(holder.map_or(0, |holder| holder.remaining.map_or(-1, |time| time.as_millis() as i64)));
+        remaining.put(holder.map_or(0, |holder| {
+            holder.remaining.map_or(-1, |time| time.as_millis() as i64)
+        }));
         Ok(())
     })
 }
 
-/// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock that
-/// counts suspend, and has false or 0 for a failure.
+/// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock
+/// that counts suspend, and has false or 0 for a failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_is_held(lock: *const redlatch_lock, owner: u64) -> bool {
     value(false, || {
@@ -421,7 +535,10 @@ pub unsafe extern "C" fn redlatch_lock_is_held(lock: *const redlatch_lock, owner
 
 /// The same with the reason: REDLATCH_LOST (see redlatch_last_lost_reason()) or REDLATCH_NOT_OWNER.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_check(lock: *const redlatch_lock, owner: u64) -> redlatch_status {
+pub unsafe extern "C" fn redlatch_lock_check(
+    lock: *const redlatch_lock,
+    owner: u64,
+) -> redlatch_status {
     status(|| {
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
@@ -452,19 +569,25 @@ pub unsafe extern "C" fn redlatch_lock_hold_count(lock: *const redlatch_lock, ow
 
 /// The fencing token of owner's hold; 0 without a hold and without the option fencing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_lock_fencing_token(lock: *const redlatch_lock, owner: u64) -> u64 {
+pub unsafe extern "C" fn redlatch_lock_fencing_token(
+    lock: *const redlatch_lock,
+    owner: u64,
+) -> u64 {
     value(0, || {
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
         // A view that was taken while the hold ended still knows its token.
         let hold = lock.hold(owner);
-        Ok(hold.fencing_token().filter(|_| hold.count() > 0).unwrap_or_default())
+        Ok(hold
+            .fencing_token()
+            .filter(|_| hold.count() > 0)
+            .unwrap_or_default())
     })
 }
 
 /// Registers told, to be called with user once for every hold that is lost, those that began before
-/// included; NULL stops it. When this returns, the function before is not running and will not be called
-/// again, unless it is that function that calls this.
+/// included; NULL stops it. When this returns, the function before is not running and will not be
+/// called again, unless it is that function that calls this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_on_lost(
     lock: *mut redlatch_lock,

@@ -4,7 +4,8 @@ use std::ffi::c_char;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redlatch::{Client, LockOptions, OptionValue, Result, all_options};
+use redlatch::embed::all_options;
+use redlatch::{Client, LockOptions, OptionValue, Result};
 
 use crate::arguments::{Out, handle, shared, taken, text};
 use crate::status::{Names, redlatch_status, status, value};
@@ -22,28 +23,39 @@ impl redlatch_options {
     fn each(&self, mut apply: impl FnMut(&str, OptionValue<'_>) -> Result<()>) -> Result<()> {
         let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         set.iter().try_for_each(|(name, value)| {
-            apply(name, value.as_deref().map_or(OptionValue::Unset, OptionValue::Text))
+            apply(
+                name,
+                value
+                    .as_deref()
+                    .map_or(OptionValue::Unset, OptionValue::Text),
+            )
         })
     }
 
     /// The client of this URL, or of the environment's, with these options.
     pub(crate) fn client(options: Option<&Self>, url: Option<&str>) -> Result<Client> {
         let mut builder = url.map_or_else(Client::builder_from_env, Client::builder);
-        options.map_or(Ok(()), |options| options.each(|name, value| builder.set(name, value)))?;
+        options.map_or(Ok(()), |options| {
+            options.each(|name, value| builder.set(name, value))
+        })?;
         builder.build()
     }
 
     /// What a lock has with these options on top of its client's.
     pub(crate) fn lock(options: Option<&Self>, defaults: LockOptions) -> Result<LockOptions> {
         let mut lock = defaults;
-        options.map_or(Ok(()), |options| options.each(|name, value| lock.set(name, value)))?;
+        options.map_or(Ok(()), |options| {
+            options.each(|name, value| lock.set(name, value))
+        })?;
         Ok(lock)
     }
 }
 
 /// Makes an empty set of options. Free it with redlatch_options_free().
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn redlatch_options_new(options: *mut *mut redlatch_options) -> redlatch_status {
+pub unsafe extern "C" fn redlatch_options_new(
+    options: *mut *mut redlatch_options,
+) -> redlatch_status {
     status(|| {
         // SAFETY: the header asks for a place to write to.
         let out = unsafe { Out::required(options, "options") }?;
@@ -52,9 +64,9 @@ pub unsafe extern "C" fn redlatch_options_new(options: *mut *mut redlatch_option
     })
 }
 
-/// Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s", "10m"
-/// or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands for the
-/// default. An option of a lock that is given to a client is the default of its locks.
+/// Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s",
+/// "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
+/// for the default. An option of a lock that is given to a client is the default of its locks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_options_set(
     options: *mut redlatch_options,
@@ -64,11 +76,16 @@ pub unsafe extern "C" fn redlatch_options_set(
     status(|| {
         // SAFETY: the header asks for a live handle and for strings.
         let (options, name, value) = unsafe {
-            let value = if value.is_null() { None } else { Some(text(value, "value")?) };
+            let value = if value.is_null() {
+                None
+            } else {
+                Some(text(value, "value")?)
+            };
             (shared(options, "options")?, text(name, "name")?, value)
         };
         // Refused here, where the mistake is, and not only when the options are used.
-        Client::builder_from_env().set(name, value.map_or(OptionValue::Unset, OptionValue::Text))?;
+        Client::builder_from_env()
+            .set(name, value.map_or(OptionValue::Unset, OptionValue::Text))?;
         let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
         set.retain(|(known, _)| known != name);
         set.push((name.to_owned(), value.map(str::to_owned)));
@@ -76,12 +93,14 @@ pub unsafe extern "C" fn redlatch_options_set(
     })
 }
 
-/// The names of all options there are, one for each index from 0; NULL after the last. Those of a single
-/// acquisition, which are parameters in C, come last. Static.
+/// The names of all options there are, one for each index from 0; NULL after the last. Those of a
+/// single acquisition, which are parameters in C, come last. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_options_name(index: usize) -> *const c_char {
     static NAMES: Names = Names::new();
-    value(ptr::null(), || Ok(NAMES.get(index, || all_options().map(|option| option.name).collect())))
+    value(ptr::null(), || {
+        Ok(NAMES.get(index, || all_options().map(|option| option.name).collect()))
+    })
 }
 
 /// Frees a set of options; NULL is allowed.
@@ -98,7 +117,9 @@ pub unsafe extern "C" fn redlatch_options_free(options: *mut redlatch_options) {
 ///
 /// # Safety
 /// As for [`shared`].
-pub(crate) unsafe fn optional(options: *const redlatch_options) -> Result<Option<Arc<redlatch_options>>> {
+pub(crate) unsafe fn optional(
+    options: *const redlatch_options,
+) -> Result<Option<Arc<redlatch_options>>> {
     if ptr::eq(options, ptr::null()) {
         return Ok(None);
     }

@@ -8,6 +8,8 @@ use std::sync::{Once, OnceLock};
 
 use redlatch::{Error, ErrorKind, LostReason, Result};
 
+use crate::uncancelled::Uncancelled;
+
 /// What became of a call: REDLATCH_OK or the number of an error.
 pub type redlatch_status = i32;
 
@@ -29,24 +31,30 @@ pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> redlatch_status {
     run(body).err().unwrap_or(OK)
 }
 
-/// Runs the body of an exported function that answers with a value; `otherwise` stands for a failure.
+/// Runs the body of an exported function that answers with a value; `otherwise` stands for a
+/// failure.
 pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
     run(body).unwrap_or(otherwise)
 }
 
 fn run<T>(body: impl FnOnce() -> Result<T>) -> Result<T, redlatch_status> {
+    let _uncancelled = Uncancelled::enter();
     let outer = INSIDE.replace(true);
     let caught = catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(outer);
     let panicked = |_| Err(Error::new(ErrorKind::Internal, PANIC.take()));
-    caught.unwrap_or_else(panicked).map_err(|error| fail(&error))
+    caught
+        .unwrap_or_else(panicked)
+        .map_err(|error| fail(&error))
 }
 
 /// Keeps a failure as this thread's last one.
 pub(crate) fn fail(error: &Error) -> redlatch_status {
     // A text with a NUL (a lock's name may have one) is shown with its escape.
     let text = CString::new(error.to_string().replace('\0', "\\0")).unwrap_or_default();
-    let reason = error.lost_reason().map_or(NO_REASON, |reason| reason.number().into());
+    let reason = error
+        .lost_reason()
+        .map_or(NO_REASON, |reason| reason.number().into());
     // Fails only while the thread ends; then nobody asks for the text any more.
     let _ = LAST.try_with(|last| last.replace((text, reason)));
     error.kind().number().into()
@@ -106,8 +114,16 @@ impl Names {
     }
 
     pub(crate) fn get(&self, index: usize, all: fn() -> Vec<&'static str>) -> *const c_char {
-        let texts = || all().into_iter().map(|name| CString::new(name).unwrap_or_default()).collect();
-        self.0.get_or_init(texts).get(index).map_or(ptr::null(), |name| name.as_ptr())
+        let texts = || {
+            all()
+                .into_iter()
+                .map(|name| CString::new(name).unwrap_or_default())
+                .collect()
+        };
+        self.0
+            .get_or_init(texts)
+            .get(index)
+            .map_or(ptr::null(), |name| name.as_ptr())
     }
 }
 
@@ -115,7 +131,8 @@ impl Names {
 /// another call of this thread fails. It never contains a password.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().0.as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.try_with(|last| last.borrow().0.as_ptr())
+        .unwrap_or(c"".as_ptr())
 }
 
 /// Why the hold was lost, if the calling thread's last failure was REDLATCH_LOST; else 0.
@@ -130,24 +147,32 @@ pub extern "C" fn redlatch_status_name(status: redlatch_status) -> *const c_char
     if status == OK {
         return c"ok".as_ptr();
     }
-    let row = ErrorKind::ALL.iter().position(|kind| i32::from(kind.number()) == status);
+    let row = ErrorKind::ALL
+        .iter()
+        .position(|kind| i32::from(kind.number()) == status);
     find(row.map(|row| &c_names!(ErrorKind)[row]))
 }
 
 /// The name of a reason for a loss: "expired", "deleted", ... Static, never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_lost_reason_name(reason: redlatch_lost_reason) -> *const c_char {
-    let row = LostReason::ALL.iter().position(|known| i32::from(known.number()) == reason);
+    let row = LostReason::ALL
+        .iter()
+        .position(|known| i32::from(known.number()) == reason);
     find(row.map(|row| &c_names!(LostReason)[row]))
 }
 
 /// Whether the same call can succeed later without changing anything.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_status_retryable(status: redlatch_status) -> bool {
-    u8::try_from(status).ok().and_then(ErrorKind::from_number).is_some_and(ErrorKind::retryable)
+    u8::try_from(status)
+        .ok()
+        .and_then(ErrorKind::from_number)
+        .is_some_and(ErrorKind::retryable)
 }
 
-/// The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the header.
+/// The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the
+/// header.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_version() -> *const c_char {
     const { terminated(concat!(env!("CARGO_PKG_VERSION"), "\0")) }.as_ptr()
@@ -166,14 +191,20 @@ mod tests {
 
     fn last() -> String {
         // SAFETY: the text stays until the next failure of this thread.
-        unsafe { CStr::from_ptr(redlatch_last_error()) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(redlatch_last_error()) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     #[test]
     fn a_panic_becomes_a_status_with_its_text_and_place() {
         quiet_panics();
         assert_eq!(status(|| panic!("deep inside")), 99);
-        assert!(last().starts_with("internal") && last().contains("deep inside"), "{}", last());
+        assert!(
+            last().starts_with("internal") && last().contains("deep inside"),
+            "{}",
+            last()
+        );
         assert!(last().contains("status.rs"), "{}", last());
         assert_eq!(value(7, || panic!("again")), 7);
         assert_eq!(status(|| Ok(())), OK);
@@ -185,7 +216,10 @@ mod tests {
             // SAFETY: static texts.
             let name = unsafe { CStr::from_ptr(redlatch_status_name(kind.number().into())) };
             assert_eq!(name.to_str(), Ok(kind.name()));
-            assert_eq!(redlatch_status_retryable(kind.number().into()), kind.retryable());
+            assert_eq!(
+                redlatch_status_retryable(kind.number().into()),
+                kind.retryable()
+            );
         }
         for reason in LostReason::ALL {
             // SAFETY: static texts.
@@ -194,7 +228,10 @@ mod tests {
         }
         for unknown in [-1, 77, 256, i32::MAX] {
             // SAFETY: static texts.
-            assert_eq!(unsafe { CStr::from_ptr(redlatch_status_name(unknown)) }, c"unknown");
+            assert_eq!(
+                unsafe { CStr::from_ptr(redlatch_status_name(unknown)) },
+                c"unknown"
+            );
             assert!(!redlatch_status_retryable(unknown));
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use redlatch::{ErrorKind, LostReason};
 
 /// The order of the header.
-const SOURCES: &[&str] = &["options", "client", "lock", "events", "status"];
+const SOURCES: &[&str] = &["options", "client", "canceller", "lock", "events", "status"];
 
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -29,11 +29,15 @@ fn constants() -> String {
     }
     out += "\n#if defined(__GNUC__)\n#define REDLATCH_MUST_CHECK __attribute__((warn_unused_result))\n";
     out += "#else\n#define REDLATCH_MUST_CHECK\n#endif\n";
-    out +=
-        "\n/** The values of redlatch_status: numbers are never changed and never used again. */\nenum {\n";
+    out += "\n/** The values of redlatch_status: numbers are never changed and never used again. */\nenum {\n";
     row(&mut out, "REDLATCH_OK", 0, "Success.");
     for kind in ErrorKind::ALL {
-        row(&mut out, &format!("REDLATCH_{}", kind.name().to_uppercase()), kind.number(), kind.meaning());
+        row(
+            &mut out,
+            &format!("REDLATCH_{}", kind.name().to_uppercase()),
+            kind.number(),
+            kind.meaning(),
+        );
     }
     out += "};\n\n/** The values of redlatch_lost_reason. */\nenum {\n";
     for reason in LostReason::ALL {
@@ -54,7 +58,9 @@ fn one_liners(text: &str) -> String {
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         match part.split_once('\n') {
-            Some((sentence, rest)) if rest.starts_with(" */\n") => out += &format!("/** {sentence}{rest}"),
+            Some((sentence, rest)) if rest.starts_with(" */\n") => {
+                out += &format!("/** {sentence}{rest}")
+            }
             _ => out += &format!("/**\n * {part}"),
         }
     }
@@ -63,18 +69,28 @@ fn one_liners(text: &str) -> String {
 
 fn header() -> String {
     let mut config = cbindgen::Config::from_file(file("cbindgen.toml")).expect("cbindgen.toml");
-    config.header = Some(std::fs::read_to_string(file("manual.txt")).unwrap().trim_end().to_owned());
+    config.header = Some(
+        std::fs::read_to_string(file("manual.txt"))
+            .unwrap()
+            .trim_end()
+            .to_owned(),
+    );
     config.after_includes = Some(constants());
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in SOURCES {
         builder = builder.with_src(file(&format!("src/{source}.rs")));
     }
     let mut text = Vec::new();
-    builder.generate().expect("the source is readable for cbindgen").write(&mut text);
+    builder
+        .generate()
+        .expect("the source is readable for cbindgen")
+        .write(&mut text);
     let text = String::from_utf8(text).expect("text");
     // cbindgen leaves negative constants without brackets.
     let bracketed = text.lines().map(|line| match line.rsplit_once(" -") {
-        Some((define, number)) if define.starts_with("#define ") => format!("{define} (-{number})\n"),
+        Some((define, number)) if define.starts_with("#define ") => {
+            format!("{define} (-{number})\n")
+        }
         _ => format!("{line}\n"),
     });
     one_liners(&bracketed.collect::<String>())
@@ -87,6 +103,12 @@ fn the_header_is_up_to_date() {
         std::fs::write(&path, &wanted).expect("the header can be written");
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    let differing = wanted.lines().zip(found.lines()).find(|(wanted, found)| wanted != found);
-    assert!(wanted == found, "REDLATCH_BLESS=1 cargo test -p redlatch-c; first difference: {differing:?}");
+    let differing = wanted
+        .lines()
+        .zip(found.lines())
+        .find(|(wanted, found)| wanted != found);
+    assert!(
+        wanted == found,
+        "REDLATCH_BLESS=1 cargo test -p redlatch-c; first difference: {differing:?}"
+    );
 }

@@ -37,6 +37,7 @@ static long number(const char *variable, long otherwise)
 static redlatch_client *clients[CLIENTS];
 static redlatch_lock *locks[LOCKS];
 static redlatch_options *options[OPTIONS];
+static redlatch_canceller *canceller;
 static long heard;
 
 static void told_event(void *user, int32_t level, const char *kind, const char *lock, const char *text)
@@ -174,7 +175,7 @@ static void use_lock(redlatch_lock *lock)
 {
     uint64_t owner = some_owner(), token = 7;
     bool done = true;
-    switch (below(9)) {
+    switch (below(10)) {
     case 0:
     case 1: known(redlatch_lock_acquire(lock, owner, short_wait(), hostile_time(), below(2) ? &token : NULL)); break;
     case 2: known(redlatch_lock_release(lock, owner)); break;
@@ -183,15 +184,38 @@ static void use_lock(redlatch_lock *lock)
     case 5: known(redlatch_lock_acquire_cancel(lock, below(4), below(8) ? &done : NULL)); break;
     case 6: known(redlatch_lock_release_start(lock, owner, below(4))); break;
     case 7: known(redlatch_lock_on_lost(lock, below(2) ? told_loss : NULL, &heard)); break;
+    case 8:
+        known(redlatch_lock_acquire_cancellable(lock, owner, short_wait(), hostile_time(), canceller,
+                                                below(2) ? &token : NULL));
+        break;
     default: ask_lock(lock, owner);
     }
     if (below(20) == 0)
         known(redlatch_lock_force_release(lock, below(2) ? &done : NULL));
 }
 
+static void use_canceller(void)
+{
+    switch (below(4)) {
+    case 0:
+        redlatch_canceller_free(canceller);
+        canceller = NULL;
+        break;
+    case 1:
+        redlatch_canceller_cancel(canceller);
+        CHECK(redlatch_canceller_is_cancelled(canceller) == (canceller != NULL));
+        break;
+    default:
+        redlatch_canceller_free(canceller);
+        canceller = NULL;
+        known(redlatch_canceller_new(below(8) ? &canceller : NULL));
+    }
+}
+
 static void one_call(void)
 {
-    switch (below(16)) {
+    switch (below(17)) {
+    case 16: use_canceller(); break;
     case 0: renew_client(); break;
     case 1:
     case 2: renew_lock(); break;
@@ -244,6 +268,8 @@ static void calls_in_any_order(void)
             redlatch_options_free(options[i]);
             options[i] = NULL;
         }
+        redlatch_canceller_free(canceller);
+        canceller = NULL;
         nothing_is_left();
         if (failed_checks != 0)
             printf("  seed %ld\n", seed);

@@ -239,7 +239,7 @@ static void act(void *user, uint64_t owner, uint64_t token, redlatch_lost_reason
 static void the_function_may_call_the_library(void)
 {
     struct acting acting = {NOT_TOLD, open_client(), NULL, -1, -1, -1};
-    acting.lock = lock_with(acting.client, "c:lost", "watchdog_lease", "2s");
+    acting.lock = lock_with(acting.client, "c:lost", "watchdog_lease", "6s");
 
     CHECK_OK(redlatch_lock_on_lost(acting.lock, act, &acting));
     CHECK_OK(redlatch_lock_acquire(acting.lock, 1, 0, 0, NULL));
@@ -277,7 +277,7 @@ static void while_the_function_blocks_locks_are_renewed_and_calls_answered(void)
 {
     redlatch_client *client = open_client();
     redlatch_lock *lock = lock_of(client, "c:lost:blocked"), *third = lock_of(client, "c:lost:third");
-    redlatch_lock *held = lock_with(client, "c:lost:held", "watchdog_lease", "2s");
+    redlatch_lock *held = lock_with(client, "c:lost:held", "watchdog_lease", "6s");
     struct told told = NOT_TOLD;
     uint64_t renewed;
 

@@ -259,6 +259,69 @@ void a_loss_calls_what_it_captured() {
     CHECK(calls == 1);
 }
 
+std::uint64_t waiting(const redlatch::client &client) {
+    std::uint64_t count = 0;
+    CHECK(redlatch_client_stats(client.get(), "waiting", &count) == REDLATCH_OK);
+    return count;
+}
+
+// Has `wait` called on another thread, and once it waits `cancel` on this one.
+template <class Wait, class Cancel>
+redlatch_status cancelled_by(const redlatch::client &client, Wait wait, Cancel cancel) {
+    redlatch_status status = REDLATCH_OK;
+    std::thread thread([&] { status = thrown_by(wait); });
+    while (waiting(client) == 0)
+        std::this_thread::yield();
+    cancel();
+    thread.join();
+    CHECK(waiting(client) == 0);
+    return status;
+}
+
+void another_thread_ends_a_wait() {
+    static_assert(!std::is_copy_constructible<redlatch::canceller>::value, "");
+    static_assert(std::is_nothrow_move_constructible<redlatch::canceller>::value, "");
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:cancel");
+    redlatch::lock_guard held(mutex, 1);
+    const redlatch::canceller canceller, guarded, timed;
+    CHECK(!canceller.is_cancelled());
+    CHECK(cancelled_by(client, [&] { mutex.acquire(canceller, 2); }, [&] { canceller.cancel(); }) ==
+          REDLATCH_CANCELLED);
+    CHECK(canceller.is_cancelled());
+    CHECK(cancelled_by(client, [&] { redlatch::lock_guard never(mutex, guarded, 2); }, [&] { guarded.cancel(); }) ==
+          REDLATCH_CANCELLED);
+    CHECK(cancelled_by(client, [&] { mutex.acquire_for(std::chrono::hours(1), timed, 2); }, [&] { timed.cancel(); }) ==
+          REDLATCH_CANCELLED);
+    held.release();
+    const redlatch::canceller unused;
+    redlatch::lock_guard granted(mutex, unused);
+    CHECK(granted.is_held());
+}
+
+#ifdef __cpp_lib_jthread
+void a_stop_token_ends_a_wait() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:stop");
+    redlatch::lock_guard held(mutex, 1);
+    redlatch_status status = REDLATCH_OK;
+    std::jthread thread([&](const std::stop_token &stop) { status = thrown_by([&] { mutex.acquire(stop, 2); }); });
+    while (waiting(client) == 0)
+        std::this_thread::yield();
+    thread.request_stop();
+    thread.join();
+    CHECK(status == REDLATCH_CANCELLED);
+    std::stop_source source;
+    CHECK(cancelled_by(client, [&] { mutex.acquire_for(std::chrono::hours(1), source.get_token(), 2); },
+                       [&] { source.request_stop(); }) == REDLATCH_CANCELLED);
+    // It was stopped before the wait began.
+    CHECK(thrown_by([&] { redlatch::lock_guard never(mutex, source.get_token(), 2); }) == REDLATCH_CANCELLED);
+    held.release();
+    redlatch::lock_guard granted(mutex, std::stop_token(), 2);
+    CHECK(granted.is_held());
+}
+#endif
+
 } // namespace
 
 int main() {
@@ -273,6 +336,10 @@ int main() {
         {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
         {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},
+        {"another_thread_ends_a_wait", another_thread_ends_a_wait},
+#ifdef __cpp_lib_jthread
+        {"a_stop_token_ends_a_wait", a_stop_token_ends_a_wait},
+#endif
     };
     int all = 0;
     for (const auto &test : tests) {

@@ -1,6 +1,7 @@
-//! The same operations for threads.
+//! Blocking waits: the same operations for threads.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
@@ -11,24 +12,20 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::canceller::Canceller;
 use crate::driver;
 use crate::error::{Error, ErrorKind, Result};
-use crate::later;
 use crate::operation::Operation;
 use crate::process;
-
-/// How late a signal can be noticed that came just before the thread went to sleep, in milliseconds.
-const SIGNAL_CHECK: u16 = 250;
-/// A thread that was woken together with others in vain sleeps alone for its next waits: as long as it waits for
-/// locks that others have, it would be again.
-const IN_VAIN: u8 = 32;
+use crate::tuning;
+use crate::wake_list;
 
 /// Wakes a parked thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        if !later::leave(|| Waker::from(self.clone())) {
+        if !wake_list::leave(|| Waker::from(self.clone())) {
             self.0.unpark();
         }
     }
@@ -41,14 +38,14 @@ fn unpark() -> Waker {
 /// Wakes a thread that sleeps in `poll(2)`.
 struct Alarm {
     fd: EventFd,
-    /// A child shares the descriptor with its parent and needs one of its own.
+    /// A forked child shares the descriptor with its parent and needs one of its own.
     pid: u32,
 }
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        if !later::leave(|| Waker::from(self.clone())) {
-            // Fails only when the counter is full, and then the sleeper wakes as well.
+        if !wake_list::leave(|| Waker::from(self.clone())) {
+            // Fails only when the counter is full, and then the descriptor is readable anyway.
             let _ = self.fd.write(1);
         }
     }
@@ -57,12 +54,18 @@ impl Wake for Alarm {
 impl Alarm {
     fn new() -> std::result::Result<Arc<Alarm>, Errno> {
         let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Arc::new(Alarm { fd, pid: process::id() }))
+        Ok(Arc::new(Alarm {
+            fd,
+            pid: process::id(),
+        }))
     }
 
-    /// The alarm of the calling thread, kept for its next wait.
+    /// The alarm of the calling thread, kept for its next waits.
     fn of_thread() -> std::result::Result<Arc<Alarm>, Errno> {
-        let kept = ALARM.try_with(|alarm| alarm.borrow().clone()).ok().flatten();
+        let kept = ALARM
+            .try_with(|alarm| alarm.borrow().clone())
+            .ok()
+            .flatten();
         if let Some(alarm) = kept.filter(|alarm| alarm.pid == process::id()) {
             return Ok(alarm);
         }
@@ -72,10 +75,22 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// Sleeps until it rings or a signal comes; false if `check` has to be called.
-    fn sleep(&self) -> std::result::Result<bool, Errno> {
-        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        match nix::poll::poll(&mut fds, PollTimeout::from(SIGNAL_CHECK)) {
+    /// Sleeps until the alarm rings, `canceller` is cancelled, a signal comes, or `limit` is over.
+    /// Returns false if `check` has to be called.
+    fn sleep(
+        &self,
+        canceller: Option<&Canceller>,
+        limit: PollTimeout,
+    ) -> std::result::Result<bool, Errno> {
+        let own = PollFd::new(self.fd.as_fd(), PollFlags::POLLIN);
+        let woken = match canceller {
+            Some(canceller) => nix::poll::poll(
+                &mut [own, PollFd::new(canceller.fd(), PollFlags::POLLIN)],
+                limit,
+            ),
+            None => nix::poll::poll(&mut [own], limit),
+        };
+        match woken {
             Ok(0) | Err(Errno::EINTR) => Ok(false),
             Ok(_) => {
                 // Fails only when it is clear already.
@@ -89,7 +104,7 @@ impl Alarm {
 
 thread_local! {
     static UNPARK: Waker = unpark();
-    /// So many more times the thread sleeps alone.
+    /// How many more waits this thread sleeps alone.
     static ALONE: Cell<u8> = const { Cell::new(0) };
     static ALARM: RefCell<Option<Arc<Alarm>>> = const { RefCell::new(None) };
 }
@@ -97,12 +112,12 @@ thread_local! {
 impl<T> Operation<T> {
     /// Blocks the calling thread until the answer is there.
     ///
-    /// Inside asynchronous code use `.await`: a blocked executor thread serves nobody else, and if
-    /// the holder of the lock runs on it, nobody ever.
+    /// Inside asynchronous code use `.await`. A blocked executor thread serves no other task. If
+    /// the holder of the lock runs on that thread, the wait never ends.
     ///
     /// # Errors
-    /// Those of the operation; `invalid_argument` inside a callback of redlatch, whose thread is the
-    /// one that would have to answer.
+    /// Those of the operation; `invalid_argument` inside a callback of redlatch, because it runs on
+    /// the thread that would have to answer.
     pub fn wait(mut self) -> Result<T> {
         refuse_engine_thread()?;
         self.do_own_deaf();
@@ -121,10 +136,13 @@ impl<T> Operation<T> {
         }
     }
 
-    /// Sleeps with others who are likely to be answered at the same time, if the answer is not there yet. Nothing if they
-    /// were answered and this one was not.
+    /// Parks with other callers that are likely to be answered at the same time, if the answer is
+    /// not there yet. Returns `None` if this thread has to sleep alone: it does for now, or its
+    /// group was woken without its answer.
     fn wait_together(&mut self) -> Option<Result<T>> {
-        let alone = ALONE.try_with(|alone| alone.replace(alone.get().saturating_sub(1))).unwrap_or(1);
+        let alone = ALONE
+            .try_with(|alone| alone.replace(alone.get().saturating_sub(1)))
+            .unwrap_or(1);
         let gate = self.gate().filter(|_| alone == 0)?;
         let (before, waker) = (gate.before(), Waker::from(gate.clone()));
         for asleep in [false, true] {
@@ -137,36 +155,59 @@ impl<T> Operation<T> {
                 }
             }
         }
-        let _ = ALONE.try_with(|alone| alone.set(IN_VAIN));
+        let _ = ALONE.try_with(|alone| alone.set(tuning::WAITS_ALONE));
         None
     }
 
-    /// Sends the request and waits at most `patience` for the answer, if the calling thread can do the call
-    /// itself; else it does not wait. True if a wait that follows will not block.
-    ///
-    /// For languages whose lock it takes longer to give away than to wait: Python.
-    pub fn wait_briefly(&mut self, patience: Duration) -> bool {
-        // The wait that follows tells what is wrong with the thread.
+    /// See [`OperationExt::wait_briefly`](crate::embed::OperationExt::wait_briefly).
+    pub(crate) fn try_inline(&mut self, patience: Duration) -> bool {
+        // On the I/O thread, the wait that follows returns the error.
         driver::is_engine_thread() || self.do_own_briefly(patience)
     }
 
-    /// Blocks like [`wait`](Operation::wait), but calls `check` when a signal has interrupted the
-    /// sleep, and a few times a second. When `check` fails, the operation is cancelled: an
-    /// acquisition that was won meanwhile is released.
+    /// Blocks like [`wait`](Operation::wait) until the answer is there, or until another thread
+    /// cancels `canceller`.
     ///
-    /// The calls by time are there for a signal that arrives between a check and the sleep; it is
-    /// noticed a quarter of a second later.
+    /// An answer that is there before the cancellation is returned. A cancelled acquisition leaves
+    /// nothing in Redis. The thread keeps one file descriptor for its next waits.
     ///
     /// # Errors
-    /// The outer error is the one of `check`, the inner one that of the operation.
-    pub fn wait_interruptibly<E>(
+    /// Those of the operation; `cancelled`; `forked` for a canceller that was made before a fork;
+    /// `invalid_argument` inside a callback of redlatch.
+    pub fn wait_cancellable(self, canceller: &Canceller) -> Result<T> {
+        let Ok(result) = self.wait_looking(Some(canceller), PollTimeout::NONE, || {
+            Ok::<(), Infallible>(())
+        });
+        result
+    }
+
+    /// See [`OperationExt::wait_interruptibly`](crate::embed::OperationExt::wait_interruptibly).
+    pub(crate) fn wait_checking<E>(
+        self,
+        canceller: Option<&Canceller>,
+        check: impl FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Result<T>, E> {
+        self.wait_looking(canceller, PollTimeout::from(tuning::SIGNAL_CHECK_MS), check)
+    }
+
+    /// Blocks. Calls `check` after every signal and after every `pause`.
+    fn wait_looking<E>(
         mut self,
+        canceller: Option<&Canceller>,
+        pause: PollTimeout,
         mut check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<Result<T>, E> {
-        if let Err(error) = refuse_engine_thread() {
+        let begin =
+            refuse_engine_thread().and_then(|()| canceller.map_or(Ok(()), Canceller::refuse_fork));
+        if let Err(error) = begin {
             return Ok(Err(error));
         }
-        self.do_own(&mut check)?;
+        let mut canceller = canceller;
+        if canceller.is_some_and(Canceller::is_cancelled) && self.is_unsent() {
+            let text = "the wait was cancelled before it began; nothing was sent to Redis";
+            return Ok(Err(Error::new(ErrorKind::Cancelled, text)));
+        }
+        self.do_own(canceller, pause != PollTimeout::NONE, &mut check)?;
         self.refuse_fork();
         if let Some(result) = self.result() {
             return Ok(result);
@@ -180,12 +221,22 @@ impl<T> Operation<T> {
             if let Poll::Ready(result) = self.poll_with(&waker) {
                 return Ok(result);
             }
+            // The engine answers a cancelled request at once, with the grant if that came first.
+            // The descriptor of the canceller stays readable, so from now on only the answer is
+            // waited for.
+            if canceller
+                .take_if(|canceller| canceller.is_cancelled())
+                .is_some()
+            {
+                self.ask_to_cancel();
+                continue;
+            }
             self.wake_others();
-            match alarm.sleep() {
+            match alarm.sleep(canceller, pause) {
                 Ok(true) => {}
                 Ok(false) => {
                     check()?;
-                    // It runs the handlers of signals, and those may fork.
+                    // `check` may run signal handlers, and those may fork.
                     self.refuse_fork();
                 }
                 Err(error) => return Ok(Err(no_descriptor(error))),
@@ -204,5 +255,8 @@ fn refuse_engine_thread() -> Result<()> {
 }
 
 fn no_descriptor(error: Errno) -> Error {
-    Error::new(ErrorKind::Internal, format!("cannot sleep on an event descriptor: {error}"))
+    Error::new(
+        ErrorKind::Internal,
+        format!("cannot sleep on an event descriptor: {error}"),
+    )
 }

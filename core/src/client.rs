@@ -1,82 +1,112 @@
-//! A client: one identity, one engine, started when it is first needed.
+//! A client: one identity and one engine, which starts with the first request.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::driver::{Command, DriverConfig, Handle, Manner, OwnCall, Registry, Servers, Shared, Sink};
-use crate::engine::{Config, Done, Input, RENEWALS, Request, RequestId, Terms};
+use redlatch_proto::key::OwnerKey;
+
+use crate::completion_queue::Outcome;
+use crate::driver::{
+    Command, DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink,
+};
+use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
-use crate::gate::{Gate, Gates, Tasks};
 use crate::guard::{Guard, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::lock::Lock;
 use crate::operation::Operation;
 use crate::options::{ClientOptions, LockOptions, OptionValue};
-use crate::owner::{self, Key};
+use crate::owner::{self, KeyListener, ReentryKey};
+use crate::parking::{DeferredWakers, ParkingGroup, ParkingGroups};
 use crate::process;
-use crate::queue::Outcome;
+use crate::tuning;
 use crate::url;
 use crate::wire::{Name, names};
 
-/// Access to Redis under one identity: share one in a whole program. Cheap to clone; clones are the same client.
+/// Access to Redis under one identity. Share one client in the whole program. Cloning is cheap;
+/// clones are the same client.
 ///
-/// Its thread and its connections start with the first request. Close it when done: what is still held
-/// is released, and its holders are told. A client that is dropped without `close` ends when its last
-/// guard does.
+/// The I/O thread and the connections start with the first request. Close the client when done: it
+/// then releases what is still held, and tells the holders. A client that is dropped without
+/// `close` ends when its last guard is dropped.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example() -> redlatch::Result<()> {
+/// let client = redlatch::Client::connect("redis://localhost").await?;
+/// let same = client.clone(); // for another task: the same connections, the same I/O thread
+/// tokio::spawn(async move { same.lock("reports")?.acquire().await?.release().await });
+/// client.close().await?; // releases what is still held
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
-pub struct Client(Arc<ClientInner>);
+pub struct Client(pub(crate) Arc<ClientInner>);
 
 /// Makes a [`Client`] with options.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example() -> redlatch::Result<()> {
+/// use redlatch::{Client, OptionValue};
+///
+/// let client = Client::builder_from_env() // REDLATCH_URL
+///     .option("outage", OptionValue::Text("3s")) // as a configuration file has it
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing before `build`"]
 pub struct ClientBuilder {
-    /// None: the environment's.
+    /// `None` reads the URL from the environment.
     url: Option<String>,
-    options: ClientOptions,
+    pub(crate) options: ClientOptions,
     locks: LockOptions,
     error: Option<Error>,
 }
 
 pub(crate) struct ClientInner {
     servers: Servers,
-    options: ClientOptions,
-    /// The defaults of its locks.
+    pub(crate) options: ClientOptions,
+    /// The default options of this client's locks.
     locks: Arc<LockOptions>,
-    /// The options of the last lock that had others: a program has few kinds of locks, and may have very many of each.
+    /// The last lock options that differed from the defaults. A program has few sets of options but
+    /// may have very many locks, so locks with equal options share them.
     others: Mutex<Arc<LockOptions>>,
     /// The process that began to start the engine, or [`UNSTARTED`], or [`CLOSED`]. Read before any
-    /// lock is taken, since a child may have inherited a lock that nobody will ever open.
+    /// lock is taken: a forked child may have inherited a mutex that no thread will ever unlock.
     pid: AtomicU32,
     starting: Mutex<()>,
     running: OnceLock<Arc<Running>>,
 }
 
-/// No process: the engine has not been started.
+/// In place of a process id: the engine has not been started.
 const UNSTARTED: u32 = 0;
-/// No process: the client was closed before its engine was started.
+/// In place of a process id: the client was closed before its engine was started.
 const CLOSED: u32 = u32::MAX;
 
 /// The engine of a client, once started.
 pub(crate) struct Running {
     pid: u32,
-    handle: Handle,
+    pub(crate) handle: Handle,
     shared: Arc<Shared>,
     last_request: AtomicU64,
-    /// A close was asked for.
+    /// Whether closing was requested.
     closed: AtomicBool,
 }
 
-/// How long the channel of a lock stays subscribed when nobody waits any more.
-const CHANNEL_LINGER: Duration = Duration::from_millis(200);
+/// The length of the first four groups of a UUID.
+const GROUPS: usize = 23;
 
 impl Client {
     /// Opens a client with default options and waits until the server is reached.
     ///
-    /// `url` is `redis://[user:password@]host[:port][/database]` or `unix:///path`; `rediss://` for TLS,
-    /// `redis+sentinel://` and `redis+cluster://` for what they say.
+    /// `url` is `redis://[user:password@]host[:port][/database]` or `unix:///path`. The schemes
+    /// `rediss://`, `redis+sentinel://` and `redis+cluster://` select TLS, Sentinel and Cluster.
     ///
     /// # Errors
     /// `invalid_argument` for a bad URL, `unavailable` when the server cannot be reached, `auth`
@@ -84,6 +114,20 @@ impl Client {
     ///
     /// # Cancel safety
     /// Dropping the operation ends the client.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// match Client::connect("rediss://app:secret@redis.example:6380/2").await {
+    ///     Ok(client) => client.close().await.map(drop)?,
+    ///     Err(error) if error.kind() == ErrorKind::Auth => eprintln!("user or password: {error}"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect(url: &str) -> Operation<Client> {
         Client::open(Client::builder(url))
     }
@@ -100,24 +144,45 @@ impl Client {
         match builder.build() {
             Ok(client) => {
                 let inner = client.0.clone();
-                Operation::new(&inner, Request::Connect, |outcome| unit(outcome).map(|()| client))
+                Operation::new(&inner, Request::Connect, |outcome| {
+                    unit(outcome).map(|()| client)
+                })
             }
             Err(error) => Operation::failed(error),
         }
     }
 
-    /// Begins a client with options. Without [`ready`](Client::ready), a client that was built
-    /// connects when it is first used.
+    /// Begins a client with options. The client connects with its first request, or with
+    /// [`ready`](Client::ready).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// use redlatch::{Client, ClientOptions, LockOptions};
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::builder("redis://localhost")
+    ///     .options(ClientOptions::new().outage(Duration::from_secs(3)))
+    ///     .lock_options(LockOptions::new().watchdog_lease(Duration::from_secs(60)))
+    ///     .build()?; // connects with the first request
+    /// client.ready().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder { url: Some(url.to_owned()), ..ClientBuilder::default() }
+        ClientBuilder {
+            url: Some(url.to_owned()),
+            ..ClientBuilder::default()
+        }
     }
 
-    /// Begins a client whose URL is in the environment variable `REDLATCH_URL` when it is built.
+    /// Begins a client whose URL is read from the environment variable `REDLATCH_URL` when it is
+    /// built.
     pub fn builder_from_env() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// Waits until the server is reached; tells why it cannot be.
+    /// Waits until the server is reached, or reports why it cannot be reached.
     ///
     /// # Errors
     /// `unavailable`, `auth`, `denied`, `closed`, `forked`.
@@ -133,92 +198,132 @@ impl Client {
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
     pub fn lock(&self, name: &str) -> Result<Lock> {
-        Ok(Lock::new(self.0.clone(), names::name(name)?, self.0.locks.clone()))
+        Ok(Lock::new(
+            self.0.clone(),
+            names::name(name)?,
+            self.0.locks.clone(),
+        ))
     }
 
-    /// The lock of this name, with options of its own. No I/O.
+    /// The lock of this name, with its own options. No I/O.
     ///
     /// # Errors
     /// `invalid_argument` for a bad name or an option out of bounds.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use redlatch::LockOptions;
+    /// use std::time::Duration;
+    ///
+    /// let lock = client.lock_with("report", LockOptions::new().lease(Duration::from_secs(600)))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<Lock> {
         options.validate()?;
-        Ok(Lock::new(self.0.clone(), names::name(name)?, self.0.shared(options)))
+        Ok(Lock::new(
+            self.0.clone(),
+            names::name(name)?,
+            self.0.shared(options),
+        ))
     }
 
-    /// The lock of a name that may not be text. No I/O.
-    ///
-    /// # Errors
-    /// As [`lock_with`](Client::lock_with), and for bytes that are not UTF-8.
-    pub fn lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Lock> {
-        options.validate()?;
-        Ok(Lock::new(self.0.clone(), names::name_from_bytes(name)?, self.0.shared(options)))
-    }
-
-    /// The options that this client's locks have by default.
+    /// The default options of this client's locks.
     pub fn lock_options(&self) -> LockOptions {
         (*self.0.locks).clone()
     }
 
-    /// The client's random UUID, the first part of its owners; starts the engine.
+    /// The common prefix of this client's owners: the first four groups of a random UUID. Starts
+    /// the engine.
+    ///
+    /// The last group is drawn anew for each connection, so that copies of the process (from a
+    /// snapshot) do not acquire as one owner. Copies share this prefix if the client was started
+    /// before the snapshot was taken.
     ///
     /// # Errors
     /// `forked`, `internal`.
     pub fn id(&self) -> Result<String> {
-        Ok(self.0.running()?.shared.uuid.clone())
+        let running = self.0.running()?;
+        Ok(running
+            .shared
+            .uuid
+            .get(..GROUPS)
+            .unwrap_or_default()
+            .to_owned())
     }
 
-    /// What the client has done so far.
+    /// The counters of what the client has done so far.
     pub fn stats(&self) -> Stats {
-        let Some(running) = self.0.started() else { return Stats::default() };
-        // Counted under the ring's own lock; the snapshot shows it with the others.
-        running.shared.counters.events_dropped.set(running.shared.ring.dropped());
+        let Some(running) = self.0.started() else {
+            return Stats::default();
+        };
+        // The ring counts its dropped events under its own lock; the snapshot needs them as a
+        // counter.
+        running
+            .shared
+            .counters
+            .events_dropped
+            .set(running.shared.ring.dropped());
         running.shared.counters.snapshot()
     }
 
-    /// Takes the events that happened since the last call, oldest first. A child process has none.
+    /// Takes the events since the last call, oldest first. In a forked child there are none.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// for event in client.events() {
+    ///     println!("{}: {}", event.kind, event.text);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn events(&self) -> Vec<Event> {
         let own = self.0.started().filter(|running| !running.is_forked());
-        own.map(|running| running.shared.ring.drain()).unwrap_or_default()
+        own.map(|running| running.shared.ring.drain())
+            .unwrap_or_default()
     }
 
-    /// Calls `notify` on the engine's thread when events wait to be taken. It must not block (while it does, calls
-    /// wait, and what is held is not renewed), and must not take them itself.
+    /// Calls `notify` on the I/O thread when events are ready to be taken. The callback must not
+    /// take them itself, and must not block: meanwhile calls wait and holds are not renewed.
     ///
     /// # Errors
-    /// `forked`, `closed`, `internal`: it starts the engine.
+    /// `forked`, `closed`, `internal`, because it starts the engine.
     pub fn on_events(&self, notify: impl Fn() + Send + Sync + 'static) -> Result<()> {
         self.0.running()?.shared.ring.set_notify(Box::new(notify));
         Ok(())
     }
 
-    /// The thread or task behind `key` has ended: what it still holds without a guard is not
-    /// renewed any more.
-    pub fn key_ended(&self, key: Key) {
+    /// Reports that the thread or task behind `key` has ended. The levels that it holds without a
+    /// guard are not renewed any more.
+    pub fn key_ended(&self, key: ReentryKey) {
         if let Some(running) = self.0.started() {
-            running.tell(Input::KeyEnded(key));
+            running.tell(Input::KeyEnded(key.into()));
         }
     }
 
-    /// The option `close_limit`.
-    pub fn close_limit(&self) -> Duration {
-        self.0.options.close_limit
-    }
-
-    /// Closes within the option `close_limit`; see [`close_within`](Client::close_within).
+    /// Closes within the time of the option `close_limit`; see
+    /// [`close_within`](Client::close_within).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// for name in client.close().await? {
+    ///     eprintln!("{name} could not be released; it ends with its lease");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn close(&self) -> Operation<Vec<String>> {
         self.close_within(self.0.options.close_limit)
     }
 
-    /// Closes within the option `exit_limit`; for languages that close when the program ends.
-    pub fn close_at_exit(&self) -> Operation<Vec<String>> {
-        self.close_within(self.0.options.exit_limit)
-    }
-
-    /// Releases what is held, ends what waits, and stops. Holders are told `lost` (`closed`). Closing twice is no
-    /// error.
+    /// Releases what is held, ends all waits, and stops the I/O thread. Holders are told `lost`
+    /// (`closed`). Closing twice is no error.
     ///
-    /// Returns the names of the locks that could not be released within `limit`: they end with their leases. A limit of
-    /// zero releases none of them.
+    /// Returns the names of the locks that could not be released within `limit`; they end with
+    /// their leases. A limit of zero releases none of them.
     ///
     /// # Cancel safety
     /// Once sent, closing goes on by itself.
@@ -235,28 +340,53 @@ impl Client {
         }
     }
 
-    /// Waits until the engine's thread has ended after a close, at most `limit`.
-    pub fn join(&self, limit: Duration) {
-        if let Some(running) = self.0.started().filter(|running| !running.is_forked()) {
-            running.handle.join(limit);
-        }
+    /// The value of the option `exit_limit`.
+    pub(crate) fn exit_limit(&self) -> Duration {
+        self.0.options.exit_limit
+    }
+
+    /// A reference that does not keep the client alive.
+    pub(crate) fn downgrade(&self) -> WeakClient {
+        WeakClient(Arc::downgrade(&self.0))
+    }
+
+    /// Whether the I/O thread has ended or never started.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0
+            .started()
+            .is_none_or(|running| running.handle.has_ended())
     }
 
     /// Whether the client was closed, or is being closed.
     pub fn is_closed(&self) -> bool {
         self.0.pid.load(Ordering::Acquire) == CLOSED
-            || self.0.started().is_some_and(|running| running.closed.load(Ordering::Acquire))
+            || self
+                .0
+                .started()
+                .is_some_and(|running| running.closed.load(Ordering::Acquire))
+    }
+}
+
+/// Refers to a client without keeping it alive.
+pub(crate) struct WeakClient(Weak<ClientInner>);
+
+impl WeakClient {
+    pub(crate) fn upgrade(&self) -> Option<Client> {
+        self.0.upgrade().map(Client)
     }
 
-    /// Whether this client belongs to the parent of this process.
-    pub fn is_forked(&self) -> bool {
-        self.0.is_forked()
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.0.running.get().map_or("not started", |running| &running.shared.uuid);
+        let id = self
+            .0
+            .running
+            .get()
+            .map_or("not started", |running| &running.shared.uuid);
         write!(f, "Client({id})")
     }
 }
@@ -268,13 +398,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets what the client's locks have by default.
+    /// Sets the default options of the client's locks.
     pub fn lock_options(mut self, options: LockOptions) -> Self {
         self.locks = options;
         self
     }
 
-    /// Sets an option of the client or a default of its locks by name; a refusal is told by `build`.
+    /// Sets an option of the client, or a default of its locks, by name. `build` reports an error.
     pub fn option(mut self, name: &str, value: OptionValue<'_>) -> Self {
         if let Err(error) = self.set(name, value) {
             self.error.get_or_insert(error);
@@ -282,15 +412,19 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets an option of the client or a default of its locks by name.
+    /// Sets an option of the client, or a default of its locks, by name.
     ///
     /// # Errors
-    /// `invalid_argument` for an unknown name and for a value that is not acceptable.
+    /// `invalid_argument` for an unknown name or an unacceptable value.
     pub fn set(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
-        if LockOptions::has(name) { self.locks.set(name, value) } else { self.options.set(name, value) }
+        if LockOptions::has(name) {
+            self.locks.set(name, value)
+        } else {
+            self.options.set(name, value)
+        }
     }
 
-    /// Makes the client. No I/O: the engine starts with the first request.
+    /// Makes the client. No I/O: the I/O thread starts with the first request.
     ///
     /// # Errors
     /// `invalid_argument` for a bad URL or option.
@@ -302,7 +436,11 @@ impl ClientBuilder {
         self.locks.validate()?;
         let place = self.url.as_deref().map_or_else(url::from_env, url::parse)?;
         let servers = Servers::new(&place, &Manner::new(&self.options, place.tls)?);
-        Ok(Client(Arc::new(ClientInner::new(servers, self.options, Arc::new(self.locks)))))
+        Ok(Client(Arc::new(ClientInner::new(
+            servers,
+            self.options,
+            Arc::new(self.locks),
+        ))))
     }
 }
 
@@ -319,13 +457,15 @@ impl ClientInner {
         }
     }
 
-    /// These options, in one place with those of other locks if they are the same.
-    fn shared(&self, options: LockOptions) -> Arc<LockOptions> {
+    /// These options, shared with the locks that have equal ones.
+    pub(crate) fn shared(&self, options: LockOptions) -> Arc<LockOptions> {
         if options == *self.locks {
             return self.locks.clone();
         }
-        // A child may have inherited it closed; then they are not shared.
-        let Ok(mut others) = self.others.try_lock() else { return Arc::new(options) };
+        // A forked child may have inherited this mutex locked. Then the options are not shared.
+        let Ok(mut others) = self.others.try_lock() else {
+            return Arc::new(options);
+        };
         if **others != options {
             *others = Arc::new(options);
         }
@@ -342,13 +482,16 @@ impl ClientInner {
         self.running.get().cloned()
     }
 
-    /// Closes a client that has nothing to close: it was never started, or belongs to the parent.
+    /// Closes a client that has nothing to close: it was never started, or belongs to the parent
+    /// process. Returns whether this is such a client.
     fn close_unstarted(&self) -> bool {
-        let closed = self.pid.compare_exchange(UNSTARTED, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        let closed =
+            self.pid
+                .compare_exchange(UNSTARTED, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         matches!(closed, Ok(_) | Err(CLOSED)) || self.is_forked()
     }
 
-    /// The engine, started if need be.
+    /// The engine; starts it if necessary.
     pub(crate) fn running(self: &Arc<Self>) -> Result<Arc<Running>> {
         if self.is_forked() {
             return Err(forked());
@@ -357,7 +500,11 @@ impl ClientInner {
             return Ok(running.clone());
         }
         let own = process::id();
-        if self.pid.compare_exchange(UNSTARTED, own, Ordering::AcqRel, Ordering::Acquire) == Err(CLOSED) {
+        if self
+            .pid
+            .compare_exchange(UNSTARTED, own, Ordering::AcqRel, Ordering::Acquire)
+            == Err(CLOSED)
+        {
             return Err(closed());
         }
         let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -370,13 +517,13 @@ impl ClientInner {
 }
 
 impl Running {
-    /// Where a caller sleeps whose request was sent just now.
-    pub(crate) fn gate(&self) -> Arc<Gate> {
+    /// The parking group of callers whose requests are sent now.
+    pub(crate) fn gate(&self) -> Arc<ParkingGroup> {
         self.shared.gates.current()
     }
 
-    /// Tasks that are woken when the engine's thread has done everything else.
-    pub(crate) fn tasks(&self) -> &Tasks {
+    /// Tasks to wake when the I/O thread has finished its other work.
+    pub(crate) fn tasks(&self) -> &DeferredWakers {
         &self.shared.tasks
     }
 
@@ -385,10 +532,17 @@ impl Running {
         let shared = Arc::new(Shared {
             uuid: random.to_string(),
             counters: Arc::new(Counters::default()),
-            ring: Ring::new(options.events, if options.debug_events { Level::Debug } else { Level::Info }),
+            ring: Ring::new(
+                options.events,
+                if options.debug_events {
+                    Level::Debug
+                } else {
+                    Level::Info
+                },
+            ),
             registry: Registry::default(),
-            gates: Gates::default(),
-            tasks: Tasks::default(),
+            gates: ParkingGroups::default(),
+            tasks: DeferredWakers::default(),
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {
@@ -397,9 +551,10 @@ impl Running {
                 recheck: options.recheck,
                 outage: options.outage,
                 handovers: (options.handover_limit, options.handover_time),
-                linger: CHANNEL_LINGER,
-                renewals: RENEWALS,
+                linger: tuning::CHANNEL_LINGER,
+                renewals: redlatch_proto::tuning::RENEWALS_IN_FLIGHT,
                 seed,
+                is_shared: |name, own| Arc::strong_count(name) > own,
             },
             tracking: options.tracking,
             pubsub: options.cluster_pubsub,
@@ -423,36 +578,60 @@ impl Running {
     }
 
     pub(crate) fn refuse_fork(&self) -> Result<()> {
-        if self.is_forked() { Err(forked()) } else { Ok(()) }
+        if self.is_forked() {
+            Err(forked())
+        } else {
+            Ok(())
+        }
     }
 
-    pub(crate) fn cell(&self, name: &Name, key: Key) -> Option<Arc<HoldCell>> {
-        // In a child the registry's lock may be held for ever.
-        if self.is_forked() { None } else { self.shared.registry.get(name, key) }
+    pub(crate) fn cell(&self, name: &Name, key: OwnerKey) -> Option<Arc<HoldCell>> {
+        // A forked child may have inherited the registry's mutex locked for ever.
+        if self.is_forked() {
+            None
+        } else {
+            self.shared.registry.get(name, key)
+        }
     }
 
-    /// Sends a request; `sink` gets the answer, exactly once. Not for a child: see
+    /// Sends a request; `sink` gets exactly one answer. Not for a forked child: see
     /// [`ClientInner::running`].
-    pub(crate) fn request(self: &Arc<Self>, request: Request, sink: Arc<dyn Sink>) -> Result<RequestId> {
+    pub(crate) fn request(
+        self: &Arc<Self>,
+        request: Request,
+        sink: Arc<dyn Sink>,
+    ) -> Result<RequestId> {
         let id = self.prepare(&request);
-        if self.handle.send(Command::Request { id, request, sink }) { Ok(id) } else { Err(self.ended()) }
+        if self.handle.send(Command::Request { id, request, sink }) {
+            Ok(id)
+        } else {
+            Err(self.ended())
+        }
     }
 
-    /// The same for a caller that blocks: it gets the call that it is to do itself, if there is one. `alone`:
-    /// only if nobody else uses the client and that is done within that time, as it seems.
+    /// Like `request`, for a caller that blocks. Returns the inline call that the caller has to
+    /// make itself, if any. `alone`: return one only if no other caller uses the client and the
+    /// call will probably be short.
     pub(crate) fn request_blocking(
         self: &Arc<Self>,
         request: Request,
         sink: Arc<dyn Sink>,
         alone: bool,
-    ) -> Result<(RequestId, Option<OwnCall>)> {
+    ) -> Result<(RequestId, Option<InlineCall>)> {
         let id = self.prepare(&request);
-        let call = self.handle.request(id, request, sink, alone).map_err(|()| self.ended())?;
+        let call = self
+            .handle
+            .request(id, request, sink, alone)
+            .map_err(|()| self.ended())?;
         Ok((id, call))
     }
 
     fn prepare(self: &Arc<Self>, request: &Request) -> RequestId {
-        if let Request::Acquire { key: key @ Key::Thread(_), .. } = request {
+        if let Request::Acquire {
+            key: key @ (OwnerKey::Thread(_) | OwnerKey::Flow { .. }),
+            ..
+        } = request
+        {
             owner::note_thread(*key, self);
         }
         if let Request::Close { .. } = request {
@@ -461,44 +640,65 @@ impl Running {
         self.last_request.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// What a caller hears whom the engine's thread cannot answer any more.
+    /// The error for a caller that the I/O thread cannot answer any more.
     pub(crate) fn ended(&self) -> Error {
         if self.closed.load(Ordering::Acquire) {
             return closed();
         }
-        Error::new(ErrorKind::Internal, "the engine's thread ended before it could answer")
+        Error::new(
+            ErrorKind::Internal,
+            "the engine's thread ended before it could answer",
+        )
     }
 
-    /// Tells the engine something that needs no answer. In a child and after the end: nothing.
+    /// Tells the engine something that needs no answer. Does nothing in a forked child and after
+    /// the end.
     pub(crate) fn tell(&self, input: Input) {
         if !self.is_forked() {
             let _ = self.handle.send(Command::Tell(input));
         }
     }
 
-    /// Wraps the engine's answer, so that a grant that is dropped anywhere is released.
-    /// `terms` are those of an acquisition.
-    pub(crate) fn outcome(self: &Arc<Self>, result: Result<Done>, terms: Option<&Terms>) -> Outcome {
+    /// Converts the engine's answer. A grant becomes a guard, so that dropping it anywhere releases
+    /// it.
+    /// `terms` are the terms of an acquisition.
+    pub(crate) fn outcome(
+        self: &Arc<Self>,
+        result: Result<Done>,
+        terms: Option<&Terms>,
+    ) -> Outcome {
         match result {
             Ok(Done::Granted { cell, level }) => match terms {
                 Some(terms) => Outcome::Granted(Guard::new(self.clone(), cell, level, terms)),
-                None => {
-                    Outcome::Failed(Error::new(ErrorKind::Internal, "granted without having been asked for"))
-                }
+                None => Outcome::Failed(Error::new(
+                    ErrorKind::Internal,
+                    "granted without having been asked for",
+                )),
             },
             Ok(Done::Connected) => Outcome::Connected,
             Ok(Done::Released) => Outcome::Released,
             Ok(Done::Extended) => Outcome::Extended,
             Ok(Done::Forced(deleted)) => Outcome::Forced(deleted),
             Ok(Done::Inspected(holder)) => Outcome::Inspected(holder),
-            Ok(Done::Closed(names)) => Outcome::Closed(names.iter().map(ToString::to_string).collect()),
+            Ok(Done::Closed(names)) => {
+                Outcome::Closed(names.iter().map(ToString::to_string).collect())
+            }
             Err(error) => Outcome::Failed(error),
         }
     }
 }
 
+impl KeyListener for Running {
+    fn key_ended(&self, key: OwnerKey) {
+        self.tell(Input::KeyEnded(key));
+    }
+}
+
 fn forked() -> Error {
-    Error::new(ErrorKind::Forked, "this client was opened before fork(); open a new client in this process")
+    Error::new(
+        ErrorKind::Forked,
+        "this client was opened before fork(); open a new client in this process",
+    )
 }
 
 fn closed() -> Error {
@@ -511,32 +711,63 @@ mod tests {
 
     #[test]
     fn a_client_that_was_never_used_closes_without_an_engine() {
-        let client = Client::builder("redis://127.0.0.1:1").build().expect("no I/O");
+        let client = Client::builder("redis://127.0.0.1:1")
+            .build()
+            .expect("no I/O");
         assert!(!client.is_closed());
         assert_eq!(client.close().wait().expect("closed"), Vec::<String>::new());
         assert!(client.is_closed() && client.0.started().is_none());
-        let error = client.lock("n").expect("a name").acquire().wait().expect_err("closed");
+        let error = client
+            .lock("n")
+            .expect("a name")
+            .acquire()
+            .wait()
+            .expect_err("closed");
         assert_eq!(error.kind(), ErrorKind::Closed);
     }
 
     #[test]
     fn a_lock_of_another_name_has_the_same_options() {
-        let client = Client::builder("redis://localhost").build().expect("no I/O");
+        let client = Client::builder("redis://localhost")
+            .build()
+            .expect("no I/O");
         let mut options = client.lock_options();
-        options.set("watchdog_lease", OptionValue::Seconds(7.0)).expect("an option");
+        options
+            .set("watchdog_lease", OptionValue::Seconds(7.0))
+            .expect("an option");
         let lock = client.lock_with("one", options).expect("a name");
         let other = lock.named("other").expect("a name");
-        assert_eq!((other.name(), other.options() == lock.options()), ("other", true));
-        assert_eq!(lock.named("").expect_err("no name").kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            (other.name(), other.options() == lock.options()),
+            ("other", true)
+        );
+        assert_eq!(
+            lock.named("").expect_err("no name").kind(),
+            ErrorKind::InvalidArgument
+        );
     }
 
     #[test]
     fn options_are_refused_by_build() {
         let builder = Client::builder("redis://localhost");
-        let error =
-            builder.clone().option("leese", OptionValue::Flag(true)).build().expect_err("unknown option");
+        let error = builder
+            .clone()
+            .option("leese", OptionValue::Flag(true))
+            .build()
+            .expect_err("unknown option");
         assert!(error.to_string().contains("leese"), "{error}");
-        assert!(builder.clone().option("lease", OptionValue::Seconds(-1.0)).build().is_err());
-        assert!(builder.option("watchdog_lease", OptionValue::Seconds(1.0)).build().is_ok());
+        assert!(
+            builder
+                .clone()
+                .option("lease", OptionValue::Seconds(-1.0))
+                .build()
+                .is_err()
+        );
+        assert!(
+            builder
+                .option("watchdog_lease", OptionValue::Seconds(1.0))
+                .build()
+                .is_ok()
+        );
     }
 }

@@ -1,13 +1,14 @@
-//! The clock of everything that is promised: it goes on while the machine is suspended.
+//! The clock for leases and deadlines. It includes the time in which the machine is suspended
+//! (`CLOCK_BOOTTIME`).
 
 use nix::time::{ClockId, clock_gettime};
 
 use crate::moment::Moment;
 
-/// The time since the machine started, suspend included.
+/// The time since the machine started, including suspend.
 pub(crate) fn now() -> Moment {
-    // The call fails only for clocks that do not exist; this one has been there since Linux 2.6.39.
-    // Without it, time stands at its end: every hold counts as expired, none as held for ever.
+    // The call fails only for a clock that does not exist; `CLOCK_BOOTTIME` exists since Linux
+    // 2.6.39. After a failure the time is at its maximum, so that every hold counts as expired.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Moment(u64::MAX), |time| {
         let seconds = u64::try_from(time.tv_sec()).unwrap_or_default();
         let micros = u64::try_from(time.tv_nsec()).unwrap_or_default() / 1000;

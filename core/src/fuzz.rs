@@ -1,13 +1,19 @@
-//! `make fuzz`: what comes from outside is taken apart without a panic and refused with a typed error,
-//! whatever it is: replies and refusals of a server, URLs, options, names.
+//! `make fuzz`: what comes from outside is taken apart without a panic and refused with a typed
+//! error, whatever it is: replies and refusals of a server, URLs, options, names.
 //!
-//! Inputs are mutations of the corpus in `tests/corpus`; one that is answered in a way not seen before, or
-//! reaches code that none has reached before, is mutated further. The second needs a build that counts
-//! what is reached, as `make fuzz` makes it; the first serves the other tests.
+//! Inputs are mutations of the corpus in `tests/corpus`; one that is answered in a way not seen
+//! before, or reaches code that none has reached before, is mutated further. The second needs a
+//! build that counts what is reached, as `make fuzz` makes it; the first serves the other tests.
 //!
-//! `REDLATCH_FUZZ_SECONDS` for each target, or `REDLATCH_INPUTS` (default 3000), `REDLATCH_FIRST_SEED` (default 0);
-//! with `REDLATCH_KEEP` short inputs that reach more are added to the corpus.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test says where")]
+//! `REDLATCH_FUZZ_SECONDS` for each target, or `REDLATCH_INPUTS` (default 3000),
+//! `REDLATCH_FIRST_SEED` (default 0); with `REDLATCH_KEEP` short inputs that reach more are added
+//! to the corpus.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test says where"
+)]
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -16,9 +22,9 @@ use std::time::{Duration, Instant};
 
 use redlatch_coverage::Coverage;
 
-use crate::engine::tests::simulation::{Random, number};
 use crate::error::{ErrorKind, Result};
 use crate::options::{LockOptions, OptionValue, all_options};
+use crate::support::random::{Random, number};
 use crate::wire::names::{channel, name_from_bytes, token_key};
 use crate::wire::{Fencing, Form, Kind, Op, Renewal, decode, refusal};
 use crate::{AcquireOptions, Client};
@@ -74,7 +80,10 @@ fn unescaped(line: &str) -> Vec<u8> {
                 b'n' => b'\n',
                 b't' => b'\t',
                 b'x' => {
-                    let digits = [bytes.next().expect("a digit"), bytes.next().expect("a digit")];
+                    let digits = [
+                        bytes.next().expect("a digit"),
+                        bytes.next().expect("a digit"),
+                    ];
                     u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
                 }
                 other => other,
@@ -117,8 +126,8 @@ fn mutated(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Feeds a target with the corpus and with mutations. It returns what kind of answer an input got, and
-/// panics where the answer is wrong.
+/// Feeds a target with the corpus and with mutations. It returns what kind of answer an input got,
+/// and panics where the answer is wrong.
 fn fuzz(name: &str, text: &str, target: impl Fn(&[u8]) -> String) {
     let mut inputs = corpus(text);
     let mut answers = HashSet::new();
@@ -146,18 +155,26 @@ fn fuzz(name: &str, text: &str, target: impl Fn(&[u8]) -> String) {
         }
     }
     let edges = coverage.borrow().edges();
-    println!("fuzz {name}: inputs={count} answers={} edges={edges} of_corpus={reached}", answers.len());
+    println!(
+        "fuzz {name}: inputs={count} answers={} edges={edges} of_corpus={reached}",
+        answers.len()
+    );
     if std::env::var_os("REDLATCH_KEEP").is_some() && coverage.borrow().is_on() {
         keep(name, &inputs, known, &target);
     }
 }
 
-/// Adds to the corpus of a target, if it has one, the shortest inputs that together reach what all reach.
+/// Adds to the corpus of a target, if it has one, the shortest inputs that together reach what all
+/// reach.
 fn keep(name: &str, inputs: &[Vec<u8>], known: usize, target: impl Fn(&[u8]) -> String) {
     let path = format!("{}/tests/corpus/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-    let Ok(mut lines) = std::fs::read_to_string(&path) else { return };
-    let mut found: Vec<&Vec<u8>> =
-        inputs[known..].iter().filter(|input| input.len() <= LONGEST_KEPT).collect();
+    let Ok(mut lines) = std::fs::read_to_string(&path) else {
+        return;
+    };
+    let mut found: Vec<&Vec<u8>> = inputs[known..]
+        .iter()
+        .filter(|input| input.len() <= LONGEST_KEPT)
+        .collect();
     found.sort_by_key(|input| input.len());
     let mut coverage = Coverage::new();
     for (at, input) in inputs[..known].iter().chain(found).enumerate() {
@@ -178,7 +195,11 @@ fn shape<T>(result: &Result<T>, allowed: &[ErrorKind]) -> String {
         Ok(_) => "ok".to_owned(),
         Err(error) => {
             assert!(allowed.contains(&error.kind()), "{error}");
-            assert!(error.message().len() < LONGEST_TEXT, "{} bytes of text", error.message().len());
+            assert!(
+                error.message().len() < LONGEST_TEXT,
+                "{} bytes of text",
+                error.message().len()
+            );
             // What stands between quotes is the input.
             let ours = error.message().split('"').step_by(2).flat_map(str::chars);
             ours.filter(char::is_ascii_lowercase).take(60).collect()
@@ -189,15 +210,47 @@ fn shape<T>(result: &Result<T>, allowed: &[ErrorKind]) -> String {
 fn ops() -> Vec<Op> {
     let (name, ttl, kind) = (|| "n".into(), Duration::from_secs(30), Kind::Reentrant);
     let form = || Form { kind, token: None };
-    let release =
-        |remaining| Op::Release { name: name(), owner: 7, form: form(), remaining, ttl, lesson: None };
+    let release = |remaining| Op::Release {
+        name: name(),
+        owner: 7,
+        form: form(),
+        remaining,
+        ttl,
+        lesson: None,
+    };
     let fencing = Fencing::Persistent;
     vec![
-        Op::Acquire { name: name(), owner: 7, form: form(), count: 1, lease: ttl, fencing, replicas: 0 },
-        Op::Acquire { name: name(), owner: 7, form: form(), count: 1, lease: ttl, fencing, replicas: 2 },
+        Op::Acquire {
+            name: name(),
+            owner: 7,
+            form: form(),
+            count: 1,
+            lease: ttl,
+            fencing,
+            replicas: 0,
+        },
+        Op::Acquire {
+            name: name(),
+            owner: 7,
+            form: form(),
+            count: 1,
+            lease: ttl,
+            fencing,
+            replicas: 2,
+        },
         release(0),
         release(1),
-        Op::Renew { holds: vec![Renewal { name: name(), owner: 7, form: form(), ttl }; 2] },
+        Op::Renew {
+            holds: vec![
+                Renewal {
+                    name: name(),
+                    owner: 7,
+                    form: form(),
+                    ttl
+                };
+                2
+            ],
+        },
         Op::Force { name: name(), kind },
         Op::Inspect { name: name(), kind },
     ]
@@ -206,29 +259,43 @@ fn ops() -> Vec<Op> {
 #[test]
 fn replies_of_any_kind_are_understood_or_refused() {
     let ops = ops();
-    fuzz("replies", include_str!("../tests/corpus/replies.txt"), |input| {
-        let Ok(value) = redis::parse_redis_value(input) else { return "no reply".to_owned() };
-        let answers = ops.iter().map(|op| match decode(op, value.clone()) {
-            Ok((_, reply)) => {
-                format!("{reply:?}").chars().filter(|char| !char.is_ascii_digit()).take(30).collect()
-            }
-            refused => shape(&refused, &[ErrorKind::Server]),
-        });
-        answers.collect::<Vec<String>>().join(" ")
-    });
+    fuzz(
+        "replies",
+        include_str!("../tests/corpus/replies.txt"),
+        |input| {
+            let Ok(value) = redis::parse_redis_value(input) else {
+                return "no reply".to_owned();
+            };
+            let value = crate::driver::reply(value);
+            let answers = ops.iter().map(|op| match decode(op, value.clone()) {
+                Ok((_, reply)) => format!("{reply:?}")
+                    .chars()
+                    .filter(|char| !char.is_ascii_digit())
+                    .take(30)
+                    .collect(),
+                refused => shape(&refused, &[ErrorKind::Server]),
+            });
+            answers.collect::<Vec<String>>().join(" ")
+        },
+    );
 }
 
 #[test]
 fn refusals_of_any_kind_become_errors() {
-    fuzz("refusals", include_str!("../tests/corpus/refusals.txt"), |input| {
-        let text = String::from_utf8_lossy(input);
-        let (code, detail) = text.split_once(' ').unwrap_or((&text, ""));
-        // A parser of the protocol gives no code longer than a line, and none is read beyond a few words.
-        let code: String = code.chars().take(100).collect();
-        let (error, passing) = refusal(&code, detail);
-        assert!(error.message().len() < LONGEST_TEXT);
-        format!("{:?} {passing}", error.kind())
-    });
+    fuzz(
+        "refusals",
+        include_str!("../tests/corpus/refusals.txt"),
+        |input| {
+            let text = String::from_utf8_lossy(input);
+            let (code, detail) = text.split_once(' ').unwrap_or((&text, ""));
+            // A parser of the protocol gives no code longer than a line, and none is read beyond a
+            // few words.
+            let code: String = code.chars().take(100).collect();
+            let (error, passing) = refusal(&code, detail);
+            assert!(error.message().len() < LONGEST_TEXT);
+            format!("{:?} {passing}", error.kind())
+        },
+    );
 }
 
 #[test]
@@ -236,53 +303,74 @@ fn urls_of_any_kind_are_read_or_refused() {
     fuzz("urls", include_str!("../tests/corpus/urls.txt"), |input| {
         let text = String::from_utf8_lossy(input);
         // Building a client connects to nothing.
-        shape(&Client::builder(&text).build(), &[ErrorKind::InvalidArgument, ErrorKind::Unavailable])
+        shape(
+            &Client::builder(&text).build(),
+            &[ErrorKind::InvalidArgument, ErrorKind::Unavailable],
+        )
     });
 }
 
 #[test]
 fn no_refused_url_shows_its_password() {
-    fuzz("passwords", include_str!("../tests/corpus/urls.txt"), |input| {
-        let text = String::from_utf8_lossy(input).replace(['@', '/', '\\', ':', '?', '#'], "");
-        let url = format!("redis://app:QQ{text}ZZ@host:port");
-        let refused = Client::builder(&url).build();
-        if let Err(error) = &refused {
-            assert!(!error.to_string().contains("QQ"), "{error}");
-        }
-        shape(&refused, &[ErrorKind::InvalidArgument])
-    });
+    fuzz(
+        "passwords",
+        include_str!("../tests/corpus/urls.txt"),
+        |input| {
+            let text = String::from_utf8_lossy(input).replace(['@', '/', '\\', ':', '?', '#'], "");
+            let url = format!("redis://app:QQ{text}ZZ@host:port");
+            let refused = Client::builder(&url).build();
+            if let Err(error) = &refused {
+                assert!(!error.to_string().contains("QQ"), "{error}");
+            }
+            shape(&refused, &[ErrorKind::InvalidArgument])
+        },
+    );
 }
 
 #[test]
 fn options_of_any_kind_are_read_or_refused() {
     let bounds: Vec<&str> = all_options().map(|info| info.name).collect();
-    fuzz("options", include_str!("../tests/corpus/options.txt"), |input| {
-        let text = String::from_utf8_lossy(input);
-        let (name, value) = text.split_once('=').unwrap_or((&text, ""));
-        let number = value.parse().unwrap_or(f64::NAN);
-        let values = [OptionValue::Text(value), OptionValue::Seconds(number), OptionValue::Millis(number)];
-        let answers = values.map(|value| {
-            let (mut lock, mut acquire) = (LockOptions::new(), AcquireOptions::new());
-            let both = [lock.set(name, value), acquire.set(name, value)];
-            both.iter().map(|result| shape(result, &[ErrorKind::InvalidArgument])).collect::<String>()
-        });
-        let known = bounds.contains(&name);
-        format!("{known} {answers:?}")
-    });
+    fuzz(
+        "options",
+        include_str!("../tests/corpus/options.txt"),
+        |input| {
+            let text = String::from_utf8_lossy(input);
+            let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+            let number = value.parse().unwrap_or(f64::NAN);
+            let values = [
+                OptionValue::Text(value),
+                OptionValue::Seconds(number),
+                OptionValue::Millis(number),
+            ];
+            let answers = values.map(|value| {
+                let (mut lock, mut acquire) = (LockOptions::new(), AcquireOptions::new());
+                let both = [lock.set(name, value), acquire.set(name, value)];
+                both.iter()
+                    .map(|result| shape(result, &[ErrorKind::InvalidArgument]))
+                    .collect::<String>()
+            });
+            let known = bounds.contains(&name);
+            format!("{known} {answers:?}")
+        },
+    );
 }
 
 #[test]
 fn names_of_any_kind_are_taken_or_refused() {
-    fuzz("names", include_str!("../tests/corpus/names.txt"), |input| {
-        let result = name_from_bytes(input);
-        if let Ok(name) = &result {
-            assert!((1..=1024).contains(&name.len()));
-            assert_eq!(name.as_bytes(), input);
-            assert_ne!(channel(name), token_key(name));
-            assert!(channel(name).contains(&**name) && token_key(name).contains(&**name));
-        }
-        shape(&result, &[ErrorKind::InvalidArgument])
-    });
+    fuzz(
+        "names",
+        include_str!("../tests/corpus/names.txt"),
+        |input| {
+            let result = name_from_bytes(input);
+            if let Ok(name) = &result {
+                assert!((1..=1024).contains(&name.len()));
+                assert_eq!(name.as_bytes(), input);
+                assert_ne!(channel(name), token_key(name));
+                assert!(channel(name).contains(&**name) && token_key(name).contains(&**name));
+            }
+            shape(&result, &[ErrorKind::InvalidArgument])
+        },
+    );
 }
 
 #[test]

@@ -1,26 +1,36 @@
-//! A level of a hold, as something that can be dropped.
+//! A guard: one level of a hold, released when it is dropped.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::client::Running;
+use crate::completion_queue::Outcome;
 use crate::engine::{Input, Lease, LevelId, Request, Target, Terms};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::hold::HoldCell;
 use crate::lock::Hold;
 use crate::moment::Span;
 use crate::operation::Operation;
-use crate::options::{AcquireOptions, LockOptions, check_lease};
-use crate::owner::Key;
-use crate::queue::{Outcome, Queue};
+use crate::options::check_lease;
 use crate::wire::{Fencing, Kind};
+use redlatch_proto::key::OwnerKey;
 
 /// A held lock. Dropping it releases the lock in the background, without blocking and without
-/// telling whether that worked; [`release`](Guard::release) tells.
+/// reporting whether that worked. [`release`](Guard::release) reports it.
 ///
-/// A guard can be sent to another thread or task and dropped there. In a forked child it is
-/// powerless: it belongs to the parent.
+/// A guard can be sent to another thread or task and dropped there. In a forked child it has no
+/// effect, because it belongs to the parent.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+/// let guard = lock.acquire().await?;
+/// println!("token {:?}, good for {:?}", guard.fencing_token(), guard.remaining());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "if unused, the lock is released at once"]
 pub struct Guard(Option<Armed>);
 
@@ -28,11 +38,11 @@ struct Armed {
     running: Arc<Running>,
     cell: Arc<HoldCell>,
     level: LevelId,
-    /// How the level is held; re-entering does the same.
+    /// How the level is held, so that re-entering uses the same terms.
     manner: Manner,
 }
 
-/// What a re-entry on the same terms needs to know of them: the rest is the hold's.
+/// The part of the terms that a re-entry on the same terms repeats.
 #[derive(Clone, Copy)]
 struct Manner {
     lease: Span,
@@ -55,10 +65,16 @@ impl Manner {
             Lease::Fixed(lease) => (Mode::Fixed, lease),
             Lease::Adaptive(lease) => (Mode::Adaptive, lease),
         };
-        Manner { lease: lease.into(), mode, tied: terms.tied, replicas: terms.replicas }
+        Manner {
+            lease: lease.into(),
+            mode,
+            tied: terms.tied,
+            replicas: terms.replicas,
+        }
     }
 
-    /// Terms of a re-entry by hold, to which the others have no meaning.
+    /// The terms for re-entering the hold. The fields set to constants have no meaning for a
+    /// re-entry.
     fn terms(self, kind: Kind) -> Terms {
         let lease = match self.mode {
             Mode::Watchdog => Lease::Watchdog,
@@ -79,33 +95,58 @@ impl Manner {
 }
 
 impl Armed {
-    /// Ties the level to its key, unless it was acquired so.
-    fn tie(&self) {
+    /// Ties the level to its key, unless it was acquired that way.
+    pub(crate) fn tie(&self) {
         if !self.manner.tied {
-            self.running.tell(Input::Detached { owner: self.cell.owner, level: self.level });
+            self.running.tell(Input::Detached {
+                owner: self.cell.owner,
+                level: self.level,
+            });
         }
     }
 }
 
 impl Guard {
-    pub(crate) fn new(running: Arc<Running>, cell: Arc<HoldCell>, level: LevelId, terms: &Terms) -> Self {
-        Guard(Some(Armed { running, cell, level, manner: Manner::of(terms) }))
+    pub(crate) fn new(
+        running: Arc<Running>,
+        cell: Arc<HoldCell>,
+        level: LevelId,
+        terms: &Terms,
+    ) -> Self {
+        Guard(Some(Armed {
+            running,
+            cell,
+            level,
+            manner: Manner::of(terms),
+        }))
     }
 
-    /// Forgets the level without releasing it: somebody else answers for it now.
+    /// Takes the level out of the guard without releasing it; the caller becomes responsible for
+    /// it.
     pub(crate) fn disarm(mut self) -> Option<(Arc<Running>, Arc<HoldCell>, LevelId)> {
-        self.0.take().map(|Armed { running, cell, level, .. }| (running, cell, level))
+        self.0.take().map(
+            |Armed {
+                 running,
+                 cell,
+                 level,
+                 ..
+             }| (running, cell, level),
+        )
     }
 
-    /// Whether it belongs to this process.
+    /// Fails if the guard belongs to the parent of this process.
     pub(crate) fn refuse_fork(&self) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), |armed| armed.running.refuse_fork())
+        self.0
+            .as_ref()
+            .map_or(Ok(()), |armed| armed.running.refuse_fork())
     }
 
-    /// The local view of the hold; it stays readable after the release.
+    /// The local view of the hold. It stays readable after the release.
     pub fn hold(&self) -> Hold {
-        // A guard is disarmed only by the methods that consume it.
-        self.0.as_ref().map_or(Hold::NONE, |armed| Hold::of(&armed.cell, &armed.running))
+        // Only the methods that consume a guard disarm it.
+        self.0
+            .as_ref()
+            .map_or(Hold::NONE, |armed| Hold::of(&armed.cell, &armed.running))
     }
 
     /// The name of the lock.
@@ -113,35 +154,48 @@ impl Guard {
         self.0.as_ref().map_or("", |armed| &armed.cell.name)
     }
 
-    /// The owner as it stands in Redis: `<client uuid>:<number>`. Callers of one client that passed the lock on to each other
-    /// within a few milliseconds have the same one.
+    /// The owner as it is in Redis: `<uuid>:<number>`. Callers of one client that hand the lock
+    /// over to each other within a few milliseconds have the same owner.
     pub fn owner(&self) -> String {
         self.hold().owner()
     }
 
-    /// Whether the lock can be relied on now. Local, from a clock that counts suspend.
+    /// Whether the caller can rely on the lock now. Local, from a clock that includes the time in
+    /// suspend (`CLOCK_BOOTTIME`).
     pub fn is_held(&self) -> bool {
         self.hold().is_held()
     }
 
-    /// Like [`is_held`](Guard::is_held), as an error to be passed on with `?`.
+    /// Like [`is_held`](Guard::is_held), as an error to pass on with `?`.
     ///
     /// # Errors
     /// `lost` with the reason; `not_owner` when the level was released by its key; `forked` in a
     /// child process.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// for _page in 0..100 {
+    ///     guard.check()?; // no round trip
+    ///     // Write one page.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn check(&self) -> Result<()> {
         self.hold().check()
     }
 
-    /// How long the lock can be relied on if nothing more is heard from Redis; zero once lost.
+    /// How long the caller can rely on the lock if nothing more is heard from Redis; zero once
+    /// lost.
     pub fn remaining(&self) -> Duration {
         self.hold().remaining()
     }
 
-    /// The instant until which the lock can be relied on if nothing more is heard from Redis.
+    /// The instant until which the caller can rely on the lock if nothing more is heard from Redis.
     ///
-    /// Renewals move it on. The promise is kept by a clock that counts the time in suspend; `Instant` does not count
-    /// it, so ask again after a suspend.
+    /// Each renewal moves it forward. The client uses a clock that includes the time in suspend.
+    /// `Instant` does not include it, so ask again after a suspend.
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
     }
@@ -151,9 +205,24 @@ impl Guard {
         self.hold().count()
     }
 
-    /// The fencing token, if the lock draws them.
+    /// The fencing token, if the lock uses fencing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use redlatch::LockOptions;
+    ///
+    /// let lock = client.lock_with("account:7", LockOptions::new().fencing(true))?;
+    /// let guard = lock.acquire().await?;
+    /// if let Some(token) = guard.fencing_token() {
+    ///     // update account set balance = $1, fence = $2 where id = 7 and fence < $2
+    ///     println!("fence = {token}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_token(&self) -> Option<u64> {
-        // Most locks draw none, which is so in a child as well.
+        // Most locks have no token, in a forked child as well, so this is checked first.
         self.0.as_ref()?.cell.token()?;
         self.hold().fencing_token()
     }
@@ -163,49 +232,99 @@ impl Guard {
         self.hold().lost_reason()
     }
 
-    /// Waits until the lock is lost; for ever if it never is. The future borrows nothing, so it can
-    /// be spawned.
+    /// Waits until the lock is lost. Never completes if it is never lost. The future borrows
+    /// nothing, so it can be spawned.
     ///
     /// # Cancel safety
-    /// Dropping the future has no effect; calling again tells a loss that came meanwhile.
+    /// Dropping the future has no effect. A later call reports a loss that happened meanwhile.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// tokio::select! {
+    ///     reason = guard.lost() => eprintln!("stop: {reason}"),
+    ///     () = work() => guard.release().await?,
+    /// }
+    /// # async fn work() {}
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
         self.hold().lost()
     }
 
-    /// Calls `watcher` once when the lock is lost, on the engine's thread: signal something and
-    /// return. While it blocks, nothing of this client goes on: calls wait, and what is held is not
-    /// renewed. If it is lost already, `watcher` is called at once, on the calling thread.
+    /// Calls `watcher` once when the lock is lost, on the I/O thread. If the lock is lost already,
+    /// calls it at once, on the calling thread. The callback should signal something and return:
+    /// while it blocks, the client does nothing else, so calls wait and holds are not renewed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// let stop = Arc::new(AtomicBool::new(false));
+    /// let stopper = stop.clone();
+    /// guard.on_lost(move |_reason| stopper.store(true, Ordering::Relaxed));
+    /// while !stop.load(Ordering::Relaxed) {
+    ///     // The next step of the work.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_lost(&self, watcher: impl FnOnce(LostReason) + Send + 'static) {
         self.hold().on_lost(watcher);
     }
 
-    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
-    pub fn watch_lost(&self, queue: &Arc<Queue>, tag: u64) {
-        self.hold().watch_lost(queue, tag);
-    }
-
-    /// Gives back this level; the lock is free when the last level is.
+    /// Releases this level. The lock is free when its last level is released.
     ///
     /// # Errors
     /// `lost` when the lock had been lost before; `not_owner` when its key released the level;
-    /// `unavailable` when the server did not confirm (the lock then ends with its lease at the
-    /// latest); `closed`. In a forked child nothing happens, without an error.
+    /// `unavailable` when the server did not confirm before it had been out of reach for the option
+    /// `outage` (the lock then ends with its lease at the latest); `closed`. In a forked child this
+    /// does nothing and succeeds.
     ///
     /// # Cancel safety
-    /// Dropping the operation, sent or not, releases all the same, but does not tell.
+    /// Dropping the operation, sent or not, still releases the level, but does not report whether
+    /// that worked.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// if let Err(error) = guard.release().await {
+    ///     eprintln!("the work may have overlapped with another holder: {error}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn release(self) -> Operation<()> {
-        let Some(armed) = &self.0 else { return Operation::known(Outcome::Released, unit) };
-        let target = Target::Level { owner: armed.cell.owner, level: armed.level };
+        let Some(armed) = &self.0 else {
+            return Operation::known(Outcome::Released, unit);
+        };
+        let target = Target::Level {
+            owner: armed.cell.owner,
+            level: armed.level,
+        };
         Operation::releasing(Request::Release(target), self, unit)
     }
 
-    /// Holds the lock once more, as the same owner and on the same terms as this guard.
+    /// Enters the lock once more, as the same owner and on the same terms as this guard.
     ///
     /// # Errors
     /// `lost` when the hold is lost, `not_owner` when it was released, `unavailable`.
     ///
     /// # Cancel safety
     /// Dropping the operation leaves the hold as it was.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// let inner = guard.reenter().await?; // two levels
+    /// inner.release().await?;
+    /// guard.release().await?; // free
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reenter(&self) -> Operation<Guard> {
         match &self.0 {
             Some(armed) => self.reenter_on(armed.manner.terms(armed.cell.kind), None),
@@ -213,36 +332,51 @@ impl Guard {
         }
     }
 
-    /// Like [`reenter`](Guard::reenter), on terms of its own. Mixing leases never shortens what
-    /// remains, and the lock is renewed while any of its levels is to be. The key of `acquire` has no
-    /// meaning here.
-    ///
-    /// # Errors
-    /// As [`reenter`](Guard::reenter), and `invalid_argument` for options out of bounds.
-    pub fn reenter_with(&self, lock: &LockOptions, acquire: AcquireOptions) -> Operation<Guard> {
-        match acquire.validate_for(lock.kind).and_then(|()| lock.validate()) {
-            Ok(()) => self.reenter_on(lock.terms(&acquire), acquire.wait),
-            Err(error) => Operation::failed(error),
+    /// See [`GuardExt::tie_to_key`](crate::embed::GuardExt::tie_to_key).
+    pub(crate) fn tie(&self) {
+        if let Some(armed) = &self.0 {
+            armed.tie();
         }
     }
 
-    fn reenter_on(&self, terms: Terms, wait: Option<Duration>) -> Operation<Guard> {
-        let Some(armed) = &self.0 else { return Operation::failed(spent()) };
-        // The new guard answers for its level alone.
-        let terms = Terms { tied: false, ..terms };
-        let (name, key) = (armed.cell.name.clone(), Key::Hold(armed.level));
-        let request = Request::Acquire { name, key, wait, terms, token: None };
+    pub(crate) fn reenter_on(&self, terms: Terms, wait: Option<Duration>) -> Operation<Guard> {
+        let Some(armed) = &self.0 else {
+            return Operation::failed(spent());
+        };
+        // The new guard alone is responsible for its level.
+        let terms = Terms {
+            tied: false,
+            ..terms
+        };
+        let (name, key) = (armed.cell.name.clone(), OwnerKey::Hold(armed.level));
+        let request = Request::Acquire {
+            name,
+            key,
+            wait,
+            terms,
+            token: None,
+        };
         Operation::on_hold(&armed.running, request, &armed.cell, guard)
     }
 
-    /// Makes the lock live at least `lease` from now; never shortens it, and does not change
-    /// whether it is renewed.
+    /// Extends the lock, so that it lives at least `lease` from now. Never shortens it, and does
+    /// not change whether it is renewed.
     ///
     /// # Errors
     /// `lost`, `invalid_argument` for a lease out of bounds, `unavailable`.
     ///
     /// # Cancel safety
-    /// An extension that was sent goes on.
+    /// An extension that was sent continues.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// guard.extend(Duration::from_secs(120)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn extend(&self, lease: Duration) -> Operation<()> {
         let Some(armed) = &self.0 else {
             return Operation::failed(spent());
@@ -250,13 +384,16 @@ impl Guard {
         if let Err(error) = check_lease(lease) {
             return Operation::failed(error.on(&armed.cell.name));
         }
-        let target = Target::Level { owner: armed.cell.owner, level: armed.level };
+        let target = Target::Level {
+            owner: armed.cell.owner,
+            level: armed.level,
+        };
         let request = Request::Extend { target, lease };
         Operation::on_hold(&armed.running, request, &armed.cell, unit)
     }
 
-    /// Gives up the guard and keeps the level: from now on only its key releases it
-    /// ([`Lock::release_by`](crate::Lock::release_by)), and it ends with its thread or task.
+    /// Gives up the guard and keeps the level. From now on only its key releases it
+    /// ([`Lock::release_by`](crate::Lock::release_by)), and it ends with the key's thread or task.
     pub fn detach(mut self) -> Hold {
         let hold = self.hold();
         if let Some(armed) = self.0.take() {
@@ -264,43 +401,34 @@ impl Guard {
         }
         hold
     }
-
-    /// Ties the level to its key as well as to this guard, as
-    /// [`AcquireOptions::tied_to_key`] does from the start: when the key's thread or task has ended,
-    /// the level is not renewed any more, whoever still has the guard.
-    pub fn tie_to_key(&self) {
-        if let Some(armed) = &self.0 {
-            armed.tie();
-        }
-    }
-
-    /// For a handle that was garbage-collected without release: the level is not renewed any more,
-    /// ends with its lease, and an event warns.
-    pub fn abandon(self) {
-        if let Some((running, cell, level)) = self.disarm() {
-            running.tell(Input::Abandoned { owner: cell.owner, level });
-        }
-    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         let Some(armed) = self.0.take() else { return };
         if armed.running.is_forked() {
-            // Everything in here is the parent's; even dropping it could wake the parent's thread.
+            // All of this is the parent's. Even dropping it could wake the parent's thread.
             return std::mem::forget(armed);
         }
-        armed.running.tell(Input::Dropped { owner: armed.cell.owner, level: armed.level });
+        armed.running.tell(Input::Dropped {
+            owner: armed.cell.owner,
+            level: armed.level,
+        });
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Guard({:?}, {}held)", self.name(), if self.is_held() { "" } else { "not " })
+        write!(
+            f,
+            "Guard({:?}, {}held)",
+            self.name(),
+            if self.is_held() { "" } else { "not " }
+        )
     }
 }
 
-/// Cannot be seen: the methods that spend a guard consume it.
+/// Unreachable: the methods that disarm a guard consume it.
 pub(crate) fn spent() -> Error {
     Error::new(ErrorKind::Internal, "this guard has given its level away")
 }
@@ -321,5 +449,8 @@ pub(crate) fn guard(outcome: Outcome) -> Result<Guard> {
 }
 
 pub(crate) fn unexpected(outcome: &Outcome) -> Error {
-    Error::new(ErrorKind::Internal, format!("an answer to another question: {outcome:?}"))
+    Error::new(
+        ErrorKind::Internal,
+        format!("an answer to another question: {outcome:?}"),
+    )
 }

@@ -1,5 +1,5 @@
-//! One distributed lock over Redis, the same in Rust, Python, Node.js and C, and the same lock that
-//! Java services take with Redisson's `RLock`.
+//! One distributed lock over Redis for Rust, Python, Node.js and C. It is wire-compatible with
+//! Redisson's `RLock`, so Java services can share it.
 //!
 //! ```no_run
 //! # async fn example() -> redlatch::Result<()> {
@@ -17,8 +17,8 @@
 //! # async fn work() {}
 //! ```
 //!
-//! The same on a thread: every call that may go to Redis returns an [`Operation`], which is a future
-//! for any runtime, and can also be [waited for](Operation::wait) on a thread.
+//! The same on a thread: every call that may go to Redis returns an [`Operation`]. An operation is
+//! a future for any runtime, and a thread can [wait for it](Operation::wait) as well.
 //!
 //! ```no_run
 //! # fn example() -> redlatch::Result<()> {
@@ -37,95 +37,103 @@
 //!
 //! # Do you need this lock?
 //!
-//! - To exclude threads or tasks of one process: no. A [`std::sync::Mutex`] is a thousand times faster.
-//! - To exclude processes, for work that a second execution would only waste: yes, as above.
-//! - To protect data that must never be written by two: yes, with [`fencing`](LockOptions::fencing).
-//!   A program can be stopped between looking at its lock and writing; then only a resource that
-//!   refuses the smaller of two [tokens](Guard::fencing_token) is safe, with this lock and with any other.
-//! - To do one thing atomically to data that lies in Redis itself: a transaction or a script is simpler.
+//! - To exclude threads or tasks of one process: no. A [`std::sync::Mutex`] is a thousand times
+//!   faster.
+//! - To exclude processes, for work that would only be wasted if done twice: yes, as above.
+//! - To protect data that two processes must never write at the same time: yes, with
+//!   [`fencing`](LockOptions::fencing). A program can be stopped between checking its lock and
+//!   writing. Then only a resource that refuses the smaller of two [tokens](Guard::fencing_token)
+//!   is safe, with this lock and with any other.
+//! - To change data in Redis itself atomically: a transaction or a script is simpler.
 //!
 //! # What is promised
 //!
-//! - **Exclusion.** At most one owner holds a name, as long as every holder stops when told `lost`. This
-//!   assumes one Redis primary that loses no writes and whose clock neither jumps nor drifts beyond the
-//!   allowance (a hundredth of the lease and 2 ms), and programs that use the same [`Kind`] on that name.
-//! - **Told.** A holder hears within milliseconds that its key was deleted, evicted, flushed or forced (with
-//!   client tracking; without it at the next renewal), and at its [deadline](Guard::deadline) at the latest,
-//!   even with Redis out of reach.
-//! - **No ghost holds.** An acquisition that times out, is cancelled or fails leaves nothing behind.
-//!   Dropping a future is always allowed; a grant that was not taken is released.
-//! - **Exact counts.** Any copy of a command that a client sends may arrive late, again or never: no count
-//!   becomes wrong, and no other owner is touched.
-//! - **No stuck locks.** The lock of a holder that dies is free after at most one lease (30 s by default).
-//! - **Bounded wake-up.** Waiters sleep until a release is published; a lost message costs one reconnect or one
-//!   [recheck](ClientOptions::recheck), never a lease.
-//! - **No silent shrink.** Re-entering never shortens what remains.
+//! - **Exclusion.** At most one owner holds a name, as long as every holder stops when told `lost`.
+//!   This assumes one Redis primary that loses no writes, whose clock neither jumps nor drifts
+//!   beyond the allowance (a hundredth of the lease and 2 ms), and programs that use the same
+//!   [`Kind`] on that name.
+//! - **Loss notification.** A holder hears within milliseconds that its key was deleted, evicted,
+//!   flushed or forced (with client tracking; without it at the next renewal). It hears at its
+//!   [deadline](Guard::deadline) at the latest, even when Redis cannot be reached.
+//! - **No ghost holds.** An acquisition that times out, is cancelled or fails leaves nothing
+//!   behind. Dropping a future is always allowed; a grant that was not taken is released.
+//! - **Exact counts.** Commands may be duplicated, delayed or lost without corrupting a hold count
+//!   or affecting another owner.
+//! - **No stuck locks.** The lock of a holder that dies is free after at most one lease (30 s by
+//!   default).
+//! - **Bounded wake-up.** Waiters sleep until a release is published. A lost message costs one
+//!   reconnect or one [recheck](ClientOptions::recheck), never a lease.
+//! - **No silent shrink.** Re-entering never shortens the remaining time.
 //!
-//! After a fail-over with asynchronous replication a lock can be granted twice;
-//! [`replicas`](LockOptions::replicas) makes that rarer, and only a fencing token helps against it.
+//! After a fail-over with asynchronous replication a lock can be granted twice.
+//! [`replicas`](LockOptions::replicas) makes that rarer; only a fencing token protects against it.
 //!
 //! # Owners
 //!
-//! As with tokio's `Mutex`, every acquisition is an owner of its own: two tasks exclude each other even
-//! on one [`Lock`]. To hold a lock once more, ask its guard ([`Guard::reenter`]) or acquire with a
-//! [`Key`] ([`AcquireOptions::key`]); the lock is free when all its levels are released.
+//! As with tokio's `Mutex`, every acquisition is a separate owner: two tasks exclude each other
+//! even on one [`Lock`]. To enter a lock again, call [`Guard::reenter`] on its guard, or acquire
+//! with a [`ReentryKey`] ([`AcquireOptions::key`]). The lock is free when all its levels are
+//! released.
 //!
 //! # Threads, runtimes, fork
 //!
-//! Each client has one thread for its connections, *the engine's thread*. It starts with the first request, renews
-//! the leases, and runs no code of yours except callbacks, which must not block. So a blocked executor loses no
-//! lock. A caller that is alone makes its call on its own thread, over a second connection
-//! ([`direct`](ClientOptions::direct)).
+//! Each client has one thread for its connections, *the I/O thread*. It starts with the first
+//! request and renews the leases, so a blocked executor loses no lock. It runs none of your code
+//! except callbacks, which must not block. A caller that is alone makes its call on its own thread,
+//! over a second, inline connection ([`direct`](ClientOptions::direct)).
+//!
+//! A [`Canceller`] stops a waiting thread from another thread. Dropping a future cancels it.
 //!
 //! A forked child cannot use its parent's client: acquiring and checking fail with
-//! [`ErrorKind::Forked`], releasing and dropping do nothing. A client that has not started its thread
-//! works in every child.
-// One module says why it needs it.
+//! [`ErrorKind::Forked`], releasing and dropping do nothing. A client that has not started its
+//! thread works in every child.
+// `process` and `exit` need it and say why.
 #![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
-compile_error!("redlatch is for Linux so far: its engine needs timerfd and a clock that counts suspend");
+compile_error!(
+    "redlatch is for Linux so far: its engine needs timerfd and a clock that counts suspend"
+);
 
 mod blocking;
-#[cfg(test)]
-mod campaign;
+mod canceller;
 mod client;
 mod clock;
+mod completion_queue;
 mod driver;
-mod engine;
-mod error;
-mod event;
+pub mod embed;
+#[doc(hidden)] // reached as `embed::exit`
+pub mod exit;
 #[cfg(test)]
 mod fuzz;
-mod gate;
 mod guard;
-mod hold;
-mod later;
 mod lock;
-mod maps;
-mod moment;
+mod loss;
 mod operation;
 mod options;
 mod owner;
+mod parking;
 mod process;
-mod queue;
-mod series;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
+mod tuning;
 mod url;
-mod wire;
+mod wake_list;
+mod yield_budget;
+
+pub use canceller::Canceller;
+// The pure part is a separate crate. Its modules keep their names here.
+use redlatch_proto::{engine, error, event, hold, maps, moment, wire};
 
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
 pub use guard::Guard;
 pub use lock::{Hold, Lock};
-pub use operation::{Cancelled, Delivered, Operation, Pending};
+pub use operation::Operation;
 pub use options::{
-    AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionInfo, OptionValue, Pem, Protocol, Scope,
-    Type, all_options, read_duration,
+    AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,
 };
-pub use owner::Key;
-pub use queue::{Entry, Outcome, Queue, Serving};
+pub use owner::ReentryKey;
 pub use wire::{Holder, Kind};

@@ -1,24 +1,36 @@
-//! A name on a client, and the local view of a hold.
+//! A lock name with its client and options, and the local view of a hold.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::client::{ClientInner, Running};
 use crate::clock;
+use crate::completion_queue::Outcome;
 use crate::engine::{Request, Target};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::{Guard, guard, unexpected, unit};
-use crate::hold::{HoldCell, Watcher};
+use crate::hold::HoldCell;
+use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease};
-use crate::owner::Key;
-use crate::queue::{Outcome, Queue};
+use crate::owner::ReentryKey;
 use crate::wire::{Form, Holder, Name, names};
 
-/// A lock: a name on a client, with options. Cheap to make and to clone; making it does no I/O.
+/// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
-/// Every acquisition is an owner of its own unless it is made with a [`Key`]: two tasks that call
-/// [`acquire`](Lock::acquire) exclude each other even on one `Lock`.
+/// Every acquisition is a separate owner unless it is made with a [`ReentryKey`]: two tasks that
+/// call [`acquire`](Lock::acquire) exclude each other even on one `Lock`.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+/// let lock = client.lock("orders:42")?;
+/// let guard = lock.acquire().await?;
+/// assert!(lock.try_acquire().await?.is_none()); // another owner, although the same `Lock`
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Lock {
     client: Arc<ClientInner>,
@@ -28,72 +40,135 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(client: Arc<ClientInner>, name: Name, options: Arc<LockOptions>) -> Self {
-        Lock { client, name: options.kind.key(name), options }
+        Lock {
+            client,
+            name: options.kind.key(name),
+            options,
+        }
     }
 
-    /// The lock of another name, with the same options. No I/O.
+    /// A lock of another name with the same options. No I/O.
     ///
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
     pub fn named(&self, name: &str) -> Result<Lock> {
-        Ok(Lock::new(self.client.clone(), names::name(name)?, self.options.clone()))
+        Ok(Lock::new(
+            self.client.clone(),
+            names::name(name)?,
+            self.options.clone(),
+        ))
     }
 
-    /// The name, as it stands in Redis: some kinds put a word before the name that was given.
+    /// The name as it is in Redis: some kinds put a prefix before the given name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The options that it was made with.
+    /// The options of this lock.
     pub fn options(&self) -> &LockOptions {
         &self.options
     }
 
-    /// Waits for the lock and holds it.
+    /// Waits for the lock and acquires it.
     ///
     /// # Errors
-    /// `foreign_kind` when something else lies at the name, `unavailable` when the server cannot be
-    /// reached for longer than the option `outage`, `auth`, `denied`, `closed`, `forked`.
+    /// `foreign_kind` when something other than such a lock is stored under the name, `unavailable`
+    /// when the server cannot be reached for longer than the option `outage`, `auth`, `denied`,
+    /// `closed`, `forked`.
     ///
     /// # Cancel safety
-    /// Dropping the operation leaves the queue; a lock that was won meanwhile is released.
+    /// Dropping the operation leaves the queue. A lock that was won meanwhile is released.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// let guard = lock.acquire().await?;
+    /// // Only one holder is here.
+    /// guard.release().await?; // or drop it
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire(&self) -> Operation<Guard> {
         self.acquire_with(AcquireOptions::new())
     }
 
-    /// Takes the lock if it is free, without waiting for whoever holds it.
+    /// Acquires the lock if it is free, without waiting for its holder.
     ///
     /// # Errors
-    /// As [`acquire`](Lock::acquire). A lock that is held is no error but `None`.
+    /// As [`acquire`](Lock::acquire). A lock that is held gives `None`, not an error.
     ///
     /// # Cancel safety
     /// As [`acquire`](Lock::acquire).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// match lock.try_acquire().await? {
+    ///     Some(guard) => guard.release().await?,
+    ///     None => println!("somebody else does it"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_acquire(&self) -> Operation<Option<Guard>> {
-        self.acquire_as(AcquireOptions::new().wait(Duration::ZERO), |outcome| match outcome {
-            Outcome::Failed(error) if error.kind() == ErrorKind::Timeout => Ok(None),
-            other => guard(other).map(Some),
-        })
+        self.acquire_as(
+            AcquireOptions::new().wait(Duration::ZERO),
+            |outcome| match outcome {
+                Outcome::Failed(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+                other => guard(other).map(Some),
+            },
+        )
     }
 
-    /// Waits for the lock at most this long.
+    /// Waits for the lock at most `wait`.
     ///
     /// # Errors
     /// `timeout` when the time is over, else as [`acquire`](Lock::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Lock::acquire).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::ErrorKind;
+    /// use std::time::Duration;
+    ///
+    /// match lock.acquire_timeout(Duration::from_secs(2)).await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(error) if error.kind() == ErrorKind::Timeout => println!("try again later"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_timeout(&self, wait: Duration) -> Operation<Guard> {
         self.acquire_with(AcquireOptions::new().wait(wait))
     }
 
-    /// Waits for the lock with a wait, a lease or a re-entry key of its own.
+    /// Acquires the lock with a wait, a lease or a re-entry key for this acquisition.
     ///
     /// # Errors
-    /// `timeout` when the wait is over, `lost` when the key's hold was lost and is not unwound,
-    /// `invalid_argument` for options out of bounds, else as [`acquire`](Lock::acquire).
+    /// `timeout` when the wait is over, `lost` when the key's hold was lost and its levels are not
+    /// all released yet, `invalid_argument` for options out of bounds, else as
+    /// [`acquire`](Lock::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Lock::acquire).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::AcquireOptions;
+    /// use std::time::Duration;
+    ///
+    /// let options = AcquireOptions::new()
+    ///     .wait(Duration::from_secs(2))
+    ///     .lease(Duration::from_secs(30)); // fixed: not renewed
+    /// let guard = lock.acquire_with(options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_with(&self, options: AcquireOptions) -> Operation<Guard> {
         self.acquire_as(options, guard)
     }
@@ -108,7 +183,7 @@ impl Lock {
         }
         let request = Request::Acquire {
             name: self.name.clone(),
-            key: options.key,
+            key: options.key.into(),
             wait: options.wait,
             terms: self.options.terms(&options),
             token: options.token,
@@ -117,121 +192,199 @@ impl Lock {
         self.ask(request, finish).in_span(span)
     }
 
-    /// Gives back the newest level that `key` holds.
+    /// Releases the newest level that `key` holds.
     ///
     /// # Errors
-    /// `not_owner` when the key does not hold the lock, `lost` when it had been lost, `unavailable`
-    /// when the server did not confirm, `closed`. In a forked child nothing happens, without an error.
+    /// `not_owner` when the key does not hold the lock, `lost` when the hold was lost before,
+    /// `unavailable` when the server did not confirm, `closed`. In a forked child this does nothing
+    /// and succeeds.
     ///
     /// # Cancel safety
-    /// A release that was sent goes on.
-    pub fn release_by(&self, key: Key) -> Operation<()> {
+    /// A release that was sent continues.
+    pub fn release_by(&self, key: ReentryKey) -> Operation<()> {
         self.ask(Request::Release(self.target(key)), unit)
     }
 
-    /// Makes the lock that `key` holds live at least `lease` from now.
+    /// Extends the lock that `key` holds, so that it lives at least `lease` from now.
     ///
     /// # Errors
     /// `not_owner`, `lost`, `invalid_argument`, `unavailable`.
     ///
     /// # Cancel safety
-    /// An extension that was sent goes on.
-    pub fn extend_by(&self, key: Key, lease: Duration) -> Operation<()> {
+    /// An extension that was sent continues.
+    pub fn extend_by(&self, key: ReentryKey, lease: Duration) -> Operation<()> {
         match check_lease(lease) {
-            Ok(()) => self.ask(Request::Extend { target: self.target(key), lease }, unit),
+            Ok(()) => self.ask(
+                Request::Extend {
+                    target: self.target(key),
+                    lease,
+                },
+                unit,
+            ),
             Err(error) => Operation::failed(error.on(&self.name)),
         }
     }
 
     fn inspection(&self) -> Request {
-        Request::Inspect { name: self.name.clone(), kind: self.options.kind }
+        Request::Inspect {
+            name: self.name.clone(),
+            kind: self.options.kind,
+        }
     }
 
-    /// Frees the lock if `token` is its value, in whatever process it was acquired: for work that is
-    /// passed on with its lock. Simple kinds only.
+    /// Frees the lock if `token` is its value, whichever process acquired it. This is for work that
+    /// is passed on to another process together with its lock. Simple kinds only.
     ///
-    /// Choose the token when you acquire ([`AcquireOptions::token`]): a value that the client chose itself may stand
-    /// for several of its callers, one after the other.
+    /// Choose the token when you acquire ([`AcquireOptions::token`]): a value chosen by the client
+    /// may stand for several of its callers, one after the other.
     ///
     /// # Errors
     /// `not_owner` when the lock is free or has another value, `invalid_argument`, `unavailable`.
     ///
     /// # Cancel safety
-    /// A release that was sent may or may not happen.
+    /// A release that was sent may or may not take effect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use redlatch::{AcquireOptions, Kind, LockOptions};
+    ///
+    /// // One process acquires with a token that it hands on ...
+    /// let lock = client.lock_with("job", LockOptions::new().kind(Kind::Simple).linger(true))?;
+    /// let guard = lock.acquire_with(AcquireOptions::new().token("run-7f3a")).await?;
+    /// guard.detach();
+    ///
+    /// // ... and another one releases with it.
+    /// lock.release_token("run-7f3a").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn release_token(&self, token: &str) -> Operation<()> {
         match self.form(token) {
-            Ok(form) => self.ask(Request::ReleaseToken { name: self.name.clone(), form }, unit),
+            Ok(form) => self.ask(
+                Request::ReleaseToken {
+                    name: self.name.clone(),
+                    form,
+                },
+                unit,
+            ),
             Err(error) => Operation::failed(error.on(&self.name)),
         }
     }
 
-    /// Makes the lock live at least `lease` from now if `token` is its value, in whatever process it was
-    /// acquired. Simple kinds only.
+    /// Extends the lock, so that it lives at least `lease` from now, if `token` is its value,
+    /// whichever process acquired it. Simple kinds only.
     ///
     /// # Errors
     /// `not_owner` when the lock is free or has another value, `invalid_argument`, `unavailable`.
     ///
     /// # Cancel safety
-    /// An extension that was sent may or may not happen.
+    /// An extension that was sent may or may not take effect.
     pub fn extend_token(&self, token: &str, lease: Duration) -> Operation<()> {
         let form = check_lease(lease).and_then(|()| self.form(token));
         match form {
-            Ok(form) => self.ask(Request::ExtendToken { name: self.name.clone(), form, lease }, unit),
+            Ok(form) => self.ask(
+                Request::ExtendToken {
+                    name: self.name.clone(),
+                    form,
+                    lease,
+                },
+                unit,
+            ),
             Err(error) => Operation::failed(error.on(&self.name)),
         }
     }
 
-    /// How a hold with this token stands in Redis.
+    /// The form in Redis of a hold with this token.
     fn form(&self, token: &str) -> Result<Form> {
-        AcquireOptions::new().token(token).validate_for(self.options.kind)?;
-        Ok(Form { kind: self.options.kind, token: Some(token.into()) })
+        AcquireOptions::new()
+            .token(token)
+            .validate_for(self.options.kind)?;
+        Ok(Form {
+            kind: self.options.kind,
+            token: Some(token.into()),
+        })
     }
 
-    fn target(&self, key: Key) -> Target {
-        Target::Key { name: self.name.clone(), key }
+    fn target(&self, key: ReentryKey) -> Target {
+        Target::Key {
+            name: self.name.clone(),
+            key: key.into(),
+        }
     }
 
     /// The local view of the hold that `key` has on this name. No I/O.
-    pub fn hold(&self, key: Key) -> Hold {
+    pub fn hold(&self, key: ReentryKey) -> Hold {
         let view = self.client.started().and_then(|running| {
-            let cell = running.cell(&self.name, key)?;
+            let cell = running.cell(&self.name, key.into())?;
             Some((cell, running))
         });
-        Hold { name: Some(self.name.clone()), view }
+        Hold {
+            name: Some(self.name.clone()),
+            view,
+        }
     }
 
-    /// Whether anybody holds the lock, as Redis sees it now.
+    /// Whether the lock is held, as Redis sees it now.
     ///
     /// # Errors
-    /// `foreign_kind`, `unavailable` and the like.
+    /// `foreign_kind`, `unavailable` and the other errors of a connection.
     pub fn is_locked(&self) -> Operation<bool> {
-        self.ask(self.inspection(), |outcome| holder(outcome).map(|holder| holder.is_some()))
+        self.ask(self.inspection(), |outcome| {
+            holder(outcome).map(|holder| holder.is_some())
+        })
     }
 
-    /// Who holds the lock, as Redis sees it now.
+    /// The current holder of the lock, as Redis sees it now.
     ///
     /// # Errors
-    /// `foreign_kind`, `unavailable` and the like.
+    /// `foreign_kind`, `unavailable` and the other errors of a connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// if let Some(holder) = lock.holder().await? {
+    ///     println!("{holder:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holder(&self) -> Operation<Option<Holder>> {
         self.ask(self.inspection(), holder)
     }
 
-    /// Deletes the lock, whoever holds it, and wakes the waiters. Holders of this client are told at
-    /// once, others as soon as their client hears of it. Returns whether there was a lock.
+    /// Deletes the lock, regardless of its holder, and wakes the waiters. Holders of this client
+    /// are told at once, holders of other clients as soon as their client notices. Returns whether
+    /// there was a lock.
     ///
     /// # Errors
-    /// `foreign_kind`, `unavailable`. It is not repeated by itself, because a second one could hit the next
-    /// holder.
+    /// `foreign_kind`, `unavailable`. The client does not repeat it, because a repetition could hit
+    /// the next holder.
     ///
     /// # Cancel safety
-    /// A force-release that was sent may or may not happen.
+    /// A force-release that was sent may or may not take effect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// if lock.force_release().await? {
+    ///     eprintln!("freed; its holder is told that it lost the lock");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn force_release(&self) -> Operation<bool> {
-        self.ask(Request::Force { name: self.name.clone(), kind: self.options.kind }, |outcome| match outcome
-        {
-            Outcome::Forced(deleted) => Ok(deleted),
-            Outcome::Failed(error) => Err(error),
-            other => Err(unexpected(&other)),
-        })
+        self.ask(
+            Request::Force {
+                name: self.name.clone(),
+                kind: self.options.kind,
+            },
+            |outcome| match outcome {
+                Outcome::Forced(deleted) => Ok(deleted),
+                Outcome::Failed(error) => Err(error),
+                other => Err(unexpected(&other)),
+            },
+        )
     }
 
     fn ask<T>(
@@ -257,40 +410,51 @@ fn holder(outcome: Outcome) -> Result<Option<Holder>> {
     }
 }
 
-/// What can be known about a hold without I/O. The clock that it goes by counts the time in suspend.
+/// A view of a hold without I/O. Its clock includes the time in suspend
+/// (`CLOCK_BOOTTIME`).
 #[derive(Clone)]
 pub struct Hold {
-    /// Of the lock, for who holds nothing.
+    /// The name of the lock, for errors when there is no hold.
     name: Option<Name>,
     view: Option<(Arc<HoldCell>, Arc<Running>)>,
 }
 
 impl Hold {
-    /// That of a guard.
+    /// The view of a guard's hold.
     pub(crate) fn of(cell: &Arc<HoldCell>, running: &Arc<Running>) -> Self {
-        Hold { name: None, view: Some((cell.clone(), running.clone())) }
+        Hold {
+            name: None,
+            view: Some((cell.clone(), running.clone())),
+        }
     }
 
-    /// None at all.
-    pub(crate) const NONE: Hold = Hold { name: None, view: None };
+    /// The view of no hold.
+    pub(crate) const NONE: Hold = Hold {
+        name: None,
+        view: None,
+    };
 
-    /// The hold, unless it is the parent's: in a child even its locks must not be touched.
-    fn cell(&self) -> Option<&Arc<HoldCell>> {
-        self.view.as_ref().filter(|(_, running)| !running.is_forked()).map(|(cell, _)| cell)
+    /// The hold, unless it belongs to the parent process: a forked child must not touch even its
+    /// locks.
+    pub(crate) fn cell(&self) -> Option<&Arc<HoldCell>> {
+        self.view
+            .as_ref()
+            .filter(|(_, running)| !running.is_forked())
+            .map(|(cell, _)| cell)
     }
 
-    /// Whether both are views of the same hold. Owners do not tell that: those who passed the lock on to each other within a
-    /// moment have the same one.
+    /// Whether both are views of the same hold. Comparing owners is not enough: callers that hand
+    /// the lock over to each other within a moment have the same owner.
     pub fn is_same(&self, other: &Hold) -> bool {
         matches!((&self.view, &other.view), (Some((own, _)), Some((cell, _))) if Arc::ptr_eq(own, cell))
     }
 
-    /// Whether the lock can be relied on now.
+    /// Whether the caller can rely on the lock now.
     pub fn is_held(&self) -> bool {
         self.cell().is_some_and(|cell| cell.is_held(clock::now()))
     }
 
-    /// The same as an error.
+    /// Like [`is_held`](Hold::is_held), as an error.
     ///
     /// # Errors
     /// `lost` with the reason, `not_owner` when there is no hold or it was released, `forked` in a
@@ -312,10 +476,13 @@ impl Hold {
         }
     }
 
-    /// How long the lock can be relied on if nothing more is heard from Redis; zero once lost.
+    /// How long the caller can rely on the lock if nothing more is heard from Redis; zero once
+    /// lost.
     pub fn remaining(&self) -> Duration {
         let now = clock::now();
-        self.cell().filter(|cell| cell.is_held(now)).map_or(Duration::ZERO, |cell| now.until(cell.deadline()))
+        self.cell()
+            .filter(|cell| cell.is_held(now))
+            .map_or(Duration::ZERO, |cell| now.until(cell.deadline()))
     }
 
     /// How many levels the hold has; zero when there is none.
@@ -323,7 +490,7 @@ impl Hold {
         self.cell().map_or(0, |cell| cell.count())
     }
 
-    /// The fencing token, if the lock draws them.
+    /// The fencing token, if the lock uses fencing.
     pub fn fencing_token(&self) -> Option<u64> {
         self.cell().and_then(|cell| cell.token())
     }
@@ -333,43 +500,36 @@ impl Hold {
         self.cell().and_then(|cell| cell.lost(clock::now()))
     }
 
-    /// The instant until which the lock can be relied on if nothing more is heard from Redis; now,
-    /// when it is not held. See [`Guard::deadline`].
+    /// The instant until which the caller can rely on the lock if nothing more is heard from Redis.
+    /// Now, when the lock is not held. See [`Guard::deadline`].
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
     }
 
-    /// Waits until the lock is lost; for ever if there is no hold or it is never lost.
+    /// Waits until the lock is lost. Never completes if there is no hold or it is never lost.
     ///
     /// # Cancel safety
-    /// Dropping the future has no effect; calling again tells a loss that came meanwhile.
+    /// Dropping the future has no effect. A later call reports a loss that happened meanwhile.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
         let cell = self.cell().cloned();
         async move {
             match cell {
-                Some(cell) => cell.lost_async().await,
+                Some(cell) => loss::lost(&cell).await,
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// Calls `watcher` once when the lock is lost, on the engine's thread: signal something and
-    /// return. While it blocks, nothing of this client goes on: calls wait, and what is held is not
-    /// renewed. If it is lost already, `watcher` is called at once, on the calling thread.
+    /// Calls `watcher` once when the lock is lost, on the I/O thread. If the lock is lost already,
+    /// calls it at once, on the calling thread. The callback should signal something and return:
+    /// while it blocks, the client does nothing else, so calls wait and holds are not renewed.
     pub fn on_lost(&self, watcher: impl FnOnce(LostReason) + Send + 'static) {
         if let Some(cell) = self.cell() {
-            cell.watch(Watcher::Called(Box::new(watcher)));
+            loss::watch(cell, Watcher::Called(Box::new(watcher)));
         }
     }
 
-    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
-    pub fn watch_lost(&self, queue: &Arc<Queue>, tag: u64) {
-        if let Some(cell) = self.cell() {
-            cell.watch(Watcher::Queued(queue.clone(), tag));
-        }
-    }
-
-    /// The owner as it stands in Redis; empty when there is no hold. See [`Guard::owner`].
+    /// The owner as it is in Redis; empty when there is no hold. See [`Guard::owner`].
     pub fn owner(&self) -> String {
         match &self.view {
             Some((cell, running)) => cell.form().owner(running.uuid(), cell.owner),
@@ -380,6 +540,11 @@ impl Hold {
 
 impl std::fmt::Debug for Hold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Hold({}held x{})", if self.is_held() { "" } else { "not " }, self.count())
+        write!(
+            f,
+            "Hold({}held x{})",
+            if self.is_held() { "" } else { "not " },
+            self.count()
+        )
     }
 }

@@ -1,5 +1,5 @@
-//! One request, four ways to wait for it: `.await`, block, block interruptibly, or have the answer
-//! put into a queue.
+//! One request, and the ways to wait for it: `.await`, blocking with or without interruption, or an
+//! answer through a completion queue.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,44 +11,55 @@ use std::time::Duration;
 
 use tracing::Span;
 
+use crate::canceller::Canceller;
 use crate::client::{ClientInner, Running};
-use crate::driver::{self, OwnCall, Sink};
+use crate::completion_queue::{Completion, CompletionQueue, Outcome};
+use crate::driver::{self, InlineCall, Sink};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gate::{Gate, Tasks};
 use crate::guard::{Guard, spent};
 use crate::hold::HoldCell;
-use crate::later::Later;
-use crate::queue::{Entry, Outcome, Queue};
-use crate::series::Series;
-
-/// A task keeps its executor's thread for an answer that can be expected within this time: the upper end of what executors
-/// bear between two awaits, and little beside the changes of thread that it saves.
-const PATIENCE: Duration = Duration::from_micros(100);
+use crate::parking::{DeferredWakers, ParkingGroup};
+use crate::wake_list::WakeList;
+use crate::yield_budget::YieldBudget;
 
 thread_local! {
-    /// The answers in a row that tasks on this thread had at once.
-    static SERIES: Series = const { Series::new() };
+    /// The budget of inline answers for the tasks that this thread polls.
+    static SERIES: YieldBudget = const { YieldBudget::new() };
 }
 
-/// Something that may have to go to Redis: nothing is sent before it is waited for.
+/// A request that may have to go to Redis. Nothing is sent before it is awaited or waited for.
 ///
-/// There are four ways to wait, for one and the same request:
+/// The same request can be waited for in these ways:
 ///
 /// | way | for |
 /// |---|---|
 /// | `.await` | async Rust, on any runtime |
 /// | [`wait`](Operation::wait) | threads |
-/// | [`wait_interruptibly`](Operation::wait_interruptibly) | threads that signals must reach (Python) |
-/// | [`deliver_to`](Operation::deliver_to) | event loops of other languages |
+/// | [`wait_cancellable`](Operation::wait_cancellable) | threads whose wait another thread may have to end |
+/// | [`wait_interruptibly`](crate::embed::OperationExt::wait_interruptibly) | threads that signals must reach (Python) |
+/// | [`deliver_to`](crate::embed::OperationExt::deliver_to) | event loops of other languages |
 ///
 /// # Cancel safety
-/// Dropping an operation cancels what it has sent. An acquisition that was won but not taken is
-/// released; a release that was sent goes on; other requests may or may not have taken effect.
+/// Dropping an operation cancels what it has sent. An acquisition that was granted but not taken is
+/// released. A release that was sent goes on. Other requests may or may not have taken effect.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+/// let guard = lock.acquire().await?; // a task
+/// guard.release().await?;
+///
+/// let guard = lock.acquire().wait()?; // a thread
+/// guard.release().wait()?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is sent before an operation is awaited or waited for"]
 pub struct Operation<T> {
     state: State,
-    /// Makes the result of the outcome. Most are plain functions, for which the box allocates nothing.
+    /// Turns the outcome into the result. Most are plain functions, for which the box allocates
+    /// nothing.
     finish: Option<Finish<T>>,
     span: Span,
 }
@@ -56,7 +67,7 @@ pub struct Operation<T> {
 type Finish<T> = Box<dyn FnOnce(Outcome) -> Result<T> + Send + Sync>;
 
 enum State {
-    /// Known without asking.
+    /// The outcome is known.
     Known(Outcome),
     Unsent(Unsent),
     Sent(Sent),
@@ -70,18 +81,20 @@ struct Unsent {
 
 /// Where a request comes from.
 enum Origin {
-    /// A client, whose engine may have to be started.
+    /// A client, whose I/O thread may have to be started.
     Client(Arc<ClientInner>),
-    /// Somebody who has a guard of this hold.
+    /// A guard of this hold.
     Hold(Arc<Running>, Arc<HoldCell>),
-    /// The guard whose level is to be released; it releases by itself if nothing is ever sent.
+    /// The guard whose level is to be released. If nothing is ever sent, dropping the guard
+    /// releases the level.
     Released(Guard),
-    /// It was sent.
+    /// The request was sent.
     Nobody,
 }
 
 impl Origin {
-    /// Who takes the request, and the hold that it is about. It is to be sent at once.
+    /// The engine that takes the request, and the hold that it is about. The caller sends it at
+    /// once.
     fn take(&mut self) -> Result<(Arc<Running>, Option<Arc<HoldCell>>)> {
         match self {
             Origin::Client(client) => return Ok((client.running()?, None)),
@@ -91,9 +104,10 @@ impl Origin {
         }
         match mem::replace(self, Origin::Nobody) {
             Origin::Hold(running, cell) => Ok((running, Some(cell))),
-            Origin::Released(guard) => {
-                guard.disarm().map(|(running, cell, _)| (running, Some(cell))).ok_or_else(spent)
-            }
+            Origin::Released(guard) => guard
+                .disarm()
+                .map(|(running, cell, _)| (running, Some(cell)))
+                .ok_or_else(spent),
             Origin::Client(_) | Origin::Nobody => Err(gone()),
         }
     }
@@ -103,30 +117,30 @@ impl Origin {
 struct Sent {
     promise: Arc<Promise>,
     id: RequestId,
-    /// What the caller does itself before it waits for the answer.
-    own: Option<OwnCall>,
-    /// Whom the request has got something for, if its caller is to sleep: a lock that is passed on. They are woken when he
-    /// does, or when it is over: before that they would find the processor taken, or Python's lock.
-    later: Later,
+    /// The inline call that the caller has to finish before it waits for the answer.
+    own: Option<InlineCall>,
+    /// Waiters that this request granted the lock to. They are woken when this caller goes to sleep
+    /// or finishes. Woken earlier, they would only wait for the processor, or for Python's GIL.
+    later: WakeList,
 }
 
-/// Who sends what a request needs.
+/// How a request is sent.
 #[derive(Clone, Copy)]
 enum Way {
-    /// The engine's thread.
+    /// By the I/O thread.
     Engine,
-    /// The caller, if nothing else is under way: it blocks for the answer anyway.
+    /// By the caller, if nothing else is in flight: it blocks for the answer anyway.
     Caller,
-    /// The caller, if nobody else uses the client and the answer can be expected soon.
+    /// By the caller, if nobody else uses the client and the answer can be expected soon.
     Alone,
 }
 
-/// What the caller and the engine have in common of a request, which answers it exactly once.
+/// The state of a request that its caller and the engine share. The engine answers it exactly once.
 struct Promise {
     running: Arc<Running>,
     slot: Slot,
     terms: Option<Terms>,
-    /// The hold of the guard that has asked.
+    /// The hold of the guard that made the request.
     of: Option<Arc<HoldCell>>,
 }
 
@@ -138,14 +152,14 @@ struct Slot(Mutex<Place>);
 enum Place {
     #[default]
     Waiting,
-    /// Somebody is to be woken.
+    /// The answer wakes this waker.
     Polled(Waker),
-    /// The answer goes on to a queue.
-    Forward(Arc<Queue>, u64),
+    /// The answer goes to this queue.
+    Forward(Arc<CompletionQueue>, u64),
     Answered(Outcome),
     /// Taken or forwarded.
     Over,
-    /// Not wanted any more.
+    /// The answer is no longer wanted.
     Cancelled,
 }
 
@@ -154,9 +168,9 @@ impl Slot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the answer where it is waited for. An answer that nobody wants is dropped outside the
-    /// lock, because dropping a guard does something.
-    fn answer(&self, outcome: Outcome, tasks: &Tasks) {
+    /// Puts the answer where it is waited for. An answer that is no longer wanted is dropped
+    /// outside the lock, because dropping a guard releases its level.
+    fn answer(&self, outcome: Outcome, tasks: &DeferredWakers) {
         let mut place = self.place();
         match mem::replace(&mut *place, Place::Over) {
             Place::Waiting | Place::Answered(_) => *place = Place::Answered(outcome),
@@ -165,9 +179,10 @@ impl Slot {
                 drop(place);
                 tasks.wake(waker);
             }
-            // Entered under the lock: whoever is told `Cancelled::No` finds the entry in the queue.
+            // Entered under the lock, so that a caller that gets `Cancelled::No` finds the entry in
+            // the queue.
             Place::Forward(queue, tag) => {
-                let first = queue.enter(Entry { tag, outcome });
+                let first = queue.enter(Completion { tag, outcome });
                 drop(place);
                 first.notify();
             }
@@ -189,22 +204,24 @@ impl Slot {
         let before = mem::replace(&mut *place, Place::Over);
         match before {
             Place::Answered(outcome) => Poll::Ready(outcome),
-            Place::Over | Place::Forward(..) | Place::Cancelled => Poll::Ready(Outcome::Failed(gone())),
+            Place::Over | Place::Forward(..) | Place::Cancelled => {
+                Poll::Ready(Outcome::Failed(gone()))
+            }
             Place::Waiting | Place::Polled(_) => {
                 *place = Place::Polled(cx.waker().clone());
-                // The last waker of a task may drop the task: not under the lock.
+                // The last waker of a task may drop the task. That must not happen under the lock.
                 drop(place);
                 Poll::Pending
             }
         }
     }
 
-    /// Has the answer put into `queue`, at once if it is there.
-    fn forward(&self, queue: &Arc<Queue>, tag: u64) {
+    /// Puts the answer into `queue`, at once if it is there.
+    fn forward(&self, queue: &Arc<CompletionQueue>, tag: u64) {
         let mut place = self.place();
         match mem::replace(&mut *place, Place::Over) {
             Place::Answered(outcome) => {
-                let first = queue.enter(Entry { tag, outcome });
+                let first = queue.enter(Completion { tag, outcome });
                 drop(place);
                 first.notify();
             }
@@ -214,7 +231,10 @@ impl Slot {
 
     /// Whether there is no answer yet.
     fn is_open(&self) -> bool {
-        matches!(*self.place(), Place::Waiting | Place::Polled(_) | Place::Forward(..))
+        matches!(
+            *self.place(),
+            Place::Waiting | Place::Polled(_) | Place::Forward(..)
+        )
     }
 
     /// Takes the answer if it is there.
@@ -229,7 +249,7 @@ impl Slot {
         }
     }
 
-    /// Stops waiting; true if there was no answer yet. An answer that was there is dropped.
+    /// Stops waiting. Returns true if there was no answer yet. An answer that was there is dropped.
     fn give_up(&self) -> bool {
         let mut place = self.place();
         let before = mem::replace(&mut *place, Place::Cancelled);
@@ -247,14 +267,19 @@ fn gone() -> Error {
 }
 
 impl Unsent {
-    /// Sends it, once.
+    /// Sends the request, once.
     fn send(&mut self, way: Way) -> Result<Sent> {
         let (running, of) = self.from.take()?;
         let terms = match &self.request {
             Request::Acquire { terms, .. } => Some(*terms),
             _ => None,
         };
-        let promise = Arc::new(Promise { running, slot: Slot::default(), terms, of });
+        let promise = Arc::new(Promise {
+            running,
+            slot: Slot::default(),
+            terms,
+            of,
+        });
         let (running, sink) = (&promise.running, promise.clone());
         let request = mem::replace(&mut self.request, Request::Connect);
         let (id, own) = match way {
@@ -262,7 +287,12 @@ impl Unsent {
             Way::Caller => running.request_blocking(request, sink, false)?,
             Way::Alone => running.request_blocking(request, sink, true)?,
         };
-        Ok(Sent { promise, id, own, later: Later::default() })
+        Ok(Sent {
+            promise,
+            id,
+            own,
+            later: WakeList::default(),
+        })
     }
 }
 
@@ -272,14 +302,17 @@ impl Sink for Promise {
             (Err(error), Some(cell)) => Err(cell.explain(error)),
             (result, _) => result,
         };
-        self.slot.answer(self.running.outcome(result, self.terms.as_ref()), self.running.tasks());
+        self.slot.answer(
+            self.running.outcome(result, self.terms.as_ref()),
+            self.running.tasks(),
+        );
     }
 }
 
 impl Sent {
-    /// Cancels unless there is an answer; true if it was cancelled.
+    /// Cancels the request unless it is answered. Returns true if it was cancelled.
     fn cancel(&self) -> bool {
-        // In a child the slot may be locked for ever, and the request is the parent's.
+        // In a forked child the slot may be locked for ever, and the request belongs to the parent.
         if self.promise.running.is_forked() {
             return false;
         }
@@ -292,8 +325,15 @@ impl Sent {
 }
 
 impl<T> Operation<T> {
-    fn with(state: State, finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static) -> Self {
-        Operation { state, finish: Some(Box::new(finish)), span: Span::none() }
+    fn with(
+        state: State,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        Operation {
+            state,
+            finish: Some(Box::new(finish)),
+            span: Span::none(),
+        }
     }
 
     pub(crate) fn new(
@@ -301,10 +341,16 @@ impl<T> Operation<T> {
         request: Request,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Unsent(Unsent { request, from: Origin::Client(client.clone()) }), finish)
+        Self::with(
+            State::Unsent(Unsent {
+                request,
+                from: Origin::Client(client.clone()),
+            }),
+            finish,
+        )
     }
 
-    /// An operation on a hold, for somebody who has a guard of it.
+    /// An operation on a hold, made by a guard of it.
     pub(crate) fn on_hold(
         running: &Arc<Running>,
         request: Request,
@@ -321,10 +367,16 @@ impl<T> Operation<T> {
         guard: Guard,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
-        Self::with(State::Unsent(Unsent { request, from: Origin::Released(guard) }), finish)
+        Self::with(
+            State::Unsent(Unsent {
+                request,
+                from: Origin::Released(guard),
+            }),
+            finish,
+        )
     }
 
-    /// An operation whose outcome needs no question.
+    /// An operation whose outcome is known without a request.
     pub(crate) fn known(
         outcome: Outcome,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
@@ -347,14 +399,19 @@ impl<T> Operation<T> {
 
     /// Sends the request if that has not happened yet.
     fn start(&mut self, way: Way) {
-        let State::Unsent(unsent) = &mut self.state else { return };
+        let State::Unsent(unsent) = &mut self.state else {
+            return;
+        };
         let closing = matches!(unsent.request, Request::Close { .. });
         let releasing = matches!(unsent.request, Request::Release(_));
         self.state = match unsent.send(way) {
-            // What a child inherits is the parent's: nothing to do, nothing to tell.
-            Err(error) if releasing && error.kind() == ErrorKind::Forked => State::Known(Outcome::Released),
+            // A guard that a forked child has inherited belongs to the parent: there is nothing to
+            // do or to report.
+            Err(error) if releasing && error.kind() == ErrorKind::Forked => {
+                State::Known(Outcome::Released)
+            }
             Ok(sent) => State::Sent(sent),
-            // Closing twice is no error, not for those who take the outcome from a queue either.
+            // Closing twice is no error, also when the outcome goes to a queue.
             Err(error) if closing && error.kind() == ErrorKind::Closed => {
                 State::Known(Outcome::Closed(Vec::new()))
             }
@@ -388,80 +445,80 @@ impl<T> Operation<T> {
         Some(self.end())
     }
 
-    /// Makes the result of the outcome, which is known.
+    /// Turns the known outcome into the result.
     fn end(&mut self) -> Result<T> {
-        match (mem::replace(&mut self.state, State::Done), self.finish.take()) {
+        match (
+            mem::replace(&mut self.state, State::Done),
+            self.finish.take(),
+        ) {
             (State::Known(outcome), Some(finish)) => finish(outcome),
             _ => Err(gone()),
         }
     }
 
-    /// Has the answer put into `queue` under `tag`, and returns at once.
-    ///
-    /// A request that cannot even be sent is answered through the queue as well. An acquisition
-    /// that was not granted, also by [`try_acquire`](crate::Lock::try_acquire), comes as
-    /// [`Outcome::Failed`] with the kind `timeout`.
-    pub fn deliver_to(mut self, queue: &Arc<Queue>, tag: u64) -> Pending {
+    /// See [`OperationExt::deliver_to`](crate::embed::OperationExt::deliver_to).
+    pub(crate) fn send_to(mut self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending {
         self.start(Way::Engine);
+        self.forward(queue, tag)
+    }
+
+    /// See [`OperationExt::deliver_soon`](crate::embed::OperationExt::deliver_soon).
+    pub(crate) fn answer_or_send_to(
+        mut self,
+        queue: &Arc<CompletionQueue>,
+        tag: u64,
+        caller: Caller,
+    ) -> Submitted {
+        match self.start_soon(queue.series(), caller.patience) {
+            Some(outcome) => Submitted::Ready(outcome),
+            None => Submitted::Queued(self.forward(queue, tag)),
+        }
+    }
+
+    /// Has the answer, now or when it comes, put into the queue.
+    fn forward(mut self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending {
         match mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
                 sent.promise.slot.forward(queue, tag);
                 Pending(Some(sent))
             }
             State::Known(outcome) => {
-                queue.push(Entry { tag, outcome });
+                queue.push(Completion { tag, outcome });
                 Pending(None)
             }
             State::Unsent(_) | State::Done => Pending(None),
         }
     }
 
-    /// Like [`deliver_to`](Operation::deliver_to), for an event loop whose thread calls this: the answer may
-    /// be there at once.
-    ///
-    /// While nobody else uses the client and the server has lately answered within `patience`, the calling
-    /// thread makes the call itself and waits for the answer, which takes less time than waking a loop twice. If the
-    /// answer is late for once, it waits until the system's clock has ticked. After a few such answers in a row, or a
-    /// millisecond of them, one comes through the queue, so that the loop can serve others.
-    pub fn deliver_soon(mut self, queue: &Arc<Queue>, tag: u64, patience: Duration) -> Delivered {
-        if let Some(outcome) = self.start_soon(queue.series(), patience) {
-            return Delivered::Now(outcome);
-        }
-        match mem::replace(&mut self.state, State::Done) {
-            State::Sent(sent) => {
-                sent.promise.slot.forward(queue, tag);
-                Delivered::Later(Pending(Some(sent)))
-            }
-            State::Known(outcome) => {
-                queue.push(Entry { tag, outcome });
-                Delivered::Later(Pending(None))
-            }
-            State::Unsent(_) | State::Done => Delivered::Later(Pending(None)),
-        }
-    }
-
-    /// Sends the request if that has not happened yet. A task that is alone has the answer at once if that is quick; true
-    /// if it is there and others get their turn first.
+    /// Sends the request if that has not happened yet. While nobody else uses the client, the call
+    /// may be made inline. Returns true if the answer is there but other tasks have to get their
+    /// turn first.
     fn start_polled(&mut self) -> bool {
         if !matches!(self.state, State::Unsent(_)) {
             return false;
         }
-        match SERIES.try_with(|series| self.start_soon(series, PATIENCE)) {
+        match SERIES.try_with(|series| self.start_soon(series, Caller::EVENT_LOOP.patience)) {
             Ok(Some(outcome)) => self.state = State::Known(outcome),
             Ok(None) => {}
-            // The thread is ending.
+            // The thread is ending and has no budget any more.
             Err(_) => self.start(Way::Engine),
         }
         matches!(&self.state, State::Sent(sent) if !sent.promise.slot.is_open())
     }
 
-    /// Sends the request. While nobody else uses the client, and the server has lately answered within `patience`, the
-    /// calling thread does the call itself and waits for the answer; returns it, unless it is late or there were so
-    /// many in a row that others get their turn first.
-    fn start_soon(&mut self, series: &Series, patience: Duration) -> Option<Outcome> {
-        let at_once = series.may_go_on();
-        self.start(if driver::is_engine_thread() { Way::Engine } else { Way::Alone });
-        let State::Sent(sent) = &mut self.state else { return None };
+    /// Sends the request. While nobody else uses the client and the server has lately answered
+    /// within `patience`, makes the call inline and waits for the answer. Returns the answer,
+    /// unless it is late or the budget of inline answers is spent.
+    fn start_soon(&mut self, series: &YieldBudget, patience: Duration) -> Option<Outcome> {
+        let at_once = series.has_remaining();
+        self.start(if driver::is_engine_thread() {
+            Way::Engine
+        } else {
+            Way::Alone
+        });
+        let State::Sent(sent) = &mut self.state else {
+            return None;
+        };
         if let Some(mut call) = sent.own.take() {
             call.wait_for(patience);
             call.leave();
@@ -473,32 +530,72 @@ impl<T> Operation<T> {
         None
     }
 
-    /// Sends the request, if that has not happened yet, and does what a blocked caller does itself, whatever signals come.
+    /// Sends the request if that has not happened yet, and makes the inline calls of a blocked
+    /// caller. Signals do not interrupt it.
     pub(crate) fn do_own_deaf(&mut self) {
         self.start_blocking();
-        let State::Sent(Sent { own: Some(call), promise, .. }) = &mut self.state else { return };
-        let Ok(()) = call.wait_deaf(|| Ok::<_, Infallible>(promise.slot.is_open()));
+        let State::Sent(Sent {
+            own: Some(call),
+            promise,
+            ..
+        }) = &mut self.state
+        else {
+            return;
+        };
+        let Ok(()) = call.wait(false, None, || Ok::<_, Infallible>(promise.slot.is_open()));
     }
 
-    /// The same. `check` is asked whenever a signal has come, and a few times a second; its error stops that.
+    /// Like [`do_own_deaf`](Operation::do_own_deaf), until `canceller` is cancelled. Calls `check`
+    /// after every signal, and with `looks` a few times a second. An error of `check` ends it.
     pub(crate) fn do_own<E>(
         &mut self,
+        canceller: Option<&Canceller>,
+        looks: bool,
         mut check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         self.start_blocking();
-        let State::Sent(Sent { own: Some(call), promise, .. }) = &mut self.state else { return Ok(()) };
-        call.wait(|| check().map(|()| promise.slot.is_open()))
+        let State::Sent(Sent {
+            own: Some(call),
+            promise,
+            ..
+        }) = &mut self.state
+        else {
+            return Ok(());
+        };
+        let goes_on = || !canceller.is_some_and(Canceller::is_cancelled) && promise.slot.is_open();
+        call.wait(looks, canceller.map(Canceller::fd), || {
+            check().map(|()| goes_on())
+        })
     }
 
-    /// The same, not for longer than `patience` as far as can be known, and without regard to signals; true if the
-    /// answer is there then.
+    /// Asks the engine to answer at once: with `cancelled`, unless it has answered before.
+    pub(crate) fn ask_to_cancel(&self) {
+        if let State::Sent(sent) = &self.state {
+            sent.promise.running.tell(Input::Cancel { id: sent.id });
+        }
+    }
+
+    /// Whether nothing was sent.
+    pub(crate) fn is_unsent(&self) -> bool {
+        matches!(self.state, State::Unsent(_))
+    }
+
+    /// Like [`do_own_deaf`](Operation::do_own_deaf), but only while each answer can be expected
+    /// within `patience`. Returns true if the answer is there.
     pub(crate) fn do_own_briefly(&mut self, patience: Duration) -> bool {
         self.start_blocking();
-        let State::Sent(Sent { own, promise, .. }) = &mut self.state else { return true };
-        if own.as_mut().is_some_and(|call| !call.wait_briefly(patience)) {
+        let State::Sent(Sent { own, promise, .. }) = &mut self.state else {
+            return true;
+        };
+        if own
+            .as_mut()
+            .is_some_and(|call| !call.wait_briefly(patience))
+        {
             return false;
         }
-        let Some(outcome) = promise.slot.take() else { return false };
+        let Some(outcome) = promise.slot.take() else {
+            return false;
+        };
         self.state = State::Known(outcome);
         true
     }
@@ -509,7 +606,7 @@ impl<T> Operation<T> {
         if !matches!(self.state, State::Unsent(_)) {
             return;
         }
-        let ((), later) = Later::of(|| self.start(Way::Caller));
+        let ((), later) = WakeList::of(|| self.start(Way::Caller));
         if let State::Sent(sent) = &mut self.state
             && sent.own.is_none()
         {
@@ -517,14 +614,14 @@ impl<T> Operation<T> {
         }
     }
 
-    /// To be called before the thread goes to sleep.
+    /// Makes the deferred wake-ups. To be called before the thread goes to sleep.
     pub(crate) fn wake_others(&mut self) {
         if let State::Sent(sent) = &mut self.state {
             sent.later.wake();
         }
     }
 
-    /// What was sent before a fork has no answer in the child.
+    /// Fails a request that was sent before a fork: in the child it never gets an answer.
     pub(crate) fn refuse_fork(&mut self) {
         if let State::Sent(sent) = &self.state
             && let Err(error) = sent.promise.running.refuse_fork()
@@ -533,15 +630,16 @@ impl<T> Operation<T> {
         }
     }
 
-    /// Where to sleep for an answer that is not there yet, with those who are likely to be answered at the same time.
-    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
+    /// The parking group in which to sleep for an answer that is not there yet. Its members are
+    /// likely to be answered at the same time.
+    pub(crate) fn gate(&self) -> Option<Arc<ParkingGroup>> {
         match &self.state {
             State::Sent(sent) if sent.promise.slot.is_open() => Some(sent.promise.running.gate()),
             _ => None,
         }
     }
 
-    /// Polls for the blocking faces.
+    /// Polls for the blocking functions.
     pub(crate) fn poll_with(&mut self, waker: &Waker) -> Poll<Result<T>> {
         self.poll_result(&Context::from_waker(waker))
     }
@@ -552,7 +650,7 @@ impl<T> Future for Operation<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
-        // A task may have come along into a child.
+        // A fork may have copied the task into a child.
         this.refuse_fork();
         if let State::Sent(sent) = &this.state {
             sent.promise.running.tasks().wake_others();
@@ -581,22 +679,49 @@ impl<T> fmt::Debug for Operation<T> {
     }
 }
 
-/// Where the answer of [`deliver_soon`](Operation::deliver_soon) is.
-#[derive(Debug)]
-pub enum Delivered {
-    /// Here; no entry comes into the queue.
-    Now(Outcome),
-    /// It comes into the queue.
-    Later(Pending),
+/// How long a calling thread may wait inline for an answer, instead of leaving the call to the I/O
+/// thread. It waits only if the server has lately answered within that time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    pub(crate) patience: Duration,
 }
 
-/// Whether a cancellation came in time; exactly one of the two happens.
+impl Caller {
+    /// The thread of an event loop, or of an executor: other tasks wait meanwhile.
+    ///
+    /// 100 us is the upper end of what executors tolerate between two awaits, and about what other
+    /// libraries compute for a call. It is short compared with the context switches that it saves.
+    pub const EVENT_LOOP: Caller = Caller::with_patience(Duration::from_micros(100));
+
+    /// A thread that has its interpreter's lock: all other threads wait meanwhile.
+    ///
+    /// A thread that gives that lock away gets it back after a switch interval (5 ms in Python)
+    /// while another one computes. 250 us is a twentieth of that.
+    pub const INTERPRETER: Caller = Caller::with_patience(Duration::from_micros(250));
+
+    /// A caller that may wait this long.
+    pub const fn with_patience(patience: Duration) -> Caller {
+        Caller { patience }
+    }
+}
+
+/// Where the answer of [`deliver_soon`](crate::embed::OperationExt::deliver_soon) is.
+#[derive(Debug)]
+pub enum Submitted {
+    /// The answer. No entry comes into the queue.
+    Ready(Outcome),
+    /// The answer comes through the queue.
+    Queued(Pending),
+}
+
+/// Whether a cancellation came in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It did: no entry for this operation comes into the queue, and what it may have acquired is
+    /// It did. No entry for this operation comes into the queue, and what it may have acquired is
     /// released.
     Yes,
-    /// The operation was answered before: its entry is in the queue, or has been drained.
+    /// It did not: the operation was answered before. Its entry is in the queue, or has been
+    /// drained.
     No,
 }
 
@@ -639,12 +764,12 @@ mod tests {
     }
 
     fn answer(slot: &Slot) {
-        slot.answer(Outcome::Released, &Tasks::default());
+        slot.answer(Outcome::Released, &DeferredWakers::default());
     }
 
     #[test]
     fn an_answer_is_either_cancelled_or_in_the_queue() {
-        let queue = Queue::with_notify(|| {});
+        let queue = CompletionQueue::with_notify(|| {});
         let cancelled = AtomicU32::new(0);
         race(3000, answer, |slot| {
             slot.forward(&queue, 1);
@@ -659,15 +784,21 @@ mod tests {
 
     #[test]
     fn many_cancels_agree() {
-        let queue = Queue::with_notify(|| {});
+        let queue = CompletionQueue::with_notify(|| {});
         let rounds = AtomicU32::new(0);
         race(1000, answer, |slot| {
             slot.forward(&queue, 1);
             let verdicts: Vec<bool> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| slot.give_up())).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap_or_default())
+                    .collect()
             });
-            assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]), "{verdicts:?}");
+            assert!(
+                verdicts.iter().all(|verdict| *verdict == verdicts[0]),
+                "{verdicts:?}"
+            );
             rounds.fetch_add(u32::from(verdicts[0]), Ordering::Relaxed);
         });
         let delivered = u32::try_from(queue.drain().len()).expect("few");
@@ -714,10 +845,16 @@ mod tests {
 
     #[test]
     fn a_known_outcome_is_delivered_to_a_queue() {
-        let queue = Queue::with_notify(|| {});
+        let queue = CompletionQueue::with_notify(|| {});
         let operation = Operation::<()>::failed(Error::invalid("of the test"));
-        let pending = operation.deliver_to(&queue, 9);
+        let pending = operation.send_to(&queue, 9);
         assert_eq!(pending.cancel(), Cancelled::No);
-        assert!(matches!(queue.drain()[..], [Entry { tag: 9, outcome: Outcome::Failed(_) }]));
+        assert!(matches!(
+            queue.drain()[..],
+            [Completion {
+                tag: 9,
+                outcome: Outcome::Failed(_)
+            }]
+        ));
     }
 }

@@ -1,7 +1,7 @@
 //! The option table: every option with its type, bounds, default and meaning.
 //!
-//! This file is the only place where options are defined. Python's keyword arguments, Node's
-//! option objects, C's options by name and `docs/options.md` end in `set` or are made from
+//! This file is the only place where options are defined. Python's keyword arguments, Node's option
+//! objects and C's options by name end in `set`. `docs/options.md` is generated from
 //! [`all_options`].
 
 mod value;
@@ -11,22 +11,22 @@ use std::time::Duration;
 
 use crate::engine::{Lease, Terms};
 use crate::error::{Error, Result};
-use crate::owner::Key;
+use crate::owner::ReentryKey;
 use crate::wire::{Fencing, Kind, Publish};
 
 pub use value::{OptionValue, Pem};
 use value::{Stored, likeness};
 
-/// Which protocol a client speaks with its server.
+/// The protocol that a client speaks with its server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// RESP3 where the server knows it, else RESP2.
+    /// RESP3 if the server supports it, else RESP2.
     #[default]
     Auto,
-    /// RESP2. There is no client tracking with it.
+    /// RESP2. It has no client tracking.
     Resp2,
-    /// RESP3, or nothing.
+    /// RESP3; connecting fails if the server does not support it.
     Resp3,
 }
 
@@ -49,20 +49,20 @@ impl Protocol {
     }
 }
 
-/// Where an option can be given.
+/// The place where an option can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scope {
     /// When a client is opened.
     Client,
-    /// When a lock is named; a client takes it as the default for its locks.
+    /// When a lock is named. A client also takes it, as the default for its locks.
     Lock,
-    /// With each acquisition.
+    /// In each acquisition.
     Acquire,
 }
 
 impl Scope {
-    /// What the option belongs to, for people.
+    /// The thing that has the option, for people.
     pub const fn of(self) -> &'static str {
         match self {
             Scope::Client => "a client",
@@ -77,7 +77,7 @@ impl Scope {
     }
 }
 
-/// What an option's value is.
+/// The type and bounds of an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Type {
@@ -95,7 +95,7 @@ pub enum Type {
         /// The largest.
         most: usize,
     },
-    /// PEM: its text, or the path of a file of it.
+    /// PEM: the text itself, or the path of a file that contains it.
     Pem,
     /// Printable ASCII without spaces, at most this long.
     Word {
@@ -115,15 +115,15 @@ pub enum Type {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OptionInfo {
-    /// The name, in `snake_case`.
+    /// Its name, in `snake_case`.
     pub name: &'static str,
     /// Where it can be given.
     pub scope: Scope,
-    /// What it is.
+    /// The type and bounds of its value.
     pub r#type: Type,
     /// Its default, for people.
     pub default: &'static str,
-    /// What it does, in one or two sentences.
+    /// Its effect, in one or two sentences.
     pub doc: &'static str,
 }
 
@@ -143,20 +143,22 @@ const HOUR: Duration = secs(3600);
 const DAY: Duration = secs(24 * 3600);
 const YEAR: Duration = secs(365 * 24 * 3600);
 
-/// Redis' clock and ours may differ by a hundredth and 2 ms: below 100 ms little of a lease is left.
+/// Redis' clock and ours may differ by a hundredth of the lease and 2 ms. Below 100 ms little of a
+/// lease would remain.
 const LEASE: Type = time(ms(100), DAY);
 
-/// Beyond a hundred years one waits for ever.
+/// A wait of more than a hundred years is a wait without a limit.
 const WAIT: Type = time(Duration::ZERO, secs(100 * YEAR.as_secs()));
 
 /// Declares the options of one struct: fields with their defaults, setters, and rows of the table.
 ///
-/// A row is `name(what the setter takes): what is stored = default, default for people, type, doc;`.
+/// A row is `name(argument of the setter): stored type = default, default and value for people,
+/// type, doc;`.
 macro_rules! options {
     (
         $(#[$meta:meta])*
         $name:ident in $scope:ident, $rows:ident {
-            $( $field:ident($given:ty): $stored:ty = $default:expr, $shown:literal, $type:expr, $doc:literal; )+
+            $( $field:ident($given:ty): $stored:ty = $default:expr, $shown:literal, $value:literal, $type:expr, $doc:literal; )+
         }
     ) => {
         $(#[$meta])*
@@ -179,15 +181,17 @@ macro_rules! options {
                 Self::default()
             }
 
-            /// Whether the table has an option of this name here.
+            /// Whether these options include one of this name.
             pub fn has(name: &str) -> bool {
                 $rows.iter().any(|info| info.name == name)
             }
 
             $(
                 #[doc = $doc]
+                #[doc = concat!("\nTakes ", $value, ". Default: ", $shown, ".")]
                 ///
-                /// Its bounds are checked when it is used.
+                /// A value out of bounds is refused with `invalid_argument` when the options are
+                /// used.
                 #[must_use]
                 pub fn $field(mut self, value: $given) -> Self {
                     self.$field = value.into();
@@ -195,11 +199,12 @@ macro_rules! options {
                 }
             )+
 
-            /// Sets an option by its name in the table; [`OptionValue::Unset`] gives it its default.
+            /// Sets an option by its name in the table; [`OptionValue::Unset`] restores its
+            /// default.
             ///
             /// # Errors
-            /// `invalid_argument` for an unknown name and for a value that is not acceptable; the
-            /// text tells what would be.
+            /// `invalid_argument` for an unknown name or an unacceptable value. The text says what
+            /// would be acceptable.
             pub fn set(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
                 let mut rows = $rows.iter();
                 $(
@@ -211,7 +216,7 @@ macro_rules! options {
                 Err(unknown(name, Scope::$scope))
             }
 
-            /// Checks what the typed setters took.
+            /// Checks the values that the typed setters stored without a check.
             pub(crate) fn validate(&self) -> Result<()> {
                 let mut rows = $rows.iter();
                 $( rows.next().map_or(Ok(()), |info| self.$field.check(info))?; )+
@@ -219,9 +224,12 @@ macro_rules! options {
             }
 
             #[cfg(test)]
-            fn shown() -> Vec<(&'static OptionInfo, String)> {
+            fn shown() -> Vec<(&'static OptionInfo, String, &'static str)> {
                 let defaults = Self::default();
-                $rows.iter().zip([ $( defaults.$field.shown(), )+ ]).collect()
+                let mut rows = $rows.iter();
+                let mut shown = Vec::new();
+                $( shown.extend(rows.next().map(|info| (info, defaults.$field.shown(), $value))); )+
+                shown
             }
         }
     };
@@ -230,41 +238,41 @@ macro_rules! options {
 options! {
     /// Options of a client.
     ClientOptions in Client, CLIENT {
-        connect_timeout(Duration): Duration = secs(5), "5 s", time(ms(10), secs(300)),
+        connect_timeout(Duration): Duration = secs(5), "5 s", "a time from 10 ms to 5 min", time(ms(10), secs(300)),
             "How long one attempt to connect may take, log-in included.";
-        recheck(Duration): Duration = secs(5), "5 s", time(ms(100), HOUR),
+        recheck(Duration): Duration = secs(5), "5 s", "a time from 100 ms to 1 h", time(ms(100), HOUR),
             "The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.";
-        outage(Duration): Duration = secs(10), "10 s", time(Duration::ZERO, HOUR),
-            "How long callers wait for a server that had been reached and cannot be reached now.";
-        handover_limit(usize): usize = 100, "100", Type::Count { most: 1_000_000 },
+        outage(Duration): Duration = secs(10), "10 s", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
+            "How long callers wait for a server that had been reached and cannot be reached now, to acquire, to release or to close: until it has been out of reach for this long.";
+        handover_limit(usize): usize = 100, "100", "a whole number from 0 to 1000000", Type::Count { most: 1_000_000 },
             "How often in a row a release hands the lock to the next waiter of the same client; then others get a chance. 0: never.";
-        handover_time(Duration): Duration = ms(50), "50 ms", time(Duration::ZERO, HOUR),
+        handover_time(Duration): Duration = ms(50), "50 ms", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
             "How long a client may go on handing the lock to its own waiters before others get a chance.";
-        close_limit(Duration): Duration = secs(5), "5 s", time(Duration::ZERO, secs(600)),
+        close_limit(Duration): Duration = secs(5), "5 s", "a time from 0 ms to 10 min", time(Duration::ZERO, secs(600)),
             "How long closing may take to release what is held; 0 leaves it to its lease.";
-        exit_limit(Duration): Duration = secs(1), "1 s", time(Duration::ZERO, secs(60)),
-            "The same, when the program ends without closing (Python).";
-        tracking(bool): bool = true, "true", Type::Flag,
+        exit_limit(Duration): Duration = secs(1), "1 s", "a time from 0 ms to 1 min", time(Duration::ZERO, secs(60)),
+            "The same, when the program ends without closing (Python, Node.js); 0 leaves what is held to its lease. A signal may stop another thread inside malloc: then the process ends after this time, and what is held ends with its lease.";
+        tracking(bool): bool = true, "true", "true or false", Type::Flag,
             "Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.";
-        direct(bool): bool = true, "true", Type::Flag,
+        direct(bool): bool = true, "true", "true or false", Type::Flag,
             "Callers that are alone make their calls themselves, on one more connection, without the client's thread. Not with TLS or a cluster.";
-        cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", Type::Choice(&ClusterPubsub::ALL),
+        cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", "auto, sharded, classic or both", Type::Choice(&ClusterPubsub::ALL),
             "How releases are published in a cluster: by shard where nodes can (auto), always, never (classic), or both ways, for mixed fleets.";
-        client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", Type::Word { most: 64 },
+        client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", "1 to 64 printable ASCII characters without spaces", Type::Word { most: 64 },
             "The name of the connections in CLIENT LIST.";
-        protocol(Protocol): Protocol = Protocol::Auto, "auto", Type::Choice(&Protocol::NAMES),
+        protocol(Protocol): Protocol = Protocol::Auto, "auto", "auto, resp2 or resp3", Type::Choice(&Protocol::NAMES),
             "The protocol. With RESP2 a loss is noticed at the next renewal only. `auto` is RESP3 where the server knows it.";
-        keep_alive(Duration): Duration = secs(5), "5 s", time(secs(1), HOUR),
+        keep_alive(Duration): Duration = secs(5), "5 s", "a time from 1 s to 1 h", time(secs(1), HOUR),
             "After how much silence TCP asks whether the server is still there. Not for Unix sockets.";
-        tls_ca(Pem): Option<Pem> = None, "none: those of the system", Type::Pem,
+        tls_ca(Pem): Option<Pem> = None, "none: those of the system", "PEM text, or the path of a file of it", Type::Pem,
             "The certificates of the authorities that may have signed the server's certificate.";
-        tls_cert(Pem): Option<Pem> = None, "none", Type::Pem,
+        tls_cert(Pem): Option<Pem> = None, "none", "PEM text, or the path of a file of it", Type::Pem,
             "The client's certificate, for servers that ask for one, with the intermediate certificates up to its authority.";
-        tls_key(Pem): Option<Pem> = None, "none", Type::Pem,
+        tls_key(Pem): Option<Pem> = None, "none", "PEM text, or the path of a file of it", Type::Pem,
             "The private key of `tls_cert`.";
-        events(usize): usize = 1024, "1024", Type::Count { most: 1_000_000 },
+        events(usize): usize = 1024, "1024", "a whole number from 0 to 1000000", Type::Count { most: 1_000_000 },
             "How many events are kept for a reader; 0 keeps none.";
-        debug_events(bool): bool = false, "false", Type::Flag,
+        debug_events(bool): bool = false, "false", "true or false", Type::Flag,
             "Keep events about single locks as well: acquired, waiting, released.";
     }
 }
@@ -272,45 +280,48 @@ options! {
 options! {
     /// Options of a lock; a client takes them as defaults for its locks.
     LockOptions in Lock, LOCK {
-        kind(Kind): Kind = Kind::Reentrant, "reentrant", Type::Choice(&Kind::ALL),
+        kind(Kind): Kind = Kind::Reentrant, "reentrant", "reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article or adaptive", Type::Choice(&Kind::ALL),
             "The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.";
-        reentrant(bool): Option<bool> = None, "none: true for the kinds reentrant and adaptive", Type::Flag,
-            "Whether a thread, task or key that holds the lock enters once more, instead of waiting for itself.";
-        lease(Duration): Option<Duration> = None, "none: the watchdog renews", LEASE,
+        reentrant(bool): Option<bool> = None,
+            "none: true for the kinds reentrant and adaptive, with a key that the caller names; else false", "true or false", Type::Flag,
+            "Whether a caller that holds the lock enters once more, instead of waiting for itself.";
+        lease(Duration): Option<Duration> = None, "none: the watchdog renews", "a time from 100 ms to 24 h", LEASE,
             "A fixed lease: the lock ends by itself after this time and is never renewed.";
-        watchdog_lease(Duration): Duration = secs(30), "30 s", LEASE,
+        watchdog_lease(Duration): Duration = secs(30), "30 s", "a time from 100 ms to 24 h", LEASE,
             "The lease that the watchdog renews, every third of it, for as long as the lock is held.";
-        fencing(bool): bool = false, "false", Type::Flag,
-            "Draw a fencing token with every first acquisition: a number that only ever grows.";
-        fencing_persist(bool): bool = false, "false", Type::Flag,
-            "Keep the counter of the tokens for ever, instead of 25 hours after its last use. Implies `fencing`.";
-        max_hold(Duration): Option<Duration> = None, "none", time(ms(100), YEAR),
+        fencing(bool): bool = false, "false", "true or false", Type::Flag,
+            "Draw a fencing token with every first acquisition: a number that only grows, also together with Redisson's `RFencedLock`. Its counter stays in Redis for ever.";
+        fencing_expires(bool): bool = false, "false", "true or false", Type::Flag,
+            "Draw fencing tokens from a counter that expires 25 hours after its last use, unless it has no expiry already. Not for names that Java locks with `RFencedLock`: its tokens would begin at 1 again. Implies `fencing`.";
+        max_hold(Duration): Option<Duration> = None, "none", "a time from 100 ms to 365 days", time(ms(100), YEAR),
             "The longest time a hold may last, renewed or not.";
-        replicas(usize): usize = 0, "0", Type::Count { most: 100 },
+        replicas(usize): usize = 0, "0", "a whole number from 0 to 100", Type::Count { most: 100 },
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
-        linger(bool): bool = false, "false", Type::Flag,
+        linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
     }
 }
 
-/// How releases are published in a cluster, and listened to. Every program that uses a lock has to
-/// listen where the others publish.
+/// How releases are published in a cluster, and where waiters listen. Every program that uses a
+/// lock has to listen where the others publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ClusterPubsub {
-    /// By shard at nodes that can (Redis 7 and newer), else to all nodes: as Redisson does.
+    /// Sharded pub/sub at nodes that support it (Redis 7 and newer), else to all nodes, as Redisson
+    /// does.
     #[default]
     Auto,
-    /// By shard.
+    /// Sharded pub/sub (`SPUBLISH`).
     Sharded,
-    /// To all nodes.
+    /// Classic pub/sub, to all nodes (`PUBLISH`).
     Classic,
-    /// Both ways, for fleets in which some programs listen here and some there.
+    /// Both ways, for fleets in which some programs listen on one kind of channel and some on the
+    /// other.
     Both,
 }
 
 impl ClusterPubsub {
-    /// The words for it, in the order of the variants.
+    /// The words for the variants, in their order.
     pub(crate) const ALL: [&'static str; 4] = ["auto", "sharded", "classic", "both"];
 
     pub(crate) fn name(self) -> &'static str {
@@ -323,11 +334,16 @@ impl ClusterPubsub {
     }
 
     pub(crate) fn named(text: &str) -> Option<Self> {
-        let all = [ClusterPubsub::Auto, ClusterPubsub::Sharded, ClusterPubsub::Classic, ClusterPubsub::Both];
+        let all = [
+            ClusterPubsub::Auto,
+            ClusterPubsub::Sharded,
+            ClusterPubsub::Classic,
+            ClusterPubsub::Both,
+        ];
         all.into_iter().find(|value| value.name() == text)
     }
 
-    /// What to do at a node that can publish by shard, or cannot.
+    /// How to publish at a node; `sharded` says whether the node supports sharded pub/sub.
     pub(crate) fn publish(self, sharded: bool) -> Publish {
         match self {
             ClusterPubsub::Auto if sharded => Publish::Sharded,
@@ -359,33 +375,43 @@ const ACQUIRE: &[OptionInfo; 3] = &[
         scope: Scope::Acquire,
         r#type: Type::Text { most: 512 },
         default: "none: a fresh one",
-        doc: "What a simple lock's key gets as its value. Whoever knows it can release and extend the lock.",
+        doc: "The value that a simple lock's key gets. Give each attempt a token of its own, in every process. A program that knows it can release and extend the lock.",
     },
 ];
 
-/// Every option there is, in the order of the table.
+/// Every option, in the order of the table.
 pub fn all_options() -> impl Iterator<Item = &'static OptionInfo> {
     CLIENT.iter().chain(LOCK).chain(ACQUIRE)
 }
 
-/// How one acquisition is made; see [`Lock::acquire_with`](crate::Lock::acquire_with).
+/// Options of one acquisition; see [`Lock::acquire_with`](crate::Lock::acquire_with).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireOptions {
     pub(crate) wait: Option<Duration>,
     pub(crate) lease: Option<Duration>,
-    pub(crate) key: Key,
+    pub(crate) key: ReentryKey,
     pub(crate) token: Option<Arc<str>>,
     pub(crate) tied: bool,
+    /// The key identifies the caller, which did not ask to re-enter. See
+    /// [`caller`](AcquireOptions::caller).
+    pub(crate) caller: bool,
 }
 
 impl Default for AcquireOptions {
     fn default() -> Self {
-        AcquireOptions { wait: None, lease: None, key: Key::Once, token: None, tied: false }
+        AcquireOptions {
+            wait: None,
+            lease: None,
+            key: ReentryKey::Once,
+            token: None,
+            tied: false,
+            caller: false,
+        }
     }
 }
 
 impl AcquireOptions {
-    /// Waits for ever, with the lock's lease, as an owner of its own.
+    /// Waits without a limit, uses the lock's lease, and acquires as a separate owner.
     pub fn new() -> Self {
         Self::default()
     }
@@ -397,33 +423,35 @@ impl AcquireOptions {
         self
     }
 
-    /// Holds with a fixed lease.
+    /// Acquires with a fixed lease.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Acquires as the owner behind this key: if it holds the lock already, it enters once more.
+    /// Acquires as the owner behind this key: if it holds the lock already, it re-enters.
     #[must_use]
-    pub fn key(mut self, key: Key) -> Self {
+    pub fn key(mut self, key: ReentryKey) -> Self {
         self.key = key;
+        self.caller = false;
         self
     }
 
-    /// Ties the level to its key from the start: when the key's thread or task has ended, it is not renewed
-    /// any more, whoever still has the guard.
-    #[must_use]
-    pub fn tied_to_key(mut self) -> Self {
-        self.tied = true;
-        self
-    }
-
-    /// Holds a simple lock with this value at its key, in place of one of ours: a request id, say.
+    /// Stores this value at the key of a simple lock, instead of one chosen by the client: the id
+    /// of the attempt, for example.
     ///
-    /// Whoever knows the value can [release](crate::Lock::release_token) and
-    /// [extend](crate::Lock::extend_token) the lock, in whatever process. A value that lies there already
-    /// is somebody else's: no two acquisitions succeed with it.
+    /// Any process that knows the value can [release](crate::Lock::release_token) and
+    /// [extend](crate::Lock::extend_token) the lock. If the key has this value already, the lock
+    /// counts as held by another owner: no two acquisitions succeed with the same value.
+    ///
+    /// Give each attempt a value of its own, also across processes: a request that is tried again
+    /// needs a new one. The value alone tells Redis whose lock it is. A call that a failed attempt
+    /// sent may arrive late, and then it counts for the attempt that has the value now. If the same
+    /// client uses a value again, it first waits until the release or the clean-up of the earlier
+    /// attempt is answered. An attempt without a wait fails with
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if that takes too long. Other clients do not
+    /// know of the earlier attempt.
     #[must_use]
     pub fn token(mut self, token: impl Into<Arc<str>>) -> Self {
         self.token = Some(token.into());
@@ -436,7 +464,11 @@ impl AcquireOptions {
     /// `invalid_argument`, as [`LockOptions::set`].
     pub fn set(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
         fn given<T: Stored>(info: &OptionInfo, value: OptionValue<'_>) -> Result<Option<T>> {
-            if value == OptionValue::Unset { Ok(None) } else { T::read(info, value).map(Some) }
+            if value == OptionValue::Unset {
+                Ok(None)
+            } else {
+                T::read(info, value).map(Some)
+            }
         }
         let [wait, lease, token] = ACQUIRE;
         match name {
@@ -448,14 +480,15 @@ impl AcquireOptions {
         Ok(())
     }
 
-    /// Checks what the typed setters took, for a lock of this kind.
+    /// Checks the values that the typed setters stored without a check, for a lock of this kind.
     pub(crate) fn validate_for(&self, kind: Kind) -> Result<()> {
         let [wait, lease, token] = ACQUIRE;
         self.wait.check(wait)?;
         self.lease.check(lease)?;
         self.token.check(token)?;
         if self.token.is_some() && kind == Kind::Reentrant {
-            let text = "token is given, but a reentrant lock has none; give the lock the kind simple";
+            let text =
+                "token is given, but a reentrant lock has none; give the lock the kind simple";
             return Err(Error::invalid(text));
         }
         Ok(())
@@ -463,21 +496,23 @@ impl AcquireOptions {
 }
 
 impl LockOptions {
-    /// How an acquisition with these options is held.
+    /// The terms of an acquisition with these options.
     pub(crate) fn terms(&self, acquire: &AcquireOptions) -> Terms {
         let fixed = acquire.lease.or(self.lease);
         let lease = self.kind.lease(fixed.unwrap_or(self.watchdog_lease));
         Terms {
             kind: self.kind,
-            reentrant: self.reentrant.unwrap_or(self.kind.reenters()),
+            reentrant: self
+                .reentrant
+                .unwrap_or(!acquire.caller && self.kind.reenters()),
             lease: match fixed {
                 _ if self.kind == Kind::Adaptive => Lease::Adaptive(lease),
                 Some(_) => Lease::Fixed(lease),
                 None => Lease::Watchdog(lease),
             },
-            fencing: match (self.fencing, self.fencing_persist) {
-                (_, true) => Fencing::Persistent,
-                (true, false) => Fencing::Expiring,
+            fencing: match (self.fencing, self.fencing_expires) {
+                (_, true) => Fencing::Expiring,
+                (true, false) => Fencing::Persistent,
                 (false, false) => Fencing::Off,
             },
             max_hold: self.max_hold,
@@ -488,16 +523,16 @@ impl LockOptions {
     }
 }
 
-/// Checks a time given for `extend`, by the bounds of a lease.
+/// Checks a lease given to `extend`, by the bounds of the option `lease`.
 pub(crate) fn check_lease(lease: Duration) -> Result<()> {
     let [_, info, _] = ACQUIRE;
     lease.check(info)
 }
 
-/// Reads a time in another language's unit, by the row of that option.
+/// Converts a time from another language's unit, and checks it by the row of the option `option`.
 ///
 /// # Errors
-/// `invalid_argument` when there is no such option and when the value is out of its bounds.
+/// `invalid_argument` when there is no such option, or when the value is out of its bounds.
 pub fn read_duration(option: &str, value: OptionValue<'_>) -> Result<Duration> {
     match all_options().find(|info| info.name == option) {
         Some(info) => Stored::read(info, value),
@@ -505,14 +540,19 @@ pub fn read_duration(option: &str, value: OptionValue<'_>) -> Result<Duration> {
     }
 }
 
-/// Says what is wrong with a name: known elsewhere, misspelt, or not known at all.
+/// The error for an unknown name. Tells whether it is an option of something else, or suggests a
+/// similar name.
 fn unknown(name: &str, scope: Scope) -> Error {
-    let here: Vec<&str> =
-        all_options().filter(|info| scope.takes(info.scope)).map(|info| info.name).collect();
+    let here: Vec<&str> = all_options()
+        .filter(|info| scope.takes(info.scope))
+        .map(|info| info.name)
+        .collect();
     let hint = if let Some(other) = all_options().find(|info| info.name == name) {
         format!("it is an option of {}", other.scope.of())
-    } else if let Some(near) =
-        here.iter().filter(|known| likeness(name, known)).min_by_key(|known| known.len())
+    } else if let Some(near) = here
+        .iter()
+        .filter(|known| likeness(name, known))
+        .min_by_key(|known| known.len())
     {
         format!("did you mean {near}?")
     } else {
@@ -534,9 +574,18 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_shown_are_the_defaults() {
-        for (info, default) in ClientOptions::shown().into_iter().chain(LockOptions::shown()) {
-            assert_eq!(info.default.split(':').next(), Some(&*default), "{}", info.name);
+    fn the_defaults_and_values_shown_are_the_true_ones() {
+        for (info, default, value) in ClientOptions::shown()
+            .into_iter()
+            .chain(LockOptions::shown())
+        {
+            assert_eq!(
+                info.default.split(':').next(),
+                Some(&*default),
+                "{}",
+                info.name
+            );
+            assert_eq!(info.r#type.to_string(), value, "{}", info.name);
         }
     }
 
@@ -544,14 +593,18 @@ mod tests {
     fn the_defaults_are_acceptable() {
         ClientOptions::new().validate().expect("client");
         LockOptions::new().validate().expect("lock");
-        AcquireOptions::new().validate_for(Kind::Reentrant).expect("acquire");
+        AcquireOptions::new()
+            .validate_for(Kind::Reentrant)
+            .expect("acquire");
     }
 
     #[test]
     fn names_are_unique_within_what_takes_them() {
         for scope in [Scope::Client, Scope::Lock, Scope::Acquire] {
-            let mut names: Vec<&str> =
-                all_options().filter(|info| scope.takes(info.scope)).map(|info| info.name).collect();
+            let mut names: Vec<&str> = all_options()
+                .filter(|info| scope.takes(info.scope))
+                .map(|info| info.name)
+                .collect();
             let count = names.len();
             names.sort_unstable();
             names.dedup();
@@ -584,17 +637,30 @@ mod tests {
     #[test]
     fn setters_by_name_and_by_type_do_the_same() {
         let mut client = ClientOptions::new();
-        client.set("recheck", OptionValue::Seconds(0.5)).expect("accepted");
-        client.set("client_name", OptionValue::Text("shop")).expect("accepted");
-        client.set("tracking", OptionValue::Flag(false)).expect("accepted");
-        client.set("events", OptionValue::Millis(7.0)).expect("accepted");
+        client
+            .set("recheck", OptionValue::Seconds(0.5))
+            .expect("accepted");
+        client
+            .set("client_name", OptionValue::Text("shop"))
+            .expect("accepted");
+        client
+            .set("tracking", OptionValue::Flag(false))
+            .expect("accepted");
+        client
+            .set("events", OptionValue::Millis(7.0))
+            .expect("accepted");
         assert_eq!(
             client,
-            ClientOptions::new().recheck(ms(500)).client_name("shop").tracking(false).events(7)
+            ClientOptions::new()
+                .recheck(ms(500))
+                .client_name("shop")
+                .tracking(false)
+                .events(7)
         );
 
         let mut lock = LockOptions::new();
-        lock.set("lease", OptionValue::Millis(2500.0)).expect("accepted");
+        lock.set("lease", OptionValue::Millis(2500.0))
+            .expect("accepted");
         assert_eq!(lock, LockOptions::new().lease(ms(2500)));
         lock.set("lease", OptionValue::Unset).expect("accepted");
         assert_eq!(lock, LockOptions::new());
@@ -604,10 +670,30 @@ mod tests {
     fn typed_setters_have_the_same_bounds() {
         assert!(LockOptions::new().lease(ms(99)).validate().is_err());
         assert!(LockOptions::new().lease(ms(100)).validate().is_ok());
-        assert!(LockOptions::new().max_hold(YEAR + ms(1)).validate().is_err());
-        assert!(AcquireOptions::new().lease(ms(1)).validate_for(Kind::Simple).is_err());
-        assert!(AcquireOptions::new().wait(Duration::MAX).validate_for(Kind::Simple).is_err());
-        assert!(ClientOptions::new().client_name("two words").validate().is_err());
+        assert!(
+            LockOptions::new()
+                .max_hold(YEAR + ms(1))
+                .validate()
+                .is_err()
+        );
+        assert!(
+            AcquireOptions::new()
+                .lease(ms(1))
+                .validate_for(Kind::Simple)
+                .is_err()
+        );
+        assert!(
+            AcquireOptions::new()
+                .wait(Duration::MAX)
+                .validate_for(Kind::Simple)
+                .is_err()
+        );
+        assert!(
+            ClientOptions::new()
+                .client_name("two words")
+                .validate()
+                .is_err()
+        );
         assert!(ClientOptions::new().events(1_000_001).validate().is_err());
         assert!(check_lease(ms(99)).is_err());
     }
@@ -615,7 +701,10 @@ mod tests {
     #[test]
     fn an_unknown_name_gets_a_hint() {
         let value = OptionValue::Flag(true);
-        assert_eq!(refused("leese", value), "\"leese\" is no option of a lock; did you mean lease?");
+        assert_eq!(
+            refused("leese", value),
+            "\"leese\" is no option of a lock; did you mean lease?"
+        );
         assert_eq!(
             refused("watchdogLease", value),
             "\"watchdogLease\" is no option of a lock; did you mean watchdog_lease?"
@@ -625,46 +714,83 @@ mod tests {
             "\"recheck\" is no option of a lock; it is an option of a client"
         );
         assert!(refused("x", value).ends_with(
-            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_persist, max_hold, replicas, linger"
+            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger"
         ));
-        let client = ClientOptions::new().set("watchdog_leas", value).expect_err("refused");
-        assert!(client.message().ends_with("did you mean watchdog_lease?"), "{client}");
+        let client = ClientOptions::new()
+            .set("watchdog_leas", value)
+            .expect_err("refused");
+        assert!(
+            client.message().ends_with("did you mean watchdog_lease?"),
+            "{client}"
+        );
         assert!(refused(&"ü".repeat(100_000), value).len() < 400);
     }
 
     #[test]
     fn a_token_is_for_simple_kinds() {
         let token = |text: &str| AcquireOptions::new().token(text);
-        let error = token("t").validate_for(Kind::Reentrant).expect_err("refused");
+        let error = token("t")
+            .validate_for(Kind::Reentrant)
+            .expect_err("refused");
         assert!(error.message().contains("kind simple"), "{error}");
         token("t").validate_for(Kind::Adaptive).expect("accepted");
         for bad in ["", &*"x".repeat(513)] {
             assert!(token(bad).validate_for(Kind::Simple).is_err());
-            assert!(AcquireOptions::new().set("token", OptionValue::Text(bad)).is_err());
+            assert!(
+                AcquireOptions::new()
+                    .set("token", OptionValue::Text(bad))
+                    .is_err()
+            );
         }
     }
 
     #[test]
     fn a_kind_says_how_it_is_held() {
-        let terms = |kind| LockOptions::new().kind(kind).lease(ms(2500)).terms(&AcquireOptions::new());
+        let terms = |kind| {
+            LockOptions::new()
+                .kind(kind)
+                .lease(ms(2500))
+                .terms(&AcquireOptions::new())
+        };
         let held = |kind| (terms(kind).lease, terms(kind).reentrant);
         assert_eq!(held(Kind::Reentrant), (Lease::Fixed(ms(2500)), true));
         assert_eq!(held(Kind::Simple), (Lease::Fixed(ms(2500)), false));
         assert_eq!(held(Kind::Article), (Lease::Fixed(secs(3)), false));
         assert_eq!(held(Kind::Adaptive), (Lease::Adaptive(secs(3)), true));
-        let plain = LockOptions::new().reentrant(false).terms(&AcquireOptions::new());
+        let plain = LockOptions::new()
+            .reentrant(false)
+            .terms(&AcquireOptions::new());
         assert!(!plain.reentrant);
         let text = refused("kind", OptionValue::Text("fair"));
-        assert!(text.starts_with("kind is \"fair\"; give it reentrant, simple, redis-py,"), "{text}");
+        assert!(
+            text.starts_with("kind is \"fair\"; give it reentrant, simple, redis-py,"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_lease_of_the_acquisition_comes_first() {
-        let lock = LockOptions::new().lease(secs(9)).fencing_persist(true);
-        assert_eq!(lock.terms(&AcquireOptions::new()).lease, Lease::Fixed(secs(9)));
-        assert_eq!(lock.terms(&AcquireOptions::new().lease(secs(2))).lease, Lease::Fixed(secs(2)));
-        assert_eq!(lock.terms(&AcquireOptions::new()).fencing, Fencing::Persistent);
+        let lock = LockOptions::new().lease(secs(9)).fencing(true);
+        assert_eq!(
+            lock.terms(&AcquireOptions::new()).lease,
+            Lease::Fixed(secs(9))
+        );
+        assert_eq!(
+            lock.terms(&AcquireOptions::new().lease(secs(2))).lease,
+            Lease::Fixed(secs(2))
+        );
+        assert_eq!(
+            lock.terms(&AcquireOptions::new()).fencing,
+            Fencing::Persistent
+        );
+        let expiring = LockOptions::new()
+            .fencing_expires(true)
+            .terms(&AcquireOptions::new());
+        assert_eq!(expiring.fencing, Fencing::Expiring);
         let watched = LockOptions::new().terms(&AcquireOptions::new());
-        assert_eq!((watched.lease, watched.fencing), (Lease::Watchdog(secs(30)), Fencing::Off));
+        assert_eq!(
+            (watched.lease, watched.fencing),
+            (Lease::Watchdog(secs(30)), Fencing::Off)
+        );
     }
 }

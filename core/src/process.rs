@@ -1,72 +1,78 @@
-//! Which process this is, without a system call.
+//! The id of this process, without a system call.
 //!
-//! What was sent before a fork is the parent's, so everything that a caller does begins with this question. `getpid` is a
-//! system call, a quarter of a microsecond on a virtual machine, four and more of them a pair. The kernel empties a page of
-//! memory in every child of a fork if it is asked to (`MADV_WIPEONFORK`, Linux 4.14): as long as a number stands there, it
-//! is the one of the process that wrote it.
+//! A request sent before a fork belongs to the parent, so every operation first compares process
+//! ids.
+//! `getpid` is a system call: a quarter of a microsecond on a virtual machine, four or more times
+//! for an acquire and release. The kernel can be told to zero a page of memory in every forked
+//! child (`MADV_WIPEONFORK`, Linux 4.14). As long as an id is in that page, it was written by this
+//! process.
 #![allow(unsafe_code, reason = "such a page is to be had from the system only")]
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use nix::libc::{
-    MADV_WIPEONFORK, MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, c_void, madvise, mmap,
-    munmap,
+    MADV_WIPEONFORK, MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, c_void,
+    madvise, mmap, munmap,
 };
 
-/// Where the number stands, 0 while nobody has asked in this process. Null before the first question.
+/// The page with the id, which is 0 until this process asks for the first time. Null before the
+/// first call of [`id`].
 static PLACE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// In place of a page, on a system that does not empty one: nothing is ever written here.
-static NOWHERE: AtomicU32 = AtomicU32::new(0);
+static UNMAPPED: AtomicU32 = AtomicU32::new(0);
 
-/// The number of this process.
+/// The id of this process.
 pub(crate) fn id() -> u32 {
     let place = PLACE.load(Ordering::Acquire);
-    // SAFETY: what is stored there is a page that is never unmapped, or a static.
+    // SAFETY: the pointer is null, a static, or a page that is never unmapped.
     match unsafe { place.as_ref() }.map(|place| place.load(Ordering::Relaxed)) {
         Some(known) if known != 0 => known,
         _ => ask(),
     }
 }
 
-/// The first question in this process, or there is no page.
+/// The slow path: the first call in this process, or a system without such a page.
 #[cold]
 #[inline(never)]
 fn ask() -> u32 {
     let own = std::process::id();
     let place = place();
-    if !ptr::eq(place, &NOWHERE) {
+    if !ptr::eq(place, &UNMAPPED) {
         place.store(own, Ordering::Relaxed);
     }
     own
 }
 
-/// No lock is taken for it: a child may be forked while another thread is in here.
+/// Makes the page. Takes no lock: another thread may fork at any moment, and the child would
+/// inherit the lock locked.
 fn place() -> &'static AtomicU32 {
-    let made = page().unwrap_or(ptr::from_ref(&NOWHERE).cast_mut());
+    let made = page().unwrap_or(ptr::from_ref(&UNMAPPED).cast_mut());
     let kept = PLACE.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
-    if kept.is_err() && !ptr::eq(made, &NOWHERE) {
+    if kept.is_err() && !ptr::eq(made, &UNMAPPED) {
         // SAFETY: nobody has seen it.
         unsafe { munmap(made.cast(), SIZE) };
     }
-    // SAFETY: as in `id`; what is kept is not null.
+    // SAFETY: as in `id`. The pointer is not null.
     unsafe { &*kept.err().unwrap_or(made) }
 }
 
-/// The system makes a page of it.
+/// The kernel rounds this up to a whole page.
 const SIZE: usize = size_of::<AtomicU32>();
 
-/// A page of zeros that is one of zeros again in a child, if the system has such.
+/// A zeroed page that the kernel zeroes again in every forked child. `None` if the kernel cannot do
+/// that.
 fn page() -> Option<*mut AtomicU32> {
-    // SAFETY: a mapping of its own, of zeros, at an address that the system chooses; it is big enough, and aligned.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses. It is zeroed, big
+    // enough and aligned.
     unsafe {
         let flags = MAP_PRIVATE | MAP_ANONYMOUS;
         let page: *mut c_void = mmap(ptr::null_mut(), SIZE, PROT_READ | PROT_WRITE, flags, -1, 0);
         if page == MAP_FAILED {
             return None;
         }
-        // An emulator that says yes to everything empties nothing.
+        // An emulator that accepts every `madvise`, even an invalid one, does not zero the page.
         if madvise(page, SIZE, MADV_WIPEONFORK) != 0 || madvise(page, SIZE, -1) == 0 {
             munmap(page, SIZE);
             return None;
@@ -81,13 +87,16 @@ mod tests {
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
 
-    /// Whether `told` holds in a child. It must not allocate: another thread of the tests may be doing that.
+    /// Runs `told` in a forked child and returns its result. `told` must not allocate: another test
+    /// thread may hold the allocator's lock.
     fn in_child(told: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child computes and leaves.
+        // SAFETY: the child only computes and exits.
         match unsafe { fork() }.expect("a child") {
             // SAFETY: as above.
             ForkResult::Child => unsafe { nix::libc::_exit(i32::from(!told())) },
-            ForkResult::Parent { child } => matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))),
+            ForkResult::Parent { child } => {
+                matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0)))
+            }
         }
     }
 
@@ -104,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_page_is_empty_in_a_child_that_did_not_write_there() {
-        // SAFETY: it is not unmapped.
+        // SAFETY: the page is never unmapped.
         let place = unsafe { &*page().expect("Linux 4.14") };
         place.store(7, Ordering::Relaxed);
         assert!(in_child(|| place.load(Ordering::Relaxed) == 0));

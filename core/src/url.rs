@@ -1,39 +1,38 @@
-//! The address of a server, or of a set of servers, as a URL. No error text shows a user name or
-//! password.
+//! The URL of a server or of a set of servers. No error text contains a user name or password.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::{Error, Result};
 
-/// How many characters of a URL an error repeats.
+/// The most characters of a URL that an error repeats.
 const LONGEST_SHOWN: usize = 200;
-/// The variable that holds the URL when none is given.
+/// The environment variable that holds the URL when none is given.
 const VARIABLE: &str = "REDLATCH_URL";
 
 const REDIS: u16 = 6379;
 const SENTINEL: u16 = 26379;
 
-/// Where the servers are, and who we are there.
+/// The addresses of the servers, and the user and password to log in with.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) topology: Topology,
-    /// A server that keeps locks, with the user, password and database that all of them want. What
-    /// stands here is the one server, or of several hosts the first, which may be a sentinel.
+    /// The address of the one server, or of the first of several hosts (which may be a sentinel),
+    /// with the user, password and database for every server that keeps locks.
     pub(crate) server: ConnectionInfo,
-    /// User and password on the sentinels.
+    /// User and password for the sentinels.
     sentinel: RedisConnectionInfo,
-    /// Every connection is encrypted, or none is.
+    /// Whether every connection is encrypted; otherwise none is.
     pub(crate) tls: bool,
 }
 
-/// How the servers belong together.
+/// How the servers are arranged.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Topology {
     /// One server.
     Single,
     /// Sentinels that know the primary of a service.
     Sentinel { hosts: Vec<Host>, service: String },
-    /// Some nodes of a cluster.
+    /// The nodes of a cluster to start from.
     Cluster { hosts: Vec<Host> },
 }
 
@@ -45,12 +44,12 @@ pub(crate) struct Host {
 }
 
 impl Place {
-    /// How to reach a server that keeps locks.
+    /// The connection settings for a server that keeps locks.
     pub(crate) fn server(&self, host: &Host) -> ConnectionInfo {
         self.server.clone().set_addr(addr(host, self.tls))
     }
 
-    /// How to reach a sentinel.
+    /// The connection settings for a sentinel.
     pub(crate) fn sentinel(&self, host: &Host) -> ConnectionInfo {
         self.server(host).set_redis_settings(self.sentinel.clone())
     }
@@ -59,16 +58,21 @@ impl Place {
 fn addr(host: &Host, tls: bool) -> ConnectionAddr {
     let Host { name: host, port } = host.clone();
     if tls {
-        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }
     } else {
         ConnectionAddr::Tcp(host, port)
     }
 }
 
-/// Reads the URL that the environment gives.
+/// Reads the URL from the environment variable `REDLATCH_URL`.
 ///
 /// # Errors
-/// `invalid_argument` when there is none, and as [`parse`].
+/// `invalid_argument` when there is none; else as [`parse`].
 pub(crate) fn from_env() -> Result<Place> {
     let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) else {
         return Err(Error::invalid(format!(
@@ -92,7 +96,10 @@ pub(crate) fn parse(url: &str) -> Result<Place> {
         "redis+cluster" | "rediss+cluster" => Form::Cluster,
         _ => {
             let shown = redacted(url);
-            return Err(Error::invalid(format!("{shown:?} is no Redis URL; write {}", Form::Single.text())));
+            return Err(Error::invalid(format!(
+                "{shown:?} is no Redis URL; write {}",
+                Form::Single.text()
+            )));
         }
     };
     let place = match form {
@@ -109,7 +116,7 @@ pub(crate) fn parse(url: &str) -> Result<Place> {
     })
 }
 
-/// What is wrong with a URL. No text repeats any of it: it may be a secret.
+/// The error in a URL. The text repeats no part of it, because any part may be a secret.
 type Wrong = &'static str;
 
 const HOST: Wrong = "a host is missing, or has characters that no host name or address has";
@@ -118,7 +125,7 @@ const DATABASE: Wrong = "the database, behind the slash, is no number";
 const LOGIN: Wrong = "user name or password have a % that is no percent-encoding";
 const SPECIAL: Wrong = "an @ or # stands where none can be";
 
-/// What can stand behind a scheme.
+/// The syntax of what follows the scheme.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Unix,
@@ -128,7 +135,7 @@ enum Form {
 }
 
 impl Form {
-    /// For people.
+    /// The syntax, for people.
     fn text(self) -> &'static str {
         match self {
             Form::Unix | Form::Single => {
@@ -138,29 +145,47 @@ impl Form {
                 "redis+sentinel://[user[:password]@]host[:port],.../service[/database] (rediss+sentinel:// \
                  for TLS), with ?sentinel_user=...&sentinel_password=... where sentinels ask for them"
             }
-            Form::Cluster => "redis+cluster://[user[:password]@]host[:port],... (rediss+cluster:// for TLS)",
+            Form::Cluster => {
+                "redis+cluster://[user[:password]@]host[:port],... (rediss+cluster:// for TLS)"
+            }
         }
     }
 }
 
 fn unix(url: &str) -> Result<Place, Wrong> {
     // The parser's own errors may repeat parts of the URL.
-    let server = url.into_connection_info().ok().filter(|info| info.redis_settings().db() >= 0);
-    let server = server.ok_or("the path of the socket is missing, or what stands behind it is not known")?;
-    Ok(Place { topology: Topology::Single, server, sentinel: RedisConnectionInfo::default(), tls: false })
+    let server = url
+        .into_connection_info()
+        .ok()
+        .filter(|info| info.redis_settings().db() >= 0);
+    let server =
+        server.ok_or("the path of the socket is missing, or what stands behind it is not known")?;
+    Ok(Place {
+        topology: Topology::Single,
+        server,
+        sentinel: RedisConnectionInfo::default(),
+        tls: false,
+    })
 }
 
-/// Reads what stands behind `scheme://`.
+/// Reads what follows `scheme://`.
 fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
-    // An `@` further on belongs to a password that is not encoded, and so does what would be the
-    // host. A fragment means nothing, `#insecure` least of all.
-    if [path, query].iter().any(|part| part.contains('@')) || rest.contains('#') || query.contains('#') {
+    // An `@` after the authority comes from a password that is not percent-encoded; then the host
+    // would be a part of that password. Fragments have no meaning and are refused, `#insecure`
+    // above all.
+    if [path, query].iter().any(|part| part.contains('@'))
+        || rest.contains('#')
+        || query.contains('#')
+    {
         return Err(SPECIAL);
     }
-    let hosts = hosts.split(',').map(|text| host(text, form)).collect::<Result<Vec<Host>, Wrong>>()?;
+    let hosts = hosts
+        .split(',')
+        .map(|text| host(text, form))
+        .collect::<Result<Vec<Host>, Wrong>>()?;
     let (service, database) = match form {
         Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
         _ => ("", path),
@@ -168,26 +193,42 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
     let first = hosts.first().ok_or(HOST)?;
     let server = addr(first, tls).into_connection_info().map_err(|_| HOST)?;
     let topology = match form {
-        Form::Sentinel if is_service(service) => Topology::Sentinel { hosts, service: service.to_owned() },
+        Form::Sentinel if is_service(service) => Topology::Sentinel {
+            hosts,
+            service: service.to_owned(),
+        },
         Form::Cluster => Topology::Cluster { hosts },
         Form::Single if hosts.len() == 1 => Topology::Single,
         Form::Sentinel => {
-            return Err("the name of the service, behind the first slash, is missing or has odd characters");
+            return Err(
+                "the name of the service, behind the first slash, is missing or has odd characters",
+            );
         }
         Form::Single | Form::Unix => return Err("there are several hosts"),
     };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let database = number(database).ok_or(DATABASE)?;
     let server = server.set_redis_settings(settings(user, password)?.set_db(database));
-    let sentinel = if form == Form::Sentinel { sentinel_settings(query)? } else { none(query)? };
-    Ok(Place { topology, server, sentinel, tls })
+    let sentinel = if form == Form::Sentinel {
+        sentinel_settings(query)?
+    } else {
+        none(query)?
+    };
+    Ok(Place {
+        topology,
+        server,
+        sentinel,
+        tls,
+    })
 }
 
-/// Only sentinels take something behind a question mark.
+/// Only sentinel URLs have a query.
 fn none(query: &str) -> Result<RedisConnectionInfo, Wrong> {
-    let unwanted =
-        "a question mark and what stands behind it are not taken here (options are given to the client)";
-    query.is_empty().then(RedisConnectionInfo::default).ok_or(unwanted)
+    let unwanted = "a question mark and what stands behind it are not taken here (options are given to the client)";
+    query
+        .is_empty()
+        .then(RedisConnectionInfo::default)
+        .ok_or(unwanted)
 }
 
 fn host(text: &str, form: Form) -> Result<Host, Wrong> {
@@ -205,17 +246,27 @@ fn host(text: &str, form: Form) -> Result<Host, Wrong> {
         None | Some("") => REDIS,
         Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(PORT)?,
     };
-    let is_name =
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
-    is_name.then(|| Host { name: name.to_owned(), port }).ok_or(HOST)
+    let is_name = !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte));
+    is_name
+        .then(|| Host {
+            name: name.to_owned(),
+            port,
+        })
+        .ok_or(HOST)
 }
 
-/// The name of a service, made of what Sentinel allows.
+/// Whether this is a valid service name: only the characters that Sentinel allows.
 fn is_service(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
-/// The number of a database; none is the first.
+/// The number of the database; the default is 0.
 fn number(text: &str) -> Option<i64> {
     match text.strip_suffix('/').unwrap_or(text) {
         "" => Some(0),
@@ -240,13 +291,17 @@ fn sentinel_settings(query: &str) -> Result<RedisConnectionInfo, Wrong> {
         match pair.split_once('=') {
             Some(("sentinel_user", value)) => user = value,
             Some(("sentinel_password", value)) => password = value,
-            _ => return Err("behind the question mark only sentinel_user and sentinel_password are known"),
+            _ => {
+                return Err(
+                    "behind the question mark only sentinel_user and sentinel_password are known",
+                );
+            }
         }
     }
     settings(user, password)
 }
 
-/// Takes percent-encoding away.
+/// Decodes percent-encoding.
 fn decoded(text: &str) -> Option<String> {
     let mut pieces = text.split('%');
     let mut bytes = pieces.next()?.as_bytes().to_vec();
@@ -261,7 +316,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What of the URL can be shown, and never more than can be read.
+/// The part of the URL that an error may show, at most [`LONGEST_SHOWN`] characters.
 fn redacted(url: &str) -> String {
     let shown = without_secrets(url);
     match shown.char_indices().nth(LONGEST_SHOWN) {
@@ -270,13 +325,13 @@ fn redacted(url: &str) -> String {
     }
 }
 
-/// The scheme, and the address when it surely is one.
+/// The scheme, and the address if it surely contains no secret.
 fn without_secrets(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(start);
     let (secret, place) = rest.rsplit_once('@').unwrap_or(("", rest));
     let hidden = if secret.is_empty() { "" } else { "***@" };
-    // With a question mark before the `@`, what looks like an address may be the end of a password.
+    // With a question mark before the `@`, the apparent address may be the end of a password.
     if secret.contains(['?', '#']) {
         return format!("{scheme}{hidden}***");
     }
@@ -284,7 +339,7 @@ fn without_secrets(url: &str) -> String {
     let (hosts, path) = place.split_at(place.find('/').unwrap_or(place.len()));
     let mut end = 0;
     for host in hosts.split(',') {
-        // Without an `@`, what stands where the port should be may be a password.
+        // Without an `@`, the apparent port may be a password.
         if let Some((name, port)) = host.split_once(':')
             && !is_digits(port)
             && !is_ipv6(host)
@@ -303,7 +358,8 @@ fn is_digits(text: &str) -> bool {
 fn is_ipv6(host: &str) -> bool {
     let address = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     address.is_some_and(|(address, port)| {
-        address.parse::<std::net::Ipv6Addr>().is_ok() && is_digits(port.strip_prefix(':').unwrap_or(port))
+        address.parse::<std::net::Ipv6Addr>().is_ok()
+            && is_digits(port.strip_prefix(':').unwrap_or(port))
     })
 }
 
@@ -313,7 +369,9 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn refused(url: &str) -> String {
-        let error = parse(url).err().unwrap_or_else(|| panic!("{url} is accepted"));
+        let error = parse(url)
+            .err()
+            .unwrap_or_else(|| panic!("{url} is accepted"));
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         error.message().to_owned()
     }
@@ -323,13 +381,21 @@ mod tests {
     }
 
     fn host(name: &str, port: u16) -> Host {
-        Host { name: name.to_owned(), port }
+        Host {
+            name: name.to_owned(),
+            port,
+        }
     }
 
     /// Address, user, password, database.
     fn told(info: &ConnectionInfo) -> (String, Option<&str>, Option<&str>, i64) {
         let settings = info.redis_settings();
-        (info.addr().to_string(), settings.username(), settings.password(), settings.db())
+        (
+            info.addr().to_string(),
+            settings.username(),
+            settings.password(),
+            settings.db(),
+        )
     }
 
     fn is_encrypted(info: &ConnectionInfo) -> bool {
@@ -349,14 +415,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_url_says() {
+    fn a_url_names_server_user_and_database() {
         for (url, expected) in [
-            ("redis://app:s%40cret@db.example:6380/3", ("db.example:6380", Some("app"), Some("s@cret"), 3)),
+            (
+                "redis://app:s%40cret@db.example:6380/3",
+                ("db.example:6380", Some("app"), Some("s@cret"), 3),
+            ),
             ("redis://localhost", ("localhost:6379", None, None, 0)),
-            ("redis://:pw:%3A@[::1]/", ("::1:6379", None, Some("pw::"), 0)),
+            (
+                "redis://:pw:%3A@[::1]/",
+                ("::1:6379", None, Some("pw::"), 0),
+            ),
             ("redis://%C3%BC@h:/0", ("h:6379", Some("ü"), None, 0)),
             ("unix:///tmp/s", ("/tmp/s", None, None, 0)),
-            ("redis+unix:///tmp/s?db=2&user=u&pass=p", ("/tmp/s", Some("u"), Some("p"), 2)),
+            (
+                "redis+unix:///tmp/s?db=2&user=u&pass=p",
+                ("/tmp/s", Some("u"), Some("p"), 2),
+            ),
         ] {
             let place = read(url);
             assert_eq!(place.topology, Topology::Single, "{url}");
@@ -368,32 +443,57 @@ mod tests {
     }
 
     #[test]
-    fn what_a_url_of_sentinels_says() {
+    fn a_sentinel_url_names_service_and_sentinels() {
         let place = read(
             "redis+sentinel://app:p%2Fw@a,b:1,[::1]/the-main/2?sentinel_user=s&sentinel_password=%26%40+x",
         );
         let hosts = vec![host("a", 26379), host("b", 1), host("::1", 26379)];
-        assert_eq!(place.topology, Topology::Sentinel { hosts, service: "the-main".to_owned() });
+        assert_eq!(
+            place.topology,
+            Topology::Sentinel {
+                hosts,
+                service: "the-main".to_owned()
+            }
+        );
         let server = place.server(&host("10.0.0.1", 7));
-        assert_eq!(told(&server), ("10.0.0.1:7".to_owned(), Some("app"), Some("p/w"), 2));
+        assert_eq!(
+            told(&server),
+            ("10.0.0.1:7".to_owned(), Some("app"), Some("p/w"), 2)
+        );
         let sentinel = place.sentinel(&host("a", 26379));
-        assert_eq!(told(&sentinel), ("a:26379".to_owned(), Some("s"), Some("&@+x"), 0));
+        assert_eq!(
+            told(&sentinel),
+            ("a:26379".to_owned(), Some("s"), Some("&@+x"), 0)
+        );
         assert!(!is_encrypted(&server) && !is_encrypted(&sentinel));
 
         let place = read("rediss+sentinel://:p@a/main");
-        assert!(is_encrypted(&place.server(&host("h", 1))) && is_encrypted(&place.sentinel(&host("h", 1))));
-        // What the servers ask for is not shown to the sentinels.
-        assert_eq!(told(&place.sentinel(&host("h", 1))), ("h:1".to_owned(), None, None, 0));
+        assert!(
+            is_encrypted(&place.server(&host("h", 1)))
+                && is_encrypted(&place.sentinel(&host("h", 1)))
+        );
+        // The sentinels do not get the password of the servers.
+        assert_eq!(
+            told(&place.sentinel(&host("h", 1))),
+            ("h:1".to_owned(), None, None, 0)
+        );
     }
 
     #[test]
-    fn what_a_url_of_a_cluster_says() {
+    fn a_cluster_url_names_its_nodes() {
         let place = read("rediss+cluster://:pw@a,b:7000");
-        assert_eq!(place.topology, Topology::Cluster { hosts: vec![host("a", 6379), host("b", 7000)] });
+        assert_eq!(
+            place.topology,
+            Topology::Cluster {
+                hosts: vec![host("a", 6379), host("b", 7000)]
+            }
+        );
         let server = place.server(&host("c", 1));
         assert!(is_encrypted(&server));
         assert_eq!(told(&server), ("c:1".to_owned(), None, Some("pw"), 0));
-        assert!(!is_encrypted(&read("redis+cluster://a").server(&host("c", 1))));
+        assert!(!is_encrypted(
+            &read("redis+cluster://a").server(&host("c", 1))
+        ));
     }
 
     #[test]
@@ -435,7 +535,10 @@ mod tests {
             "foo:///tmp/s?pass=x@geheim",
         ] {
             let text = refused(bad);
-            assert!(!text.contains("geheim") && !text.contains("heim"), "{bad}: {text}");
+            assert!(
+                !text.contains("geheim") && !text.contains("heim"),
+                "{bad}: {text}"
+            );
         }
     }
 
@@ -456,8 +559,13 @@ mod tests {
             ("redis+cluster://h/one", "database"),
         ] {
             let text = refused(bad);
-            let said = text.split_once("cannot be read: ").and_then(|(_, rest)| rest.split_once("; write"));
-            assert!(said.is_some_and(|(said, _)| said.contains(part)), "{bad}: {text}");
+            let said = text
+                .split_once("cannot be read: ")
+                .and_then(|(_, rest)| rest.split_once("; write"));
+            assert!(
+                said.is_some_and(|(said, _)| said.contains(part)),
+                "{bad}: {text}"
+            );
         }
     }
 
@@ -468,10 +576,11 @@ mod tests {
         assert!(refused("redis://db/one").contains("\"redis://db/one\" cannot be read"));
         assert!(refused("redis://[::1]:6379/x").contains("redis://[::1]:6379/x"));
         assert!(refused("redis://").contains("; write redis://[user"));
+        assert!(refused("rediss+sentinel://me:pw@a:1,[::1]:2/").contains(
+            "\"rediss+sentinel://***@a:1,[::1]:2/\" cannot be read: the name of the service"
+        ));
         assert!(
-            refused("rediss+sentinel://me:pw@a:1,[::1]:2/")
-                .contains("\"rediss+sentinel://***@a:1,[::1]:2/\" cannot be read: the name of the service")
+            refused("redis+cluster://a:1,b:x,c").contains("\"redis+cluster://a:1,b:***\" cannot")
         );
-        assert!(refused("redis+cluster://a:1,b:x,c").contains("\"redis+cluster://a:1,b:***\" cannot"));
     }
 }

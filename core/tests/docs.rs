@@ -1,5 +1,6 @@
-//! docs/options.md and docs/errors.md are what the tables say, and `REDLATCH_BLESS=1` writes them anew; index.d.ts and
-//! docs/events.md are compared, and the servers that the pages name to those that are tested.
+//! docs/options.md and docs/errors.md are what the tables say, and `REDLATCH_BLESS=1` writes them
+//! anew; index.d.ts and docs/events.md are compared, and the servers that the pages name to those
+//! that are tested.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -9,36 +10,44 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use redlatch::{
-    AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, OptionInfo, Scope, Stats, Type,
-    all_options,
-};
+use redlatch::embed::{OptionInfo, Scope, Type, all_options};
+use redlatch::{AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, Stats};
 use support::Server;
 
-/// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with `orders`.
-const KEYS: &str = "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
+/// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with
+/// `orders`.
+const KEYS: &str =
+    "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
                         +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
                         +exists +mget";
 /// What only newer servers know.
 const SINCE_7: &str = "+pexpiretime";
 /// What nodes of a cluster must allow as well.
-const CLUSTER: &str = "+cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
+const CLUSTER: &str =
+    "+cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
 
 fn compare(file: &str, wanted: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../docs")
+        .join(file);
     if std::env::var_os("REDLATCH_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, wanted).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == wanted, "docs/{file} is not what the tables say; run this test with REDLATCH_BLESS=1");
+    assert!(
+        found == wanted,
+        "docs/{file} is not what the tables say; run this test with REDLATCH_BLESS=1"
+    );
 }
 
 fn camel_case(name: &str) -> String {
     let mut words = name.split('_');
     let first = words.next().unwrap_or_default().to_owned();
-    words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
+    words.fold(first, |name, word| {
+        name + &word[..1].to_uppercase() + &word[1..]
+    })
 }
 
 // ---- options ----
@@ -72,7 +81,7 @@ Each language spells the wait in its own way: `acquire_timeout` or `AcquireOptio
 
 | kind | what lies in Redis | who else speaks it |
 |---|---|---|
-| `reentrant` | hash `<name>`, field `<client uuid>:<number>`, the hold count | Redisson's `RLock` |
+| `reentrant` | hash `<name>`, field `<uuid>:<number>`, the hold count | Redisson's `RLock` |
 | `simple`, `redis-py`, `redlock`, `redsync` | string `<name>`, as `SET <name> <value> NX PX <lease>` leaves it | every lock of that form; on one server |
 | `redis-semaphore` | the same at `mutex:<name>` | Node's `redis-semaphore` |
 | `article` | the same at `lock:<name>`; value `<32 hex digits>-<number>`, lease in whole seconds | the `SimpleRedisLock` of the articles |
@@ -98,24 +107,50 @@ run at different speeds. With leases below 1 s little time is left for a retry: 
 
 fn section(out: &mut String, title: &str, text: &str, scope: Scope) {
     writeln!(out, "## {title}\n\n{text}\n").unwrap();
-    writeln!(out, "| option | Node.js | value | default | meaning |\n|---|---|---|---|---|").unwrap();
+    writeln!(
+        out,
+        "| option | Node.js | value | default | meaning |\n|---|---|---|---|---|"
+    )
+    .unwrap();
     for info in all_options().filter(|info| info.scope == scope) {
-        let OptionInfo { name, default, doc, r#type, .. } = info;
+        let OptionInfo {
+            name,
+            default,
+            doc,
+            r#type,
+            ..
+        } = info;
         let default = match r#type {
             Type::Word { .. } | Type::Choice(_) => format!("`{default}`"),
             _ => (*default).to_owned(),
         };
-        writeln!(out, "| `{name}` | `{}` | {type} | {default} | {doc} |", camel_case(name)).unwrap();
+        writeln!(
+            out,
+            "| `{name}` | `{}` | {type} | {default} | {doc} |",
+            camel_case(name)
+        )
+        .unwrap();
     }
     out.push('\n');
 }
 
 fn options_page() -> String {
     let mut page = OPTIONS.to_owned();
-    section(&mut page, "Of a client", "Given when the client is opened.", Scope::Client);
-    let text = "Given when the lock is named. A client takes them as well, as defaults for its locks.";
+    section(
+        &mut page,
+        "Of a client",
+        "Given when the client is opened.",
+        Scope::Client,
+    );
+    let text =
+        "Given when the lock is named. A client takes them as well, as defaults for its locks.";
     section(&mut page, "Of a lock", text, Scope::Lock);
-    section(&mut page, "Of an acquisition", "Given with each acquisition.", Scope::Acquire);
+    section(
+        &mut page,
+        "Of an acquisition",
+        "Given with each acquisition.",
+        Scope::Acquire,
+    );
     page + OPTIONS_END
 }
 
@@ -140,18 +175,28 @@ fn declared<'a>(declarations: &'a str, info: &OptionInfo) -> Option<&'a str> {
 fn index_d_ts_has_the_defaults_of_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings-node/index.d.ts");
     let file = std::fs::read_to_string(path).unwrap();
-    let declarations: String =
-        file.split_whitespace().filter(|word| *word != "*").flat_map(|word| [word, " "]).collect();
+    let declarations: String = file
+        .split_whitespace()
+        .filter(|word| *word != "*")
+        .flat_map(|word| [word, " "])
+        .collect();
     for info in all_options() {
-        let comment =
-            declared(&declarations, info).unwrap_or_else(|| panic!("index.d.ts lacks `{}`", info.name));
-        let said = comment.split_once("Default: ").map(|(_, said)| said.trim_start_matches('`'));
+        let comment = declared(&declarations, info)
+            .unwrap_or_else(|| panic!("index.d.ts lacks `{}`", info.name));
+        let said = comment
+            .split_once("Default: ")
+            .map(|(_, said)| said.trim_start_matches('`'));
         let wanted = info.default.strip_prefix("none: ").unwrap_or(info.default);
-        let silent = info.default.starts_with("none") || comment.contains("Not used in Node.js");
+        let silent = info.default.starts_with("none");
         let right = said.map_or(silent, |said| {
-            said.strip_prefix(wanted).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+            said.strip_prefix(wanted)
+                .is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
         });
-        assert!(right, "index.d.ts on `{}`: {comment:?}, but its default is {}", info.name, info.default);
+        assert!(
+            right,
+            "index.d.ts on `{}`: {comment:?}, but its default is {}",
+            info.name, info.default
+        );
     }
 }
 
@@ -169,7 +214,7 @@ below); a caller that tries once, or whose time is over, gets the error. A call 
 | `NOREPLICAS` | yes | `min-replicas-to-write` replicas have to be connected |
 | `MISCONF` | yes | it cannot write its snapshot: see its log |
 | `CLUSTERDOWN`, `TRYAGAIN` | yes | the cluster recovers, or moves a slot |
-| `max number of clients` | yes, once it had been connected | raise `maxclients`, or close clients |
+| `max number of clients` | yes, once it had been connected | the error is `unavailable`: raise `maxclients`, or close clients |
 | `OOM` | no | raise `maxmemory`, or remove data; releasing works all the same |
 | `NOSCRIPT` | | never seen: the script is sent again in full |
 | `NOAUTH`, `WRONGPASS` | no | the error is `auth` |
@@ -185,7 +230,7 @@ event `evictable` warns of it once.
 const ERRORS: &str = "\
 # Errors
 
-Generated from `core/src/error.rs`; a test compares them.
+Generated from `core/proto/src/error.rs`; a test compares them.
 
 Every failure has one kind, the same in all languages. Its message names the value, the lock and the remedy, and never a
 password. What to do about each kind: [below](#what-to-do).
@@ -218,7 +263,13 @@ fn errors_page() -> String {
     }
     page += "\n## What to do\n\n";
     for kind in ErrorKind::ALL {
-        writeln!(page, "### {kind}\n\n{}\n\n{}\n", kind.meaning(), kind.advice()).unwrap();
+        writeln!(
+            page,
+            "### {kind}\n\n{}\n\n{}\n",
+            kind.meaning(),
+            kind.advice()
+        )
+        .unwrap();
         match kind {
             ErrorKind::Lost => page += &lost_reasons(),
             ErrorKind::Denied => page += &acl(),
@@ -263,26 +314,47 @@ fn errors_md_is_what_the_tables_say() {
 /// Makes the user of errors.md, for these keys; its URL.
 fn make_user(server: &Server, keys: &str) -> String {
     let mut admin = server.connect();
-    let known: Vec<redis::Value> =
-        redis::cmd("COMMAND").arg(&["INFO", "pexpiretime"]).query(&mut admin).unwrap();
-    let newer = if known == [redis::Value::Nil] { "" } else { SINCE_7 };
+    let known: Vec<redis::Value> = redis::cmd("COMMAND")
+        .arg(&["INFO", "pexpiretime"])
+        .query(&mut admin)
+        .unwrap();
+    let newer = if known == [redis::Value::Nil] {
+        ""
+    } else {
+        SINCE_7
+    };
     let rules = format!("{keys} {COMMANDS} {newer}");
-    let user = ["SETUSER", "app", "on", ">password"].into_iter().chain(rules.split_whitespace());
-    let _: () = redis::cmd("ACL").arg(user.collect::<Vec<_>>()).query(&mut admin).unwrap();
+    let user = ["SETUSER", "app", "on", ">password"]
+        .into_iter()
+        .chain(rules.split_whitespace());
+    let _: () = redis::cmd("ACL")
+        .arg(user.collect::<Vec<_>>())
+        .query(&mut admin)
+        .unwrap();
     server.url().replace("redis://", "redis://app:password@") + "1"
 }
 
 fn assert_nothing_was_denied(server: &Server) {
-    let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut server.connect()).unwrap();
+    let log: Vec<redis::Value> = redis::cmd("ACL")
+        .arg("LOG")
+        .query(&mut server.connect())
+        .unwrap();
     assert!(log.is_empty(), "denied: {log:?}");
 }
 
 #[test]
 fn kinds_with_a_prefix_need_it_in_the_rules() {
-    for (kind, prefix) in [(Kind::Article, "lock:orders"), (Kind::RedisSemaphore, "mutex:orders")] {
+    for (kind, prefix) in [
+        (Kind::Article, "lock:orders"),
+        (Kind::RedisSemaphore, "mutex:orders"),
+    ] {
         let server = Server::start();
-        let client = Client::builder(&make_user(&server, &KEYS.replace("orders", prefix))).build().unwrap();
-        let lock = client.lock_with("orders:42", LockOptions::new().kind(kind).fencing(true)).unwrap();
+        let client = Client::builder(&make_user(&server, &KEYS.replace("orders", prefix)))
+            .build()
+            .unwrap();
+        let lock = client
+            .lock_with("orders:42", LockOptions::new().kind(kind).fencing(true))
+            .unwrap();
         lock.acquire().wait().unwrap().release().wait().unwrap();
         client.close().wait().unwrap();
         assert_nothing_was_denied(&server);
@@ -296,7 +368,9 @@ fn the_user_of_errors_md_can_do_everything() {
     let url = make_user(&server, KEYS);
     let client = |url: &str| Client::builder(url).build().unwrap();
     let (mine, other) = (client(&url), client(&url));
-    let lock = mine.lock_with("orders:42", LockOptions::new().fencing(true)).unwrap();
+    let lock = mine
+        .lock_with("orders:42", LockOptions::new().fencing(true))
+        .unwrap();
     let guard = lock.acquire().wait().unwrap();
     assert!(guard.fencing_token().is_some());
     guard.reenter().wait().unwrap().release().wait().unwrap();
@@ -305,7 +379,12 @@ fn the_user_of_errors_md_can_do_everything() {
 
     // A waiter of another client is woken by the message.
     let waiting = std::thread::spawn(move || {
-        let guard = other.lock("orders:42").unwrap().acquire_with(AcquireOptions::new()).wait().unwrap();
+        let guard = other
+            .lock("orders:42")
+            .unwrap()
+            .acquire_with(AcquireOptions::new())
+            .wait()
+            .unwrap();
         guard.release().wait().unwrap();
         other.close().wait().unwrap();
     });
@@ -323,7 +402,10 @@ fn the_user_of_errors_md_can_do_everything() {
     let (sender, lost) = std::sync::mpsc::channel();
     guard.on_lost(move |reason| sender.send(reason).unwrap());
     let _: () = redis::cmd("FLUSHALL").query(&mut admin).unwrap();
-    assert_eq!(lost.recv_timeout(Duration::from_secs(8)), Ok(LostReason::Deleted));
+    assert_eq!(
+        lost.recv_timeout(Duration::from_secs(8)),
+        Ok(LostReason::Deleted)
+    );
     drop(guard);
     assert!(!lock.force_release().wait().unwrap());
     assert_eq!(mine.close().wait().unwrap(), Vec::<String>::new());
@@ -338,7 +420,10 @@ fn oldest(page: &str, server: &str) -> String {
     let names = rows.filter_map(|row| row.trim_start_matches('*').strip_prefix(server));
     let versions = names.filter_map(|rest| {
         let mut parts = rest.split(|other: char| !other.is_ascii_digit());
-        Some((parts.next()?.parse::<u32>().ok()?, parts.next()?.parse::<u32>().ok()?))
+        Some((
+            parts.next()?.parse::<u32>().ok()?,
+            parts.next()?.parse::<u32>().ok()?,
+        ))
     });
     let (major, minor) = versions.min().unwrap();
     format!("{major}.{minor}")
@@ -351,7 +436,12 @@ fn the_pages_name_the_oldest_servers_of_the_tests() {
     let tested = read("docs/servers.md");
     let (redis, valkey) = (oldest(&tested, "Redis "), oldest(&tested, "Valkey "));
     let wanted = format!("Redis {redis} or newer, or Valkey {valkey} or newer");
-    for page in ["README.md", "bindings-python/README.md", "bindings-node/README.md", "docs/servers.md"] {
+    for page in [
+        "README.md",
+        "bindings-python/README.md",
+        "bindings-node/README.md",
+        "docs/servers.md",
+    ] {
         let text = read(page).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(&wanted), "{page} does not say {wanted:?}");
     }
@@ -363,7 +453,12 @@ fn the_pages_name_the_oldest_servers_of_the_tests() {
 fn sources(folder: &Path, found: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.file_stem().unwrap().to_string_lossy().ends_with("tests") {
+        if path
+            .file_stem()
+            .unwrap()
+            .to_string_lossy()
+            .ends_with("tests")
+        {
             continue;
         }
         if path.is_dir() {
@@ -378,10 +473,21 @@ fn sources(folder: &Path, found: &mut String) {
 fn events_md_has_every_kind_of_event() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut code = String::new();
-    ["engine", "driver"].iter().for_each(|folder| sources(&core.join("src").join(folder), &mut code));
-    let told = [".event(\"", ".link_event(\"", ".trace(\"", "Event { kind: \""];
+    ["proto/src/engine", "src/driver"]
+        .iter()
+        .for_each(|folder| sources(&core.join(folder), &mut code));
+    let told = [
+        ".event(",
+        ".link_event(",
+        ".trace(",
+        "Event { kind: ",
+        "Event::new(",
+    ];
     let calls = told.iter().flat_map(|call| code.split(call).skip(1));
-    let kinds: BTreeSet<&str> = calls.filter_map(|rest| rest.split('"').next()).collect();
+    // The text may be on the next line.
+    let kinds: BTreeSet<&str> = calls
+        .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
+        .collect();
 
     let page = std::fs::read_to_string(core.join("../docs/events.md")).unwrap();
     let (table, _) = page.split_once("| language |").unwrap();
@@ -391,15 +497,22 @@ fn events_md_has_every_kind_of_event() {
 #[test]
 fn events_md_has_every_counter() {
     let page =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md")).unwrap();
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/events.md"))
+            .unwrap();
     let (_, table) = page.split_once("| counter |").unwrap();
-    let counters: BTreeSet<&str> = Stats::default().entries().into_iter().map(|(name, _)| name).collect();
+    let counters: BTreeSet<&str> = Stats::default()
+        .entries()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
     assert_eq!(first_cells(table), counters);
 }
 
 /// The names in the first cells of a table, some of which have several.
 fn first_cells(table: &str) -> BTreeSet<&str> {
     let rows = table.lines().filter(|line| line.starts_with("| `"));
-    let cells = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
+    let cells = rows
+        .filter_map(|row| row.split('|').nth(1))
+        .flat_map(|cell| cell.split(','));
     cells.map(|name| name.trim_matches([' ', '`'])).collect()
 }

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use redlatch::{AcquireOptions, Cancelled, Client, ErrorKind, Guard, Key, Lock, OptionValue, Queue};
+use redlatch::embed::{Cancelled, ClientExt, CompletionQueue, OperationExt};
+use redlatch::{
+    AcquireOptions, Canceller, Client, ErrorKind, Guard, Lock, OptionValue, ReentryKey,
+};
 use support::Server;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -20,7 +23,8 @@ fn in_child(child: impl FnOnce() -> bool) -> bool {
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             nix::unistd::alarm::set(u32::try_from(LIMIT.as_secs()).unwrap());
-            let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+            let passed =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
             // SAFETY: as above.
             unsafe { nix::libc::_exit(i32::from(!passed)) }
         }
@@ -44,20 +48,39 @@ struct World {
 impl World {
     fn new() -> World {
         let server = Server::start();
-        // The parent must send nothing by itself while its commands are counted: with tracking it looks at what its
-        // threads have acquired.
-        let client =
-            Client::builder(&server.url()).option("tracking", OptionValue::Flag(false)).build().unwrap();
+        // The parent must send nothing by itself while its commands are counted: with tracking it
+        // looks at what its threads have acquired.
+        let client = Client::builder(&server.url())
+            .option("tracking", OptionValue::Flag(false))
+            .build()
+            .unwrap();
         client.ready().wait().unwrap();
         let lock = client.lock("n").unwrap();
-        World { server, client, lock }
+        World {
+            server,
+            client,
+            lock,
+        }
     }
 
     fn commands_seen(&self) -> u64 {
         let mut look = self.server.connect();
-        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut look).unwrap();
-        let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
-        info.lines().filter(|line| line.contains("eval")).filter_map(calls).sum()
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query(&mut look)
+            .unwrap();
+        let calls = |line: &str| {
+            line.split_once("calls=")?
+                .1
+                .split(',')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        };
+        info.lines()
+            .filter(|line| line.contains("eval"))
+            .filter_map(calls)
+            .sum()
     }
 }
 
@@ -72,7 +95,11 @@ fn a_child_cannot_use_its_parents_client_and_says_so() {
         client.is_forked()
             && kind(client.ready().wait()) == forked
             && kind(lock.acquire().wait()) == forked
-            && kind(lock.acquire().wait_interruptibly(|| Ok::<(), ()>(())).unwrap()) == forked
+            && kind(
+                lock.acquire()
+                    .wait_interruptibly(None, || Ok::<(), ()>(()))
+                    .unwrap(),
+            ) == forked
             && kind(lock.try_acquire().wait()) == forked
             && kind(lock.holder().wait()) == forked
             && kind(lock.force_release().wait()) == forked
@@ -85,7 +112,11 @@ fn a_child_cannot_use_its_parents_client_and_says_so() {
             && client.events().is_empty()
             && client.close().wait().is_ok()
     }));
-    assert_eq!(world.commands_seen(), before, "the child has sent something");
+    assert_eq!(
+        world.commands_seen(),
+        before,
+        "the child has sent something"
+    );
     guard.check().unwrap();
     guard.release().wait().unwrap();
     drop(world.lock.acquire().wait().unwrap());
@@ -94,20 +125,37 @@ fn a_child_cannot_use_its_parents_client_and_says_so() {
 #[test]
 fn dropping_and_releasing_in_a_child_is_silent_and_harmless() {
     let world = World::new();
-    let key = AcquireOptions::new().key(Key::Explicit(1));
-    let [dropped, released, detached] = ["a", "b", "c"]
-        .map(|name| world.client.lock(name).unwrap().acquire_with(key.clone()).wait().unwrap());
+    let key = AcquireOptions::new().key(ReentryKey::Explicit(1));
+    let [dropped, released, detached] = ["a", "b", "c"].map(|name| {
+        world
+            .client
+            .lock(name)
+            .unwrap()
+            .acquire_with(key.clone())
+            .wait()
+            .unwrap()
+    });
     let by_key = world.client.lock("c").unwrap();
     detached.detach();
     let waiting = {
         let guard = world.lock.acquire().wait().unwrap();
         let mut waiting = Box::pin(world.client.lock("n").unwrap().acquire());
         let waker = std::task::Waker::noop();
-        assert!(waiting.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+        assert!(
+            waiting
+                .as_mut()
+                .poll(&mut std::task::Context::from_waker(waker))
+                .is_pending()
+        );
         (guard, waiting)
     };
-    let queue = Queue::with_fd().unwrap();
-    let pending = world.client.lock("n").unwrap().acquire().deliver_to(&queue, 1);
+    let queue = CompletionQueue::with_fd().unwrap();
+    let pending = world
+        .client
+        .lock("n")
+        .unwrap()
+        .acquire()
+        .deliver_to(&queue, 1);
     let before = world.commands_seen();
 
     let mut inherited = Some((dropped, released, waiting, queue, pending));
@@ -115,34 +163,46 @@ fn dropping_and_releasing_in_a_child_is_silent_and_harmless() {
         let (dropped, released, waiting, queue, pending) = inherited.take().unwrap();
         drop(dropped);
         drop(waiting);
-        let no_op = released.release().wait().is_ok() && by_key.release_by(Key::Explicit(1)).wait().is_ok();
+        let no_op = released.release().wait().is_ok()
+            && by_key.release_by(ReentryKey::Explicit(1)).wait().is_ok();
         let _ = world.client.ready().deliver_to(&queue, 2);
         let silent = pending.cancel() == Cancelled::No && queue.drain().is_empty();
         drop((queue, pending));
         no_op && silent
     });
     assert!(passed);
-    assert_eq!(world.commands_seen(), before, "the child has sent something");
+    assert_eq!(
+        world.commands_seen(),
+        before,
+        "the child has sent something"
+    );
 
     let (dropped, released, (guard, waiting), queue, pending) = inherited.unwrap();
     for guard in [dropped, released] {
         guard.release().wait().unwrap();
     }
-    by_key.release_by(Key::Explicit(1)).wait().unwrap();
+    by_key.release_by(ReentryKey::Explicit(1)).wait().unwrap();
     guard.release().wait().unwrap();
     drop(waiting);
     // What the parent waits for still comes to the parent.
     let mut fds = [PollFd::new(queue.fd().unwrap(), PollFlags::POLLIN)];
-    assert_eq!(nix::poll::poll(&mut fds, PollTimeout::try_from(LIMIT).unwrap()), Ok(1));
-    assert!(matches!(queue.drain()[..], [redlatch::Entry { tag: 1, .. }]));
+    assert_eq!(
+        nix::poll::poll(&mut fds, PollTimeout::try_from(LIMIT).unwrap()),
+        Ok(1)
+    );
+    assert!(matches!(
+        queue.drain()[..],
+        [redlatch::embed::Completion { tag: 1, .. }]
+    ));
     assert_eq!(pending.cancel(), Cancelled::No);
 }
 
-/// As `in_child`, in the middle of a wait: the handler of a signal may fork, and both go on where they were. `meanwhile` is done
-/// by the parent when the child has ended. What the wait of the parent came to.
+/// As `in_child`, in the middle of a wait: the handler of a signal may fork, and both go on where
+/// they were. `meanwhile` is done by the parent when the child has ended. What the wait of the
+/// parent came to.
 fn forked_while_waiting(lock: &Lock, meanwhile: impl FnOnce()) -> redlatch::Result<Guard> {
     let (mut child, mut meanwhile) = (None, Some(meanwhile));
-    let waited = lock.acquire().wait_interruptibly(|| {
+    let waited = lock.acquire().wait_interruptibly(None, || {
         if child.is_none() {
             // SAFETY: as above.
             let made = unsafe { fork() }.unwrap();
@@ -167,7 +227,8 @@ fn forked_while_waiting(lock: &Lock, meanwhile: impl FnOnce()) -> redlatch::Resu
     waited
 }
 
-/// It waited for ever for an answer that only its parent gets, or took its parent's from their connection.
+/// It waited for ever for an answer that only its parent gets, or took its parent's from their
+/// connection.
 #[test]
 fn a_child_that_is_forked_in_the_middle_of_a_wait_is_told_so_and_leaves_the_answer_to_its_parent() {
     let world = World::new();
@@ -184,25 +245,73 @@ fn a_child_that_is_forked_in_the_middle_of_a_wait_is_told_so_and_leaves_the_answ
         }
         assert!(pairs < 10_000, "no direct connection");
         pairs += 1;
-        world.lock.acquire().wait().unwrap().release().wait().unwrap();
+        world
+            .lock
+            .acquire()
+            .wait()
+            .unwrap()
+            .release()
+            .wait()
+            .unwrap();
     }
-    redis::cmd("CLIENT").arg(&["PAUSE", "600", "ALL"]).exec(&mut look).unwrap();
+    redis::cmd("CLIENT")
+        .arg(&["PAUSE", "600", "ALL"])
+        .exec(&mut look)
+        .unwrap();
     let waited = forked_while_waiting(&world.lock, || {});
     waited.unwrap().release().wait().unwrap();
+}
+
+#[test]
+fn a_child_can_neither_use_nor_cancel_the_canceller_of_its_parent() {
+    let world = World::new();
+    let guard = world.lock.acquire().wait().unwrap();
+    let canceller = Canceller::new().unwrap();
+    let url = world.server.url();
+    assert!(in_child(|| {
+        let own = Client::connect(&url).wait().unwrap();
+        let refused = kind(
+            own.lock("other")
+                .unwrap()
+                .acquire()
+                .wait_cancellable(&canceller),
+        );
+        canceller.cancel();
+        refused == Some(ErrorKind::Forked)
+            && !canceller.is_cancelled()
+            && own.close().wait().is_ok()
+    }));
+    let waiter = std::thread::spawn({
+        let (lock, canceller) = (world.lock.clone(), canceller.clone());
+        move || lock.acquire().wait_cancellable(&canceller).map(drop)
+    });
+    drop(guard);
+    waiter.join().unwrap().unwrap();
 }
 
 #[test]
 fn a_child_works_with_a_client_of_its_own() {
     let world = World::new();
     let guard = world.lock.acquire().wait().unwrap();
-    let (url, queue) = (world.server.url(), Queue::with_fd().unwrap());
+    let (url, queue) = (world.server.url(), CompletionQueue::with_fd().unwrap());
     assert!(in_child(|| {
         let own = Client::connect(&url).wait().unwrap();
         // Nothing comes into a queue of the parent, whose descriptor it shares.
         let _ = own.ready().deliver_to(&queue, 1);
         let _ = own.lock("third").unwrap().acquire().deliver_to(&queue, 2);
-        let busy = own.lock("n").unwrap().try_acquire().wait().unwrap().is_none();
-        let free = own.lock("other").unwrap().acquire().wait_interruptibly(|| Ok::<(), ()>(())).unwrap();
+        let busy = own
+            .lock("n")
+            .unwrap()
+            .try_acquire()
+            .wait()
+            .unwrap()
+            .is_none();
+        let free = own
+            .lock("other")
+            .unwrap()
+            .acquire()
+            .wait_interruptibly(None, || Ok::<(), ()>(()))
+            .unwrap();
         busy && free.unwrap().release().wait().is_ok()
             && own.close().wait().is_ok()
             && queue.drain().is_empty()
@@ -283,7 +392,7 @@ fn forks_while_others_work_never_hang() {
                 world.client.is_forked()
                     && kind(world.lock.acquire().wait()) == Some(ErrorKind::Forked)
                     && !guard.is_held()
-                    && !world.lock.hold(Key::Explicit(1)).is_held()
+                    && !world.lock.hold(ReentryKey::Explicit(1)).is_held()
                     && world.client.events().is_empty()
             }));
             rounds += 1;

@@ -233,7 +233,7 @@ async def everything(lock: aio.Lock) -> None:
 async def steps(act: Act) -> None:
     # With answers at once there are no steps.
     client, other = await open_client(act, direct=False), await open_client(act)
-    lock, others = client.lock(act.lock), other.lock(act.lock)
+    lock, others = client.lock(act.lock, reentrant=True), other.lock(act.lock)
     ready()
     stopped = 0
     for contended in (False, True):
@@ -325,7 +325,7 @@ async def until_free(lock: aio.Lock) -> None:
 async def race(act: Act) -> None:
     """One level is given back while the next one is being acquired, by the same task."""
     client = await open_client(act)
-    lock = client.lock(act.lock)
+    lock = client.lock(act.lock, reentrant=True)
     ready()
     for turn in range(act.size):
         first, second = await lock.__aenter__(), await lock.__aenter__()

@@ -180,7 +180,7 @@ def hold_until(lock: redlatch.Lock, held: threading.Event, release: threading.Ev
 def race(act: Act) -> None:
     """One level is given back by another thread while the owner acquires the next one."""
     client = open_client(act)
-    lock = client.lock(act.lock)
+    lock = client.lock(act.lock, reentrant=True)
     ready()
     with ThreadPoolExecutor(1) as pool:
         for turn in range(act.size):

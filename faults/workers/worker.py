@@ -136,7 +136,8 @@ class Caller:
         def told(error: redlatch.LockLostError) -> None:
             write(f"l {number} {called} {now()} {error.reason}\n")
 
-        lock = self.face.client.lock(name, kind=kind, timeout=wait, on_lost=told, **lease)
+        enters = kind == "reentrant"
+        lock = self.face.client.lock(name, kind=kind, reentrant=enters, timeout=wait, on_lost=told, **lease)
         write(f"b {number} {name} {called}\n")
         self.attempts += 1
         try:

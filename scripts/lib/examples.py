@@ -149,6 +149,15 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+# --- hello ---
+
+
+def each_language_holds_the_lock_in_its_turn() -> None:
+    with one_server() as url, started("hello", lambda: url) as running:
+        assert all_end(running) == Counter({"held hello": len(running)})
+        assert keys(url) == [], keys(url)
+
+
 # --- one order per user ---
 
 USERS = ["ada", "grace", "edsger", "barbara", "donald", "leslie"]
@@ -262,6 +271,7 @@ def a_job_that_fails_may_be_run_by_the_next_host() -> None:
 # --- running the checks ---
 
 CHECKS = [
+    each_language_holds_the_lock_in_its_turn,
     each_user_orders_once,
     without_a_common_lock_users_order_twice,
     each_task_is_done_once,

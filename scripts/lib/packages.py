@@ -115,12 +115,15 @@ def npm(folder: Path) -> None:
 
 
 def crate(folder: Path) -> None:
-    package = unpack(only("*.crate"), folder)
+    package = unpack(only("redlatch-[0-9]*.crate"), folder / "face")
+    proto = unpack(only("redlatch-proto-*.crate"), folder / "proto")
     program = folder / "program"
     (program / "src").mkdir(parents=True)
     (program / "src" / "main.rs").write_text(programs("rust")[0])
     (program / "Cargo.toml").write_text(
         '[package]\nname = "fresh"\nedition = "2024"\n[workspace]\n'
+        # As a registry gives them, once it has both.
+        f'[patch.crates-io]\nredlatch-proto = {{ path = "{proto}" }}\n'
         f'[dependencies]\nredlatch = {{ path = "{package}" }}\n'
         'tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }\n'
         + (text := (ROOT / "Cargo.toml").read_text())[text.index("[profile.") :]

@@ -81,8 +81,18 @@ def eventually(
 class Redis:
     """One connection, a RESP client of a few lines: every call is one command. An error reply is returned."""
 
-    def __init__(self, port: int, timeout: float | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout or 10.0)
+    def __init__(self, place: int | Path, timeout: float | None = None) -> None:
+        """`place`: a port on 127.0.0.1, or a Unix socket."""
+        if isinstance(place, int):
+            self.socket = socket.create_connection(("127.0.0.1", place), timeout=timeout or 10.0)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(timeout or 10.0)
+            try:
+                self.socket.connect(str(place))
+            except OSError:
+                self.socket.close()
+                raise
         self.socket.settimeout(timeout)
         self.file = self.socket.makefile("rb")
         self.lock = threading.Lock()
@@ -115,9 +125,9 @@ class Redis:
         self.socket.close()
 
 
-def ask(port: int, *words: str | int) -> Any:
+def ask(place: int | Path, *words: str | int) -> Any:
     """One command on a connection of its own."""
-    redis = Redis(port, 5.0)
+    redis = Redis(place, 5.0)
     try:
         return redis(*words)
     finally:
@@ -207,10 +217,17 @@ class Server(Deployment):
     def start(self) -> None:
         """Starts it on its port and waits until it answers; `Ended` if it ends instead."""
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        where += ["--unixsocket", str(self._socket)]
         command = [self._binary, *where, "--save", "", "--appendonly", "no", *self._options]
         if self._config:
             file = self.folder / "sentinel.conf"
-            file.write_text(f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n{self._config}")
+            where = [
+                f"port {self.port}",
+                "bind 127.0.0.1",
+                f"dir {self.folder}",
+                f"unixsocket {self._socket}",
+            ]
+            file.write_text("\n".join([*where, self._config]))
             command = [self._binary, str(file), "--sentinel"]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
@@ -225,14 +242,19 @@ class Server(Deployment):
         eventually(self._answers, f"{self._binary} on port {self.port}")
 
     def _answers(self) -> bool:
-        # First the process: another one's server may answer on a port that ours did not get.
         if self.process.poll() is not None:
             raise Ended
-        answer = ask(self.port, "PING")
-        return self.process.poll() is None and (answer == "PONG" or str(answer).startswith("NOAUTH"))
+        # Another server may have taken the port since it was found free, and answers there while ours has not yet noticed.
+        # The Unix socket is ours alone, and a server opens it only after it got its port.
+        answer = ask(self._socket, "PING")
+        return answer == "PONG" or str(answer).startswith("NOAUTH")
 
     def __call__(self, *words: str | int) -> Any:
         return ask(self.port, *words)
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "socket"
 
     @property
     def url(self) -> str:  # type: ignore[override]

@@ -543,7 +543,7 @@ static void w24(void)
         if (pthread_create(&th, &at, task_main, &T[i]))
             die("pthread_create");
     }
-    /* Who waits still when the others have ended is not woken by them any more, and goes on waiting. */
+    /* A caller that still waits when the others have ended is woken by nobody. It goes on waiting. */
     int64_t last = now_ns() + (int64_t)((warmup + 1) * 1e9);
     while (atomic_load(&nready) < tasks && now_ns() < last)
         nap_us(1000);

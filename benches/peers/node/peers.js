@@ -135,7 +135,7 @@ async function main () {
       }
     }
     for (let i = 0; i < k; i++) work(i).catch(e => out({ error: String(e).slice(0, 200) }))
-    // Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+    // A caller that still waits when the others have ended is woken by nobody. It goes on waiting.
     await new Promise(r => { warmed = r; setTimeout(r, (A.warmup + 1) * 1000) })
     await readyGo()
     const c0 = cpu(); t0 = nowN()

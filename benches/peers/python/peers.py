@@ -356,7 +356,7 @@ def main_sync(P):
 
         for i in range(k):
             threading.Thread(target=work, args=(i,), daemon=True).start()
-        # Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+        # A caller that still waits when the others have ended is woken by nobody. It goes on waiting.
         end = now() + int((A.warmup + 1) * 1e9)
         for _ in range(k):
             warmed.acquire(timeout=max(0, end - now()) / 1e9)
@@ -470,7 +470,7 @@ async def main_async(cls):
                 await P.release(h)
 
         tasks = [loop.create_task(work(i)) for i in range(k)]
-        # Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+        # A caller that still waits when the others have ended is woken by nobody. It goes on waiting.
         end = now() + int((A.warmup + 1) * 1e9)
         while nwarm[0] < k and now() < end:
             await asyncio.sleep(0.005)

@@ -51,7 +51,9 @@ impl Args {
                 args.barrier = true;
                 continue;
             }
-            let value = words.next().ok_or_else(|| format!("{flag} wants a value"))?;
+            let value = words
+                .next()
+                .ok_or_else(|| format!("{flag} wants a value"))?;
             match flag.as_str() {
                 "--peer" => args.peer = value,
                 "--kind" => args.kind = value,

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redlatch::Lock;
 use tokio::task::JoinSet;
 
 use crate::args::Args;
-use crate::report::{Turns, Usage, monotonic_ns};
+use crate::report::{LeastMemory, Turns, Usage, monotonic_ns};
 use crate::window::Window;
 use crate::{Failure, client};
 
@@ -100,7 +100,9 @@ async fn many_names(args: &Args) -> Result<(), Failure> {
         }
     })
     .await?;
-    let report = window.report().with("pairs", pairs.iter().sum::<u64>() as f64);
+    let report = window
+        .report()
+        .with("pairs", pairs.iter().sum::<u64>() as f64);
     report.with("threads", Usage::now().threads).print();
     Ok(())
 }
@@ -108,13 +110,19 @@ async fn many_names(args: &Args) -> Result<(), Failure> {
 /// W3: one of several processes on one name, with work inside.
 async fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    warm(&client.lock(&format!("{}:warm{}", args.name, args.id))?, args).await?;
+    warm(
+        &client.lock(&format!("{}:warm{}", args.name, args.id))?,
+        args,
+    )
+    .await?;
     let lock = client.lock(&format!("{}:w3", args.name))?;
     let window = Window::open(args)?;
     let mut lines = String::new();
     let mut acquired = 0u64;
     while window.is_open() {
-        let Ok(guard) = lock.acquire_timeout(window.time()).await else { break };
+        let Ok(guard) = lock.acquire_timeout(window.time()).await else {
+            break;
+        };
         let since = monotonic_ns();
         std::thread::sleep(args.inside);
         let called = monotonic_ns();
@@ -177,10 +185,14 @@ async fn many_held(args: &Args) -> Result<(), Failure> {
     }
     let acquire_s = begun.elapsed().as_secs_f64();
     let window = Window::open(args)?;
-    tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
+    let mut least = LeastMemory::default();
+    for _ in 0..LeastMemory::SAMPLES {
+        tokio::time::sleep(LeastMemory::pause(args.seconds)).await;
+        least.sample();
+    }
     let report = window.report();
     let held = guards.iter().filter(|guard| guard.is_held()).count();
-    report.with_held(held, &before, acquire_s).print();
+    report.with_held(held, &before, &least, acquire_s).print();
     // The driver of the benchmark cleans up; ten thousand releases would only be in its way.
     std::process::exit(0);
 }

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redlatch::Lock;
 
 use crate::args::Args;
-use crate::report::{Turns, Usage, monotonic_ns};
+use crate::report::{LeastMemory, Turns, Usage, monotonic_ns};
 use crate::window::Window;
 use crate::{Failure, client};
 
@@ -35,13 +35,17 @@ fn warm(lock: &Lock, args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `work` on a thread for each of the callers: all warm up in the way that is measured, which begins when they are
-/// done. What they return.
+/// Runs `work` on a thread for each of the callers: all warm up in the way that is measured, which
+/// begins when they are done. What they return.
 fn each<T: Send>(
     args: &Args,
     work: impl Fn(usize, &Window) -> redlatch::Result<T> + Sync,
 ) -> Result<(Window, Vec<T>), Failure> {
-    let (warming, opened, all) = (Window::warming(args), OnceLock::new(), Barrier::new(args.tasks + 1));
+    let (warming, opened, all) = (
+        Window::warming(args),
+        OnceLock::new(),
+        Barrier::new(args.tasks + 1),
+    );
     let call = |number| {
         let warmed = work(number, &warming);
         all.wait();
@@ -51,7 +55,9 @@ fn each<T: Send>(
     };
     let results: Result<Vec<T>, Failure> = thread::scope(|scope| {
         let call = &call;
-        let callers: Vec<_> = (0..args.tasks).map(|number| scope.spawn(move || call(number))).collect();
+        let callers: Vec<_> = (0..args.tasks)
+            .map(|number| scope.spawn(move || call(number)))
+            .collect();
         all.wait();
         let window = Window::open(args).map(|window| opened.set(window));
         all.wait();
@@ -63,7 +69,10 @@ fn each<T: Send>(
         done.collect()
     });
     let results = results?;
-    opened.into_inner().map(|window| (window, results)).ok_or_else(|| "the window was not opened".into())
+    opened
+        .into_inner()
+        .map(|window| (window, results))
+        .ok_or_else(|| "the window was not opened".into())
 }
 
 /// W1: one caller, one name.
@@ -95,21 +104,30 @@ fn many_names(args: &Args) -> Result<(), Failure> {
         }
         Ok(pairs)
     })?;
-    let report = window.report().with("pairs", pairs.iter().sum::<u64>() as f64);
-    report.with("threads", Usage::now().threads + args.tasks as f64).print();
+    let report = window
+        .report()
+        .with("pairs", pairs.iter().sum::<u64>() as f64);
+    report
+        .with("threads", Usage::now().threads + args.tasks as f64)
+        .print();
     Ok(())
 }
 
 /// W3: one of several processes on one name, with work inside.
 fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    warm(&client.lock(&format!("{}:warm{}", args.name, args.id))?, args)?;
+    warm(
+        &client.lock(&format!("{}:warm{}", args.name, args.id))?,
+        args,
+    )?;
     let lock = client.lock(&format!("{}:w3", args.name))?;
     let window = Window::open(args)?;
     let mut lines = String::new();
     let mut acquired = 0u64;
     while window.is_open() {
-        let Ok(guard) = lock.acquire_timeout(window.time()).wait() else { break };
+        let Ok(guard) = lock.acquire_timeout(window.time()).wait() else {
+            break;
+        };
         let since = monotonic_ns();
         thread::sleep(args.inside);
         let called = monotonic_ns();
@@ -156,14 +174,23 @@ fn many_held(args: &Args) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut guards = Vec::with_capacity(args.locks);
     for number in 0..args.locks {
-        guards.push(client.lock(&format!("{}:{number}", args.name))?.acquire().wait()?);
+        guards.push(
+            client
+                .lock(&format!("{}:{number}", args.name))?
+                .acquire()
+                .wait()?,
+        );
     }
     let acquire_s = begun.elapsed().as_secs_f64();
     let window = Window::open(args)?;
-    thread::sleep(Duration::from_secs_f64(args.seconds));
+    let mut least = LeastMemory::default();
+    for _ in 0..LeastMemory::SAMPLES {
+        thread::sleep(LeastMemory::pause(args.seconds));
+        least.sample();
+    }
     let report = window.report();
     let held = guards.iter().filter(|guard| guard.is_held()).count();
-    report.with_held(held, &before, acquire_s).print();
+    report.with_held(held, &before, &least, acquire_s).print();
     // The driver of the benchmark cleans up; ten thousand releases would only be in its way.
     std::process::exit(0);
 }

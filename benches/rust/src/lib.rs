@@ -1,4 +1,5 @@
-//! The workloads W1 to W5 for Rust, with futures or (`--peer blocking`) with threads; see `benches/README.md`.
+//! The workloads W1 to W5 for Rust, with futures or (`--peer blocking`) with threads; see
+//! `benches/README.md`.
 //!
 //! Two programs run them: `redlatch-bench`, and `redlatch-bench-counted`, whose allocator counts.
 
@@ -33,5 +34,9 @@ fn client(args: &Args) -> Result<Client, Failure> {
 /// Runs the workload that the arguments name.
 pub fn run(words: impl Iterator<Item = String>) -> Result<(), Failure> {
     let args = Args::parse(words)?;
-    if args.peer == "blocking" { blocking::run(&args) } else { asynchronous::run(&args) }
+    if args.peer == "blocking" {
+        blocking::run(&args)
+    } else {
+        asynchronous::run(&args)
+    }
 }

@@ -27,20 +27,30 @@ impl Window {
             println!("READY");
             std::io::stdin().read_line(&mut String::new())?;
         }
-        Ok(Window::lasting(Duration::from_secs_f64(args.seconds), args.pairs.map(AtomicU64::new)))
+        Ok(Window::lasting(
+            Duration::from_secs_f64(args.seconds),
+            args.pairs.map(AtomicU64::new),
+        ))
     }
 
     fn lasting(time: Duration, left: Option<AtomicU64>) -> Window {
         let begun = Instant::now();
-        Window { begun, end: begun + time, left, before: Usage::now() }
+        Window {
+            begun,
+            end: begun + time,
+            left,
+            before: Usage::now(),
+        }
     }
 
     /// Whether one more pair is to be done.
     pub(crate) fn is_open(&self) -> bool {
         match &self.left {
-            Some(left) => {
-                left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
-            }
+            Some(left) => left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    left.checked_sub(1)
+                })
+                .is_ok(),
             None => Instant::now() < self.end,
         }
     }

@@ -1,5 +1,5 @@
 'use strict'
-// What the tests share: a server and a client per file, names that nobody else uses, and waiting for a condition.
+// The tests share this: a server and a client per file, names that nobody else uses, and waiting for a condition.
 
 const { after, before } = require('node:test')
 const { execFile } = require('node:child_process')

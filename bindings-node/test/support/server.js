@@ -52,17 +52,20 @@ class Server {
     this.port = port
     this.url = `redis://127.0.0.1:${port}`
     this.folder = mkdtempSync(join(tmpdir(), 'redlatch-node-'))
+    this.socket = join(this.folder, 'socket')
     const fixed = ['--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', this.folder]
-    this.child = spawn(program(), ['--port', `${port}`, ...fixed, ...args], { stdio: 'ignore' })
+    const where = ['--port', `${port}`, '--unixsocket', this.socket]
+    this.child = spawn(program(), [...where, ...fixed, ...args], { stdio: 'ignore' })
     this.ended = once(this.child, 'exit')
   }
 
-  // False if it ended: somebody else may have taken the port.
+  // False if it ended: somebody else may have taken the port. It is asked on its Unix socket, because another server may
+  // answer at the port; a server opens its Unix socket only after it got its port.
   async answers() {
     const before = Date.now()
     while (this.child.exitCode === null && Date.now() - before < START_LIMIT) {
       try {
-        const connection = await Connection.open(this.port)
+        const connection = await Connection.open(this.socket)
         await connection.send('PING').catch((error) => error) // NOAUTH is an answer too
         connection.end()
         return true
@@ -86,8 +89,9 @@ class Server {
 
 // Just enough of the protocol to send commands and read answers.
 class Connection {
-  static async open(port) {
-    const socket = net.connect(port, '127.0.0.1')
+  // `place`: a port on 127.0.0.1, or the path of a Unix socket.
+  static async open(place) {
+    const socket = typeof place === 'number' ? net.connect(place, '127.0.0.1') : net.connect(place)
     await once(socket, 'connect')
     return new Connection(socket)
   }

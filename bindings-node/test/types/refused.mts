@@ -1,4 +1,4 @@
-// What the compiler must refuse.
+// The compiler must refuse all of this.
 import { Client, Hold, Lock, LockTimeoutError } from 'redlatch'
 
 const client = new Client('redis://localhost')

@@ -10,7 +10,7 @@ For asyncio see `redlatch.aio`.
 """
 
 from redlatch._base import Holder
-from redlatch._redlatch import __version__
+from redlatch._redlatch import Canceller, __version__
 from redlatch._sync import Client, Grant, Lock
 from redlatch.exceptions import (
     AuthError,
@@ -34,6 +34,7 @@ from redlatch.exceptions import (
 
 __all__ = [
     "AuthError",
+    "Canceller",
     "Client",
     "ClosedError",
     "DeniedError",

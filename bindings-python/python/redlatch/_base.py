@@ -1,19 +1,23 @@
-"""What clients, locks and grants for threads and for asyncio have in common: all that needs no waiting."""
+"""The part that clients, locks and grants for threads and for asyncio share: all that needs no waiting."""
 
 from __future__ import annotations
 
 import inspect
 import os
-import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
-from redlatch import _dispatcher, _redlatch
+from redlatch import _dispatcher, _green, _redlatch
 from redlatch._dispatcher import OnLost
-from redlatch.exceptions import InvalidArgumentError, LockLostError, LostReason, NotOwnerError
+from redlatch.exceptions import (
+    InvalidArgumentError,
+    LockError,
+    LockLostError,
+    LostReason,
+    NotOwnerError,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,7 +27,7 @@ LONGEST_WAIT: float = next(most for name, _, _, most, _, _ in _redlatch.options(
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, as Redis sees it."""
+    """The holder of a lock, as Redis sees it."""
 
     owner: str
     """`<client id>:<number>`."""
@@ -33,16 +37,20 @@ class Holder:
     """For how many seconds the lock lives without a renewal; None if it has no expiry."""
 
 
+# Those of gevent and eventlet check less.
+_allocate_lock = _green.original("_thread", "allocate_lock")
+
+
 def wait_of(blocking: bool, timeout: float) -> float | None:
     """How long to wait, by the rules of threading.Lock.acquire: None for ever, 0 to try once."""
     if blocking and timeout == -1:
         return None
-    # What is a time beyond doubt is not tried: that costs more than a lock's own part in the call.
+    # A value that is a time beyond doubt is not tried: that costs more than a lock's own part in the call.
     if blocking is True and type(timeout) in (float, int) and 0 <= timeout <= LONGEST_WAIT:
         return timeout
     # The rules are those of the Python that runs, and but for one its errors: a lock that is free checks and returns.
     try:
-        threading.Lock().acquire(blocking, timeout)
+        _allocate_lock().acquire(blocking, timeout)
     except TypeError:
         if isinstance(timeout, (int, float)):
             raise
@@ -66,18 +74,39 @@ def holder_of(row: tuple[str, int, float | None] | None) -> Holder | None:
     return None if row is None else Holder(*row)
 
 
+def noted(error: BaseException, failure: BaseException) -> bool:
+    """Whether the failure of a release is told by a note of what is on its way; else it goes on itself."""
+    if isinstance(failure, LockError):
+        note(error, failure)
+    return isinstance(failure, LockError)
+
+
 def note(error: BaseException, failure: Exception) -> None:
     """Tells of a failed release beside the exception that is on its way already."""
     if hasattr(error, "add_note") and not isinstance(error, LockLostError):
         error.add_note(f"redlatch: {failure}")
 
 
+def is_coroutine_function(function: object) -> bool:
+    """Also of an object that is called as one."""
+    called = getattr(type(function), "__call__", None)  # noqa: B004, for what kind of function it is
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def required(on_lost: OnLost | None) -> OnLost:
+    """Refuses what cannot be called."""
+    if not callable(on_lost):
+        raise TypeError(f"on_lost is {on_lost!r}; give it a function of the LockLostError, or leave it out")
+    return on_lost
+
+
 class BaseClient:
     """A client, whoever waits for it."""
 
+    _started = False
+
     def __init__(self, url: str | None, options: dict[str, Any]) -> None:
         self._core = _redlatch.Client(url, options)
-        self._started = False
 
     def _start(self) -> None:
         """Has the events of this client reach the log; before its first request."""
@@ -85,8 +114,13 @@ class BaseClient:
             _dispatcher.dispatcher.attach(self)
             self._started = True
 
+    def __del__(self, outlive: Callable[[BaseClient], None] = _dispatcher.outlive) -> None:
+        # A caller that acquired a lock relies on it, also when it has forgotten the client.
+        if self._started:
+            outlive(self)
+
     def stats(self) -> dict[str, int]:
-        """What the client has done so far, by the names of its counters."""
+        """The counters of the client, by their names."""
         return self._core.stats()
 
     def __repr__(self) -> str:
@@ -96,7 +130,7 @@ class BaseClient:
 class BaseLock:
     """A name on a client, with options. A program may have very many, so it has only what nearly all need."""
 
-    __slots__ = ("__weakref__", "_client", "_core", "_entered", "_on_lost", "_timeout", "_watched")
+    __slots__ = ("__weakref__", "_by_hand", "_client", "_core", "_on_lost", "_timeout", "_watched")
 
     def __init__(
         self,
@@ -109,9 +143,9 @@ class BaseLock:
         self._client = client
         self._core = client._core.lock(name, options)
         self._timeout = timeout_of(timeout)
-        self._on_lost = on_lost
+        self._on_lost = self._callback(on_lost)
         self._watched: _redlatch.Hold | None = None
-        self._entered: Entered[Any] | None = None
+        self._by_hand: list[Any] | None = None
 
     @property
     def name(self) -> str:
@@ -121,26 +155,30 @@ class BaseLock:
     def _hold(self) -> _redlatch.Hold:
         raise NotImplementedError
 
-    def _enter(self, who: object, grant: BaseGrant) -> None:
-        """A `with` block begins."""
-        if self._entered is None:
-            with _entering:
-                self._entered = self._entered or Entered()
-        self._entered.push(who, grant)
+    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
+        """Checks a callback."""
+        raise NotImplementedError
 
-    def _leaving(self, who: object) -> Any:
-        """A `with` block is about to end: the grant that it gave."""
-        return (self._entered or Entered[Any]()).newest(who)
+    def _entered_by_hand(self, grant: BaseGrant) -> None:
+        """Keeps the grant of an `__enter__` without a `with` statement, as an ExitStack calls it."""
+        with _entering:
+            self._by_hand = [*(self._by_hand or ()), grant]
 
-    def _left(self, grant: BaseGrant) -> bool:
-        """It ends; false if this grant's has ended before, by another thread."""
-        return self._entered is not None and self._entered.remove(grant._guard)
+    def _leaving_by_hand(self) -> Any:
+        """Takes out what such an `__exit__` gives back: the newest grant, but first one that is lost.
 
-    def _let_go(self, guard: _redlatch.Guard) -> None:
-        """Gives the level of a block back that an exception ended in between, as that of Ctrl-C may."""
-        guard.let_go()
-        if self._entered is not None:
-            self._entered.remove(guard)
+        The caller may not be the one who entered. At most one of the holds is alive, and a loss is only told to somebody
+        else by mistake; a living hold is never released in place of a lost one.
+        """
+        if self._client._core.forked:  # what a child inherits is the parent's
+            return None
+        with _entering:
+            grants = list(self._by_hand or ())
+            if not grants:
+                raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
+            grant = next((grant for grant in grants if not grant.held), grants[-1])
+            self._by_hand = [each for each in grants if each is not grant]
+            return grant
 
     def _to_watch(self, hold: _redlatch.Hold) -> OnLost | None:
         """The callback of this lock, once for each hold and not for each level."""
@@ -239,53 +277,14 @@ class BaseGrant:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r} {state}>"
 
 
-G = TypeVar("G", bound=BaseGrant)
-
-
-class Entered(Generic[G]):
-    """The grants of the `with` blocks of one lock that are open now."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[object, G]] = []
-
-    def push(self, who: object, grant: G) -> None:
-        self._entries.append((who, grant))
-
-    def newest(self, who: object) -> G:
-        """The newest grant of this thread or task.
-
-        If it has none, the block was entered elsewhere (a generator, a fixture): then a lost one first, so that
-        nobody's living hold is released in place of it.
-        """
-        entries = list(self._entries)
-        if entries and entries[-1][0] is who:
-            return entries[-1][1]
-        own = [entry for entry in entries if entry[0] is who]
-        lost = [entry for entry in entries if not entry[1].held]
-        for one in (own or lost or entries)[-1:]:
-            return one[1]
-        raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
-
-    def remove(self, guard: _redlatch.Guard) -> bool:
-        """Takes the grant of this guard out; false if it is not there any more."""
-        for entry in list(self._entries):
-            if entry[1]._guard is guard:
-                with suppress(ValueError):  # another thread took it meanwhile
-                    self._entries.remove(entry)
-                    return True
-        return False
-
-
-# Two threads may enter a lock for the first time at once.
-_entering = threading.Lock()
+# Guards what was entered by hand. Re-entrant, because a signal handler may come in between and use a lock as well.
+_entering = _green.original("_thread", "RLock")()
 
 
 def _after_fork() -> None:
     # Another thread of the parent may have held it.
     global _entering
-    _entering = threading.Lock()
+    _entering = _green.original("_thread", "RLock")()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -302,26 +301,41 @@ def decorate(
     def decorator(function: Callable[P, R]) -> Callable[P, R]:
         from redlatch import _sync
 
+        if not callable(function):
+            raise TypeError(f"{function!r} is no function: write @client.locked(name) above one")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function!r} is a generator function: take the lock inside, with a `with` block"
             )
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine_function(function):
             return cast("Callable[P, R]", _decorate_coroutine_function(client, name, options, function))
         lock_for = _lock_maker(_sync.Lock, client, name, options)
 
         @wraps(function)
         def decorated(*args: P.args, **kwargs: P.kwargs) -> R:
             with lock_for(*args, **kwargs):
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if not isinstance(result, _LATER):
+                    return result
+            # Its work begins after the release: nothing of it would be locked.
+            if isinstance(result, Coroutine):
+                result.close()
+            raise TypeError(
+                f"{function!r} returned {result!r}, whose work begins when the lock is released: put @client.locked "
+                "directly above the `async def`, below all other decorators, or take the lock inside"
+            )
 
         return decorated
 
     return decorator
 
 
+# A function returns one of these if its work is yet to come.
+_LATER = (Awaitable, Generator, AsyncGenerator)
+
+
 def _decorate_coroutine_function(
-    client: BaseClient, name: Name, options: dict[str, Any], function: Callable[..., Awaitable[Any]]
+    client: BaseClient, name: Name, options: dict[str, Any], function: Callable[..., Any]
 ) -> Callable[..., Awaitable[Any]]:
     from redlatch import aio
 

@@ -2,6 +2,10 @@
 
 It starts with the first request of the first client, sleeps in poll(2), and belongs to Python alone: the engine's
 thread only writes to a queue. Here is also what has to happen when the process forks and when it exits.
+
+The thread is a native one, also where gevent or eventlet has replaced the standard library: a greenlet in its place
+would stop with its hub, and would block the signals of the main thread. Callbacks that a greenlet registers run in its hub
+while the hub is there.
 """
 
 from __future__ import annotations
@@ -9,16 +13,16 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import select
 import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from select import POLLIN
+from typing import Any, Protocol
 
-from redlatch import _redlatch
+from redlatch import _green, _redlatch
 from redlatch.exceptions import LockLostError
 
 OnLost = Callable[[LockLostError], object]
@@ -30,42 +34,68 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 class Watchers:
     """Callbacks that wait for the loss of a hold, by the tag under which it will be told."""
 
-    def __init__(self) -> None:
-        self._callbacks: dict[int, tuple[_redlatch.Hold, OnLost]] = {}
+    def __init__(self, begin: Callable[[Coroutine[Any, Any, None]], object] | None = None) -> None:
+        # Has an event loop run a coroutine, where there is one.
+        self._begin = begin
+        self._callbacks: dict[int, tuple[_redlatch.Hold, OnLost, weakref.ref[_redlatch.Queue]]] = {}
         self._sweep_at = 64
 
     def add(self, hold: _redlatch.Hold, queue: _redlatch.Queue, callback: OnLost) -> int:
         tag = _redlatch.next_tag()
-        self._callbacks[tag] = (hold, callback)
+        self._callbacks[tag] = (hold, callback, weakref.ref(queue))
         self._sweep()
         hold.watch_lost(queue, tag)
         return tag
+
+    def told_by(self, queue: _redlatch.Queue) -> list[int]:
+        return [tag for tag, (_, _, told_by) in list(self._callbacks.items()) if told_by() is queue]
+
+    def move(self, tags: list[int], queue: _redlatch.Queue) -> None:
+        """Has this queue tell of losses that another one was to tell of."""
+        for tag in tags:
+            if tag in self._callbacks:
+                hold, callback, _ = self._callbacks[tag]
+                self._callbacks[tag] = (hold, callback, weakref.ref(queue))
+                hold.watch_lost(queue, tag)
 
     def remove(self, tag: int) -> None:
         self._callbacks.pop(tag, None)
 
     def fire(self, tag: int) -> None:
-        hold, callback = self._callbacks.pop(tag, (None, None))
+        hold, callback, _ = self._callbacks.pop(tag, (None, None, None))
         if hold is None or callback is None:
             return
         try:
             hold.check()
         except LockLostError as lost:
-            _call(callback, lost)
+            self._call(callback, lost)
+
+    def _call(self, callback: OnLost, lost: LockLostError) -> None:
+        try:
+            result = callback(lost)
+            if not isinstance(result, Awaitable):
+                return
+            if self._begin is None:
+                raise TypeError(
+                    f"it returned {result!r}, and no event loop runs that: use a `def`, or redlatch.aio"
+                )
+            self._begin(_awaited(callback, result))
+        except Exception:
+            logger.exception("on_lost callback %r failed", callback)
 
     def _sweep(self) -> None:
         # A hold that ended well tells nobody; its callbacks are dropped when there are twice as many as before.
         if len(self._callbacks) < self._sweep_at:
             return
-        for tag, (hold, _) in list(self._callbacks.items()):
+        for tag, (hold, _, _) in list(self._callbacks.items()):
             if hold.count == 0 and hold.lost_reason is None:
                 self.remove(tag)
         self._sweep_at = max(64, 2 * len(self._callbacks))
 
 
-def _call(callback: OnLost, lost: LockLostError) -> None:
+async def _awaited(callback: OnLost, result: Awaitable[object]) -> None:
     try:
-        callback(lost)
+        await result
     except Exception:
         logger.exception("on_lost callback %r failed", callback)
 
@@ -75,14 +105,18 @@ class HasCore(Protocol):
 
     _core: _redlatch.Client
 
+    def __hash__(self) -> int: ...
+
 
 class Dispatcher:
     """The thread and what it looks after."""
 
     def __init__(self) -> None:
         # Re-entrant, because a signal handler or a finalizer may come in between and use a client as well.
-        self._lock = threading.RLock()
+        self._lock = _green.original("_thread", "RLock")()
         self._clients: weakref.WeakSet[HasCore] = weakref.WeakSet()
+        # Clients that nobody has any more, and that hold locks.
+        self._outliving: set[HasCore] = set()
         self._queue: _redlatch.Queue | None = None
         self.watchers = Watchers()
         self.exiting = False
@@ -94,31 +128,52 @@ class Dispatcher:
             self._clients.add(client)
 
     def watch(self, hold: _redlatch.Hold, callback: OnLost) -> int:
+        hub = _green.hub_here()
         with self._lock:
-            return self.watchers.add(hold, self._started(), callback)
+            return self.watchers.add(hold, hub.queue if hub else self._started(), callback)
+
+    def hub_ended(self, queue: _redlatch.Queue) -> None:
+        """Nobody drains the queue of this hub any more: our thread calls the callbacks that wait for it."""
+        with self._lock:
+            if tags := self.watchers.told_by(queue):
+                self.watchers.move(tags, self._started())
 
     def clients(self) -> list[HasCore]:
         with self._lock:
-            return list(self._clients)
+            return list({*self._clients, *self._outliving})
+
+    def outlive(self, client: HasCore) -> None:
+        """Keeps a client that nobody has any more for as long as it holds locks: they are renewed, and a loss is told."""
+        if _has_holds(client):
+            with self._lock:
+                self._outliving.add(client)
+        self._log(client)
 
     def flush(self) -> None:
         """Writes the events that wait to the log."""
         for client in self.clients():
-            for kind, level, lock, text in client._core.events():
-                about = f"lock {lock!r}: " if lock is not None else ""
-                extra = {"redlatch_event": kind, "redlatch_lock": lock}
-                logger.log(LEVELS[level], "%s%s", about, text, extra=extra)
+            self._log(client)
+        # Here, because a hold that ends by itself is an event.
+        with self._lock:
+            over = {client for client in self._outliving if not _has_holds(client)}
+            self._outliving -= over
+
+    def _log(self, client: HasCore) -> None:
+        for kind, level, lock, text in client._core.events():
+            about = f"lock {lock!r}: " if lock is not None else ""
+            extra = {"redlatch_event": kind, "redlatch_lock": lock}
+            logger.log(LEVELS[level], "%s%s", about, text, extra=extra)
 
     def _started(self) -> _redlatch.Queue:
         if self._queue is None:
             queue = _redlatch.Queue()
+            if (
+                self.exiting
+            ):  # a thread cannot start any more, and before Python 3.12 its `start` never returns
+                return queue
             _finish_in_multiprocessing_child()
-            thread = threading.Thread(target=self._run, args=(queue,), name="redlatch", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # as any, while the interpreter exits
-                if not self.exiting:
-                    raise
+            # Not threading.Thread, which under gevent and eventlet makes a greenlet.
+            _green.original("_thread", "start_new_thread")(self._run, (queue,))
             # Last: without its thread nobody would ever be told.
             self._queue = queue
         return self._queue
@@ -126,8 +181,9 @@ class Dispatcher:
     def _run(self, queue: _redlatch.Queue) -> None:
         # Signals are for the main thread, which may sleep in a wait and has to be woken by them.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        poll = select.poll()
-        poll.register(queue.fd, select.POLLIN)
+        threading.current_thread().name = "redlatch"
+        poll = _green.original("select", "poll")()
+        poll.register(queue.fd, POLLIN)
         while True:
             poll.poll()
             for tag in queue.drain():
@@ -148,26 +204,36 @@ class Dispatcher:
                 logger.exception(what)
 
 
+def _has_holds(client: HasCore) -> bool:
+    return not client._core.forked and client._core.stats()["holds"] > 0
+
+
 dispatcher = Dispatcher()
+
+
+def outlive(client: HasCore) -> None:
+    """Nobody has this client any more."""
+    if not dispatcher.exiting:
+        dispatcher.outlive(client)
 
 
 def _close_all() -> None:
     """Before the interpreter dies: closes all clients at the same time, each within its exit_limit."""
-    dispatcher.exiting = True
+    dispatcher.exiting = _green.exiting = True
     _redlatch.begin_exit()
     queue = _redlatch.Queue()
     unclosed = set()
     for tag, client in enumerate(dispatcher.clients()):
         client._core.close_at_exit(queue, tag)
         unclosed.add(tag)
-    poll = select.poll()
-    poll.register(queue.fd, select.POLLIN)
+    poll = _green.original("select", "poll")()
+    poll.register(queue.fd, POLLIN)
     try:
         while unclosed:
             poll.poll()
             unclosed -= set(queue.drain())
     finally:
-        # Whoever waited for a lock is told `closed`, and has to be back in Python before that ends.
+        # Callers that waited for a lock are told `closed`, and have to be back in Python before that ends.
         _redlatch.wait_idle()
     dispatcher.flush()
 

@@ -23,7 +23,7 @@ class LockOptions(TypedDict, total=False):
     lease: float | None
     watchdog_lease: float | None
     fencing: bool | None
-    fencing_persist: bool | None
+    fencing_expires: bool | None
     max_hold: float | None
     replicas: int | None
     linger: bool | None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from redlatch import _dispatcher
+from redlatch import _dispatcher, _green, _redlatch
 from redlatch._base import (
     BaseClient,
     BaseGrant,
@@ -16,34 +16,38 @@ from redlatch._base import (
     Holder,
     decorate,
     holder_of,
-    note,
+    is_coroutine_function,
+    required,
     wait_of,
 )
-from redlatch.exceptions import ClosedError, LockError, LockTimeoutError
+from redlatch._green import ask
+from redlatch.exceptions import ClosedError, LockTimeoutError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from redlatch import _redlatch
     from redlatch._dispatcher import OnLost
     from redlatch._options import ClientOptions, LockOptions
+
+# The ways in and out look here themselves whether there are greenlets, which costs less than a call.
+_modules = sys.modules
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Thread(threading.local):
-    """Names the calling thread; unlike get_ident() it is never used again."""
-
-    def __init__(self) -> None:
-        self.token = object()
-
-
-_thread = _Thread()
+def callback_of(on_lost: OnLost | None) -> OnLost | None:
+    """Refuses a callback that would never run."""
+    if on_lost is not None and is_coroutine_function(on_lost):
+        raise TypeError(
+            f"on_lost is {on_lost!r}, and no event loop would run it: give a `def`, or use redlatch.aio; a `def` may hand "
+            "it to a loop with asyncio.run_coroutine_threadsafe(coroutine, loop)"
+        )
+    return None if on_lost is None else required(on_lost)
 
 
 class Client(BaseClient):
-    """A connection to Redis under one identity, for any number of threads and locks.
+    """A connection to Redis under one identity, for any number of threads, greenlets and locks.
 
     `url` is by default the environment variable REDLATCH_URL. The options are described in docs/options.md; those
     of a lock are defaults for the locks of this client. Nothing is sent, no thread is started before the first
@@ -56,7 +60,7 @@ class Client(BaseClient):
     def connect(self) -> Self:
         """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
         self._start()
-        self._core.connect()
+        ask(self._core.connect)
         return self
 
     def lock(
@@ -65,15 +69,19 @@ class Client(BaseClient):
         *,
         timeout: float | None = None,
         on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
         **options: Unpack[LockOptions],
     ) -> Lock:
         """The lock of this name. No I/O.
 
-        `timeout` is how many seconds a `with` block waits for it, None for ever. `on_lost` is called with the
+        `timeout` is how many seconds a `with` block waits for it, None for ever. `canceller` ends that wait from another
+        thread: the block raises LockCancelledError, and its body does not run. `on_lost` is called with the
         LockLostError when a hold of this lock is lost, on the thread that all clients of the process have for that. It
         should return soon: while it blocks, other callbacks and the log wait; locks are renewed, and calls answered.
+        Under gevent and eventlet it is called in a greenlet of its own, which may wait; and on that thread if the hub in
+        which it was given has ended.
         """
-        return Lock(self, name, timeout=timeout, on_lost=on_lost, **options)
+        return Lock(self, name, timeout=timeout, on_lost=on_lost, canceller=canceller, **options)
 
     def locked(
         self, name: str | Callable[..., str], **options: Any
@@ -92,7 +100,7 @@ class Client(BaseClient):
         """
         names: list[str] = []
         with suppress(ClosedError):  # the interpreter is exiting and has closed it
-            names = self._core.close()
+            names = ask(self._core.close)
         _dispatcher.dispatcher.flush()
         return names
 
@@ -106,9 +114,20 @@ class Client(BaseClient):
 
 
 class Lock(BaseLock):
-    """A re-entrant lock for threads: the thread that holds it can acquire it again, and releases as often."""
+    """A lock for threads, as threading.Lock: a caller that holds it and acquires it again waits for itself.
 
-    __slots__ = ()
+    With `reentrant=True` it is as threading.RLock: a flow that holds it acquires it again, and releases as often. A flow is
+    what runs on one thread, in one task or greenlet, and in one context (contextvars) or its copies. `asyncio.to_thread` and
+    web frameworks run a call in a copy of their own context: it is a flow of its own, unless that context has a flow of the
+    same thread (docs/which-lock.md says when). Bare functions that a ThreadPoolExecutor runs on one thread are one flow.
+
+    `release`, `extend`, `owned` and the like mean what the calling flow has acquired. A `with` block gives back its own
+    level, wherever it is left.
+
+    Under gevent and eventlet a greenlet is what a thread is elsewhere, and lets its hub run while it waits.
+    """
+
+    __slots__ = ("_canceller",)
 
     def __init__(
         self,
@@ -117,9 +136,13 @@ class Lock(BaseLock):
         *,
         timeout: float | None = None,
         on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
         **options: Unpack[LockOptions],
     ) -> None:
         super().__init__(client, name, dict(options), timeout, on_lost)
+        if canceller is not None and not isinstance(canceller, _redlatch.Canceller):
+            raise TypeError(f"canceller is {canceller!r}; give it a redlatch.Canceller, or leave it out")
+        self._canceller = canceller
 
     def acquire(
         self,
@@ -128,6 +151,7 @@ class Lock(BaseLock):
         *,
         lease: float | None = None,
         token: str | None = None,
+        canceller: _redlatch.Canceller | None = None,
     ) -> bool:
         """Acquires as threading.Lock does: True if the lock is held now, False if others had it, or waited for it, all the time.
 
@@ -135,17 +159,19 @@ class Lock(BaseLock):
         second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
 
         With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the thread need not
-        release it to acquire anew. It belongs to the calling thread, also when this object is gone; if the thread
-        ends without release, it is not renewed any more. `token` is what a simple lock's key gets as its value, in
-        place of a fresh one.
+        release it to acquire anew. It belongs to the flow that calls (see Lock), also when this object is gone; if the thread
+        ends without release, it is not renewed any more. If it is lost, the flow has to release it before it acquires anew.
+        `token` is what a simple lock's key gets as its value, in place of a fresh one. `canceller` ends the wait from another
+        thread, which calls its `cancel()`: LockCancelledError, and nothing is left in Redis. A greenlet has its Timeout and
+        `kill()` for that, and is refused a canceller.
         """
         wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
         if not self._client._started:
             self._client._start()
-        if self._on_lost is None:
-            return self._core.acquire_here(wait, lease, token)
+        if self._on_lost is None and "greenlet" not in _modules:
+            return self._core.acquire_here(wait, lease, token, canceller)
         try:
-            guard = self._core.acquire(None, wait, lease, token, True)
+            guard = _green.acquire(self._core, wait, lease, token, True, canceller)
         except LockTimeoutError:
             return False
         self._watch(guard.hold())
@@ -153,25 +179,29 @@ class Lock(BaseLock):
         return True
 
     def release(self) -> None:
-        """Gives back the newest level of the calling thread.
+        """Gives back the newest level of the calling flow.
 
-        Raises NotOwnerError if it holds none, LockLostError if the lock was lost before, and UnavailableError if the
-        server did not confirm; then the lock ends with its lease.
+        Raises NotOwnerError if it holds none, even if another flow does (use a `with` block to give back elsewhere),
+        LockLostError if the lock was lost before, and UnavailableError if the server did not confirm; then the lock ends
+        with its lease.
         """
-        self._core.release(None)
+        if "greenlet" not in _modules:
+            self._core.release(None)
+        else:
+            ask(self._core.release, None)
 
     def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
         return self.holder() is not None
 
     def holder(self) -> Holder | None:
-        """Who holds the lock, as Redis sees it now."""
+        """The holder of the lock, as Redis sees it now."""
         self._client._start()
-        return holder_of(self._core.holder())
+        return holder_of(ask(self._core.holder))
 
     def extend(self, seconds: float) -> None:
-        """Makes the lock of the calling thread live at least so many seconds from now; never shortens it."""
-        self._core.extend(None, seconds)
+        """Makes the lock of the calling flow live at least so many seconds from now; never shortens it."""
+        ask(self._core.extend, None, seconds)
 
     def release_token(self, token: str) -> None:
         """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
@@ -179,47 +209,42 @@ class Lock(BaseLock):
         Raises NotOwnerError if the lock is free or has another value.
         """
         self._client._start()
-        self._core.release_token(token)
+        ask(self._core.release_token, token)
 
     def extend_token(self, token: str, seconds: float) -> None:
         """Makes the lock live at least so many seconds from now if `token` is its value; as `release_token`."""
         self._client._start()
-        self._core.extend_token(token, seconds)
+        ask(self._core.extend_token, token, seconds)
 
     def force_release(self) -> bool:
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
         self._client._start()
-        return bool(self._core.force_release())
+        return bool(ask(self._core.force_release))
 
-    def __enter__(self) -> Grant:
-        self._client._start()
-        guard = self._core.acquire(None, self._timeout, None, None, False)
-        try:
-            grant = Grant(self, guard)
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Grant: ...
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+            /,
+        ) -> None: ...
+
+    else:
+        __enter__ = _redlatch.Enter()
+        __exit__ = _redlatch.Exit(awaited=False)
+
+    def _grant(self, guard: _redlatch.Guard) -> Grant:
+        """The grant of a block that was entered with this guard."""
+        grant = Grant(self, guard)
+        if self._on_lost is not None:
             self._watch(grant._hold)
-            self._enter(_thread.token, grant)
-            return grant
-        except BaseException:  # a signal's handler raised it: the block does not begin
-            self._let_go(guard)
-            raise
+        return grant
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        who: object = _thread.token
-        grant: Any = None
-        try:
-            while not self._left(grant := self._leaving(who)):
-                pass
-            if not grant._released:
-                grant.release()
-        except LockError as failure:
-            if error is None:
-                raise
-            note(error, failure)
-        except BaseException:  # a signal's handler raised it: released all the same
-            self._let_go((grant or self._leaving(who))._guard)
-            raise
+    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
+        return callback_of(on_lost)
 
     def _watch(self, hold: _redlatch.Hold) -> None:
         if on_lost := self._to_watch(hold):
@@ -230,7 +255,7 @@ class Lock(BaseLock):
 
 
 class Grant(BaseGrant):
-    """What `with lock as grant` gives: one level of a hold."""
+    """The object that `with lock as grant` gives: one level of a hold."""
 
     __slots__ = ()
 
@@ -238,16 +263,20 @@ class Grant(BaseGrant):
         """Gives the level back before the block ends; see Lock.release. The end of the block does nothing then."""
         self._spend()
         try:
-            self._guard.release()
+            if "greenlet" not in _modules:
+                self._guard.release()
+            else:
+                ask(self._guard.release)
         finally:
             self._forget()
 
     def extend(self, seconds: float) -> None:
         """Makes the lock live at least so many seconds from now; never shortens it."""
-        self._guard.extend(seconds)
+        ask(self._guard.extend, seconds)
 
     def on_lost(self, callback: OnLost) -> None:
         """Calls `callback` once with the LockLostError when the lock is lost; on which thread, Client.lock says."""
+        callback = required(callback_of(callback))
         self._tags += (_dispatcher.dispatcher.watch(self._hold, callback),)
 
     def _watchers(self) -> _dispatcher.Watchers:

@@ -8,9 +8,11 @@ async with aio.Client("redis://localhost") as client:
 from __future__ import annotations
 
 import asyncio
+import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
@@ -23,9 +25,10 @@ from redlatch._base import (
     decorate,
     holder_of,
     note,
+    required,
     wait_of,
 )
-from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError
+from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError, NotOwnerError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -46,6 +49,22 @@ def _nothing() -> None:
     return None
 
 
+# The tasks that run what callbacks returned: the loop itself does not keep its tasks alive.
+_begun: set[Task] = set()
+
+
+def _begin(
+    loop_of: Callable[[], asyncio.AbstractEventLoop | None], coroutine: Coroutine[Any, Any, None]
+) -> None:
+    """Runs what a callback returned."""
+    loop = loop_of()
+    if loop is None:
+        return coroutine.close()
+    task = loop.create_task(coroutine)
+    _begun.add(task)
+    task.add_done_callback(_begun.discard)
+
+
 class Bridge:
     """Brings the answers of the engines into one event loop: a queue, and one reader that drains it.
 
@@ -60,8 +79,9 @@ class Bridge:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: _redlatch.Queue) -> None:
         self.queue = queue
-        self.watchers = _dispatcher.Watchers()
         self._loop = weakref.ref(loop)
+        # Not a method of the bridge: a cycle would keep the bridge when its loop drops it.
+        self.watchers = _dispatcher.Watchers(partial(_begin, self._loop))
         loop.add_reader(queue.fd, self._drain)
 
     def __del__(self) -> None:
@@ -163,7 +183,8 @@ class Client(BaseClient):
         """The lock of this name. No I/O.
 
         `timeout` is how many seconds an `async with` block waits for it, None for ever. `on_lost` is called with
-        the LockLostError, in the event loop, when a hold of this lock is lost; while it, or anything else, blocks the loop,
+        the LockLostError, in the event loop, when a hold of this lock is lost; what an `async def` returns is run there as
+        a task of its own. While it, or anything else, blocks the loop,
         locks are renewed and answers wait. With `cancel_on_lost` the task inside an `async with` block is cancelled
         then, and the block raises LockLostError, as asyncio.timeout does it.
         """
@@ -206,6 +227,11 @@ def ask(client: BaseClient, send: Callable[[To], Any]) -> Coroutine[Any, Any, An
     return Bridge.of(asyncio.get_running_loop()).ask(send)
 
 
+def callback_of(on_lost: OnLost | None) -> OnLost | None:
+    """Refuses what cannot be called."""
+    return None if on_lost is None else required(on_lost)
+
+
 class Keys(_redlatch.Key):
     """The re-entry key of a task, and the clients that have to be told when it ends."""
 
@@ -229,12 +255,12 @@ class Keys(_redlatch.Key):
         """The tasks of this loop will not go on."""
         for keys in list(cls._of.values()):
             task = keys._task()
-            if task is not None and task.get_loop() is loop:
+            if task is not None and not task.done() and task.get_loop() is loop:
                 for client in keys._clients:
-                    client._core.key_ended(keys)
+                    client._core.key_gone(keys)
 
     def end_with(self, task: Task, client: BaseClient) -> None:
-        """What the task still holds without a grant when it ends is nobody's then."""
+        """A lock that the task still holds without a grant when it ends is nobody's then."""
         if client not in self._clients:
             self._clients.add(client)
             core = client._core
@@ -244,10 +270,14 @@ class Keys(_redlatch.Key):
 
 
 class Lock(BaseLock):
-    """A re-entrant lock for tasks: the task that holds it can acquire it again, and releases as often.
+    """A lock for tasks, as asyncio.Lock: a task that holds it and acquires it again waits for itself.
+
+    With `reentrant=True` the task that holds it acquires it again, and releases as often.
 
     The owner is the task that calls `acquire`, even if another one awaits it: `asyncio.wait_for(lock.acquire(), 1)`
-    acquires for the caller.
+    acquires for the caller. A lock ends with the task that owns it: it is not renewed any more, and a warning is logged. So a
+    task that does nothing but `acquire()` is refused. A grant may outlive its task: `grant = await lock.__aenter__()`,
+    and later `await grant.release()`.
     """
 
     __slots__ = ("_cancel_on_lost",)
@@ -290,13 +320,16 @@ class Lock(BaseLock):
     async def _acquire_watched(
         self, task: Task | None, wait: float | None, lease: float | None, token: str | None
     ) -> bool:
+        if task is None and _task_of_loop().get_coro().cr_frame is sys._getframe():  # type: ignore[union-attr]
+            raise only_acquires(self.name)
         task = task or _task_of_loop()
         keys = Keys.of(task)
         try:
-            hold = await ask(self._client, lambda to: self._core.acquire(keys, wait, lease, token, True, to))
+            guard = await ask(self._client, lambda to: self._core.acquire(keys, wait, lease, token, True, to))
         except LockTimeoutError:
             return False
-        self._watch(hold)
+        self._watch(guard.hold())
+        guard.detach()
         keys.end_with(task, self._client)
         return True
 
@@ -330,7 +363,7 @@ class Lock(BaseLock):
         return await self.holder() is not None
 
     async def holder(self) -> Holder | None:
-        """Who holds the lock, as Redis sees it now."""
+        """The holder of the lock, as Redis sees it now."""
         return holder_of(await ask(self._client, self._core.holder))
 
     async def release_token(self, token: str) -> None:
@@ -348,7 +381,10 @@ class Lock(BaseLock):
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
         return bool(await ask(self._client, self._core.force_release))
 
-    async def __aenter__(self) -> Grant:
+    def __aenter__(self) -> Coroutine[Any, Any, Grant]:
+        return self._entering(_redlatch.begin(self))
+
+    async def _entering(self, block: _redlatch.Block | None) -> Grant:
         task = _task_of_loop()
         guard = await self._core.entering(self, self._timeout)
         try:
@@ -357,20 +393,33 @@ class Lock(BaseLock):
                 self._watch(grant._hold)
             if self._cancel_on_lost:
                 grant.on_lost(grant._cancel)
-            self._enter(task, grant)
+            _redlatch.begun(self, block, grant)
             return grant
         except BaseException:  # a signal's handler raised it: the block does not begin
-            self._let_go(guard)
+            guard.let_go()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+            /,
+        ) -> None: ...
+
+    else:
+        __aexit__ = _redlatch.Exit(awaited=True)
+
+    async def _leaving(self, grant: Grant, error: BaseException | None) -> None:
         if self._client._core.forked:  # what a child inherits is the parent's
             return
+        if isinstance(error, GeneratorExit) and grant._task.get_loop().is_closed():
+            # The garbage collector closes the coroutine, which cannot wait any more.
+            grant._guard.let_go()
+            return
         task = asyncio.current_task()
-        while not self._left(grant := self._leaving(task)):
-            pass
         failure: LockError | None = None
         try:
             if not grant._released:
@@ -403,8 +452,22 @@ class Lock(BaseLock):
             bridge = Bridge.of(asyncio.get_running_loop())
             bridge.watchers.add(hold, bridge.queue, on_lost)
 
+    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
+        return callback_of(on_lost)
+
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(Keys.of(_task_of_loop()))
+
+
+def only_acquires(name: str) -> NotOwnerError:
+    """The error for a task that would end as soon as it holds the lock."""
+    error = NotOwnerError(
+        f"not_owner: lock {name!r}: acquire() is all that this task does, and the lock would end with the task "
+        "(run_coroutine_threadsafe, asyncio.run); await it in the coroutine that also releases, use `async with`, or keep "
+        "the grant of `lock.__aenter__()`"
+    )
+    error.lock_name = name
+    return error
 
 
 def _task_of_loop() -> Task:
@@ -415,7 +478,7 @@ def _task_of_loop() -> Task:
 
 
 class Grant(BaseGrant):
-    """What `async with lock as grant` gives: one level of a hold."""
+    """The object that `async with lock as grant` gives: one level of a hold."""
 
     __slots__ = ("_cancelled", "_cancelling", "_task")
 
@@ -439,7 +502,8 @@ class Grant(BaseGrant):
         await ask(self._client, lambda to: self._guard.extend(seconds, to))
 
     def on_lost(self, callback: OnLost) -> None:
-        """Calls `callback` once with the LockLostError, in the event loop, when the lock is lost."""
+        """Calls `callback` once with the LockLostError, in the event loop, when the lock is lost; it may be `async def`."""
+        callback = required(callback)
         bridge = Bridge.of(self._task.get_loop())
         self._tags += (bridge.watchers.add(self._hold, bridge.queue, callback),)
 

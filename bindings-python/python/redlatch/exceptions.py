@@ -1,4 +1,4 @@
-"""What can go wrong: one tree of exceptions under LockError, one class for each kind in the core's table."""
+"""Everything that can go wrong: one tree of exceptions under LockError, one class for each kind in the core's table."""
 
 from __future__ import annotations
 

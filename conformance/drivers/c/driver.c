@@ -240,7 +240,7 @@ static void *run_loop(void *of)
     return NULL;
 }
 
-/* Of the option and the field of the request that it comes from; absent: as it is. */
+/* Sets the option from a field of the request; without the field the option stays as it is. */
 static redlatch_status set_option(redlatch_options *options, const struct request *request, const char *name,
                                   const char *from)
 {
@@ -329,7 +329,7 @@ static void tell_holder(redlatch_lock *lock, int64_t id)
         answer(id, "\"status\": \"ok\", \"value\": {\"owner\": \"%s\", \"count\": %u}", owner, count);
 }
 
-/* What a child process is told when it uses the parent's client. */
+/* A child process is told this when it uses the parent's client. */
 static void fork_and_try(redlatch_lock *lock, int64_t id)
 {
     int status = 0;

@@ -19,7 +19,7 @@ function key({ client, as }) {
   return keys.get(name)
 }
 
-// What every driver of redlatch says of itself: the tables must be the same in all languages.
+// Every driver of redlatch says this of itself: the tables must be the same in all languages.
 function hello() {
   const numbers = rows => Object.fromEntries(rows.map(row => [row.name, row.number]))
   return {

@@ -8,7 +8,7 @@ const require = createRequire(import.meta.url)
 const Redlock = require('redlock')
 const Redlock5 = require('redlock-5').default
 const RETRY = 50
-// What has no lease given and is not renewed must outlast the row.
+// A lock without a given lease that is not renewed must outlast the row.
 const LONG = 30_000
 const clients = new Map()
 const holds = new Map()

@@ -139,7 +139,7 @@ class Driver:
 
 
 def fork(lock: redlatch.Lock) -> dict[str, Any]:
-    """What a child process is told when it uses the parent's client."""
+    """A child process is told this when it uses the parent's client."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -158,6 +158,8 @@ def fork(lock: redlatch.Lock) -> dict[str, Any]:
 
 
 def main() -> None:
+    # A shell starts background jobs with SIGINT ignored, and Python leaves that so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     driver = Driver()
     threading.Thread(target=driver.read, daemon=True).start()
     driver.work_on_main()

@@ -1,4 +1,4 @@
-"""What both Python drivers of redlatch share: how requests become options, and what redlatch says of itself."""
+"""Both Python drivers of redlatch share this: how requests become options, and what redlatch says of itself."""
 
 from typing import Any
 
@@ -28,7 +28,10 @@ def hello(language: str) -> dict[str, Any]:
 
 
 def client_options(request: dict[str, Any]) -> dict[str, Any]:
+    # The locks that scenarios re-enter in every language. Here that has to be asked for.
     options = {"watchdog_lease": request["watchdog_ms"] / 1000}
+    if request.get("kind", "reentrant") == "reentrant":
+        options["reentrant"] = True
     if "recheck_ms" in request:
         options["recheck"] = request["recheck_ms"] / 1000
     same = ("fencing", "cluster_pubsub", "kind", "reentrant")

@@ -1,4 +1,4 @@
-//! A connection for pub/sub: for the messages of a server or cluster, or for those of a shard.
+//! One pub/sub connection: classic, sharded, or shared with the commands.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,34 +12,34 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::connect::Address;
 use crate::error::Result;
 
-/// Which messages are meant.
+/// Which kind of pub/sub messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// PUBLISH: everywhere.
+    /// `PUBLISH`: messages reach every node.
     Classic,
-    /// SPUBLISH: at the node of the slot.
+    /// `SPUBLISH`: messages reach the node of the slot only.
     Sharded,
 }
 
 pub(super) enum Channels {
     Classic(PubSubSink, Box<PubSubStream>),
     Sharded(MultiplexedConnection, UnboundedReceiver<PushInfo>),
-    /// The connection for commands, whose link passes on what the server says unasked.
+    /// The command connection. Its link passes the pub/sub messages on.
     Shared(MultiplexedConnection, VecDeque<Said>),
 }
 
-/// What the server says unasked.
+/// A push message of the server.
 pub(super) enum Said {
     Message {
         channel: String,
         payload: String,
     },
-    /// A channel is not subscribed any more. When nobody asked for that, its slot has moved.
+    /// A channel is no longer subscribed. If no command asked for that, its slot has moved.
     Unsubscribed(String),
     Nothing,
 }
 
-/// The confirmation of a command.
+/// The reply that confirms a command.
 type Confirmation = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
 
 impl Channels {
@@ -49,9 +49,10 @@ impl Channels {
                 let (sink, stream) = address.pubsub().await?.split();
                 Ok(Channels::Classic(sink, Box::new(stream)))
             }
-            Reach::Sharded => {
-                address.shard().await.map(|(connection, pushes)| Channels::Sharded(connection, pushes))
-            }
+            Reach::Sharded => address
+                .shard()
+                .await
+                .map(|(connection, pushes)| Channels::Sharded(connection, pushes)),
         }
     }
 
@@ -83,11 +84,13 @@ impl Channels {
                 let mut sink = sink.clone();
                 Box::pin(async move { sink.ping().await })
             }
-            Channels::Sharded(connection, _) | Channels::Shared(connection, _) => ask(connection, &["PING"]),
+            Channels::Sharded(connection, _) | Channels::Shared(connection, _) => {
+                ask(connection, &["PING"])
+            }
         }
     }
 
-    /// What has come; `None` when the connection is closed.
+    /// The next push message; `None` when the connection is closed.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Said>> {
         match self {
             Channels::Classic(_, stream) => {
@@ -97,31 +100,45 @@ impl Channels {
                     payload: message.get_payload().unwrap_or_default(),
                 }))
             }
-            Channels::Sharded(_, pushes) => Poll::Ready(ready!(pushes.poll_recv(cx)).and_then(said)),
-            // Nobody has to be woken: whoever passes something on polls next.
-            Channels::Shared(_, passed) => {
-                passed.pop_front().map_or(Poll::Pending, |said| Poll::Ready(Some(said)))
+            Channels::Sharded(_, pushes) => {
+                Poll::Ready(ready!(pushes.poll_recv(cx)).and_then(said))
             }
+            // No waker is needed: the caller that passes messages on polls next.
+            Channels::Shared(_, passed) => passed
+                .pop_front()
+                .map_or(Poll::Pending, |said| Poll::Ready(Some(said))),
         }
     }
 }
 
-/// How long a message on this channel is at least: one that says something.
+/// The smallest size in bytes of a message on this channel, with a payload of one byte.
 pub(super) fn least_size(channel: &str) -> usize {
     let length = channel.len().to_string();
-    [">3\r\n$7\r\nmessage\r\n$", &length, "\r\n", channel, "\r\n$1\r\n0\r\n"]
-        .iter()
-        .map(|part| part.len())
-        .sum()
+    [
+        ">3\r\n$7\r\nmessage\r\n$",
+        &length,
+        "\r\n",
+        channel,
+        "\r\n$1\r\n0\r\n",
+    ]
+    .iter()
+    .map(|part| part.len())
+    .sum()
 }
 
-/// `None` when it says that the connection is closed.
+/// Reads a push message. `None` means that the connection is closed.
 pub(super) fn said(push: PushInfo) -> Option<Said> {
-    let mut words = push.data.into_iter().map(|value| String::from_redis_value(value).unwrap_or_default());
+    let mut words = push
+        .data
+        .into_iter()
+        .map(|value| String::from_redis_value(value).unwrap_or_default());
     let mut word = || words.next().unwrap_or_default();
     match push.kind {
         PushKind::Disconnection => None,
-        PushKind::Message | PushKind::SMessage => Some(Said::Message { channel: word(), payload: word() }),
+        PushKind::Message | PushKind::SMessage => Some(Said::Message {
+            channel: word(),
+            payload: word(),
+        }),
         PushKind::SUnsubscribe => Some(Said::Unsubscribed(word())),
         _ => Some(Said::Nothing),
     }
@@ -131,7 +148,12 @@ fn ask(connection: &MultiplexedConnection, words: &[&str]) -> Confirmation {
     let mut connection = connection.clone();
     let mut command = Cmd::new();
     command.arg(words);
-    Box::pin(async move { connection.send_packed_command(&command).await?.extract_error() })
+    Box::pin(async move {
+        connection
+            .send_packed_command(&command)
+            .await?
+            .extract_error()
+    })
 }
 
 fn done(result: RedisResult<()>) -> RedisResult<Value> {

@@ -1,4 +1,4 @@
-//! A cluster: which node serves which slot, one link for each of them, calls that are sent elsewhere.
+//! A Redis Cluster: the slot map, one link per node, and redirected calls.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::Pin;
@@ -10,74 +10,64 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::News;
+use super::calls::{OutgoingCall, Redirect};
 use super::channels::Reach;
 use super::connect::{Address, Backoff};
-use super::lanes::Lanes;
 use super::link::{Manner, Target};
 use super::pubsub::Subscriptions;
+use super::server_connections::ServerConnections;
 use super::slotmap::Range;
-use super::traffic::{Redirect, Sending};
 use crate::clock;
-use crate::engine::{CallId, Input, LinkId, NOWHERE, Outcome, Routes};
+use crate::engine::{CallId, CallOutcome, Input, LinkId, Routes, STANDALONE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
+use crate::tuning;
 use crate::wire::slots::{SLOTS, slot};
 use crate::wire::{self, Name, Publish};
 
-/// How often a call is sent elsewhere before it is left to be tried again.
-const MOST_HOPS: u8 = 8;
-/// How long the nodes may take to tell the map.
-const SURVEY: Duration = Duration::from_secs(1);
-/// How many nodes are asked for it at a time.
-const ASKED: usize = 3;
-/// After each so many maps that did not help the pauses are longer, up to so many times.
-const MANY: u32 = 60;
-const SLOWER: u32 = 10;
-/// How long a node without slots is kept: one that takes slots in is asked many times before it has any.
-const LINGER: Duration = Duration::from_secs(60);
-
-/// The nodes of a cluster. Driven from outside as a `Link` is.
+/// The nodes of a cluster. Driven from outside like a `Link`.
 pub(super) struct Cluster {
     seeds: Vec<Address>,
     manner: Manner,
     nodes: BTreeMap<LinkId, Node>,
     last_id: LinkId,
-    /// Who serves each slot.
+    /// The node of each slot; `STANDALONE` where none is known.
     table: Vec<LinkId>,
-    /// Who serves any.
+    /// The nodes that serve at least one slot.
     routed: BTreeSet<LinkId>,
     survey: Survey,
     backoff: Backoff,
-    /// How often the map that was told did not help.
+    /// How many maps in a row did not help: a slot had no node, or a node was not connected.
     vain: u32,
-    /// The map has to be asked for, since when this was noticed; of this node, if it knows.
+    /// Set while the map has to be fetched again. The inner value is a node that probably knows the
+    /// new map.
     stale: Option<Option<LinkId>>,
-    /// Calls that wait for the connection to the node that serves them.
+    /// Redirected calls that wait for the connection to their node.
     held: Vec<Held>,
-    /// The messages that go to every node.
+    /// Subscriptions to classic channels (`PUBLISH`), whose messages reach every node.
     classic: Subscriptions,
-    /// Where the channels that are wanted are listened to.
+    /// For each lock whose channel is wanted: where it is subscribed.
     homes: HashMap<Name, Home>,
-    /// What the parts have learnt, before it is sifted.
+    /// Reports of the nodes and subscriptions that [`sift`](Cluster::sift) has not handled yet.
     news: News,
 }
 
 struct Node {
     address: Address,
-    link: Lanes,
-    /// The messages of its slots.
+    link: ServerConnections,
+    /// Subscriptions to the sharded channels (`SPUBLISH`) of its slots.
     shard: Subscriptions,
-    /// When it last had slots, or a call.
+    /// When the last call was sent to it, or else when it was added.
     used: Moment,
 }
 
 struct Held {
     node: LinkId,
-    sending: Sending,
+    sending: OutgoingCall,
     end: Moment,
 }
 
-/// Who can tell the messages on a channel.
+/// The connections that receive the messages of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Home {
     classic: bool,
@@ -99,10 +89,12 @@ impl Cluster {
             seeds,
             manner,
             nodes: BTreeMap::new(),
-            last_id: NOWHERE,
-            table: vec![NOWHERE; usize::from(SLOTS)],
+            last_id: STANDALONE,
+            table: vec![STANDALONE; usize::from(SLOTS)],
             routed: BTreeSet::new(),
-            survey: Survey::Resting { until: Moment::default() },
+            survey: Survey::Resting {
+                until: Moment::default(),
+            },
             backoff: Backoff::default(),
             vain: 0,
             stale: Some(None),
@@ -114,12 +106,18 @@ impl Cluster {
 
     // ---- calls ----
 
-    pub(super) fn send(&mut self, now: Moment, sending: Sending, news: &mut News) {
+    pub(super) fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
         let slot = match wire::slot_of(&sending.op) {
             Ok(slot) => slot,
             Err(error) => {
-                let outcome = Outcome::Refused { error, passing: false };
-                return news.tell(Input::Outcome { call: sending.call, outcome });
+                let outcome = CallOutcome::Refused {
+                    error,
+                    passing: false,
+                };
+                return news.tell(Input::Outcome {
+                    call: sending.call,
+                    outcome,
+                });
             }
         };
         match self.nodes.get_mut(&self.table[usize::from(slot)]) {
@@ -131,12 +129,21 @@ impl Cluster {
         }
     }
 
-    /// Sends a call to where it was sent on to, in what is left of its time.
+    /// Follows a redirect (`MOVED` or `ASK`): sends the call to the named node, in what is left of
+    /// its time.
     fn redirect(&mut self, now: Moment, redirect: Redirect, news: &mut News) {
-        let Redirect { from, to, asking, call } = redirect;
+        let Redirect {
+            from,
+            to,
+            asking,
+            call,
+        } = redirect;
         let host = to.host.or_else(|| self.nodes.get(&from)?.address.host());
-        let Some(address) = host.and_then(|host| Some(self.any_address()?.at(&host, to.port))) else {
-            return call.into_iter().for_each(|(sending, _)| not_sent(sending.call, news));
+        let Some(address) = host.and_then(|host| Some(self.any_address()?.at(&host, to.port)))
+        else {
+            return call
+                .into_iter()
+                .for_each(|(sending, _)| not_sent(sending.call, news));
         };
         let node = self.node_at(&address);
         if !asking {
@@ -147,27 +154,48 @@ impl Cluster {
         }
         let Some((sending, end)) = call else { return };
         let hops = sending.hops + 1;
-        if hops > MOST_HOPS {
+        if hops > tuning::CLUSTER_HOPS {
             let text = "the nodes of the cluster send the call from one to another; try again";
             let error = Error::new(ErrorKind::Server, text);
-            let outcome = Outcome::Refused { error, passing: true };
-            return news.tell(Input::Outcome { call: sending.call, outcome });
+            let outcome = CallOutcome::Refused {
+                error,
+                passing: true,
+            };
+            return news.tell(Input::Outcome {
+                call: sending.call,
+                outcome,
+            });
         }
-        self.held.push(Held { node, sending: Sending { hops, asking, ..sending }, end });
+        self.held.push(Held {
+            node,
+            sending: OutgoingCall {
+                hops,
+                asking,
+                ..sending
+            },
+            end,
+        });
         self.send_held(now, news);
     }
 
-    /// Sends what waits for a connection that is there now; gives up what has waited for too long.
+    /// Sends the held calls whose node is connected now, and gives up those whose time is over.
     fn send_held(&mut self, now: Moment, news: &mut News) {
         for Held { node, sending, end } in std::mem::take(&mut self.held) {
             let link = self.nodes.get_mut(&node).filter(|_| now < end);
             match link {
                 Some(node) if node.link.server().is_some() => {
                     node.used = now;
-                    node.link.send(now, Sending { limit: now.until(end), ..sending }, news);
+                    node.link.send(
+                        now,
+                        OutgoingCall {
+                            limit: now.until(end),
+                            ..sending
+                        },
+                        news,
+                    );
                 }
                 Some(_) => self.held.push(Held { node, sending, end }),
-                // It has done nothing anywhere.
+                // A redirected call has not been executed by any node.
                 None => not_sent(sending.call, news),
             }
         }
@@ -179,16 +207,23 @@ impl Cluster {
         self.seeds.first()
     }
 
-    /// The node at this address, which may be new.
+    /// The node at this address. Adds it if it is new.
     fn node_at(&mut self, address: &Address) -> LinkId {
-        let known = self.nodes.iter().find(|(_, node)| node.address.is_same(address));
+        let known = self
+            .nodes
+            .iter()
+            .find(|(_, node)| node.address.is_same(address));
         if let Some((id, _)) = known {
             return *id;
         }
         self.last_id += 1;
         let node = Node {
             address: address.clone(),
-            link: Lanes::new(self.last_id, Target::Node(address.clone()), self.manner.clone()),
+            link: ServerConnections::new(
+                self.last_id,
+                Target::Node(address.clone()),
+                self.manner.clone(),
+            ),
             shard: Subscriptions::new(vec![address.clone()], Reach::Sharded),
             used: clock::now(),
         };
@@ -196,55 +231,78 @@ impl Cluster {
         self.last_id
     }
 
-    /// Lets the engine know who serves which slot.
+    /// Sets which node serves which slot, and tells the engine.
     fn route(&mut self, table: Vec<LinkId>, news: &mut News) {
         if table == self.table {
             return;
         }
         let before = std::mem::take(&mut self.routed);
-        self.routed = table.iter().copied().filter(|id| *id != NOWHERE).collect();
+        self.routed = table
+            .iter()
+            .copied()
+            .filter(|id| *id != STANDALONE)
+            .collect();
         news.tell(Input::Routes(Routes::by_slot(Arc::from(table.as_slice()))));
         self.table = table;
-        // Nodes that the engine has not heard of and that are connected already.
+        // These nodes are new to the engine. It has to be told which of them are already connected.
         for id in self.routed.difference(&before) {
-            if self.nodes.get(id).is_some_and(|node| node.link.server().is_some()) {
+            if self
+                .nodes
+                .get(id)
+                .is_some_and(|node| node.link.server().is_some())
+            {
                 news.tell(Input::Up(*id));
             }
         }
         self.settle_homes(clock::now());
     }
 
-    /// Takes over a map.
+    /// Applies a slot map.
     fn take_map(&mut self, ranges: Vec<Range>, news: &mut News) {
-        let mut table = vec![NOWHERE; usize::from(SLOTS)];
+        let mut table = vec![STANDALONE; usize::from(SLOTS)];
         for range in ranges {
-            let Some(address) = self.any_address() else { continue };
+            let Some(address) = self.any_address() else {
+                continue;
+            };
             let address = address.at(&range.host.unwrap_or_default(), range.port);
             let node = self.node_at(&address);
             table[usize::from(range.first)..=usize::from(range.last)].fill(node);
         }
-        let uncovered = table.contains(&NOWHERE);
+        let uncovered = table.contains(&STANDALONE);
         self.route(table, news);
-        let nodes: Vec<Address> =
-            self.routed.iter().filter_map(|id| Some(self.nodes.get(id)?.address.clone())).collect();
+        let nodes: Vec<Address> = self
+            .routed
+            .iter()
+            .filter_map(|id| Some(self.nodes.get(id)?.address.clone()))
+            .collect();
         self.classic.follow(nodes);
         if uncovered {
-            let text = "no node of the cluster serves the slot of this name; is the cluster complete?";
-            news.tell(Input::Down(NOWHERE, Error::new(ErrorKind::Unavailable, text)));
+            let text =
+                "no node of the cluster serves the slot of this name; is the cluster complete?";
+            news.tell(Input::Down(
+                STANDALONE,
+                Error::new(ErrorKind::Unavailable, text),
+            ));
         }
         self.stale = (uncovered || !self.all_up()).then_some(None);
     }
 
     fn all_up(&self) -> bool {
-        self.routed.iter().all(|id| self.nodes.get(id).is_some_and(|node| node.link.server().is_some()))
+        self.routed.iter().all(|id| {
+            self.nodes
+                .get(id)
+                .is_some_and(|node| node.link.server().is_some())
+        })
     }
 
-    /// Forgets nodes without slots that nobody needs.
+    /// Forgets nodes that have no slot and no call. A connected node is kept for
+    /// [`tuning::CLUSTER_NODE_LINGER`] after its last call.
     fn forget_nodes(&mut self, now: Moment) {
         let (routed, held) = (&self.routed, &self.held);
         self.nodes.retain(|id, node| {
             let waits = held.iter().any(|held| held.node == *id) || node.link.is_busy();
-            let lingers = node.link.server().is_some() && now < node.used.after(LINGER);
+            let lingers =
+                node.link.server().is_some() && now < node.used.after(tuning::CLUSTER_NODE_LINGER);
             routed.contains(id) || waits || lingers
         });
     }
@@ -257,16 +315,21 @@ impl Cluster {
         }
     }
 
-    /// Asks for the map when it is stale, in ever longer intervals while that does not help.
+    /// Fetches the map when it is stale, with growing pauses while that does not help.
     fn survey(&mut self, now: Moment) {
         match self.survey {
             Survey::Idle if self.stale.is_none() => {}
             Survey::Idle => match self.backoff.pause() {
                 Duration::ZERO => self.ask_for_map(now),
-                // A node that stays away is no reason to ask for ever as often as during a fail-over.
+                // A node may stay away for ever. The map is then fetched less often than during a
+                // fail-over.
                 pause => {
-                    let pause = pause * (1 + self.vain / MANY).min(SLOWER);
-                    self.survey = Survey::Resting { until: now.after(pause) };
+                    let pause = pause
+                        * (1 + self.vain / tuning::CLUSTER_MAP_ROUNDS)
+                            .min(tuning::CLUSTER_MAP_SLOWEST);
+                    self.survey = Survey::Resting {
+                        until: now.after(pause),
+                    };
                 }
             },
             Survey::Resting { until } if until <= now => self.ask_for_map(now),
@@ -274,29 +337,52 @@ impl Cluster {
         }
     }
 
-    /// Asks the node that should know, or some that are connected, or whoever may be there; the first
-    /// answer counts.
+    /// Fetches the map from the node that probably knows it. Without such a hint, asks up to
+    /// [`tuning::CLUSTER_MAP_NODES`] connected nodes. If none of these is connected, asks every
+    /// known address. The first good answer counts.
     fn ask_for_map(&mut self, now: Moment) {
         let hint = self.stale.flatten().and_then(|id| self.nodes.get(&id));
         let hinted = hint.filter(|node| node.link.server().is_some()).into_iter();
-        let up = self.nodes.values().filter(|node| node.link.server().is_some());
+        let up = self
+            .nodes
+            .values()
+            .filter(|node| node.link.server().is_some());
         let mut asked: Vec<Attempt> = Vec::new();
-        let live: Vec<&Node> = if hint.is_some() { hinted.collect() } else { up.collect() };
+        let live: Vec<&Node> = if hint.is_some() {
+            hinted.collect()
+        } else {
+            up.collect()
+        };
         let turn = usize::from(uuid::Uuid::new_v4().as_bytes()[0]);
-        for node in live.iter().cycle().skip(turn % live.len().max(1)).take(live.len().min(ASKED)) {
+        for node in live
+            .iter()
+            .cycle()
+            .skip(turn % live.len().max(1))
+            .take(live.len().min(tuning::CLUSTER_MAP_NODES))
+        {
             if let Some(connection) = node.link.connection() {
                 asked.push(Box::pin(node.address.clone().ask_for_slots_on(connection)));
             }
         }
         if asked.is_empty() {
-            let known = self.nodes.values().map(|node| &node.address).chain(&self.seeds);
-            asked.extend(known.map(|address| -> Attempt { Box::pin(address.clone().ask_for_slots()) }));
+            let known = self
+                .nodes
+                .values()
+                .map(|node| &node.address)
+                .chain(&self.seeds);
+            asked.extend(
+                known.map(|address| -> Attempt { Box::pin(address.clone().ask_for_slots()) }),
+            );
         }
-        // The hint has had its chance.
+        // The hint is used only once.
         self.stale = Some(None);
-        let limit = self.any_address().map_or(SURVEY, Address::timeout);
-        self.survey =
-            Survey::Asking { attempt: Box::pin(first(asked)), deadline: now.after(limit.min(SURVEY)) };
+        let limit = self
+            .any_address()
+            .map_or(tuning::CLUSTER_MAP_LIMIT, Address::timeout);
+        self.survey = Survey::Asking {
+            attempt: Box::pin(first(asked)),
+            deadline: now.after(limit.min(tuning::CLUSTER_MAP_LIMIT)),
+        };
     }
 
     fn surveyed(&mut self, result: Result<Vec<Range>>, news: &mut News) {
@@ -311,9 +397,10 @@ impl Cluster {
             }
             Err(error) => {
                 self.stale = Some(None);
-                // Names that have a node hear of its own connection.
-                if self.table.contains(&NOWHERE) {
-                    news.tell(Input::Down(NOWHERE, error));
+                // Only names without a node need this error. The others hear of the connection of
+                // their node.
+                if self.table.contains(&STANDALONE) {
+                    news.tell(Input::Down(STANDALONE, error));
                 }
             }
         }
@@ -337,7 +424,8 @@ impl Cluster {
         }
     }
 
-    /// Where the channel of a name has to be listened to; as before, if its node cannot be asked.
+    /// Where the channel of a name has to be subscribed. `None` while its node is unknown or not
+    /// connected: the subscriptions then stay as they are.
     fn home_of(&self, name: &Name) -> Option<Home> {
         let id = self.table[usize::from(slot(name))];
         let publish = self.nodes.get(&id)?.link.publishes()?;
@@ -349,7 +437,9 @@ impl Cluster {
     }
 
     fn settle_home(&mut self, now: Moment, name: &Name) {
-        let (Some(new), Some(old)) = (self.home_of(name), self.homes.get(name).copied()) else { return };
+        let (Some(new), Some(old)) = (self.home_of(name), self.homes.get(name).copied()) else {
+            return;
+        };
         if new == old {
             return;
         }
@@ -358,25 +448,30 @@ impl Cluster {
         if new.classic && !old.classic {
             self.classic.subscribe(now, name.clone());
         }
-        let shard = new.shard.filter(|id| old.shard != Some(*id)).and_then(|id| self.nodes.get_mut(&id));
+        let shard = new
+            .shard
+            .filter(|id| old.shard != Some(*id))
+            .and_then(|id| self.nodes.get_mut(&id));
         if let Some(node) = shard {
             node.shard.subscribe(now, name.clone());
         }
     }
 
-    /// Ends what the new home does not need.
+    /// Unsubscribes where the new home does not need it.
     fn leave_home(&mut self, now: Moment, name: &Name, old: Home, new: Home) {
         if old.classic && !new.classic {
             self.classic.unsubscribe(now, name);
         }
-        if let Some(node) =
-            old.shard.filter(|id| new.shard != Some(*id)).and_then(|id| self.nodes.get_mut(&id))
+        if let Some(node) = old
+            .shard
+            .filter(|id| new.shard != Some(*id))
+            .and_then(|id| self.nodes.get_mut(&id))
         {
             node.shard.unsubscribe(now, name);
         }
     }
 
-    /// Every channel is listened to where its messages are published now.
+    /// Moves every subscription to where its messages are published now.
     fn settle_homes(&mut self, now: Moment) {
         let names: Vec<Name> = self.homes.keys().cloned().collect();
         names.iter().for_each(|name| self.settle_home(now, name));
@@ -384,12 +479,14 @@ impl Cluster {
 
     // ---- driving ----
 
-    /// Whether everything is connected and nothing is under way.
+    /// Whether every node that serves a slot is connected and no call is held or in flight.
     pub(super) fn is_idle(&self) -> bool {
         let routed = self.nodes.iter().filter(|(id, _)| self.routed.contains(id));
         !self.routed.is_empty()
             && self.held.is_empty()
-            && routed.map(|(_, node)| &node.link).all(Lanes::is_idle)
+            && routed
+                .map(|(_, node)| &node.link)
+                .all(ServerConnections::is_idle)
     }
 
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
@@ -404,21 +501,25 @@ impl Cluster {
             {
                 self.surveyed(result, news);
             }
-            // What was begun now has to be polled once, too.
+            // A connection or survey that was started now has to be polled once, to register its
+            // waker.
             if !self.sift(clock::now(), news) {
                 return;
             }
         }
     }
 
-    /// Passes on what concerns the engine and does what follows from the rest. True if something was
-    /// begun by that.
+    /// Forwards inputs to the engine, and handles redirects and connection changes. Returns true if
+    /// that started something that has to be polled.
     fn sift(&mut self, now: Moment, news: &mut News) -> bool {
         let heard = std::mem::take(&mut self.news);
         let mut begun = !heard.redirects.is_empty();
         news.connects += heard.connects;
         news.events.extend(heard.events);
-        heard.redirects.into_iter().for_each(|redirect| self.redirect(now, redirect, news));
+        heard
+            .redirects
+            .into_iter()
+            .for_each(|redirect| self.redirect(now, redirect, news));
         for input in heard.inputs {
             match input {
                 Input::Up(id) => {
@@ -434,7 +535,10 @@ impl Cluster {
                 input => news.tell(input),
             }
         }
-        let (asking, nodes) = (matches!(self.survey, Survey::Asking { .. }), self.nodes.len());
+        let (asking, nodes) = (
+            matches!(self.survey, Survey::Asking { .. }),
+            self.nodes.len(),
+        );
         self.survey(now);
         self.forget_nodes(now);
         begun || asking != matches!(self.survey, Survey::Asking { .. }) || nodes < self.nodes.len()
@@ -449,14 +553,21 @@ impl Cluster {
     }
 
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        let parts = self.nodes.values().flat_map(|node| [node.link.next_wake(), node.shard.next_wake()]);
+        let parts = self
+            .nodes
+            .values()
+            .flat_map(|node| [node.link.next_wake(), node.shard.next_wake()]);
         let survey = match &self.survey {
             Survey::Idle => self.stale.map(|_| Moment::default()),
             Survey::Resting { until } => Some(*until),
             Survey::Asking { deadline, .. } => Some(*deadline),
         };
         let held = self.held.iter().map(|held| held.end);
-        parts.chain([self.classic.next_wake(), survey]).flatten().chain(held).min()
+        parts
+            .chain([self.classic.next_wake(), survey])
+            .flatten()
+            .chain(held)
+            .min()
     }
 
     pub(super) fn wake(&mut self, now: Moment, news: &mut News) {
@@ -474,10 +585,13 @@ impl Cluster {
 }
 
 fn not_sent(call: CallId, news: &mut News) {
-    news.tell(Input::Outcome { call, outcome: Outcome::NotSent });
+    news.tell(Input::Outcome {
+        call,
+        outcome: CallOutcome::NotSent,
+    });
 }
 
-/// The first good answer; if there is none, why not.
+/// The first good answer, or the first error if all fail.
 async fn first(asked: Vec<Attempt>) -> Result<Vec<Range>> {
     let mut asked: FuturesUnordered<Attempt> = asked.into_iter().collect();
     let mut failure = None;

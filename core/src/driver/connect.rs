@@ -1,4 +1,4 @@
-//! Making connections: one way for commands, one for pub/sub, the same errors and pauses for both.
+//! Makes the connections for commands and for pub/sub, with the same errors and pauses.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -16,25 +16,17 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_rustls::client::TlsStream;
 
-use super::ear::Ear;
+use super::attentive::Attentive;
+use super::receive_threshold::ReceiveThreshold;
+use super::replies;
 use super::server_clock::ServerClock;
 use super::slotmap::{self, Range};
 use super::tls::{self, Tls};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Protocol};
+use crate::tuning;
 use crate::wire;
-
-/// The first and the longest pause between two attempts to connect.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// A connection that lasted this long was worth making: the next one is made at once.
-const WORTH: Duration = Duration::from_secs(1);
-/// When the kernel gives up a peer that does not answer.
-const USER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Calls waiting to be written. Far more than can wait before a silent connection is replaced.
-const BUFFER: usize = 1 << 16;
-/// How much is gathered for one write.
-const WRITE: usize = 1 << 16;
 
 /// Where and how to connect.
 #[derive(Clone)]
@@ -43,10 +35,10 @@ pub(crate) struct Address {
     manner: Manner,
 }
 
-/// How to connect, to whichever server.
+/// How to connect, whatever the server.
 #[derive(Clone)]
 pub(crate) struct Manner {
-    /// For one attempt, set-up included.
+    /// The limit for one attempt, set-up included.
     timeout: Duration,
     /// Shown by CLIENT LIST.
     client_name: String,
@@ -73,27 +65,27 @@ impl Manner {
     }
 }
 
-/// A connection for commands, set up.
+/// A command connection that is set up.
 pub(super) struct Connected {
-    /// Whom it leads to.
+    /// The server that it leads to.
     pub(super) address: Address,
     pub(super) connection: MultiplexedConnection,
-    /// What the server says unasked; a server that speaks RESP2 only says nothing.
+    /// The push messages of the server; `None` with RESP2, which has none.
     pub(super) pushes: Option<Pushes>,
     pub(super) clock: ServerClock,
-    /// It has the messages of shards.
+    /// Whether the server has sharded pub/sub.
     pub(super) sharded: bool,
-    /// Why the server does not tell when keys are changed, if it was to and does not.
+    /// Why client tracking is off although it was asked for.
     pub(super) untracked: Option<String>,
-    /// The policy by which the server may take keys of locks away, if it may.
+    /// The eviction policy, if the server may evict the keys of locks.
     pub(super) evicts: Option<String>,
 }
 
-/// What the server says unasked on a connection.
+/// The push messages of a connection (RESP3).
 pub(super) struct Pushes {
     pub(super) said: UnboundedReceiver<PushInfo>,
-    /// How it wakes us, where that can be told.
-    pub(super) ear: Option<Arc<Ear>>,
+    /// The receive threshold of the socket (`SO_RCVLOWAT`), on plain TCP only.
+    pub(super) threshold: Option<Arc<ReceiveThreshold>>,
 }
 
 impl Address {
@@ -101,13 +93,17 @@ impl Address {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive))
-            .set_user_timeout(USER_TIMEOUT);
-        // `CLIENT SETINFO` would have to be allowed in every ACL; the name says who we are.
+            .set_user_timeout(tuning::TCP_USER_TIMEOUT);
+        // Skip `CLIENT SETINFO`: every ACL would have to allow it, and the client name already
+        // identifies us.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        Address { info: info.set_tcp_settings(tcp).set_redis_settings(settings), manner }
+        Address {
+            info: info.set_tcp_settings(tcp).set_redis_settings(settings),
+            manner,
+        }
     }
 
-    /// For people.
+    /// The address as it is shown in messages.
     pub(super) fn shown(&self) -> String {
         self.info.addr().to_string()
     }
@@ -130,8 +126,9 @@ impl Address {
         self.info.tcp_settings()
     }
 
-    /// What is said first on a connection that redis-rs does not set up; with each command comes whether any
-    /// refusal makes the connection useless, or only one of the connection itself ([`is_turned_away`]).
+    /// The commands that log in on a connection that redis-rs does not set up. The flag says
+    /// whether any error reply makes the connection useless, or only one that refuses the
+    /// connection itself ([`is_turned_away`]).
     pub(super) fn log_in(&self) -> Vec<(Cmd, bool)> {
         let settings = self.info.redis_settings();
         let command = |words: &[&str]| {
@@ -140,13 +137,19 @@ impl Address {
             command
         };
         let auth = settings.password().map(|password| {
-            let words = ["AUTH"].into_iter().chain(settings.username()).chain([password]);
+            let words = ["AUTH"]
+                .into_iter()
+                .chain(settings.username())
+                .chain([password]);
             command(&words.collect::<Vec<_>>())
         });
         let select = (settings.db() != 0).then(|| command(&["SELECT", &settings.db().to_string()]));
         let name = command(&["CLIENT", "SETNAME", &self.manner.client_name]);
         let vital = |command: Option<Cmd>| command.map(|command| (command, true));
-        [vital(auth), vital(select), Some((name, false))].into_iter().flatten().collect()
+        [vital(auth), vital(select), Some((name, false))]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     fn settings(&self, protocol: ProtocolVersion) -> RedisConnectionInfo {
@@ -154,15 +157,19 @@ impl Address {
     }
 
     fn client(&self, protocol: ProtocolVersion) -> RedisResult<Client> {
-        Client::open(self.info.clone().set_redis_settings(self.settings(protocol)))
+        Client::open(
+            self.info
+                .clone()
+                .set_redis_settings(self.settings(protocol)),
+        )
     }
 
-    /// An encrypted stream, where the address asks for one. Nothing else is ever tried there.
+    /// A TLS stream, if the address asks for one. There is no fallback to plain TCP.
     async fn encrypted(&self) -> RedisResult<Option<TlsStream<TcpStream>>> {
         match (self.info.addr(), &self.manner.tls) {
-            (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => {
-                Ok(Some(tls.connect(host, *port, self.info.tcp_settings()).await?))
-            }
+            (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => Ok(Some(
+                tls.connect(host, *port, self.info.tcp_settings()).await?,
+            )),
             _ => Ok(None),
         }
     }
@@ -171,17 +178,26 @@ impl Address {
         &self,
         protocol: ProtocolVersion,
         config: AsyncConnectionConfig,
-    ) -> RedisResult<(MultiplexedConnection, Option<Ear>)> {
+    ) -> RedisResult<(MultiplexedConnection, Option<ReceiveThreshold>)> {
         if let Some(stream) = self.encrypted().await? {
             return Ok((self.connect_on(stream, protocol, config).await?, None));
         }
         if let ConnectionAddr::Tcp(host, port) = self.info.addr() {
             let stream = tls::tcp(host, *port, self.info.tcp_settings()).await?;
-            let ear = Ear::of(&stream);
-            return Ok((self.connect_on(stream, protocol, config).await?, ear));
+            let threshold = ReceiveThreshold::of(&stream);
+            return Ok((self.connect_on(stream, protocol, config).await?, threshold));
+        }
+        if let ConnectionAddr::Unix(path) = self.info.addr() {
+            let stream = UnixStream::connect(path).await?;
+            return Ok((self.connect_on(stream, protocol, config).await?, None));
         }
         let client = self.client(protocol)?;
-        Ok((client.get_multiplexed_async_connection_with_config(&config).await?, None))
+        Ok((
+            client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?,
+            None,
+        ))
     }
 
     async fn connect_on<S>(
@@ -193,16 +209,18 @@ impl Address {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let settings = self.settings(protocol);
-        let (connection, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
-        // It ends with the last handle of the connection.
+        let (settings, stream) = (self.settings(protocol), Attentive::new(stream));
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+        // The task ends when the last handle of the connection is dropped.
         tokio::spawn(driver);
         Ok(connection)
     }
 
-    /// Connects for commands, under our name, and asks for the server's clock.
+    /// Makes a command connection: sets the client name, turns client tracking on if `tracking`,
+    /// and reads the server's clock.
     ///
-    /// It takes as long as the server does: whoever waits for it sets the limit.
+    /// There is no time limit here: the caller sets it.
     pub(super) async fn commands(self, tracking: bool) -> Result<Connected> {
         let (connection, pushes) = self.open().await.map_err(|error| self.explain(&error))?;
         let track = async {
@@ -210,17 +228,21 @@ impl Address {
                 (false, _) => None,
                 (true, None) => Some("the server speaks RESP2 only".to_owned()),
                 (true, Some(_)) => {
-                    let refusal = ask(&connection, &["CLIENT", "TRACKING", "ON", "NOLOOP"]).await.err();
+                    let refusal = ask(&connection, &["CLIENT", "TRACKING", "ON", "NOLOOP"])
+                        .await
+                        .err();
                     refusal.map(|error| self.explain(&error).message().to_owned())
                 }
             }
         };
-        // A name that is refused harms nobody, unless the server has no place for us and says so in its first answer; an
-        // error of the connection shows in the time as well.
+        // An error reply to the name does no harm, except when the server refuses the connection,
+        // which it says in its first reply. A connection error shows in the reply to `TIME` as
+        // well.
         let name = ["CLIENT", "SETNAME", &self.manner.client_name];
         let memory = ask(&connection, &["INFO", "memory"]);
         let time = ask(&connection, &["TIME"]);
-        let (named, untracked, memory, time) = join4(ask(&connection, &name), track, memory, time).await;
+        let (named, untracked, memory, time) =
+            join4(ask(&connection, &name), track, memory, time).await;
         if let Some(error) = named.err().filter(is_turned_away) {
             return Err(self.explain(&error));
         }
@@ -238,56 +260,90 @@ impl Address {
         })
     }
 
-    /// The same way to connect to another server.
+    /// The same settings for another server.
     pub(super) fn at(&self, host: &str, port: u16) -> Address {
         let host = host.to_owned();
         let addr = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => {
                 let (insecure, tls_params) = (*insecure, tls_params.clone());
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+                ConnectionAddr::TcpTls {
+                    host,
+                    port,
+                    insecure,
+                    tls_params,
+                }
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Address { info: self.info.clone().set_addr(addr), ..self.clone() }
+        Address {
+            info: self.info.clone().set_addr(addr),
+            ..self.clone()
+        }
     }
 
     pub(super) fn is_same(&self, other: &Address) -> bool {
         self.info.addr() == other.info.addr()
     }
 
-    /// Connects for commands to a node of a cluster.
+    /// Makes a command connection to a node of a cluster.
     pub(super) async fn node(self, tracking: bool) -> Result<Connected> {
         let mut connected = self.commands(tracking).await?;
-        // As Redisson finds out. Only servers before Redis 7 do not know the question.
+        // Redisson detects sharded pub/sub in the same way. Only servers before Redis 7 do not know
+        // the subcommand.
         let answer = ask(&connected.connection, &["PUBSUB", "SHARDNUMSUB"]).await;
-        connected.sharded = answer.err().is_none_or(|error| error.code() == Some("NOPERM"));
+        connected.sharded = answer
+            .err()
+            .is_none_or(|error| error.code() == Some("NOPERM"));
         Ok(connected)
     }
 
-    /// Connects for the messages of a shard, with RESP3, which every server that has them speaks.
-    pub(super) async fn shard(self) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        let (connection, pushes) = self.open_with_pushes().await.map_err(|error| self.explain(&error))?;
-        // A name that is refused harms nobody; an error of the connection shows in what is asked next.
-        let _ = ask(&connection, &["CLIENT", "SETNAME", &self.manner.client_name]).await;
+    /// Makes a connection for sharded pub/sub, with RESP3: every server that has sharded pub/sub
+    /// speaks it.
+    pub(super) async fn shard(
+        self,
+    ) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
+        let (connection, pushes) = self
+            .open_with_pushes()
+            .await
+            .map_err(|error| self.explain(&error))?;
+        // An error reply to the name does no harm. A connection error shows in the next command as
+        // well.
+        let _ = ask(
+            &connection,
+            &["CLIENT", "SETNAME", &self.manner.client_name],
+        )
+        .await;
         Ok((connection, pushes.said))
     }
 
-    /// Asks a node of a cluster who has which slots, on a connection of its own.
+    /// Asks a node of a cluster for the slot map, on a connection of its own.
     pub(super) async fn ask_for_slots(self) -> Result<Vec<Range>> {
         let connection = self.plain().await.map_err(|error| self.explain(&error))?;
         self.ask_for_slots_on(connection).await
     }
 
-    /// The same on a connection that is there.
-    pub(super) async fn ask_for_slots_on(self, connection: MultiplexedConnection) -> Result<Vec<Range>> {
-        let answer = ask(&connection, &["CLUSTER", "SLOTS"]).await.map_err(|error| self.explain(&error))?;
+    /// Asks a node of a cluster for the slot map (`CLUSTER SLOTS`) on this connection.
+    pub(super) async fn ask_for_slots_on(
+        self,
+        connection: MultiplexedConnection,
+    ) -> Result<Vec<Range>> {
+        let answer = ask(&connection, &["CLUSTER", "SLOTS"])
+            .await
+            .map_err(|error| self.explain(&error))?;
         let here = self.host().unwrap_or_default();
-        let mut ranges = slotmap::ranges(answer);
+        let mut ranges = slotmap::ranges(replies::value(answer));
         for range in &mut ranges {
             range.host.get_or_insert_with(|| here.clone());
         }
         if ranges.is_empty() {
-            let text = format!("{} knows no node of a cluster that has slots", self.info.addr());
+            let text = format!(
+                "{} knows no node of a cluster that has slots",
+                self.info.addr()
+            );
             return Err(Error::new(ErrorKind::Unavailable, text));
         }
         Ok(ranges)
@@ -295,17 +351,23 @@ impl Address {
 
     pub(super) fn host(&self) -> Option<String> {
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host.clone()),
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => {
+                Some(host.clone())
+            }
             _ => None,
         }
     }
 
-    /// Connects for commands to a server that has to be a primary.
+    /// Makes a command connection to a server that must report the role of primary (`ROLE`).
     pub(super) async fn primary(self, tracking: bool) -> Result<Connected> {
         let connected = self.commands(tracking).await?;
         let address = &connected.address;
-        let role = ask(&connected.connection, &["ROLE"]).await.map_err(|error| address.explain(&error))?;
-        let Value::Array(role) = role else { return Err(address.no_primary()) };
+        let role = ask(&connected.connection, &["ROLE"])
+            .await
+            .map_err(|error| address.explain(&error))?;
+        let Value::Array(role) = role else {
+            return Err(address.no_primary());
+        };
         match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(connected),
             _ => Err(address.no_primary()),
@@ -313,58 +375,80 @@ impl Address {
     }
 
     fn no_primary(&self) -> Error {
-        let text = format!("{} is no primary yet, or not any more; asking again", self.info.addr());
+        let text = format!(
+            "{} is no primary yet, or not any more; asking again",
+            self.info.addr()
+        );
         Error::new(ErrorKind::Unavailable, text)
     }
 
-    /// Asks a sentinel where the primary of a service is; `None` if it does not know the service.
+    /// Asks a sentinel for the primary of a service; `None` if it does not know the service.
     pub(super) async fn ask_sentinel(&self, service: &str) -> Result<Option<(String, u16)>> {
         let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service];
         let answer = async { ask(&self.plain().await?, &command).await };
-        let place =
-            answer.await.and_then(|value| Ok(redis::from_redis_value::<Option<(String, u16)>>(value)?));
+        let place = answer
+            .await
+            .and_then(|value| Ok(redis::from_redis_value::<Option<(String, u16)>>(value)?));
         place.map_err(|error| self.explain(&error))
     }
 
-    /// A connection for a question or two.
+    /// A connection for one or two commands.
     async fn plain(&self) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         Ok(self.connect(ProtocolVersion::RESP2, config).await?.0)
     }
 
-    /// Speaks RESP3 with a server that does, because only that brings pushes; else RESP2. Or what the
-    /// options ask for.
+    /// Connects with the protocol that the options ask for. `Auto` means RESP3, because only that
+    /// has push messages, and RESP2 with servers that do not speak it.
     async fn open(&self) -> RedisResult<(MultiplexedConnection, Option<Pushes>)> {
         if self.manner.protocol != Protocol::Resp2 {
             match self.open_with_pushes().await {
-                Err(error) if self.manner.protocol == Protocol::Auto && self.refuses_hello(&error) => {}
+                Err(error)
+                    if self.manner.protocol == Protocol::Auto && self.refuses_hello(&error) => {}
                 opened => return opened.map(|(connection, pushes)| (connection, Some(pushes))),
             }
         }
-        Ok((self.connect(ProtocolVersion::RESP2, config()).await?.0, None))
+        Ok((
+            self.connect(ProtocolVersion::RESP2, config()).await?.0,
+            None,
+        ))
     }
 
     async fn open_with_pushes(&self) -> RedisResult<(MultiplexedConnection, Pushes)> {
         let (sender, said) = unbounded_channel();
-        let (connection, ear) =
-            self.connect(ProtocolVersion::RESP3, config().set_push_sender(sender)).await?;
-        Ok((connection, Pushes { said, ear: ear.map(Arc::new) }))
+        let (connection, threshold) = self
+            .connect(ProtocolVersion::RESP3, config().set_push_sender(sender))
+            .await?;
+        Ok((
+            connection,
+            Pushes {
+                said,
+                threshold: threshold.map(Arc::new),
+            },
+        ))
     }
 
     /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.
     fn refuses_hello(&self, error: &RedisError) -> bool {
         match error.code() {
             Some("NOPROTO") => true,
-            Some("ERR") => error.detail().is_some_and(|detail| detail.contains("unknown command")),
-            // Valkey says this about unknown commands too; to a HELLO with a password nobody else does.
+            Some("ERR") => error
+                .detail()
+                .is_some_and(|detail| detail.contains("unknown command")),
+            // Valkey also gives this reply to unknown commands. A server that knows `HELLO` does
+            // not give it to one that carries a password.
             Some("NOAUTH") => self.info.redis_settings().password().is_some(),
             _ => error.kind() == redis::ErrorKind::RESP3NotSupported,
         }
     }
 
-    /// Connects for pub/sub, with RESP2, which every server speaks.
+    /// Makes a pub/sub connection with RESP2, which every server speaks.
     pub(super) async fn pubsub(self) -> Result<PubSub> {
-        self.open_pubsub().await.map_err(|error| self.explain(&error))
+        self.open_pubsub()
+            .await
+            .map_err(|error| self.explain(&error))
     }
 
     async fn open_pubsub(&self) -> RedisResult<PubSub> {
@@ -373,36 +457,60 @@ impl Address {
         }
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) => {
-                self.pubsub_on(tls::tcp(host, *port, self.info.tcp_settings()).await?).await
+                self.pubsub_on(tls::tcp(host, *port, self.info.tcp_settings()).await?)
+                    .await
             }
             ConnectionAddr::Unix(path) => self.pubsub_on(UnixStream::connect(path).await?).await,
-            _ => self.client(ProtocolVersion::RESP2)?.get_async_pubsub().await,
+            _ => {
+                self.client(ProtocolVersion::RESP2)?
+                    .get_async_pubsub()
+                    .await
+            }
         }
     }
 
-    /// Logs in here: redis-rs has no way to give a connection for messages a name.
+    /// Sets up a pub/sub connection. It logs in by itself, because redis-rs cannot give such a
+    /// connection a name.
     async fn pubsub_on<S>(&self, mut stream: S) -> RedisResult<PubSub>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let commands = self.log_in();
-        let packed: Vec<u8> = commands.iter().flat_map(|(command, _)| command.get_packed_command()).collect();
-        stream.write_all(&packed).await?;
-        stream.flush().await?;
+        let packed: Vec<u8> = commands
+            .iter()
+            .flat_map(|(command, _)| command.get_packed_command())
+            .collect();
+        // A full server has already replied and closed the connection. The write may fail then, but
+        // the reply can still be read.
+        let written = async {
+            stream.write_all(&packed).await?;
+            stream.flush().await
+        };
+        let _ = written.await;
         let mut decoder = Default::default();
         for (_, vital) in commands {
-            let answer = redis::parse_redis_value_async(&mut decoder, &mut stream).await?.extract_error();
+            let answer = redis::parse_redis_value_async(&mut decoder, &mut stream)
+                .await?
+                .extract_error();
             if let Some(error) = answer.err().filter(|error| vital || is_turned_away(error)) {
                 return Err(error);
             }
         }
-        // All has been said.
-        PubSub::new(&RedisConnectionInfo::default().set_skip_set_lib_name(), stream).await
+        // The connection is logged in, so redis-rs has nothing to send.
+        PubSub::new(
+            &RedisConnectionInfo::default().set_skip_set_lib_name(),
+            stream,
+        )
+        .await
     }
 
-    /// The attempt took too long.
+    /// The error for an attempt that took too long.
     pub(super) fn late(&self) -> Error {
-        let what = if self.manner.tls.is_some() { "speaking TLS" } else { "running" };
+        let what = if self.manner.tls.is_some() {
+            "speaking TLS"
+        } else {
+            "running"
+        };
         let text = format!(
             "no answer from {} within {:?}; is a Redis server {what} there, and not overloaded?",
             self.info.addr(),
@@ -411,17 +519,22 @@ impl Address {
         Error::new(ErrorKind::Unavailable, text)
     }
 
-    /// A connection that was in use is gone.
+    /// The error for a connection that was lost while it was in use.
     pub(super) fn broken(&self, why: &str) -> Error {
-        let text = format!("the connection to {} {why}; connecting again", self.info.addr());
+        let text = format!(
+            "the connection to {} {why}; connecting again",
+            self.info.addr()
+        );
         Error::new(ErrorKind::Unavailable, text)
     }
 
-    /// What an error of the connection means. The address is told, never user name or password.
+    /// Explains an error of the connection. The text contains the address, but never the user name
+    /// or password.
     pub(super) fn explain(&self, error: &RedisError) -> Error {
         let addr = self.info.addr();
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
-            let text = format!("{addr}: the server refused user name or password; check them in the URL");
+            let text =
+                format!("{addr}: the server refused user name or password; check them in the URL");
             return Error::new(ErrorKind::Auth, text);
         }
         if let Some(code) = error.code() {
@@ -431,7 +544,9 @@ impl Address {
         if let Some((kind, text)) = tls::explain(error) {
             return Error::new(kind, format!("{addr}: {text}"));
         }
-        let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        let why = error
+            .source()
+            .map_or_else(|| error.to_string(), ToString::to_string);
         let question = match error.kind() {
             redis::ErrorKind::Parse if self.manner.tls.is_none() => "does it want TLS (rediss://)?",
             _ => "is a Redis server running there?",
@@ -441,47 +556,67 @@ impl Address {
     }
 }
 
-/// Limits are set by whoever waits.
+/// A random number for the last group of the uuid in all owners made from now on. It comes from the
+/// operating system at this moment, because processes restored from one snapshot have everything
+/// else in common.
+pub(super) fn fresh_identity() -> u64 {
+    let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
+    low & 0xffff_ffff_ffff
+}
+
+/// No time limits: the callers set them.
 fn config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)
-        .set_pipeline_buffer_size(BUFFER)
-        .set_write_backpressure_boundary(WRITE)
+        .set_pipeline_buffer_size(tuning::WRITE_QUEUE)
+        .set_write_backpressure_boundary(tuning::WRITE_BUFFER)
 }
 
-/// Whether the server refuses the connection for now, whatever is asked on it: it has too many clients.
+/// Whether the server refuses the connection for now, whatever the command, as when it has too many
+/// clients.
 pub(super) fn is_turned_away(error: &RedisError) -> bool {
-    error.code().is_some_and(|code| wire::refusal(code, &detail(error)).1)
+    error
+        .code()
+        .is_some_and(|code| wire::refusal(code, &detail(error)).1)
 }
 
-/// What the server said, or what redis-rs says for it.
+/// The server's text, or that of redis-rs if there is none.
 fn detail(error: &RedisError) -> String {
-    error.detail().map_or_else(|| error.to_string(), str::to_owned)
+    error
+        .detail()
+        .map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// The seconds and microseconds of a server's clock, which may be any, in milliseconds.
+/// Converts a server's clock (the reply to `TIME`) to milliseconds. A server may send any value.
 fn millis_of((seconds, micros): (u64, u64)) -> u64 {
     seconds.saturating_mul(1000).saturating_add(micros / 1000)
 }
 
-/// The policy by which a server with a bound to its memory takes keys away: a lock has a time to live,
-/// so that every policy but one can hit it. A server that does not tell is not asked further.
+/// The eviction policy of a server with a memory limit, unless it is `noeviction`. A lock has a
+/// time to live, so every other policy can evict it. `None` also if the server does not tell.
 fn evicts(memory: RedisResult<Value>) -> Option<String> {
     let info: String = redis::from_redis_value(memory.ok()?).ok()?;
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    };
     let (most, policy) = (field("maxmemory")?, field("maxmemory_policy")?);
     (most != "0" && policy != "noeviction").then(|| policy.to_owned())
 }
 
-/// One command; an error reply is an error.
+/// Sends one command. An error reply becomes an error.
 pub(super) async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> RedisResult<Value> {
     let mut command = Cmd::new();
     command.arg(words);
-    connection.clone().send_packed_command(&command).await?.extract_error()
+    connection
+        .clone()
+        .send_packed_command(&command)
+        .await?
+        .extract_error()
 }
 
-/// Pauses between attempts: none at first, then doubling, bounded and jittered.
+/// Pauses between attempts: none at first, then exponential with jitter, up to a maximum.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -495,16 +630,18 @@ impl Backoff {
         if failures == 0 {
             return Duration::ZERO;
         }
-        let most = PAUSE.1.min(PAUSE.0 * 2u32.pow(failures.min(8) - 1));
-        // Spread over the upper half, so that a fleet does not come back in step.
+        let most = tuning::CONNECT_BACKOFF
+            .1
+            .min(tuning::CONNECT_BACKOFF.0 * 2u32.pow(failures.min(8) - 1));
+        // Jitter over the upper half, so that many clients do not connect again at the same time.
         let share = uuid::Uuid::new_v4().as_u128() as u32 % 512;
         most / 2 + most * share / 1024
     }
 
-    /// A connection has ended. A server that accepts connections and drops them again is not asked
-    /// in a loop.
+    /// Notes that a connection has ended. After a short one the pauses continue, so that a server
+    /// that accepts connections and drops them again is not asked in a loop.
     pub(super) fn ended(&mut self, lasted: Duration) {
-        if lasted >= WORTH {
+        if lasted >= tuning::GOOD_CONNECTION {
             self.failures = 0;
         }
     }
@@ -514,13 +651,16 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    /// The thread ended by that, where numbers are checked (debug builds).
+    /// A very large time once made the I/O thread panic in builds with overflow checks (debug).
     #[test]
     fn a_server_may_tell_any_time() {
         assert_eq!(millis_of((1_795_369_635, 257_999)), 1_795_369_635_257);
         assert_eq!(millis_of((u64::MAX, u64::MAX)), u64::MAX);
         let clock = ServerClock::new(millis_of((u64::MAX, 0)), clock::now());
-        assert_eq!(clock.least(clock::now().after(Duration::from_secs(9))), u64::MAX);
+        assert_eq!(
+            clock.least(clock::now().after(Duration::from_secs(9))),
+            u64::MAX
+        );
     }
 
     #[test]
@@ -528,12 +668,24 @@ mod tests {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.pause(), Duration::ZERO);
         let second = backoff.pause();
-        assert!((PAUSE.0 / 2..=PAUSE.0).contains(&second), "{second:?}");
+        assert!(
+            (tuning::CONNECT_BACKOFF.0 / 2..=tuning::CONNECT_BACKOFF.0).contains(&second),
+            "{second:?}"
+        );
         let later: Vec<Duration> = (0..40).map(|_| backoff.pause()).collect();
-        assert!(later.iter().skip(4).all(|pause| (PAUSE.1 / 2..=PAUSE.1).contains(pause)), "{later:?}");
-        backoff.ended(WORTH / 2);
+        assert!(
+            later
+                .iter()
+                .skip(4)
+                .all(
+                    |pause| (tuning::CONNECT_BACKOFF.1 / 2..=tuning::CONNECT_BACKOFF.1)
+                        .contains(pause)
+                ),
+            "{later:?}"
+        );
+        backoff.ended(tuning::GOOD_CONNECTION / 2);
         assert_ne!(backoff.pause(), Duration::ZERO);
-        backoff.ended(WORTH);
+        backoff.ended(tuning::GOOD_CONNECTION);
         assert_eq!(backoff.pause(), Duration::ZERO);
     }
 }

@@ -1,5 +1,5 @@
-//! The command connection: made, watched and replaced here, because redis-rs' own manager keeps a
-//! connection that has fallen silent.
+//! The command connection. It is made, watched and replaced here, because the connection manager of
+//! redis-rs keeps a connection that has fallen silent.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,30 +12,30 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 
 use super::News;
+use super::calls::{Outbox, OutgoingCall, Payload, millis};
 use super::channels::{self, Said};
-use super::connect::{Address, Backoff, Connected, Pushes};
-use super::direct::Plan;
-use super::ear::Ear;
+use super::connect::{Address, Backoff, Connected, Pushes, fresh_identity};
+use super::inline::Plan;
+use super::limiter::ConcurrencyLimiter;
+use super::receive_threshold::ReceiveThreshold;
 use super::replies::{self, Replies, Request};
 use super::sentinel::Sentinels;
-use super::traffic::{Load, Sending, Traffic, millis};
-use super::window::Window;
 use crate::clock;
-use crate::engine::{Input, LinkId, Outcome};
+use crate::engine::{CallOutcome, Input, LinkId};
 use crate::error::{Error, Result};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::options::ClusterPubsub;
 use crate::wire::{self, Name, Publish};
 
-/// Whom a link leads to.
+/// The server that a link leads to.
 #[derive(Clone)]
 pub(super) enum Target {
     /// This server.
     Server(Address),
-    /// This node of a cluster, which may say that another one serves a name.
+    /// This node of a cluster. It may redirect to another node.
     Node(Address),
-    /// Whoever is the primary.
+    /// The current primary, as the sentinels name it.
     Primary(Rc<Sentinels>),
 }
 
@@ -63,7 +63,7 @@ impl Target {
     }
 }
 
-/// What all links of a client have in common.
+/// The settings that all links of a client share.
 #[derive(Clone)]
 pub(super) struct Manner {
     pub(super) tracking: bool,
@@ -74,19 +74,20 @@ pub(super) struct Manner {
 /// Keeps one connection to the server and sends calls on it.
 ///
 /// It is driven from outside: [`poll`](Link::poll) when something may have come,
-/// [`wake`](Link::wake) when [`next_wake`](Link::next_wake) is reached. What it learns is `News`.
+/// [`wake`](Link::wake) when [`next_wake`](Link::next_wake) is reached. It reports what it learns
+/// as `News`.
 pub(super) struct Link {
-    /// What the engine calls it.
+    /// How the engine refers to this link.
     id: LinkId,
     target: Target,
     manner: Manner,
     backoff: Backoff,
     state: State,
-    /// How often it was up.
+    /// How many connections have been up.
     generation: u64,
-    /// Why the server does not track, once that was told.
+    /// Why there is no client tracking, once that was reported.
     untracked: Option<String>,
-    /// The policy of eviction, once it was warned of.
+    /// The eviction policy (`maxmemory-policy`), once a warning about it was given.
     evicts: Option<String>,
 }
 
@@ -101,64 +102,103 @@ enum State {
 impl Link {
     /// Begins to connect at the first [`poll`](Link::poll).
     pub(super) fn new(id: LinkId, target: Target, manner: Manner) -> Self {
-        let state = State::Resting { until: Moment::default() };
+        let state = State::Resting {
+            until: Moment::default(),
+        };
         let backoff = Backoff::default();
-        let mut link =
-            Link { id, target, manner, backoff, state, generation: 0, untracked: None, evicts: None };
+        let mut link = Link {
+            id,
+            target,
+            manner,
+            backoff,
+            state,
+            generation: 0,
+            untracked: None,
+            evicts: None,
+        };
         link.rest();
         link
     }
 
-    /// Sends a call, or says at once that it cannot be sent.
-    pub(super) fn send(&mut self, now: Moment, sending: Sending, news: &mut News) {
+    /// Sends a call, or reports at once that it cannot be sent.
+    pub(super) fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
         match &mut self.state {
             State::Up(live) => live.traffic.send(now, sending),
-            _ => news.tell(Input::Outcome { call: sending.call, outcome: Outcome::NotSent }),
+            _ => news.tell(Input::Outcome {
+                call: sending.call,
+                outcome: CallOutcome::NotSent,
+            }),
         }
     }
 
-    /// How releases are published at this server, while that is known.
+    /// How releases are published at this server; `None` while it is not connected.
     pub(super) fn publishes(&self) -> Option<Publish> {
-        if let State::Up(live) = &self.state { Some(live.traffic.publish()) } else { None }
+        if let State::Up(live) = &self.state {
+            Some(live.traffic.publish())
+        } else {
+            None
+        }
     }
 
-    /// A way to ask the server something else.
+    /// A handle of the connection, to ask the server something else.
     pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
-        if let State::Up(live) = &self.state { Some(live.connection.clone()) } else { None }
+        if let State::Up(live) = &self.state {
+            Some(live.connection.clone())
+        } else {
+            None
+        }
     }
 
-    /// The connection, if the server may say on it what nobody asked for, and to whom it leads.
+    /// The connection and the address of its server, if the server can push messages on it.
     pub(super) fn listening(&self) -> Option<(&Address, &MultiplexedConnection)> {
-        let State::Up(live) = &self.state else { return None };
-        live.pushes.as_ref().map(|_| (&live.address, &live.connection))
+        let State::Up(live) = &self.state else {
+            return None;
+        };
+        live.pushes
+            .as_ref()
+            .map(|_| (&live.address, &live.connection))
     }
 
-    /// The messages that have come, for whoever has subscribed here.
+    /// Takes the pub/sub messages that have come.
     pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Said> {
-        let State::Up(live) = &mut self.state else { return Vec::new().into_iter() };
+        let State::Up(live) = &mut self.state else {
+            return Vec::new().into_iter();
+        };
         std::mem::take(&mut live.messages).into_iter()
     }
 
-    /// What says how much has to have come before the connection wakes us.
-    pub(super) fn ear(&self) -> Option<&Arc<Ear>> {
-        let State::Up(live) = &self.state else { return None };
-        live.pushes.as_ref()?.ear.as_ref()
+    /// The receive threshold of the connection's socket.
+    pub(super) fn threshold(&self) -> Option<&Arc<ReceiveThreshold>> {
+        let State::Up(live) = &self.state else {
+            return None;
+        };
+        live.pushes.as_ref()?.threshold.as_ref()
     }
 
-    /// When the server was last known to be there; now, as far as that is for others to judge.
+    /// When the server was last known to be there. While calls are in flight it is `now`, because
+    /// their deadlines decide whether the server is there.
     pub(super) fn vouches(&self, now: Moment) -> Option<Moment> {
-        let State::Up(live) = &self.state else { return None };
-        Some(if live.traffic.is_idle() { live.traffic.last_heard() } else { now })
+        let State::Up(live) = &self.state else {
+            return None;
+        };
+        Some(if live.traffic.is_idle() {
+            live.traffic.last_heard()
+        } else {
+            now
+        })
     }
 
-    /// Which of its connections is the last one.
+    /// The number of the last connection.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// How to make the connection for calls of blocked callers that goes with this one.
+    /// How to make the inline connection that goes with this connection. `None` while it is down,
+    /// and with TLS.
     pub(super) fn direct(&self) -> Option<Plan> {
-        let State::Up(live) = &self.state else { return None };
+        let State::Up(live) = &self.state else {
+            return None;
+        };
         live.address.is_plain().then(|| Plan {
             address: live.address.clone(),
             tracked: self.manner.tracking && self.untracked.is_none(),
@@ -168,22 +208,26 @@ impl Link {
         })
     }
 
-    /// Whether the connection is up and nothing is under way on it.
+    /// Whether the connection is up and nothing is in flight on it.
     pub(super) fn is_idle(&self) -> bool {
         matches!(&self.state, State::Up(live) if live.traffic.is_idle())
     }
 
-    /// Whether something is under way.
+    /// Whether a call is in flight.
     pub(super) fn is_busy(&self) -> bool {
         matches!(&self.state, State::Up(live) if !live.traffic.is_idle())
     }
 
     /// The server that the connection leads to, while it is up.
     pub(super) fn server(&self) -> Option<&Address> {
-        if let State::Up(live) = &self.state { Some(&live.address) } else { None }
+        if let State::Up(live) = &self.state {
+            Some(&live.address)
+        } else {
+            None
+        }
     }
 
-    /// The server is not the one that is wanted any more.
+    /// Leaves the server, because it is no longer the one that is wanted.
     pub(super) fn leave(&mut self, why: &str, news: &mut News) {
         match self.state {
             State::Up(_) => self.down(why, news),
@@ -236,16 +280,21 @@ impl Link {
 
     fn connect(&mut self, now: Moment) {
         let attempt = Box::pin(self.target.clone().connect(self.manner.tracking));
-        self.state = State::Connecting { attempt, deadline: now.after(self.target.timeout()) };
+        self.state = State::Connecting {
+            attempt,
+            deadline: now.after(self.target.timeout()),
+        };
     }
 
     fn up(&mut self, connected: Connected, news: &mut News) {
         if let Some(why) = &connected.untracked
             && self.untracked.as_ref() != Some(why)
         {
-            let text =
-                format!("losses are noticed at renewals only, because the server does not track: {why}");
-            news.events.push(Event { kind: "untracked", level: Level::Debug, lock: None, text });
+            let text = format!(
+                "losses are noticed at renewals only, because the server does not track: {why}"
+            );
+            news.events
+                .push(Event::new("untracked", Level::Debug, None, text));
         }
         self.untracked.clone_from(&connected.untracked);
         if let Some(policy) = connected.evicts.clone()
@@ -256,12 +305,14 @@ impl Link {
                  to noeviction, or keep locks on a server of their own",
                 connected.address.shown()
             );
-            news.events.push(Event { kind: "evictable", level: Level::Warn, lock: None, text });
+            news.events
+                .push(Event::new("evictable", Level::Warn, None, text));
             self.evicts = Some(policy);
         }
         self.state = State::Up(Box::new(Live::new(self.id, &self.manner, connected)));
         self.generation += 1;
         news.connects += 1;
+        news.tell(Input::Identity(fresh_identity()));
         news.tell(Input::Up(self.id));
     }
 
@@ -279,18 +330,28 @@ impl Link {
     }
 
     fn take_live(&mut self) -> Option<Live> {
-        match std::mem::replace(&mut self.state, State::Resting { until: Moment::default() }) {
+        match std::mem::replace(
+            &mut self.state,
+            State::Resting {
+                until: Moment::default(),
+            },
+        ) {
             State::Up(live) => Some(*live),
             _ => None,
         }
     }
 
-    /// Waits for the turn of the next attempt; when that is now, begins it.
+    /// Waits before the next attempt to connect, or begins it at once if the backoff asks for no
+    /// pause.
     fn rest(&mut self) {
         let now = clock::now();
         match self.backoff.pause() {
             Duration::ZERO => self.connect(now),
-            pause => self.state = State::Resting { until: now.after(pause) },
+            pause => {
+                self.state = State::Resting {
+                    until: now.after(pause),
+                }
+            }
         }
     }
 }
@@ -301,21 +362,28 @@ struct Live {
     uuid: String,
     connection: MultiplexedConnection,
     pushes: Option<Pushes>,
-    /// What the pushes said on channels.
+    /// Pub/sub messages that have come and were not taken yet.
     messages: Vec<Said>,
-    traffic: Traffic,
-    /// To what has been written, in the order of the commands.
+    traffic: Outbox,
+    /// The replies to the written commands, in the same order.
     replies: Replies<()>,
-    /// A call that was written, for its memory.
+    /// A call that was written. Its memory is reused.
     spare: Option<wire::Call>,
-    /// The scripts that were called here.
+    /// The scripts that were called on this connection.
     called: Vec<wire::ScriptId>,
     since: Moment,
 }
 
 impl Live {
     fn new(id: LinkId, manner: &Manner, connected: Connected) -> Self {
-        let Connected { address, connection, pushes, clock, sharded, .. } = connected;
+        let Connected {
+            address,
+            connection,
+            pushes,
+            clock,
+            sharded,
+            ..
+        } = connected;
         let now = clock::now();
         Live {
             address,
@@ -323,7 +391,13 @@ impl Live {
             connection,
             pushes,
             messages: Vec::new(),
-            traffic: Traffic::new(id, manner.pubsub.publish(sharded), clock, Window::new(), now),
+            traffic: Outbox::new(
+                id,
+                manner.pubsub.publish(sharded),
+                clock,
+                ConcurrencyLimiter::new(),
+                now,
+            ),
             replies: Replies::new(),
             spare: None,
             called: Vec::new(),
@@ -338,34 +412,50 @@ impl Live {
             self.traffic.send_gathered();
             while let Poll::Ready(((), result)) = self.poll_replies(cx) {
                 let value = result.map_err(|error| format!("broke ({error})"))?;
-                demoted |= self.traffic.replied(clock::now(), value, news);
+                demoted |= self
+                    .traffic
+                    .replied(clock::now(), replies::value(value), news);
             }
-            // What is sent now has to be written, too.
+            // Calls that are sent now have to be written in this poll as well.
             if !self.traffic.keeps_waiting() || !self.traffic.go_on(clock::now(), news) {
                 break;
             }
         }
         self.poll_pushes(cx, news)?;
-        // The address may lead to the new primary by now.
-        if demoted { Err("leads to a replica".to_owned()) } else { Ok(()) }
+        // The same address may lead to the new primary by now.
+        if demoted {
+            Err("leads to a replica".to_owned())
+        } else {
+            Ok(())
+        }
     }
 
-    /// Writes what is to be sent and looks for the next reply. What was fetched to be written is in the hands of the
-    /// connection when this returns.
+    /// Writes what is to be sent and polls the next reply. When this returns, every fetched command
+    /// is in the hands of the connection.
     fn poll_replies(&mut self, cx: &mut Context<'_>) -> Poll<((), RedisResult<Value>)> {
         let publish = self.traffic.publish();
         loop {
             let others_follow = self.traffic.to_be_fetched() > 1;
-            let Some(command) = self.traffic.next_command() else { break };
+            let Some(command) = self.traffic.next_command() else {
+                break;
+            };
             let (not_after, full) = (command.not_after, command.full);
-            // That a script is not known would be told when replicas were waited for, and take half of the call's time.
-            let waits = command.load.sendings().iter().any(|sending| sending.op.replicas() > 0);
+            // The server would report an unknown script only after `WAIT`, which takes half of the
+            // call's time. So the first such call carries the text.
+            let waits = command
+                .load
+                .sendings()
+                .iter()
+                .any(|sending| sending.op.replicas() > 0);
             let mut text = |script: &wire::Call| {
                 let first = is_first(&mut self.called, script.id());
-                if full || first && (others_follow || waits) { script.eval() } else { script.evalsha() }
+                let full = full || first && (others_follow || waits);
+                script.command(full, Cmd::with_capacity, |cmd, word| {
+                    cmd.arg(word);
+                })
             };
             let request = match &command.load {
-                Load::One(sending) => {
+                Payload::Single(sending) => {
                     let (op, uuid) = (&sending.op, &self.uuid);
                     let script = match self.spare.take() {
                         Some(before) => wire::Call::reusing(before, op, uuid, not_after, publish),
@@ -375,9 +465,12 @@ impl Live {
                     self.spare = Some(script);
                     request
                 }
-                Load::Many(sort, sendings) => {
+                Payload::Batch(sort, sendings) => {
                     let ops = sendings.iter().map(|sending| &*sending.op);
-                    plain(&self.connection, text(&wire::Call::many(*sort, ops, &self.uuid, not_after)))
+                    plain(
+                        &self.connection,
+                        text(&wire::Call::many(*sort, ops, &self.uuid, not_after)),
+                    )
                 }
             };
             self.replies.push((), request);
@@ -386,13 +479,22 @@ impl Live {
     }
 
     fn poll_pushes(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), String> {
-        let Some(pushes) = &mut self.pushes else { return Ok(()) };
+        let Some(pushes) = &mut self.pushes else {
+            return Ok(());
+        };
         while let Poll::Ready(push) = pushes.said.poll_recv(cx) {
             match push {
-                None | Some(PushInfo { kind: PushKind::Disconnection, .. }) => {
+                None
+                | Some(PushInfo {
+                    kind: PushKind::Disconnection,
+                    ..
+                }) => {
                     return Err("was closed".to_owned());
                 }
-                Some(PushInfo { kind: PushKind::Invalidate, data }) => {
+                Some(PushInfo {
+                    kind: PushKind::Invalidate,
+                    data,
+                }) => {
                     self.traffic.heard(clock::now());
                     if let Some(names) = invalidated(data) {
                         news.tell(Input::Invalidated(names));
@@ -408,8 +510,9 @@ impl Live {
     }
 }
 
-/// Whether this is the first call of a script on a connection. If others leave with it, it has the text: should the server not know
-/// the script, all of them would be refused, and each be sent again with the text. So it has if it waits for replicas.
+/// Whether this is the first call of a script on a connection. It carries the text of the script if
+/// others leave with it: a server that does not know the script would refuse all of them, and each
+/// would be sent again with the text. It also carries the text if it waits for replicas.
 fn is_first(called: &mut Vec<wire::ScriptId>, script: wire::ScriptId) -> bool {
     let first = !called.contains(&script);
     if first {
@@ -418,9 +521,10 @@ fn is_first(called: &mut Vec<wire::ScriptId>, script: wire::ScriptId) -> bool {
     first
 }
 
-/// The call with what has to stand right before and behind it: all is handed over in one go. Behind it
-/// is the question how many replicas have it; then there are two answers in an array.
-fn request(connection: &MultiplexedConnection, command: Cmd, sending: &Sending) -> Request {
+/// The call with `ASKING` right before it and `WAIT` right behind it, where it needs them. All are
+/// handed over in one go, so that nothing comes between them. With `WAIT`, the reply is an array:
+/// the answer, and how many replicas have the write.
+fn request(connection: &MultiplexedConnection, command: Cmd, sending: &OutgoingCall) -> Request {
     if !sending.asking && sending.op.replicas() == 0 {
         return plain(connection, command);
     }
@@ -436,21 +540,23 @@ fn request(connection: &MultiplexedConnection, command: Cmd, sending: &Sending) 
         )
         .await;
         Ok(match (answer?, acknowledged?) {
-            (refusal @ Value::ServerError(_), _) | (_, Some(refusal @ Value::ServerError(_))) => refusal,
+            (refusal @ Value::ServerError(_), _) | (_, Some(refusal @ Value::ServerError(_))) => {
+                refusal
+            }
             (answer, Some(acknowledged)) => Value::Array(vec![answer, acknowledged]),
             (answer, None) => answer,
         })
     })
 }
 
-/// A command and nothing else.
+/// A single command.
 fn plain(connection: &MultiplexedConnection, command: Cmd) -> Request {
     let mut lane = connection.clone();
     replies::request(async move { lane.send_packed_command(&command).await })
 }
 
-/// Waits for replicas for half of the time that the call has.
-fn wait(sending: &Sending) -> Option<Cmd> {
+/// `WAIT` for half of the time that the call has; `None` if it needs no replicas.
+fn wait(sending: &OutgoingCall) -> Option<Cmd> {
     let replicas = sending.op.replicas();
     let mut command = redis::cmd("WAIT");
     command.arg(replicas).arg(millis(sending.limit / 2).max(1));
@@ -467,9 +573,12 @@ async fn optional(
     }
 }
 
-/// The locks among the changed keys (inside `None`: all keys); `None` if there is no lock among them.
+/// The locks among the invalidated keys (inside `None`: all keys, as after `FLUSHALL`). The outer
+/// `None`: there is no lock among them.
 fn invalidated(data: Vec<Value>) -> Option<Option<Vec<Name>>> {
-    let Some(Value::Array(keys)) = data.into_iter().next() else { return Some(None) };
+    let Some(Value::Array(keys)) = data.into_iter().next() else {
+        return Some(None);
+    };
     let name = |key: &Value| match key {
         Value::BulkString(bytes) => wire::names::name_from_bytes(bytes).ok(),
         _ => None,

@@ -1,35 +1,27 @@
-//! Runs an engine: one thread per client, with a single-threaded runtime, owns the sockets and the
-//! timer, and carries inputs to the engine and its outputs to where they belong.
+//! The driver of an engine. One I/O thread per client, with a single-threaded runtime, owns the
+//! sockets and the timer. It gives the engine its inputs and carries out its outputs.
 //!
-//! The thread never enters an interpreter and never waits for a caller.
+//! The I/O thread never enters an interpreter and never waits for a caller.
 
-mod calling;
+mod attentive;
 mod channels;
 mod cluster;
 mod connect;
-mod direct;
-mod ear;
-mod gathered;
-mod lanes;
+mod inline;
 mod link;
 #[cfg(test)]
 mod live_tests;
-mod machine;
 mod net;
-#[cfg(test)]
-pub(crate) mod played;
-#[cfg(test)]
-mod pressure_tests;
 mod pubsub;
+mod receive_threshold;
 mod replies;
 mod run;
 mod sentinel;
-mod server_clock;
-mod slotmap;
+mod server_connections;
+mod session;
+mod shared_engine;
 mod timer;
 mod tls;
-mod traffic;
-mod window;
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -46,34 +38,41 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring};
-use crate::gate::{Gates, Tasks};
+use redlatch_proto::key::OwnerKey;
+use redlatch_proto::outbox::{News, calls, limiter, server_clock, slotmap, wanted};
+
 use crate::hold::HoldCell;
 use crate::maps::Set;
 use crate::options::ClusterPubsub;
-use crate::owner::Key;
+use crate::parking::{DeferredWakers, ParkingGroups};
 use crate::process;
 use crate::url::{Place, Topology};
 use crate::wire::Name;
 
-use calling::Desk;
-pub(crate) use calling::OwnCall;
 pub(crate) use connect::{Address, Manner};
-use direct::Direct;
-use machine::Machine;
+use inline::InlineSlot;
+#[cfg(test)]
+pub(crate) use replies::value as reply;
 use run::{Driver, Threads};
-use traffic::Redirect;
+pub(crate) use session::InlineCall;
+use session::Session;
+use shared_engine::SharedEngine;
 
-/// Takes the answer to a request.
+/// Receives the answer to a request.
 pub(crate) trait Sink: Send + Sync {
-    /// Called exactly once, on the engine's thread or that of a caller; must not block.
+    /// Called exactly once, on the I/O thread or on the thread of a caller. Must not block.
     fn answer(&self, result: Result<Done>);
 }
 
-/// What the engine's thread can be told.
+/// A command to the I/O thread.
 pub(crate) enum Command {
-    /// A request and where its answer goes.
-    Request { id: RequestId, request: Request, sink: Arc<dyn Sink> },
-    /// Anything else the engine should know.
+    /// A request, and the sink for its answer.
+    Request {
+        id: RequestId,
+        request: Request,
+        sink: Arc<dyn Sink>,
+    },
+    /// Any other input of the engine.
     Tell(Input),
 }
 
@@ -81,7 +80,7 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub(crate) enum Servers {
     Single(Address),
-    /// `server`: how to log in at whichever server the sentinels name.
+    /// `server`: how to log in at the server that the sentinels name.
     Sentinel {
         sentinels: Vec<Address>,
         service: String,
@@ -97,63 +96,70 @@ impl Servers {
         match &place.topology {
             Topology::Single => Servers::Single(address(place.server.clone())),
             Topology::Sentinel { hosts, service } => Servers::Sentinel {
-                sentinels: hosts.iter().map(|host| address(place.sentinel(host))).collect(),
+                sentinels: hosts
+                    .iter()
+                    .map(|host| address(place.sentinel(host)))
+                    .collect(),
                 service: service.clone(),
                 server: address(place.server.clone()),
             },
-            Topology::Cluster { hosts } => {
-                Servers::Cluster(hosts.iter().map(|host| address(place.server(host))).collect())
-            }
+            Topology::Cluster { hosts } => Servers::Cluster(
+                hosts
+                    .iter()
+                    .map(|host| address(place.server(host)))
+                    .collect(),
+            ),
         }
     }
 }
 
-/// What a driver needs to start.
+/// The settings with which a driver starts.
 pub(crate) struct DriverConfig {
     pub(crate) servers: Servers,
     pub(crate) engine: engine::Config,
     pub(crate) tracking: bool,
     pub(crate) pubsub: ClusterPubsub,
-    /// Whether blocked callers may do their calls themselves.
+    /// Whether blocked callers may make their calls on the inline connection.
     pub(crate) direct: bool,
 }
 
-/// What the engine's thread shares with everybody else.
+/// The state that the I/O thread shares with the rest of the client.
 pub(crate) struct Shared {
+    /// Its last group does not occur in owners: [`Input::Identity`] replaces it.
     pub(crate) uuid: String,
     pub(crate) counters: Arc<Counters>,
     pub(crate) ring: Ring,
     pub(crate) registry: Registry,
-    /// Where callers sleep whose requests have not been read yet.
-    pub(crate) gates: Gates,
-    /// Whom the engine's thread wakes when it has done everything else.
-    pub(crate) tasks: Tasks,
+    /// Where callers park until the I/O thread has read their requests and answered them.
+    pub(crate) gates: ParkingGroups,
+    /// Tasks that the I/O thread wakes after it has done everything else.
+    pub(crate) tasks: DeferredWakers,
 }
 
 impl Shared {
-    /// Whether anybody may want events of the level debug, which come with every acquisition.
+    /// Whether anybody may want events of level debug, which come with every acquisition.
     fn is_followed(&self) -> bool {
         self.ring.wants(Level::Debug)
             || tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG
     }
 
-    /// Tells an event to the program's log and keeps it for the languages that ask for it.
+    /// Logs an event with `tracing`, and keeps it for the bindings that ask for it.
     fn tell(&self, event: Event) {
         let tell = || {
             let (kind, lock) = (event.kind, event.lock.as_deref().unwrap_or_default());
             match event.level {
-                Level::Debug => tracing::debug!(target: "redlatch", kind, lock, "{}", event.text),
                 Level::Info => tracing::info!(target: "redlatch", kind, lock, "{}", event.text),
                 Level::Warn => tracing::warn!(target: "redlatch", kind, lock, "{}", event.text),
+                _ => tracing::debug!(target: "redlatch", kind, lock, "{}", event.text),
             }
             self.ring.push(event);
         };
-        // A subscriber of the program that panics has said so itself.
+        // A panic of the program's subscriber has been reported by its panic hook.
         let _ = catch_unwind(AssertUnwindSafe(tell));
     }
 }
 
-/// The holds that have a re-entry key, for questions that are answered without I/O.
+/// The holds that have a re-entry key, to answer questions about them without I/O.
 #[derive(Default)]
 pub(crate) struct Registry(Mutex<Set<Entry>>);
 
@@ -162,7 +168,7 @@ impl Registry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self, name: &Name, key: Key) -> Option<Arc<HoldCell>> {
+    pub(crate) fn get(&self, name: &Name, key: OwnerKey) -> Option<Arc<HoldCell>> {
         let wanted: &dyn Keyed = &(&**name, key);
         self.holds().get(wanted).map(|entry| entry.0.clone())
     }
@@ -171,32 +177,36 @@ impl Registry {
         self.holds().replace(Entry(cell));
     }
 
-    /// Forgets a hold, unless its key holds the name anew already.
+    /// Removes a hold, unless a newer hold of the same name and key has replaced it.
     fn end(&self, cell: &Arc<HoldCell>) {
         let mut holds = self.holds();
         let entry = Entry(cell.clone());
-        if holds.get(&entry).is_some_and(|held| Arc::ptr_eq(&held.0, cell)) {
+        if holds
+            .get(&entry)
+            .is_some_and(|held| Arc::ptr_eq(&held.0, cell))
+        {
             holds.remove(&entry);
         }
     }
 }
 
-/// A hold, known by its name and key: eight bytes, of which a table may have a million.
+/// A hold, hashed by its name and key. It has eight bytes, because a table may have a million
+/// entries.
 struct Entry(Arc<HoldCell>);
 
-/// What an entry is found by.
+/// The name and key by which an entry is found.
 trait Keyed {
-    fn id(&self) -> (&str, Key);
+    fn id(&self) -> (&str, OwnerKey);
 }
 
 impl Keyed for Entry {
-    fn id(&self) -> (&str, Key) {
+    fn id(&self) -> (&str, OwnerKey) {
         (&self.0.name, self.0.key)
     }
 }
 
-impl Keyed for (&str, Key) {
-    fn id(&self) -> (&str, Key) {
+impl Keyed for (&str, OwnerKey) {
+    fn id(&self) -> (&str, OwnerKey) {
         *self
     }
 }
@@ -239,75 +249,99 @@ thread_local! {
     static ENGINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is one that answers requests: it must not wait for an answer.
+/// Whether the calling thread is an I/O thread. It must not wait for an answer, because it gives
+/// the answers.
 pub(crate) fn is_engine_thread() -> bool {
     ENGINE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// The way to the engine's thread. When it is dropped, the thread finishes what is under way, for a
-/// second at most, and ends.
+/// A handle of the I/O thread. When it is dropped, the thread finishes what is in flight, for at
+/// most one second, and ends.
 pub(crate) struct Handle {
-    /// The process that has the thread.
+    /// The process in which the thread runs.
     pid: u32,
-    desk: Arc<Desk>,
+    session: Arc<Session>,
     thread: Mutex<Option<JoinHandle<()>>>,
     ended: Arc<Ended>,
 }
 
 impl Handle {
-    /// Starts the thread. It connects at once and goes on trying until it is closed.
+    /// Starts the thread. It connects at once and keeps trying until it is closed.
     ///
     /// # Errors
     /// `unavailable` when the system gives no thread, timer or event queue.
     pub(crate) fn start(config: DriverConfig, shared: Arc<Shared>) -> Result<Handle> {
-        let (inbox, letters) = unbounded_channel();
-        let direct = Arc::new(Direct::new(config.direct));
-        let machine = Arc::new(Machine::new(config.engine.clone(), shared, direct));
-        let post = Post { inbox, machine: machine.clone() };
-        let desk = Arc::new(Desk { machine, post, pid: process::id() });
+        let (inbox, messages) = unbounded_channel();
+        let direct = Arc::new(InlineSlot::new(config.direct));
+        let machine = Arc::new(SharedEngine::new(config.engine.clone(), shared, direct));
+        let mailbox = Mailbox {
+            inbox,
+            machine: machine.clone(),
+        };
+        let session = Arc::new(Session {
+            machine,
+            mailbox,
+            pid: process::id(),
+        });
         let ended = Arc::new(Ended::default());
-        let (end, own) = (EndGuard(ended.clone()), desk.clone());
+        let (end, own) = (EndGuard(ended.clone()), session.clone());
         let (ready, is_ready) = mpsc::channel();
         let life = move || {
             let _end = end;
             ENGINE.set(true);
-            // Made here, because a runtime must not be dropped on a thread of another one.
+            // Made on this thread, because a runtime must not be dropped on a thread of another
+            // runtime.
             match Threads::new().and_then(|threads| Ok((threads.timer()?, threads))) {
                 Ok((timer, threads)) => {
-                    let driver = Driver::new(config, own, letters, timer, threads.late().clone());
+                    let driver = Driver::new(config, own, messages, timer, threads.late().clone());
                     let _ = ready.send(Ok(()));
                     run::run(threads, driver);
                 }
                 Err(error) => drop(ready.send(Err(error))),
             }
         };
-        let thread = without_signals(|| std::thread::Builder::new().name("redlatch".to_owned()).spawn(life))
-            .map_err(|error| not_started(&error))?
-            .map_err(|error| not_started(&error))?;
+        let thread = without_signals(|| {
+            std::thread::Builder::new()
+                .name("redlatch".to_owned())
+                .spawn(life)
+        })
+        .map_err(|error| not_started(&error))?
+        .map_err(|error| not_started(&error))?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(Handle { pid: process::id(), desk, thread: Mutex::new(Some(thread)), ended }),
+            Ok(Ok(())) => Ok(Handle {
+                pid: process::id(),
+                session,
+                thread: Mutex::new(Some(thread)),
+                ended,
+            }),
             Ok(Err(error)) => Err(not_started(&error)),
             Err(_) => Err(not_started(&"it panicked")),
         }
     }
 
-    /// Hands a command to the thread. False if the thread has ended; a sink is dropped uncalled then.
+    /// Sends a command to the thread. False if the thread has ended; the sink is then dropped
+    /// uncalled.
     pub(crate) fn send(&self, command: Command) -> bool {
-        let letter = match command {
-            Command::Request { id, request, sink } => {
-                Letter::Request(Asked { id, request, completion: Completion(Some(sink)) })
-            }
-            Command::Tell(input) => Letter::Tell(input),
+        let message = match command {
+            Command::Request { id, request, sink } => Message::Request(PendingRequest {
+                id,
+                request,
+                completion: Completer(Some(sink)),
+            }),
+            Command::Tell(input) => Message::Tell(input),
         };
-        self.desk.pass_on(letter).is_none_or(|letter| self.post(letter))
+        self.session
+            .pass_on(message)
+            .is_none_or(|message| self.post(message))
     }
 
-    /// False if the thread has ended; the sink of a request is dropped uncalled then.
-    fn post(&self, letter: Letter) -> bool {
-        match self.desk.post.send(letter) {
+    /// Sends a message. False if the thread has ended; the sink of a request is then dropped
+    /// uncalled.
+    fn post(&self, message: Message) -> bool {
+        match self.session.mailbox.send(message) {
             None => true,
             Some(refused) => {
-                if let Letter::Request(Asked { mut completion, .. }) = refused {
+                if let Message::Request(PendingRequest { mut completion, .. }) = refused {
                     completion.0 = None;
                 }
                 false
@@ -315,30 +349,45 @@ impl Handle {
         }
     }
 
-    /// Hands over a request whose caller blocks: he gets the call that follows from it if he is to do it
-    /// himself; with `alone` only if nobody else uses the client and it seems to be done soon.
-    /// `Err` if the thread has ended; the sink is dropped uncalled then.
+    /// Submits a request whose caller blocks. Returns the call that follows from it if the caller
+    /// has to make that call itself. With `alone` this happens only if nobody else uses the client
+    /// and the answer is expected soon. `Err` if the thread has ended; the sink is then dropped
+    /// uncalled.
     pub(crate) fn request(
         &self,
         id: RequestId,
         request: Request,
         sink: Arc<dyn Sink>,
         alone: bool,
-    ) -> std::result::Result<Option<OwnCall>, ()> {
-        let mut asked = Some(Asked { id, request, completion: Completion(Some(sink)) });
-        let call = self.desk.request(&mut asked, alone);
-        let done = asked.is_none_or(|asked| self.post(Letter::Request(asked)));
+    ) -> std::result::Result<Option<InlineCall>, ()> {
+        let mut asked = Some(PendingRequest {
+            id,
+            request,
+            completion: Completer(Some(sink)),
+        });
+        let call = self.session.request(&mut asked, alone);
+        let done = asked.is_none_or(|asked| self.post(Message::Request(asked)));
         if done { Ok(call) } else { Err(()) }
     }
 
-    /// Waits until the thread has ended, at most `limit`. An engine's thread does not wait.
+    /// Whether the thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.wait(Duration::ZERO)
+    }
+
+    /// Waits for the end of the thread, at most for `limit`. On an I/O thread it returns at once.
     pub(crate) fn join(&self, limit: Duration) {
         if is_engine_thread() || !self.ended.wait(limit) {
             return;
         }
-        // It has nothing left to do but to vanish, and with it its thread-local data: a library that
-        // holds our code may be unloaded next.
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        // Only the destructors of the thread-local data are left. Wait for them as well, because a
+        // library that contains our code may be unloaded next.
+        if let Some(thread) = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             let _ = thread.join();
         }
     }
@@ -347,11 +396,16 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.pid == process::id() {
-            self.desk.post.send(Letter::Orphaned);
+            self.session.mailbox.send(Message::Orphaned);
         } else {
-            // A word would wake the parent's thread, since a child shares its event descriptor; and
-            // there is no such thread here.
-            std::mem::forget(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            // This is a forked child, which shares the event descriptor with its parent: a message
+            // would wake the parent's thread. The thread itself does not exist here.
+            std::mem::forget(
+                self.thread
+                    .get_mut()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(),
+            );
         }
     }
 }
@@ -361,9 +415,9 @@ fn not_started(why: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::Unavailable, text)
 }
 
-/// Runs `make` while all signals are blocked: they belong to the threads of the program, and a new
-/// thread inherits the mask of its maker.
-fn without_signals<T>(make: impl FnOnce() -> T) -> nix::Result<T> {
+/// Runs `make` with all signals blocked. A new thread inherits the mask of its creator, and signals
+/// belong to the threads of the program.
+pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> nix::Result<T> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let made = make();
     before.thread_set_mask()?;
@@ -378,15 +432,17 @@ struct Ended {
 }
 
 impl Ended {
-    /// True if it has ended within `limit`.
+    /// Waits for the end of the thread, at most for `limit`. True if it has ended.
     fn wait(&self, limit: Duration) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(ended, limit, |ended| !*ended);
+        let waited = self
+            .changed
+            .wait_timeout_while(ended, limit, |ended| !*ended);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// Tells the end of the thread, also when it ends by a panic.
+/// Reports the end of the thread when it is dropped, also after a panic.
 struct EndGuard(Arc<Ended>);
 
 impl Drop for EndGuard {
@@ -396,57 +452,57 @@ impl Drop for EndGuard {
     }
 }
 
-/// A command on its way. Its sink is called even if nobody reads it any more.
-enum Letter {
-    Request(Asked),
+/// A message to the I/O thread. The sink of a request is called even if nobody reads the message.
+enum Message {
+    Request(PendingRequest),
     Tell(Input),
-    /// Somebody has left something to be done.
-    Look,
-    /// The caller of this does not wait for it any longer.
-    Finish(Box<OwnCall>),
-    /// The handle is gone.
+    /// A caller has left work to the thread.
+    Wake,
+    /// The caller no longer waits for this call: the thread finishes it.
+    Finish(Box<InlineCall>),
+    /// The [`Handle`] was dropped.
     Orphaned,
 }
 
-/// A request, and who is to be answered.
-struct Asked {
+/// A request, and the sink for its answer.
+struct PendingRequest {
     id: RequestId,
     request: Request,
-    completion: Completion,
+    completion: Completer,
 }
 
-impl Letter {
-    /// Whether it is to tell the engine something.
+impl Message {
+    /// Whether the message carries something for the engine. `Wake` does not.
     fn is_news(&self) -> bool {
-        !matches!(self, Letter::Look)
+        !matches!(self, Message::Wake)
     }
 }
 
-/// The way of letters to the engine's thread.
-struct Post {
-    inbox: UnboundedSender<Letter>,
-    machine: Arc<Machine>,
+/// The sending side of the I/O thread's inbox.
+struct Mailbox {
+    inbox: UnboundedSender<Message>,
+    machine: Arc<SharedEngine>,
 }
 
-impl Post {
-    /// Returns the letter if the thread has ended.
-    fn send(&self, letter: Letter) -> Option<Letter> {
-        if letter.is_news() {
+impl Mailbox {
+    /// Returns the message if the thread has ended.
+    fn send(&self, message: Message) -> Option<Message> {
+        if message.is_news() {
             self.machine.posted();
         }
-        self.inbox.send(letter).err().map(|refused| refused.0)
+        self.inbox.send(message).err().map(|refused| refused.0)
     }
 }
 
-/// A sink that answers even when it is dropped.
-struct Completion(Option<Arc<dyn Sink>>);
+/// A sink that gets an answer even when it is dropped.
+struct Completer(Option<Arc<dyn Sink>>);
 
-impl Completion {
+impl Completer {
     fn complete(mut self, result: Result<Done>) {
         self.call(result);
     }
 
-    /// Calls the sink; a panic in it stays there.
+    /// Calls the sink, and catches a panic in it.
     fn call(&mut self, result: Result<Done>) {
         if let Some(sink) = self.0.take() {
             let _ = catch_unwind(AssertUnwindSafe(|| sink.answer(result)));
@@ -454,33 +510,12 @@ impl Completion {
     }
 }
 
-impl Drop for Completion {
+impl Drop for Completer {
     fn drop(&mut self) {
-        // Most have been called: no error is made for those.
+        // Usually the sink has been called already. Then no error is made.
         if self.0.is_some() {
             let text = "the engine's thread ended before it could answer";
             self.call(Err(Error::new(ErrorKind::Internal, text)));
         }
-    }
-}
-
-/// What the connections have learnt.
-#[derive(Default)]
-struct News {
-    inputs: Vec<Input>,
-    events: Vec<Event>,
-    /// Connections made.
-    connects: u64,
-    /// What nodes of a cluster do not serve.
-    redirects: Vec<Redirect>,
-}
-
-impl News {
-    fn tell(&mut self, input: Input) {
-        self.inputs.push(input);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.events.is_empty()
     }
 }

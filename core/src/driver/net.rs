@@ -1,52 +1,63 @@
-//! The connections of a client, whatever the servers are.
+//! The connections of a client: to a single server, to the primary of a Sentinel set-up, or to a
+//! cluster.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
+use super::calls::OutgoingCall;
 use super::channels::Reach;
 use super::cluster::Cluster;
 use super::connect::Address;
-use super::direct::{Direct, Maker};
-use super::ear::Ear;
-use super::lanes::Lanes;
+use super::inline::{InlineConnector, InlineSlot};
 use super::link::{Manner, Target};
 use super::pubsub::Subscriptions;
+use super::receive_threshold::ReceiveThreshold;
 use super::sentinel::{Sentinels, Watch};
-use super::traffic::Sending;
+use super::server_connections::ServerConnections;
 use super::{News, Servers};
-use crate::engine::{CallId, NOWHERE};
+use crate::engine::{CallId, STANDALONE};
 use crate::moment::Moment;
 use crate::wire::{Name, Op};
 
-/// Driven from outside as a `Link` is.
+/// Driven from outside, as a `Link` is.
 pub(super) enum Net {
     One(Box<One>),
     Cluster(Box<Cluster>),
 }
 
-/// Everything that leads to one server at a time.
+/// The connections of a client that uses one server at a time.
 pub(super) struct One {
-    link: Lanes,
+    link: ServerConnections,
     subscriptions: Subscriptions,
     watch: Option<Watch>,
-    /// For callers that do their calls themselves.
-    direct: Arc<Direct>,
-    maker: Maker,
+    /// The slot of the inline connection.
+    direct: Arc<InlineSlot>,
+    maker: InlineConnector,
 }
 
 impl Net {
-    pub(super) fn new(servers: Servers, manner: Manner, direct: Arc<Direct>) -> Self {
+    pub(super) fn new(servers: Servers, manner: Manner, direct: Arc<InlineSlot>) -> Self {
         match servers {
             Servers::Single(address) => {
                 let addresses = vec![address.clone()];
-                Net::One(Box::new(One::new(Target::Server(address), addresses, None, manner, direct)))
+                Net::One(Box::new(One::new(
+                    Target::Server(address),
+                    addresses,
+                    None,
+                    manner,
+                    direct,
+                )))
             }
-            Servers::Sentinel { sentinels, service, server } => {
+            Servers::Sentinel {
+                sentinels,
+                service,
+                server,
+            } => {
                 let sentinels = Rc::new(Sentinels::new(sentinels, service, server));
                 let watch = Watch::new(sentinels.clone());
-                // Messages come from the primary, once it is known.
+                // Pub/sub messages come from the primary, once it is known.
                 Net::One(Box::new(One::new(
                     Target::Primary(sentinels),
                     Vec::new(),
@@ -59,8 +70,21 @@ impl Net {
         }
     }
 
-    pub(super) fn send(&mut self, now: Moment, call: CallId, op: Arc<Op>, limit: Duration, news: &mut News) {
-        let sending = Sending { call, op, limit, hops: 0, asking: false };
+    pub(super) fn send(
+        &mut self,
+        now: Moment,
+        call: CallId,
+        op: Arc<Op>,
+        limit: Duration,
+        news: &mut News,
+    ) {
+        let sending = OutgoingCall {
+            call,
+            op,
+            limit,
+            hops: 0,
+            asking: false,
+        };
         match self {
             Net::One(one) => one.link.send(now, sending, news),
             Net::Cluster(cluster) => cluster.send(now, sending, news),
@@ -81,18 +105,22 @@ impl Net {
         }
     }
 
-    /// What says how many messages may wait in the socket for the next one, where they may.
-    pub(super) fn ear(&self) -> Option<&Arc<Ear>> {
-        let Net::One(one) = self else { return None };
-        let ear = one.link.plain().ear()?;
-        let may = one.subscriptions.is_shared() && !one.subscriptions.is_asking();
-        if !may {
-            ear.skip(None);
+    /// The receive threshold of the command connection.
+    pub(super) fn threshold(&self) -> Option<&Arc<ReceiveThreshold>> {
+        match self {
+            Net::One(one) => one.link.plain().threshold(),
+            Net::Cluster(_) => None,
         }
-        Some(ear).filter(|_| may)
     }
 
-    /// Whether everything is connected and nothing is under way.
+    /// Whether messages may stay unread in the socket. They may if they share the command
+    /// connection and no subscription waits for its confirmation.
+    pub(super) fn may_skip(&self) -> bool {
+        let Net::One(one) = self else { return false };
+        one.subscriptions.is_shared() && !one.subscriptions.is_asking()
+    }
+
+    /// Whether everything is connected and nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         match self {
             Net::One(one) => one.link.is_idle(),
@@ -128,16 +156,23 @@ impl One {
         addresses: Vec<Address>,
         watch: Option<Watch>,
         manner: Manner,
-        direct: Arc<Direct>,
+        direct: Arc<InlineSlot>,
     ) -> Self {
         let subscriptions = Subscriptions::new(addresses, Reach::Classic);
-        let link = Lanes::new(NOWHERE, target, manner);
-        One { link, subscriptions, watch, direct, maker: Maker::default() }
+        let link = ServerConnections::new(STANDALONE, target, manner);
+        One {
+            link,
+            subscriptions,
+            watch,
+            direct,
+            maker: InlineConnector::default(),
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
         if self.watch.as_mut().is_some_and(|watch| watch.poll(cx)) {
-            self.link.leave("leads to a primary that was replaced", news);
+            self.link
+                .leave("leads to a primary that was replaced", news);
         }
         self.link.poll(cx, news);
         self.listen(news);
@@ -146,12 +181,16 @@ impl One {
         self.maker.poll(cx, &self.direct, self.link.plain());
     }
 
-    /// Has messages come from the server that is asked, on the same connection if that takes them.
+    /// Has pub/sub messages come from the server that calls go to: on the same connection if it can
+    /// bring them, otherwise on a separate one.
     fn listen(&mut self, news: &mut News) {
         let link = self.link.plain();
-        let Some(server) = link.server() else { return self.subscriptions.unshare(news) };
+        let Some(server) = link.server() else {
+            return self.subscriptions.unshare(news);
+        };
         if let Some((server, connection)) = link.listening() {
-            self.subscriptions.share(link.generation(), server, connection, news);
+            self.subscriptions
+                .share(link.generation(), server, connection, news);
             return self.subscriptions.pass(self.link.take_messages());
         }
         self.subscriptions.unshare(news);
@@ -161,7 +200,7 @@ impl One {
         }
     }
 
-    /// A connection that brings no messages is as good as none.
+    /// Replaces the command connection if it is to bring messages and does not.
     fn heed(&mut self, news: &mut News) {
         if let Some(why) = self.subscriptions.complaint() {
             self.link.leave(why, news);
@@ -170,13 +209,22 @@ impl One {
 
     fn next_wake(&self) -> Option<Moment> {
         let watch = self.watch.as_ref().and_then(Watch::next_wake);
-        [self.link.next_wake(), self.subscriptions.next_wake(), watch].into_iter().flatten().min()
+        [self.link.next_wake(), self.subscriptions.next_wake(), watch]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn wake(&mut self, now: Moment, news: &mut News) {
         self.link.wake(now, news);
-        // On the same connection, what is said of one thing shows that the server is there for the other.
-        if let Some(at) = self.link.plain().vouches(now).filter(|_| self.subscriptions.is_shared()) {
+        // On a shared connection, a reply to a call also shows the subscriptions that the server is
+        // there.
+        if let Some(at) = self
+            .link
+            .plain()
+            .vouches(now)
+            .filter(|_| self.subscriptions.is_shared())
+        {
             self.subscriptions.vouch(at);
         }
         self.subscriptions.wake(now, news);

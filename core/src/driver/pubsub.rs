@@ -1,8 +1,10 @@
-//! Pub/sub: one connection for all channels. That for commands, where it takes messages as well (RESP3, one server): then
-//! the server tells a waiter in one go that the key has changed and that the lock was released, and wakes it once. Else
-//! one of its own, opened when the first channel is wanted.
+//! Pub/sub: one connection for all channels.
+//!
+//! With RESP3 and a single server it is the command connection. The server then sends the
+//! invalidation of the key and the release message together, which wakes the I/O thread once.
+//! Otherwise it is a connection of its own, opened when the first channel is wanted.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,48 +16,43 @@ use super::News;
 use super::channels::{Channels, Reach, Said};
 use super::connect::{Address, Backoff};
 use super::replies::{self, Replies};
+use super::wanted::Wanted;
 use crate::clock;
 use crate::engine::Input;
 use crate::error::{Error, Result};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
+use crate::tuning;
 use crate::wire::{Name, names};
 
-/// A connection on which nothing has come for this long is asked whether it is there. Longer than
-/// the usual recheck of a waiter, which covers a lost message just as well.
-const IDLE: Duration = Duration::from_secs(6);
-/// How long the server may take to confirm.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a connection stays when no channel is wanted.
-const LINGER: Duration = Duration::from_secs(60);
-
-/// Keeps the wanted channels subscribed. Driven from outside as a `Link` is.
+/// Keeps the wanted channels subscribed. Driven from outside like a `Link`.
 pub(super) struct Subscriptions {
-    /// Servers that tell the same; one of them is listened to. None before any is known.
+    /// Servers that send the same messages; one of them is subscribed to. Empty until one is known.
     addresses: Vec<Address>,
     reach: Reach,
-    /// Whose turn it is.
+    /// The index of the server whose turn it is.
     turn: usize,
-    /// The channels that shall be subscribed, and the locks they belong to.
-    wanted: HashMap<String, Name>,
+    /// The channels to subscribe, and the locks they belong to.
+    wanted: Wanted,
     backoff: Backoff,
     state: State,
-    /// People know that the connection is down.
+    /// Whether an event has reported that messages are missing.
     told: bool,
-    /// What the messages said, if that is of interest.
+    /// The texts of the messages, if they are of interest.
     payloads: Option<Vec<String>>,
-    /// Messages come on the connection for commands: none is made for them.
+    /// Messages arrive on the command connection, so no other one is made.
     shared: bool,
-    /// Which of those it is, while that is up.
+    /// The generation of that command connection, while it is up.
     generation: Option<u64>,
-    /// Why that one is of no use any more.
+    /// Why the command connection has to be replaced, if it brings no messages any more.
     useless: Option<&'static str>,
 }
 
 type Attempt = Pin<Box<dyn Future<Output = Result<Channels>>>>;
 
 enum State {
-    /// Nothing has been wanted for a while, or ever.
+    /// No connection: no channel is wanted, no server is known, or the shared command connection is
+    /// down.
     Closed,
     Resting {
         until: Moment,
@@ -74,7 +71,7 @@ impl Subscriptions {
             addresses,
             reach,
             turn: 0,
-            wanted: HashMap::new(),
+            wanted: Wanted::default(),
             backoff: Backoff::default(),
             state: State::Closed,
             told: false,
@@ -85,19 +82,30 @@ impl Subscriptions {
         }
     }
 
-    /// The same, keeping what the messages say.
+    /// The same, but keeps the texts of the messages.
     pub(super) fn with_payloads(self) -> Self {
-        Subscriptions { payloads: Some(Vec::new()), ..self }
+        Subscriptions {
+            payloads: Some(Vec::new()),
+            ..self
+        }
     }
 
     pub(super) fn take_payloads(&mut self) -> Vec<String> {
-        self.payloads.as_mut().map(std::mem::take).unwrap_or_default()
+        self.payloads
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
-    /// Listens to these servers from now on.
+    /// Subscribes at one of these servers from now on.
     pub(super) fn follow(&mut self, addresses: Vec<Address>) {
-        let stays = self.address().is_some_and(|now| addresses.iter().any(|address| address.is_same(now)));
-        if let Some(place) = self.address().and_then(|now| addresses.iter().position(|at| at.is_same(now))) {
+        let stays = self
+            .address()
+            .is_some_and(|now| addresses.iter().any(|address| address.is_same(now)));
+        if let Some(place) = self
+            .address()
+            .and_then(|now| addresses.iter().position(|at| at.is_same(now)))
+        {
             self.turn = place;
         }
         self.addresses = addresses;
@@ -110,7 +118,7 @@ impl Subscriptions {
         }
     }
 
-    /// Listens on the connection for commands from now on, as long as that is the one of this generation.
+    /// Subscribes on the command connection from now on, as long as it is of this generation.
     pub(super) fn share(
         &mut self,
         generation: u64,
@@ -121,7 +129,10 @@ impl Subscriptions {
         if self.generation != Some(generation) {
             self.unshare(news);
             (self.shared, self.generation) = (true, Some(generation));
-            self.up(address.clone(), Channels::Shared(connection.clone(), VecDeque::new()));
+            self.up(
+                address.clone(),
+                Channels::Shared(connection.clone(), VecDeque::new()),
+            );
         }
     }
 
@@ -129,29 +140,32 @@ impl Subscriptions {
         self.generation.is_some()
     }
 
-    /// Whether the server is to confirm something.
+    /// Whether the server still has to confirm a command.
     pub(super) fn is_asking(&self) -> bool {
         matches!(&self.state, State::Up(live) if !live.asked.is_empty())
     }
 
-    /// The connection for commands takes no messages: has one for them.
+    /// The command connection carries no pub/sub messages: makes a connection of its own if a
+    /// channel is wanted.
     pub(super) fn keep_apart(&mut self) {
         if std::mem::take(&mut self.shared) && !self.wanted.is_empty() {
             self.rest();
         }
     }
 
-    /// The connection for commands is gone, if messages came on that; they will come on the next one.
+    /// The command connection is gone. If messages arrived on it, they will arrive on the next one.
     pub(super) fn unshare(&mut self, news: &mut News) {
         if self.generation.take().is_some() {
-            let State::Up(live) = std::mem::replace(&mut self.state, State::Closed) else { return };
+            let State::Up(live) = std::mem::replace(&mut self.state, State::Closed) else {
+                return;
+            };
             if !self.wanted.is_empty() {
                 self.tell_gap(&live.address.broken("is gone"), news);
             }
         }
     }
 
-    /// Messages that came on the connection for commands.
+    /// Takes the messages that arrived on the command connection.
     pub(super) fn pass(&mut self, messages: impl Iterator<Item = Said>) {
         if let State::Up(live) = &mut self.state
             && let Channels::Shared(_, passed) = &mut live.channels
@@ -160,57 +174,63 @@ impl Subscriptions {
         }
     }
 
-    /// The server was there then.
+    /// Notes that the server was alive at this moment.
     pub(super) fn vouch(&mut self, at: Moment) {
         if let State::Up(live) = &mut self.state {
             live.heard = live.heard.max(at);
         }
     }
 
-    /// Why the connection for commands has to be replaced, if it has to be.
+    /// Takes the reason why the command connection has to be replaced, if there is one.
     pub(super) fn complaint(&mut self) -> Option<&'static str> {
         self.useless.take()
     }
 
-    /// Whether this server is listened to, or will be.
+    /// Whether this is the server that is subscribed to, or will be.
     pub(super) fn follows(&self, address: &Address) -> bool {
-        self.address().is_some_and(|followed| followed.is_same(address))
+        self.address()
+            .is_some_and(|followed| followed.is_same(address))
     }
 
     fn address(&self) -> Option<&Address> {
         self.addresses.get(self.turn % self.addresses.len().max(1))
     }
 
-    /// Has the channel of `name` subscribed, again after every gap, until it is not wanted any more.
+    /// Subscribes to the channel of `name`, and again after every gap, until it is no longer
+    /// wanted.
     pub(super) fn subscribe(&mut self, now: Moment, name: Name) {
         self.subscribe_to(now, names::channel(&name), name);
     }
 
-    /// The same for a channel that no lock has; `name` is told with its messages.
+    /// Subscribes to a channel that belongs to no lock; its messages are reported with `name`.
     pub(super) fn subscribe_to(&mut self, now: Moment, channel: String, name: Name) {
-        self.wanted.insert(channel.clone(), name);
+        self.wanted.add(&channel, name.clone());
         match &mut self.state {
             State::Closed if !self.shared => self.rest(),
-            State::Up(live) => live.subscribe(now, channel),
+            // Another lock may use the channel already. The server then confirms it once more, for
+            // this lock.
+            State::Up(live) => live.subscribe(now, channel, Some(name)),
             State::Closed | State::Resting { .. } | State::Connecting { .. } => {}
         }
     }
 
     pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name) {
         let channel = names::channel(name);
-        if self.wanted.remove(&channel).is_some()
+        if self.wanted.remove(&channel, name)
             && let State::Up(live) = &mut self.state
         {
             live.unsubscribe(now, channel);
         }
     }
 
-    /// Takes in everything that has come.
+    /// Reads everything that has arrived.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
         loop {
             match &mut self.state {
                 State::Closed | State::Resting { .. } => return,
-                State::Connecting { address, attempt, .. } => match attempt.as_mut().poll(cx) {
+                State::Connecting {
+                    address, attempt, ..
+                } => match attempt.as_mut().poll(cx) {
                     Poll::Pending => return,
                     Poll::Ready(Ok(channels)) => {
                         let address = (**address).clone();
@@ -263,20 +283,26 @@ impl Subscriptions {
 
     fn connect(&mut self, now: Moment) {
         let Some(address) = self.address().cloned() else {
-            // `follow` goes on.
+            // No server is known yet. `follow` continues.
             self.state = State::Closed;
             return;
         };
-        let (attempt, deadline) =
-            (Box::pin(Channels::connect(address.clone(), self.reach)), now.after(address.timeout()));
-        self.state = State::Connecting { address: Box::new(address), attempt, deadline };
+        let (attempt, deadline) = (
+            Box::pin(Channels::connect(address.clone(), self.reach)),
+            now.after(address.timeout()),
+        );
+        self.state = State::Connecting {
+            address: Box::new(address),
+            attempt,
+            deadline,
+        };
     }
 
     fn up(&mut self, address: Address, channels: Channels) {
         let now = clock::now();
         let mut live = Live::new(now, address, channels);
-        for channel in self.wanted.keys() {
-            live.subscribe(now, channel.clone());
+        for channel in self.wanted.channels() {
+            live.subscribe(now, channel.clone(), None);
         }
         self.state = State::Up(Box::new(live));
     }
@@ -292,7 +318,7 @@ impl Subscriptions {
         self.failed(error, news);
     }
 
-    /// Tries again. Waiters go on by their recheck meanwhile.
+    /// Reports the gap and tries the next server. Meanwhile waiters depend on their recheck.
     fn failed(&mut self, error: &Error, news: &mut News) {
         self.tell_gap(error, news);
         self.turn = self.turn.wrapping_add(1);
@@ -302,16 +328,21 @@ impl Subscriptions {
     fn tell_gap(&mut self, error: &Error, news: &mut News) {
         if !std::mem::replace(&mut self.told, true) {
             let text = format!("no wake-ups for now, waiters look by themselves: {error}");
-            news.events.push(Event { kind: "unsubscribed", level: Level::Info, lock: None, text });
+            news.events
+                .push(Event::new("unsubscribed", Level::Info, None, text));
         }
     }
 
-    /// Waits for the turn of the next attempt; when that is now, begins it.
+    /// Schedules the next attempt. Starts it at once if there is no pause.
     fn rest(&mut self) {
         let now = clock::now();
         match self.backoff.pause() {
             Duration::ZERO => self.connect(now),
-            pause => self.state = State::Resting { until: now.after(pause) },
+            pause => {
+                self.state = State::Resting {
+                    until: now.after(pause),
+                }
+            }
         }
     }
 }
@@ -322,33 +353,41 @@ struct Live {
     channels: Channels,
     asked: Replies<Asked>,
     since: Moment,
-    /// When something came last, or was last asked for.
+    /// When the server was last heard.
     heard: Moment,
 }
 
-/// What the server is to confirm.
+/// A command that the server has to confirm.
 struct Asked {
     what: What,
     at: Moment,
 }
 
 enum What {
-    Subscribe(String),
+    /// The channel, and the lock that it is for; `None` for all locks of the channel.
+    Subscribe(String, Option<Name>),
     Unsubscribe,
     Ping,
 }
 
 impl Live {
     fn new(now: Moment, address: Address, channels: Channels) -> Self {
-        Live { address, channels, asked: Replies::new(), since: now, heard: now }
+        Live {
+            address,
+            channels,
+            asked: Replies::new(),
+            since: now,
+            heard: now,
+        }
     }
 
-    // One command for each channel, so that a refusal concerns that channel alone; they still leave
-    // in one write. The server confirms in order, so that changes of mind end as they were meant.
+    // Each channel has a command of its own, so that an error reply concerns that channel alone.
+    // The commands still leave in one write. The server confirms them in order, so the last of
+    // several changes counts.
 
-    fn subscribe(&mut self, now: Moment, channel: String) {
+    fn subscribe(&mut self, now: Moment, channel: String, name: Option<Name>) {
         let request = self.channels.subscribe(channel.clone());
-        self.ask(now, What::Subscribe(channel), request);
+        self.ask(now, What::Subscribe(channel, name), request);
     }
 
     fn unsubscribe(&mut self, now: Moment, channel: String) {
@@ -361,24 +400,31 @@ impl Live {
         self.ask(now, What::Ping, request);
     }
 
-    fn ask(&mut self, at: Moment, what: What, request: impl Future<Output = RedisResult<Value>> + 'static) {
-        self.asked.push(Asked { what, at }, replies::request(request));
+    fn ask(
+        &mut self,
+        at: Moment,
+        what: What,
+        request: impl Future<Output = RedisResult<Value>> + 'static,
+    ) {
+        self.asked
+            .push(Asked { what, at }, replies::request(request));
     }
 
-    /// When the connection has to be looked after.
+    /// When the connection needs attention: a confirmation is late, a ping is due, or no channel
+    /// was wanted for [`tuning::PUBSUB_LINGER`].
     fn due(&self, unwanted: bool, shared: bool) -> Option<Moment> {
         match self.asked.oldest() {
-            Some(asked) => Some(self.heard.max(asked.at).after(PATIENCE)),
-            None if unwanted => (!shared).then(|| self.heard.after(LINGER)),
-            None => Some(self.heard.after(IDLE)),
+            Some(asked) => Some(self.heard.max(asked.at).after(tuning::PUBSUB_CONFIRM)),
+            None if unwanted => (!shared).then(|| self.heard.after(tuning::PUBSUB_LINGER)),
+            None => Some(self.heard.after(tuning::PUBSUB_IDLE)),
         }
     }
 
-    /// Takes in confirmations and messages. True if something came.
+    /// Reads confirmations and messages. Returns true if there were any.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        wanted: &HashMap<String, Name>,
+        wanted: &Wanted,
         payloads: &mut Option<Vec<String>>,
         news: &mut News,
     ) -> Result<bool> {
@@ -386,7 +432,9 @@ impl Live {
         let mut heard = false;
         while let Poll::Ready((asked, result)) = self.asked.poll(cx) {
             match result {
-                Err(error) if error.code().is_none() => return Err(address.broken("for pub/sub broke")),
+                Err(error) if error.code().is_none() => {
+                    return Err(address.broken("for pub/sub broke"));
+                }
                 Err(error) if error.code() == Some("MOVED") => return Err(self.moved()),
                 result => confirmed(&asked.what, result, address, wanted, news),
             }
@@ -395,13 +443,17 @@ impl Live {
         while let Poll::Ready(said) = self.channels.poll(cx) {
             match said {
                 None => return Err(address.broken("for pub/sub was closed")),
-                // The server says so unasked, which the count of confirmations does not survive.
-                Some(Said::Unsubscribed(channel)) if wanted.contains_key(&channel) => {
+                // The server has sent this unasked, because the slot has moved. Confirmations can
+                // no longer be counted.
+                Some(Said::Unsubscribed(channel)) if wanted.contains(&channel) => {
                     return Err(self.moved());
                 }
                 Some(Said::Message { channel, payload }) => {
-                    news.inputs.extend(wanted.get(&channel).cloned().map(Input::Message));
-                    payloads.iter_mut().for_each(|payloads| payloads.push(payload.clone()));
+                    news.inputs
+                        .extend(wanted.names(&channel).iter().cloned().map(Input::Message));
+                    payloads
+                        .iter_mut()
+                        .for_each(|payloads| payloads.push(payload.clone()));
                 }
                 Some(_) => {}
             }
@@ -416,22 +468,31 @@ impl Live {
 
 impl Live {
     fn moved(&self) -> Error {
-        self.address.broken("for pub/sub belongs to a node that has lost a slot")
+        self.address
+            .broken("for pub/sub belongs to a node that has lost a slot")
     }
 }
 
-/// The server has answered. A refusal can only mean that this user may not listen to this channel.
+/// Handles the reply to a command. An error reply can only mean that this user may not subscribe to
+/// this channel.
 fn confirmed(
     what: &What,
     result: RedisResult<Value>,
     address: &Address,
-    wanted: &HashMap<String, Name>,
+    wanted: &Wanted,
     news: &mut News,
 ) {
-    let What::Subscribe(channel) = what else { return };
-    let Some(name) = wanted.get(channel) else { return };
-    news.tell(match result {
-        Ok(_) => Input::Subscribed(name.clone()),
-        Err(error) => Input::Unsubscribable(name.clone(), address.explain(&error)),
-    });
+    let What::Subscribe(channel, of) = what else {
+        return;
+    };
+    for name in wanted
+        .names(channel)
+        .iter()
+        .filter(|name| of.as_ref().is_none_or(|of| of == *name))
+    {
+        news.tell(match &result {
+            Ok(_) => Input::Subscribed(name.clone()),
+            Err(error) => Input::Unsubscribable(name.clone(), address.explain(error)),
+        });
+    }
 }

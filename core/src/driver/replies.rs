@@ -1,4 +1,4 @@
-//! Requests under way on one connection.
+//! Requests in flight on one connection.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -6,39 +6,66 @@ use std::task::{Context, Poll, ready};
 
 use redis::{RedisResult, Value};
 
-/// A request that can be sent, and its reply.
+/// Converts a reply of redis-rs to the type of the outbox.
+pub(crate) fn value(reply: Value) -> redlatch_proto::value::Value {
+    use redlatch_proto::value::{ServerError, Value as Reply};
+    match reply {
+        Value::Nil => Reply::Nil,
+        Value::Int(number) => Reply::Int(number),
+        Value::BulkString(bytes) => Reply::BulkString(bytes),
+        Value::SimpleString(text) => Reply::SimpleString(text),
+        Value::Okay => Reply::SimpleString("OK".to_owned()),
+        Value::Array(values) => Reply::Array(values.into_iter().map(value).collect()),
+        Value::ServerError(error) => Reply::ServerError(ServerError::new(
+            error.code(),
+            error.details().map(str::to_owned),
+        )),
+        other => Reply::Other(format!("{other:?}")),
+    }
+}
+
+/// A request and its reply. The first poll sends it.
 pub(super) type Request = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
 
-/// Polled once and then left alone until it is the oldest: tokio's budget must not make that one poll end
-/// early, before the connection has the request.
+/// Wraps a request for [`Replies`], which polls it once, and again only when it is the oldest. It
+/// is exempt from tokio's cooperative budget, so that the first poll always hands it to the
+/// connection.
 pub(super) fn request(request: impl Future<Output = RedisResult<Value>> + 'static) -> Request {
     Box::pin(tokio::task::unconstrained(request))
 }
 
-/// What waits for a reply, oldest first. `T` tells what the reply is for.
+/// Requests that wait for a reply, oldest first. `T` says what the reply is for.
 ///
-/// A server answers in the order of the requests, so only the oldest one is ever looked at: there is
-/// no task, no timer and no wake-up per request.
+/// A server replies in the order of the requests, so only the oldest one is polled. There is no
+/// task, timer or wake-up per request.
 pub(super) struct Replies<T> {
     waiting: VecDeque<Waiting<T>>,
-    /// How many of them the connection has got. The others follow, in order, at the next poll.
+    /// How many of them were handed to the connection. The others follow, in order, at the next
+    /// poll.
     begun: usize,
 }
 
 struct Waiting<T> {
     what: T,
     request: Request,
-    /// The result of a request that failed as soon as it was begun.
+    /// The result of a request that failed at its first poll.
     early: Option<RedisResult<Value>>,
 }
 
 impl<T> Replies<T> {
     pub(super) fn new() -> Self {
-        Replies { waiting: VecDeque::new(), begun: 0 }
+        Replies {
+            waiting: VecDeque::new(),
+            begun: 0,
+        }
     }
 
     pub(super) fn push(&mut self, what: T, request: Request) {
-        self.waiting.push_back(Waiting { what, request, early: None });
+        self.waiting.push_back(Waiting {
+            what,
+            request,
+            early: None,
+        });
     }
 
     /// Hands new requests to the connection and returns the next reply.
@@ -49,7 +76,9 @@ impl<T> Replies<T> {
                 new.early = Some(result);
             }
         }
-        let Some(oldest) = self.waiting.front_mut() else { return Poll::Pending };
+        let Some(oldest) = self.waiting.front_mut() else {
+            return Poll::Pending;
+        };
         let result = match oldest.early.take() {
             Some(result) => result,
             None => ready!(oldest.request.as_mut().poll(cx)),
@@ -88,7 +117,10 @@ mod tests {
     fn replies_come_in_the_order_of_the_requests() {
         let mut replies = Replies::new();
         let (first, answer) = oneshot::channel();
-        replies.push(1, request(answer.map(|value| Ok(Value::Int(value.unwrap_or_default())))));
+        replies.push(
+            1,
+            request(answer.map(|value| Ok(Value::Int(value.unwrap_or_default())))),
+        );
         replies.push(2, request(ready(Ok(Value::Int(20)))));
         assert!(next(&mut replies).is_pending());
         replies.push(3, request(pending()));

@@ -1,5 +1,5 @@
-//! The life of the engine's thread: gather what has happened, let the engine decide, do what it
-//! wants, sleep.
+//! The loop of the I/O thread: gather what has happened, let the engine decide, carry out its
+//! effects, sleep.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -7,73 +7,69 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::calling::Desk;
 use super::link::Manner;
-use super::machine::{Errand, Machine, State};
 use super::net::Net;
+use super::session::Session;
+use super::shared_engine::{Effect, SharedEngine, State};
 use super::timer::Timer;
-use super::{Asked, DriverConfig, Letter, News};
+use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
-use crate::engine::{Input, Output};
+use crate::engine::{Done, Input, Output, Request};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
-use crate::gate::{TOGETHER, Together, wake_now};
 use crate::moment::Moment;
+use crate::parking::{WakeScope, wake_now};
+use crate::tuning;
 
-/// How many letters are taken in before the engine's wishes are carried out: they leave together.
-const BATCH: usize = 32;
-/// The same while the server has nothing to do, so that it begins soon.
-const FIRST: usize = TOGETHER;
-/// So many calls are written before more is taken in. In one batch of everything, the client would wait
-/// while the server works, and the server while the client works.
-const ENOUGH: usize = TOGETHER;
-/// How long work that nobody waits for may go on when the last handle is gone.
-const ORPHANED: Duration = Duration::from_secs(1);
-/// How long a look-up of a host name may keep the thread from ending, or a call that was left, and how long the thread
-/// that does it waits for the next one.
-const LOOK_UP: Duration = Duration::from_secs(1);
-
-/// What a driver runs on.
+/// The runtimes of a driver.
 pub(super) struct Threads {
-    /// Its own thread, and those that look up host names.
+    /// The I/O thread, and the threads that look up host names.
     own: Runtime,
-    /// The one that waits for a call which its caller has left to us: look-ups that hang may take all the others. There is
-    /// one direct connection, so there is one such call at a time.
+    /// The thread that waits for a call that its caller has left. It is separate because look-ups
+    /// that hang may take all threads of the other runtime. One is enough: there is one inline
+    /// connection, so there is one such call at a time.
     late: Runtime,
 }
 
 impl Threads {
     pub(super) fn new() -> io::Result<Threads> {
         let own = threads(2).enable_all().build()?;
-        Ok(Threads { own, late: threads(1).build()? })
+        Ok(Threads {
+            own,
+            late: threads(1).build()?,
+        })
     }
 
     pub(super) fn timer(&self) -> io::Result<Timer> {
         self.own.block_on(async { Timer::new() })
     }
 
-    /// Where a call is waited for that its caller has left.
+    /// The runtime that waits for a call that its caller has left.
     pub(super) fn late(&self) -> &Handle {
         self.late.handle()
     }
 
     fn end(self) {
-        let end = Instant::now() + LOOK_UP;
+        let end = Instant::now() + tuning::LOOK_UP_LIMIT;
         for runtime in [self.own, self.late] {
             runtime.shutdown_timeout(end.saturating_duration_since(Instant::now()));
         }
     }
 }
 
-/// A runtime that has so many threads at most for what blocks; they end soon after.
+/// A single-threaded runtime with at most `most` threads for blocking work. Idle ones end after
+/// [`tuning::LOOK_UP_LIMIT`].
 fn threads(most: usize) -> Builder {
     let mut builder = Builder::new_current_thread();
-    builder.thread_name("redlatch").thread_keep_alive(LOOK_UP).max_blocking_threads(most);
+    builder
+        .thread_name("redlatch")
+        .thread_keep_alive(tuning::LOOK_UP_LIMIT)
+        .max_blocking_threads(most);
     builder
 }
 
@@ -90,24 +86,25 @@ pub(super) fn run(threads: Threads, mut driver: Driver) {
 }
 
 pub(super) struct Driver {
-    machine: Arc<Machine>,
-    /// Never closed by its senders: a child process that drops its copy of one must not wake us.
-    desk: Arc<Desk>,
-    inbox: UnboundedReceiver<Letter>,
+    machine: Arc<SharedEngine>,
+    /// Keeps a sender of the inbox, so that the inbox is never closed by its senders: a child
+    /// process that drops its copy of one must not wake this thread.
+    session: Arc<Session>,
+    inbox: UnboundedReceiver<Message>,
     timer: Timer,
-    /// When it fires, at the latest.
+    /// When the timer fires, at the latest.
     wakes: Option<Moment>,
-    /// It has fired since it was last set.
+    /// The timer has fired since it was last set.
     fired: bool,
-    /// Where a call is waited for that its caller has left.
+    /// The runtime that waits for a call that its caller has left.
     late: Handle,
     net: Net,
-    letters: Vec<Letter>,
+    messages: Vec<Message>,
     news: News,
-    errands: Vec<Errand>,
-    /// Calls since the connections were last left time to write.
+    effects: Vec<Effect>,
+    /// Calls since the connections last had time to write.
     sent: usize,
-    /// Nobody can ask for anything any more: when to end at the latest.
+    /// No handle is left to ask for anything. When to end at the latest.
     orphaned: Option<Moment>,
     stopped: bool,
 }
@@ -115,28 +112,32 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         config: DriverConfig,
-        desk: Arc<Desk>,
-        inbox: UnboundedReceiver<Letter>,
+        session: Arc<Session>,
+        inbox: UnboundedReceiver<Message>,
         timer: Timer,
         late: Handle,
     ) -> Self {
         let (tracking, pubsub) = (config.tracking, config.pubsub);
-        if let Some(mut state) = desk.machine.state() {
+        if let Some(mut state) = session.machine.state() {
             state.alarm = Some(timer.alarm());
         }
-        let manner = Manner { tracking, uuid: desk.machine.shared.uuid.clone(), pubsub };
+        let manner = Manner {
+            tracking,
+            uuid: session.machine.shared.uuid.clone(),
+            pubsub,
+        };
         Driver {
-            machine: desk.machine.clone(),
-            net: Net::new(config.servers, manner, desk.machine.direct.clone()),
-            desk,
+            machine: session.machine.clone(),
+            net: Net::new(config.servers, manner, session.machine.direct.clone()),
+            session,
             inbox,
             timer,
             wakes: None,
             fired: false,
             late,
-            letters: Vec::new(),
+            messages: Vec::new(),
             news: News::default(),
-            errands: Vec::new(),
+            effects: Vec::new(),
             sent: 0,
             orphaned: None,
             stopped: false,
@@ -150,21 +151,22 @@ impl Driver {
             let now = clock::now();
             let overdue = self.is_overdue(now);
             if self.has_to_listen(now, overdue) || overdue {
-                // After a pause of the whole process everything looks overdue, while the answers lie
-                // in the sockets, as messages do that could wait: let the connections read before anything is given up
-                // or tried. The runtime
-                // looks at the sockets during the first yield and runs the connections in the second.
+                // After a pause of the whole process everything looks overdue, while replies and
+                // deferred messages lie in the sockets. Let the connections read before anything is
+                // given up or tried. During the first yield the runtime polls the sockets; during
+                // the second it runs the connections.
                 tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
                 if let Poll::Ready(Err(error)) = poll_fn(|cx| Poll::Ready(self.gather(cx))).await {
                     return Err(error);
                 }
             }
-            // On a busy machine whoever is woken takes the processor from us: first everything is on its way.
-            let together = Together::new(&machine.shared.tasks);
+            // On a busy machine a woken thread preempts this one, so wake-ups wait until everything
+            // is written.
+            let together = WakeScope::new(&machine.shared.tasks);
             self.step()?;
             let last = together.has_any() || self.inbox.is_empty();
-            if self.sent >= ENOUGH || self.sent > 0 && last {
+            if self.sent >= tuning::CALLS_PER_WRITE || self.sent > 0 && last {
                 self.sent = 0;
                 self.write().await;
             }
@@ -173,7 +175,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets the connections write what they were given, while more may wait to be taken in.
+    /// Lets the connections write what they were given, although more messages may be waiting in
+    /// the inbox.
     async fn write(&mut self) {
         let hand_over = |cx: &mut Context<'_>| {
             self.net.poll(cx, &mut self.news);
@@ -191,11 +194,16 @@ impl Driver {
             Poll::Pending => false,
         };
         self.net.poll(cx, &mut self.news);
-        let most = if self.net.is_idle() { FIRST } else { BATCH };
-        let _ = self.inbox.poll_recv_many(cx, &mut self.letters, most);
+        let most = if self.net.is_idle() {
+            tuning::INBOX_BATCH_IDLE
+        } else {
+            tuning::INBOX_BATCH
+        };
+        let _ = self.inbox.poll_recv_many(cx, &mut self.messages, most);
         self.fired |= fired;
-        let something = self.fired || !self.letters.is_empty() || !self.news.is_empty();
-        // The engine's own time can change in `step` only, or somebody writes a letter.
+        let something = self.fired || !self.messages.is_empty() || !self.news.is_empty();
+        // Only the connections can have an earlier deadline now. The engine's deadline changes in
+        // `step`, or with a message.
         let is_due = |due: Moment| self.wakes.is_none_or(|wakes| due < wakes);
         if something || self.net.next_wake().is_some_and(is_due) {
             Poll::Ready(Ok(()))
@@ -206,36 +214,49 @@ impl Driver {
         }
     }
 
-    /// Whether a connection may have to give something up.
+    /// Whether a deadline of a connection has passed.
     fn is_overdue(&self, now: Moment) -> bool {
         self.net.next_wake().is_some_and(|due| due <= now)
     }
 
-    /// Whether the time of the engine or of a connection (`overdue`) has come while something may lie in the socket that is to
-    /// be heard before: messages, or an answer that was late and is shorter than they are.
+    /// Whether the sockets have to be read before deadlines are handled. This is so if the engine
+    /// or a connection (`overdue`) is due while the receive threshold may hold something back:
+    /// messages, or a late reply that is shorter than they are. If so, the threshold is reset.
     fn has_to_listen(&self, now: Moment, overdue: bool) -> bool {
-        let Some(ear) = self.net.ear().filter(|ear| ear.is_skipping()) else { return false };
-        let due =
-            |state: &MutexGuard<'_, State>| overdue || state.engine.next_wake().is_some_and(|due| due <= now);
+        let skipping = self
+            .net
+            .threshold()
+            .filter(|threshold| threshold.is_skipping());
+        let Some(threshold) = skipping else {
+            return false;
+        };
+        let due = |state: &MutexGuard<'_, State>| {
+            overdue || state.engine.next_wake().is_some_and(|due| due <= now)
+        };
         let state = self.machine.state().filter(due);
         if state.is_some() {
-            ear.skip(None);
+            threshold.skip(None);
         }
         state.is_some()
     }
 
-    /// Has the connection wake the thread for what the engine has to know.
+    /// Sets the receive threshold so that the thread wakes for everything that the engine has to
+    /// know.
     fn listen(&self, now: Moment, state: &mut State) {
-        let ear = self.net.ear();
-        if let Some(ear) = ear {
-            ear.skip(state.engine.skipped(now, false));
+        let threshold = self.net.threshold();
+        let may_skip = self.net.may_skip();
+        if let Some(threshold) = threshold {
+            let skipped = state.engine.skipped(now, false).filter(|_| may_skip);
+            threshold.skip(skipped);
         }
-        if state.ear.as_ref().map(Arc::as_ptr) != ear.map(Arc::as_ptr) {
-            state.ear = ear.cloned();
+        // Callers change it only while messages may stay unread.
+        let for_callers = threshold.filter(|_| may_skip);
+        if state.threshold.as_ref().map(Arc::as_ptr) != for_callers.map(Arc::as_ptr) {
+            state.threshold = for_callers.cloned();
         }
     }
 
-    /// Lets the engine know everything, and does everything it wants.
+    /// Gives the engine everything that has happened, and carries out everything it wants.
     fn step(&mut self) -> io::Result<()> {
         let machine = self.machine.clone();
         let now = clock::now();
@@ -245,14 +266,14 @@ impl Driver {
         self.read(now, &mut state);
         machine.end_late_call(&mut state, now);
         if state.engine.next_wake().is_some_and(|due| due <= now) {
-            machine.wake(&mut state, now, &mut self.errands);
+            machine.wake(&mut state, now, &mut self.effects);
         }
-        // What is done can be news again: a call that cannot be sent.
-        while !self.errands.is_empty() {
+        // An effect can cause new input, such as a call that cannot be sent.
+        while !self.effects.is_empty() {
             drop(state);
-            let mut errands = std::mem::take(&mut self.errands);
-            errands.drain(..).for_each(|errand| self.run(now, errand));
-            self.errands = errands;
+            let mut effects = std::mem::take(&mut self.effects);
+            effects.drain(..).for_each(|effect| self.run(now, effect));
+            self.effects = effects;
             state = machine.state().ok_or_else(panicked)?;
             self.inform(now, &mut state);
         }
@@ -260,17 +281,19 @@ impl Driver {
         Ok(())
     }
 
-    /// Says when the thread is to be woken. What was asked for is on its way before, where nothing more is to be taken in: to
-    /// set a timer can cost as much as a call.
+    /// Sets when the thread wakes. Unless more is to be taken in, calls are written before this,
+    /// because setting a timer can cost as much as a call.
     fn settle(&mut self) -> io::Result<()> {
         let machine = self.machine.clone();
         let mut state = machine.state().ok_or_else(panicked)?;
         let now = clock::now();
         self.listen(now, &mut state);
-        // What callers count on stays, though what it was for may be over: else each of their calls would wake the
-        // thread to set the timer anew.
+        // A time that was set earlier stays set, even if its reason is gone, because callers count
+        // on it. Otherwise each of their calls would have to set the timer anew.
         let wakes = [state.next_wake(), self.net.next_wake(), self.orphaned];
-        let Some(alarm) = &mut state.alarm else { return Ok(()) };
+        let Some(alarm) = &mut state.alarm else {
+            return Ok(());
+        };
         if std::mem::take(&mut self.fired) {
             alarm.has_fired();
         }
@@ -281,118 +304,160 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells the engine what the connections have learnt, and takes over what callers have left.
+    /// Tells the engine what the connections have learnt, and takes over the effects that callers
+    /// have deferred.
     fn inform(&mut self, now: Moment, state: &mut State) {
-        self.errands.append(&mut state.left);
+        self.effects.append(&mut state.left);
         let mut news = std::mem::take(&mut self.news);
-        self.machine.shared.counters.connects.add(std::mem::take(&mut news.connects));
-        news.events.drain(..).for_each(|event| self.machine.shared.tell(event));
+        self.machine
+            .shared
+            .counters
+            .connects
+            .add(std::mem::take(&mut news.connects));
+        // Events are told without the engine's lock: a listener may block, and nobody else may have
+        // to wait for the engine meanwhile.
+        self.effects.extend(
+            news.events
+                .drain(..)
+                .map(|event| Effect::Do(Output::Event(event))),
+        );
         for input in news.inputs.drain(..) {
-            self.machine.handle(state, now, input, |errand, _| self.errands.push(errand));
+            self.machine
+                .handle(state, now, input, |effect, _| self.effects.push(effect));
         }
         self.news = news;
     }
 
-    /// Tells the engine what the letters say.
+    /// Gives the engine the messages of the inbox.
     fn read(&mut self, now: Moment, state: &mut State) {
-        let mut letters = std::mem::take(&mut self.letters);
-        let news = letters.iter().filter(|letter| letter.is_news()).count();
-        for letter in letters.drain(..) {
-            let input = match letter {
-                Letter::Request(Asked { id, request, completion }) => {
+        let mut messages = std::mem::take(&mut self.messages);
+        let news = messages.iter().filter(|message| message.is_news()).count();
+        for message in messages.drain(..) {
+            let input = match message {
+                Message::Request(PendingRequest {
+                    id,
+                    request,
+                    completion,
+                }) => {
                     state.completions.insert(id, completion);
                     Input::Request { id, request }
                 }
-                Letter::Tell(input) => input,
-                Letter::Look => continue,
-                Letter::Finish(call) => {
-                    self.errands.push(Errand::Finish(call));
+                Message::Tell(input) => input,
+                Message::Wake => continue,
+                Message::Finish(call) => {
+                    self.effects.push(Effect::Finish(call));
                     continue;
                 }
-                Letter::Orphaned => {
-                    self.orphaned = Some(now.after(ORPHANED));
+                Message::Orphaned => {
+                    self.orphaned = Some(now.after(tuning::ORPHAN_LIMIT));
                     Input::Orphaned
                 }
             };
-            self.machine.handle(state, now, input, |errand, _| self.errands.push(errand));
+            self.machine
+                .handle(state, now, input, |effect, _| self.effects.push(effect));
         }
-        self.letters = letters;
+        self.messages = messages;
         self.machine.read(news);
         if news > 0 {
             self.machine.shared.gates.next();
         }
     }
 
-    fn run(&mut self, now: Moment, errand: Errand) {
-        match errand {
-            Errand::Answer(_, completion, result) => completion.complete(result),
-            // It takes as long as the call's limit at most, and ends with an input.
-            Errand::Finish(mut call) => {
-                drop(self.late.spawn_blocking(move || call.wait(|| Ok::<_, Infallible>(true))));
+    fn run(&mut self, now: Moment, effect: Effect) {
+        match effect {
+            Effect::Answer(_, completion, result) => completion.complete(result),
+            // This takes at most the time limit of the call, and ends with an input of the engine.
+            Effect::Finish(mut call) => {
+                drop(
+                    self.late.spawn_blocking(move || {
+                        call.wait(true, None, || Ok::<_, Infallible>(true))
+                    }),
+                );
             }
-            Errand::Do(Output::Send { call, op, limit, .. }) => {
+            Effect::Do(Output::Send {
+                call, op, limit, ..
+            }) => {
                 self.sent += 1;
                 self.net.send(now, call, op, limit, &mut self.news);
             }
-            Errand::Do(Output::Subscribe(name)) => self.net.subscribe(now, name),
-            Errand::Do(Output::Unsubscribe(name)) => self.net.unsubscribe(now, &name),
-            // Both may call the program, which may wait for one of its threads.
-            Errand::Do(Output::Lost(cell, reason)) => {
+            Effect::Do(Output::Subscribe(name)) => self.net.subscribe(now, name),
+            Effect::Do(Output::Unsubscribe(name)) => self.net.unsubscribe(now, &name),
+            // Both may call the program, and that code may wait for one of the program's threads:
+            // wake them first.
+            Effect::Do(Output::Lost(cell, reason)) => {
                 wake_now(&self.machine.shared.tasks);
                 cell.tell(reason);
             }
-            Errand::Do(Output::Event(event)) => {
+            Effect::Do(Output::Event(event)) => {
                 wake_now(&self.machine.shared.tasks);
                 self.machine.shared.tell(event);
             }
-            Errand::Do(Output::Stop) => self.stopped = true,
-            // Done as soon as the engine wanted it.
-            Errand::Do(Output::Complete { .. } | Output::Opened(_) | Output::Ended(_)) => {}
+            Effect::Do(Output::Stop) => self.stopped = true,
+            // These were carried out as soon as the engine produced them.
+            Effect::Do(Output::Complete { .. } | Output::Opened(_) | Output::Ended(_)) => {}
         }
     }
 
-    /// Nobody is left to ask or to be told: what is under way may finish, if that does not take long.
+    /// Without a handle nobody can ask or be told anything: ends the thread when nothing is left in
+    /// flight, or when its time is over.
     fn end_if_orphaned(&mut self, now: Moment, state: &State) {
         let Some(latest) = self.orphaned else { return };
-        let finished = state.engine.is_settled() || self.net.is_idle() && self.errands.is_empty();
+        let finished = state.engine.is_settled() || self.net.is_idle() && self.effects.is_empty();
         self.stopped |= finished || latest <= now;
     }
 
-    /// Whatever was sent too late is told so.
+    /// Ends the thread in good order. Requests that came too late are answered with `closed`.
     fn end(&mut self) {
         let mut state = self.machine.wreck();
         state.ended = true;
-        // Callers may keep the state for long after that: its descriptors are closed with the thread's.
-        (state.alarm, state.ear) = (None, None);
+        // Callers may keep the state long after this. Its descriptors are closed together with the
+        // thread's.
+        (state.alarm, state.threshold) = (None, None);
         let left = std::mem::take(&mut state.left);
         drop(state);
         answer_all(left);
-        self.desk.machine.direct.end();
+        self.session.machine.direct.end();
         self.inbox.close();
-        while let Ok(letter) = self.inbox.try_recv() {
-            if let Letter::Request(Asked { completion, .. }) = letter {
-                completion
-                    .complete(Err(Error::new(ErrorKind::Closed, "the client is closed; open a new one")));
+        while let Ok(message) = self.inbox.try_recv() {
+            if let Message::Request(PendingRequest {
+                request,
+                completion,
+                ..
+            }) = message
+            {
+                completion.complete(match request {
+                    // Closing twice is no error.
+                    Request::Close { .. } => Ok(Done::Closed(Vec::new())),
+                    _ => Err(Error::new(
+                        ErrorKind::Closed,
+                        "the client is closed; open a new one",
+                    )),
+                });
             }
         }
     }
 
-    /// The thread cannot go on: nobody may wait for it or trust what it held.
+    /// The thread cannot go on. Nobody may wait for it any more, or trust the holds that it kept.
     fn break_down(&mut self, why: &str) {
         let text = format!("the engine's thread ended: {why}");
-        self.machine.shared.tell(Event { kind: "ended", level: Level::Warn, lock: None, text });
-        self.desk.machine.direct.end();
+        self.machine
+            .shared
+            .tell(Event::new("ended", Level::Warn, None, text));
+        self.session.machine.direct.end();
         let mut state = self.machine.wreck();
         state.ended = true;
-        // Callers may keep the state for long after that: its descriptors are closed with the thread's.
-        (state.alarm, state.ear) = (None, None);
+        // Callers may keep the state long after this. Its descriptors are closed together with the
+        // thread's.
+        (state.alarm, state.threshold) = (None, None);
         let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
         let left = std::mem::take(&mut state.left);
         drop(state);
         answer_all(left);
         for cell in cells {
-            cell.set_lost(LostReason::Unreachable);
-            cell.tell(LostReason::Unreachable);
+            // A hold that was released or lost before has nobody to tell.
+            if cell.set_lost(LostReason::Unreachable) {
+                cell.tell(LostReason::Unreachable);
+            }
         }
         // Their sinks answer `internal` when they are dropped.
         self.inbox.close();
@@ -400,10 +465,11 @@ impl Driver {
     }
 }
 
-/// Gives the answers that callers have left to the thread; the rest is of no use any more.
-fn answer_all(left: Vec<Errand>) {
-    for errand in left {
-        if let Errand::Answer(_, completion, result) = errand {
+/// Gives the answers that callers have deferred to the I/O thread. Other effects are of no use any
+/// more.
+fn answer_all(left: Vec<Effect>) {
+    for effect in left {
+        if let Effect::Answer(_, completion, result) = effect {
             completion.complete(result);
         }
     }
@@ -428,7 +494,7 @@ mod tests {
             drop(threads.own.spawn_blocking(move || both_hang.wait()));
         }
         drop(threads.late().spawn_blocking(move || done.send(())));
-        let in_time = is_done.recv_timeout(Duration::from_secs(30));
+        let in_time = is_done.recv_timeout(std::time::Duration::from_secs(30));
         both_hang.wait();
         threads.end();
         assert!(in_time.is_ok(), "it waits for them");

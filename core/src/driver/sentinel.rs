@@ -1,4 +1,4 @@
-//! Finding the primary of a service that sentinels watch, and noticing when it is another one.
+//! Finds the primary of a service that sentinels watch, and notices when it changes.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -17,25 +17,25 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
 use crate::wire::Name;
 
-/// The channel on which a sentinel tells that a service has a new primary.
+/// The channel on which a sentinel announces the new primary of a service.
 const SWITCH: &str = "+switch-master";
 
 /// The sentinels of a service.
 pub(super) struct Sentinels {
     hosts: Vec<Address>,
     service: String,
-    /// How to log in at the servers of the service; only the host is another one.
+    /// How to connect and log in at the servers of the service. Only host and port are replaced.
     server: Address,
-    /// The primary that was replaced last, until its successor is reached: a sentinel that lags
-    /// behind still names it, and for a moment it still says that it is the primary.
+    /// The primary that was replaced last, until its successor is reached. A sentinel that lags
+    /// behind still names it, and for a moment it still reports the role of primary.
     deposed: RefCell<Option<(String, u16)>>,
 }
 
-/// What comes back while the primary is looked for.
+/// A result during the search for the primary.
 enum Step {
-    /// A sentinel has named somebody, or does not know the service.
+    /// A sentinel has named a primary, or does not know the service.
     Named(Result<Option<(String, u16)>>),
-    /// Whoever was named was reached.
+    /// The connection to a named primary was made, or failed.
     Reached(Result<Box<Connected>>),
 }
 
@@ -43,21 +43,28 @@ type Steps<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = Step> + 'a>>>;
 
 impl Sentinels {
     pub(super) fn new(hosts: Vec<Address>, service: String, server: Address) -> Self {
-        Sentinels { hosts, service, server, deposed: RefCell::default() }
+        Sentinels {
+            hosts,
+            service,
+            server,
+            deposed: RefCell::default(),
+        }
     }
 
     /// Connects to the primary.
     ///
-    /// All sentinels are asked at once, so that one that is silent costs nothing; whoever is named
-    /// is believed when it says itself that it is the primary.
+    /// All sentinels are asked at the same time, so that a silent one costs nothing. A server that
+    /// is named is believed if it reports the role of primary itself.
     ///
     /// # Errors
-    /// `invalid_argument` if all sentinels answer and none knows the service; else `unavailable`, or
-    /// what the connection failed with.
+    /// `invalid_argument` if all sentinels answer and none knows the service; else `unavailable`,
+    /// or the error of the connection.
     pub(super) async fn connect(self: Rc<Self>, tracking: bool) -> Result<Connected> {
         let mut steps: Steps<'_> = FuturesUnordered::new();
         for host in &self.hosts {
-            steps.push(Box::pin(async { Step::Named(host.ask_sentinel(&self.service).await) }));
+            steps.push(Box::pin(async {
+                Step::Named(host.ask_sentinel(&self.service).await)
+            }));
         }
         let (mut named, mut unknown, mut failures) = (Vec::new(), 0, Vec::new());
         while let Some(step) = steps.next().await {
@@ -78,7 +85,8 @@ impl Sentinels {
                     self.deposed.replace(None);
                     return Ok(*connected);
                 }
-                // The server of the service says more than a sentinel that cannot be reached.
+                // The error of a named server explains more than that of an unreachable sentinel,
+                // so it comes first.
                 Step::Reached(Err(error)) => failures.insert(0, error),
                 Step::Named(Err(error)) => failures.push(error),
             }
@@ -114,7 +122,7 @@ impl Sentinels {
         Error::new(ErrorKind::Unavailable, text)
     }
 
-    /// No primary was reached in time.
+    /// The error when no primary was reached in time.
     pub(super) fn late(&self) -> Error {
         let text = format!(
             "service {:?}: no primary was reached within {:?}; do the sentinels run, and the server that they \
@@ -130,11 +138,11 @@ impl Sentinels {
     }
 }
 
-/// Listens to a sentinel for a new primary.
+/// Listens to a sentinel for announcements of a new primary.
 pub(super) struct Watch {
     sentinels: Rc<Sentinels>,
     listener: Subscriptions,
-    /// What the listener tells; the engine has no use for it.
+    /// Reports of the listener. The engine does not need them.
     news: News,
     listening: bool,
 }
@@ -142,25 +150,39 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(sentinels: Rc<Sentinels>) -> Self {
         let listener = Subscriptions::new(sentinels.hosts.clone(), Reach::Classic).with_payloads();
-        Watch { sentinels, listener, news: News::default(), listening: false }
+        Watch {
+            sentinels,
+            listener,
+            news: News::default(),
+            listening: false,
+        }
     }
 
-    /// Takes in what has come. True if the primary is another one now.
+    /// Reads all announcements that have arrived. Returns true if the primary has changed.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         self.listener.poll(cx, &mut self.news);
         self.news.events.clear();
-        if self.news.inputs.drain(..).any(|input| matches!(input, Input::Subscribed(_))) {
-            // What was told meanwhile is unknown: nobody is ruled out.
+        if self
+            .news
+            .inputs
+            .drain(..)
+            .any(|input| matches!(input, Input::Subscribed(_)))
+        {
+            // Announcements before this subscription may have been missed, so no server is ruled
+            // out any more.
             self.sentinels.deposed.replace(None);
         }
         let told = self.listener.take_payloads();
         told.iter().filter(|text| self.is_ours(text)).count() > 0
     }
 
-    /// Reads `service old-host old-port new-host new-port`.
+    /// Reads `service old-host old-port new-host new-port`. If it is about our service, notes the
+    /// old primary and returns true.
     fn is_ours(&self, text: &str) -> bool {
         let words: Vec<&str> = text.split(' ').collect();
-        let [service, host, port, _, _] = words.as_slice() else { return false };
+        let [service, host, port, _, _] = words.as_slice() else {
+            return false;
+        };
         if *service != self.sentinels.service {
             return false;
         }
@@ -170,13 +192,18 @@ impl Watch {
     }
 
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        // Before the first wake there is nothing to listen with.
-        if self.listening { self.listener.next_wake() } else { Some(Moment::default()) }
+        // The first wake starts the subscription, so it is due at once.
+        if self.listening {
+            self.listener.next_wake()
+        } else {
+            Some(Moment::default())
+        }
     }
 
     pub(super) fn wake(&mut self, now: Moment) {
         if !std::mem::replace(&mut self.listening, true) {
-            self.listener.subscribe_to(now, SWITCH.to_owned(), Name::from(SWITCH));
+            self.listener
+                .subscribe_to(now, SWITCH.to_owned(), Name::from(SWITCH));
         }
         self.listener.wake(now, &mut self.news);
     }

@@ -1,4 +1,5 @@
-//! A timer on the clock that counts suspend: after a resume it fires at once if it is due.
+//! A timer (`timerfd`) on `CLOCK_BOOTTIME`, which counts suspend. After a resume it fires at once
+//! if it is due.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -13,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::moment::Moment;
 
-/// A timer descriptor as tokio wants to see it.
+/// The `timerfd`, as tokio's `AsyncFd` needs it.
 struct Descriptor(Arc<TimerFd>);
 
 impl AsRawFd for Descriptor {
@@ -22,7 +23,7 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// For the engine's thread: tells when the timer has fired.
+/// The I/O thread's end of the timer: it tells when the timer has fired.
 pub(super) struct Timer(AsyncFd<Descriptor>);
 
 impl Timer {
@@ -38,9 +39,12 @@ impl Timer {
         Ok(Timer(fd))
     }
 
-    /// What sets it, of which there may be one only: it knows what is set.
+    /// The handle that sets the timer. There may be only one, because it remembers what is set.
     pub(super) fn alarm(&self) -> Alarm {
-        Alarm { timer: self.0.get_ref().0.clone(), at: None }
+        Alarm {
+            timer: self.0.get_ref().0.clone(),
+            at: None,
+        }
     }
 
     /// Ready when the timer has fired since the last call.
@@ -50,7 +54,7 @@ impl Timer {
             let mut count = [0; 8];
             match nix::unistd::read(self.0.get_ref().0.as_fd(), &mut count) {
                 Ok(_) => {
-                    // It fires once: the next poll need not ask whether there is more.
+                    // The timer is one-shot, so there is nothing more to read.
                     ready.clear_ready();
                     return Poll::Ready(Ok(()));
                 }
@@ -62,34 +66,39 @@ impl Timer {
     }
 }
 
-/// Sets the timer, for whoever has the engine's state: callers make it fire earlier, for which its thread need not wake.
+/// Sets the timer. It is part of the engine's state, so a caller can make the timer fire earlier
+/// without waking the I/O thread.
 pub(super) struct Alarm {
     timer: Arc<TimerFd>,
-    /// When it fires, or has fired while the thread has not seen that: until then nobody may set it for later, which would
-    /// take that from the thread, and with it all that it has to do then.
+    /// When the timer fires, or has fired without the I/O thread having seen it. Until the thread
+    /// has seen it, the timer must not be set to a later time: that would clear the expiry, and the
+    /// thread would miss all that is due.
     at: Option<Moment>,
 }
 
 impl Alarm {
-    /// When it fires.
+    /// When the timer fires.
     pub(super) fn at(&self) -> Option<Moment> {
         self.at
     }
 
-    /// The thread has seen it fire.
+    /// The I/O thread has seen the timer fire.
     pub(super) fn has_fired(&mut self) {
         self.at = None;
     }
 
-    /// Makes the timer fire at `at`, or a little before: a time that was set earlier stays, and whoever is woken too early
-    /// sets it again. That saves a system call for most requests.
+    /// Makes the timer fire at `at` or before. An earlier time that was set before stays; the
+    /// thread that it wakes sets the timer again. That saves a system call for most requests.
     pub(super) fn set(&mut self, now: Moment, at: Moment) -> io::Result<()> {
         if self.at.is_some_and(|set| set <= at) {
             return Ok(());
         }
-        // Zero would turn it off.
+        // Zero would disarm the timer.
         let wait = now.until(at).max(Duration::from_micros(1));
-        self.timer.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())?;
+        self.timer.set(
+            Expiration::OneShot(TimeSpec::from_duration(wait)),
+            TimerSetTimeFlags::empty(),
+        )?;
         self.at = Some(at);
         Ok(())
     }
@@ -113,7 +122,9 @@ mod tests {
         let due = now.after(Duration::from_millis(20));
         alarm.set(now, due.after(HOUR)).expect("set");
         alarm.set(now, due).expect("set earlier");
-        alarm.set(now, due.after(Duration::from_secs(9))).expect("later changes nothing");
+        alarm
+            .set(now, due.after(Duration::from_secs(9)))
+            .expect("later changes nothing");
         assert_eq!(alarm.at(), Some(due));
         poll_fn(|cx| timer.poll_fired(cx)).await.expect("fired");
         assert!(clock::now() >= due);
@@ -135,14 +146,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_sets_it_when_it_has_fired_does_not_take_that_from_the_thread() {
+    async fn setting_a_fired_timer_keeps_its_expiry() {
         let timer = Timer::new().expect("timerfd");
         let (mut alarm, now) = (timer.alarm(), clock::now());
-        alarm.set(now, now.after(Duration::from_millis(1))).expect("set");
+        alarm
+            .set(now, now.after(Duration::from_millis(1)))
+            .expect("set");
         let mut fired = [PollFd::new(timer.0.get_ref().0.as_fd(), PollFlags::POLLIN)];
         assert_eq!(nix::poll::poll(&mut fired, PollTimeout::NONE), Ok(1));
         alarm.set(clock::now(), now.after(HOUR)).expect("set");
-        let seen = tokio::time::timeout(Duration::from_secs(30), poll_fn(|cx| timer.poll_fired(cx)));
+        let seen =
+            tokio::time::timeout(Duration::from_secs(30), poll_fn(|cx| timer.poll_fired(cx)));
         seen.await.expect("the thread sees it").expect("fired");
     }
 }

@@ -1,8 +1,9 @@
-//! Encrypted connections: whom we trust, who we are, and what a handshake failed with.
+//! Encrypted connections: trusted certificates, client certificates, and the meaning of handshake
+//! errors.
 //!
-//! The handshake is ours and not redis-rs', which reads the certificates of the system from disk for
-//! every connection, and takes its cryptography from a setting of the whole process, which is the
-//! program's and not ours to make.
+//! The handshake of redis-rs is not used. It reads the system's certificates from disk for every
+//! connection. It also takes its cryptography from a process-wide setting, which belongs to the
+//! program and not to a library.
 
 use std::error::Error as StdError;
 use std::io;
@@ -24,7 +25,7 @@ use tokio_rustls::rustls::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Pem};
 
-/// How to encrypt.
+/// A TLS configuration.
 #[derive(Clone)]
 pub(super) struct Tls(TlsConnector);
 
@@ -32,7 +33,8 @@ impl Tls {
     /// Reads the certificates.
     ///
     /// # Errors
-    /// `invalid_argument` for certificates that cannot be read, and when nobody would be trusted.
+    /// `invalid_argument` for certificates that cannot be read, and when no certificate would be
+    /// trusted.
     pub(super) fn new(options: &ClientOptions) -> Result<Tls> {
         let roots = match &options.tls_ca {
             Some(own) => own_roots(own)?,
@@ -47,19 +49,32 @@ impl Tls {
             (Some(cert), Some(key)) => {
                 let (chain, key) = (certificates("tls_cert", cert)?, private_key(key)?);
                 builder.with_client_auth_cert(chain, key).map_err(|error| {
-                    Error::invalid(format!("tls_cert and tls_key do not belong together: {error}"))
+                    Error::invalid(format!(
+                        "tls_cert and tls_key do not belong together: {error}"
+                    ))
                 })?
             }
-            (None, Some(_)) => return Err(Error::invalid("tls_key is given without tls_cert; give both")),
-            (Some(_), None) => return Err(Error::invalid("tls_cert is given without tls_key; give both")),
+            (None, Some(_)) => {
+                return Err(Error::invalid(
+                    "tls_key is given without tls_cert; give both",
+                ));
+            }
+            (Some(_), None) => {
+                return Err(Error::invalid(
+                    "tls_cert is given without tls_key; give both",
+                ));
+            }
         };
         Ok(Tls(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Refuses options that ask for encryption when the URL does not.
+    /// Refuses TLS options when the URL does not ask for TLS.
     pub(super) fn refuse_unused(options: &ClientOptions) -> Result<()> {
-        let given =
-            [("tls_ca", &options.tls_ca), ("tls_cert", &options.tls_cert), ("tls_key", &options.tls_key)];
+        let given = [
+            ("tls_ca", &options.tls_ca),
+            ("tls_cert", &options.tls_cert),
+            ("tls_key", &options.tls_key),
+        ];
         match given.into_iter().find(|(_, pem)| pem.is_some()) {
             Some((name, _)) => Err(Error::invalid(format!(
                 "{name} is given, but the URL does not ask for TLS; let it begin with rediss"
@@ -68,7 +83,7 @@ impl Tls {
         }
     }
 
-    /// Connects; the name of the host has to stand in the server's certificate.
+    /// Connects. The server's certificate must be valid for the host name.
     pub(super) async fn connect(
         &self,
         host: &str,
@@ -81,10 +96,12 @@ impl Tls {
     }
 }
 
-/// A connection in clear, to whichever address of the host is the first to answer.
+/// A TCP connection without TLS, to the first address of the host that answers.
 pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
-    let attempts: Vec<_> =
-        lookup_host((host, port)).await?.map(|address| Box::pin(TcpStream::connect(address))).collect();
+    let attempts: Vec<_> = lookup_host((host, port))
+        .await?
+        .map(|address| Box::pin(TcpStream::connect(address)))
+        .collect();
     if attempts.is_empty() {
         return Err(io::Error::other("the name of the host has no address"));
     }
@@ -102,13 +119,15 @@ pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Re
 fn own_roots(pem: &Pem) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates("tls_ca", pem)? {
-        roots.add(certificate).map_err(|error| unreadable("tls_ca", &error))?;
+        roots
+            .add(certificate)
+            .map_err(|error| unreadable("tls_ca", &error))?;
     }
     Ok(roots)
 }
 
-/// What the system trusts, as its owner has set it up: a company's own authority is among it, and
-/// what the system's updates take away is gone. Some certificates that cannot be read do no harm.
+/// The certificates that the system trusts. They include a company's own authority, and exclude
+/// those that system updates have removed. Certificates that cannot be read are skipped.
 fn system_roots() -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
@@ -116,7 +135,10 @@ fn system_roots() -> Result<RootCertStore> {
     if trusted > 0 {
         return Ok(roots);
     }
-    let why = found.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string);
+    let why = found
+        .errors
+        .first()
+        .map_or_else(|| "none was found".to_owned(), ToString::to_string);
     Err(Error::invalid(format!(
         "the system has no certificates to trust ({why}); install its package ca-certificates, or give tls_ca"
     )))
@@ -126,11 +148,15 @@ fn certificates(option: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>>
     let text = read(option, pem)?;
     let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|error| unreadable(option, &error))?;
-    if found.is_empty() { Err(unreadable(option, &"no certificate stands in it")) } else { Ok(found) }
+    if found.is_empty() {
+        Err(unreadable(option, &"no certificate stands in it"))
+    } else {
+        Ok(found)
+    }
 }
 
 fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>> {
-    // Not repeated, whatever it is: it may be a part of the key.
+    // The parser's error is not shown, because it may contain a part of the key.
     PrivateKeyDer::from_pem_slice(&read("tls_key", pem)?)
         .map_err(|_| unreadable("tls_key", &"no private key stands in it"))
 }
@@ -144,22 +170,24 @@ fn read(option: &str, pem: &Pem) -> Result<Vec<u8>> {
 }
 
 fn unreadable(option: &str, why: &dyn std::fmt::Display) -> Error {
-    Error::invalid(format!("{option}: {why}; give it PEM text, or the path of a file of it"))
+    Error::invalid(format!(
+        "{option}: {why}; give it PEM text, or the path of a file of it"
+    ))
 }
 
-/// What a failed handshake means, and what helps; nothing if it failed with something else. A server
-/// may refuse us after the handshake has ended for us.
+/// Explains a failed handshake and how to fix it; `None` if the failure has another cause. A server
+/// may refuse our certificate after the handshake has ended on our side.
 pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, String)> {
     let mut cause = Some(error);
     let failure = loop {
         match cause? {
             failure if failure.is::<Failure>() => break failure.downcast_ref::<Failure>()?,
-            // The error inside an I/O error is not its source.
+            // `source` of an I/O error skips the error that it wraps.
             io if io.is::<io::Error>() => match io.downcast_ref::<io::Error>()?.get_ref() {
                 Some(inner) => cause = Some(inner),
                 None => cause = io.source(),
             },
-            // redis-rs shares what it wraps, and the sharing hides what is shared from its source.
+            // redis-rs wraps errors in an `Arc`, whose `source` skips the wrapped error.
             other => match other.downcast_ref::<Arc<dyn StdError + Send + Sync>>() {
                 Some(shared) => cause = Some(&**shared),
                 None => cause = other.source(),
@@ -170,7 +198,10 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, St
         Failure::InvalidCertificate(why) => (ErrorKind::Auth, untrusted(why)),
         Failure::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
-        ) => (ErrorKind::Auth, "the server wants a certificate of the client; give tls_cert and tls_key"),
+        ) => (
+            ErrorKind::Auth,
+            "the server wants a certificate of the client; give tls_cert and tls_key",
+        ),
         Failure::AlertReceived(
             AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
@@ -193,7 +224,7 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, St
     Some((kind, format!("TLS: {failure}; {remedy}")))
 }
 
-/// What helps against a certificate of the server that is not acceptable.
+/// How to fix a server certificate that was not accepted.
 fn untrusted(why: &CertificateError) -> &'static str {
     match why {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

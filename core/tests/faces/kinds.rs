@@ -2,17 +2,21 @@
 
 use std::time::Instant;
 
-use redlatch::{AcquireOptions, Client, ClientOptions, ErrorKind, Key, Kind, Lock, LockOptions};
+use redlatch::{
+    AcquireOptions, Client, ClientOptions, ErrorKind, Kind, Lock, LockOptions, ReentryKey,
+};
 
 use super::wire_budget::Monitor;
 use super::{LIMIT, World, eventually, ms, refusal, soon};
 
 fn lock(client: &Client, kind: Kind) -> Lock {
-    client.lock_with("n", LockOptions::new().kind(kind)).unwrap()
+    client
+        .lock_with("n", LockOptions::new().kind(kind))
+        .unwrap()
 }
 
 #[tokio::test]
-async fn what_lies_in_redis_is_what_the_other_program_would_leave() {
+async fn the_data_in_redis_are_those_of_the_other_program() {
     let mut world = World::new().await;
     for (kind, key) in [
         (Kind::Simple, "n"),
@@ -26,10 +30,17 @@ async fn what_lies_in_redis_is_what_the_other_program_would_leave() {
         let lock = lock(&world.client, kind);
         assert_eq!(lock.name(), key);
         let guard = lock.acquire().await.unwrap();
-        assert_eq!(world.command::<String>(&["GET", key]), guard.owner(), "{kind:?}");
+        assert_eq!(
+            world.command::<String>(&["GET", key]),
+            guard.owner(),
+            "{kind:?}"
+        );
         let holder = lock.holder().await.unwrap().expect("held");
         assert_eq!((holder.owner, holder.count), (guard.owner(), 1));
-        assert!(holder.remaining.is_some_and(|time| time > ms(20_000)), "{kind:?}");
+        assert!(
+            holder.remaining.is_some_and(|time| time > ms(20_000)),
+            "{kind:?}"
+        );
         let refused: Option<String> = world.command(&["SET", key, "theirs", "NX", "PX", "1000"]);
         assert_eq!(refused, None, "{kind:?}");
         guard.release().await.unwrap();
@@ -56,8 +67,10 @@ async fn a_foreign_holder_is_waited_for_and_its_release_is_noticed() {
 #[tokio::test]
 async fn a_foreign_holder_that_died_is_waited_for_until_its_time_is_over() {
     let mut world = World::new().await;
-    let client =
-        Client::builder(&world.server.url()).options(ClientOptions::new().tracking(false)).build().unwrap();
+    let client = Client::builder(&world.server.url())
+        .options(ClientOptions::new().tracking(false))
+        .build()
+        .unwrap();
     let lock = lock(&client, Kind::Simple);
     world.command::<String>(&["SET", "n", "theirs", "NX", "PX", "700"]);
     let start = Instant::now();
@@ -70,8 +83,14 @@ async fn a_foreign_holder_that_died_is_waited_for_until_its_time_is_over() {
 async fn a_late_release_never_deletes_the_next_holders_lock() {
     let mut world = World::new().await;
     let lock = lock(&world.client, Kind::Simple);
-    let guard = lock.acquire_with(AcquireOptions::new().lease(ms(100))).await.unwrap();
-    eventually("its end", || world.command::<Option<String>>(&["GET", "n"]).is_none()).await;
+    let guard = lock
+        .acquire_with(AcquireOptions::new().lease(ms(100)))
+        .await
+        .unwrap();
+    eventually("its end", || {
+        world.command::<Option<String>>(&["GET", "n"]).is_none()
+    })
+    .await;
     world.command::<String>(&["SET", "n", "theirs", "NX", "PX", "3600000"]);
     assert_eq!(refusal(guard.release()).await, ErrorKind::Lost);
     assert_eq!(world.command::<String>(&["GET", "n"]), "theirs");
@@ -89,8 +108,16 @@ async fn a_deleted_key_is_told_in_milliseconds() {
 #[tokio::test]
 async fn the_watchdog_renews_a_simple_lock() {
     let mut world = World::new().await;
-    let options = LockOptions::new().kind(Kind::Article).watchdog_lease(ms(1500));
-    let guard = world.client.lock_with("n", options).unwrap().acquire().await.unwrap();
+    let options = LockOptions::new()
+        .kind(Kind::Article)
+        .watchdog_lease(ms(1500));
+    let guard = world
+        .client
+        .lock_with("n", options)
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     // Whole seconds, in this kind.
     assert!((1500..=2000).contains(&world.command::<i64>(&["PTTL", "lock:n"])));
     eventually("renewals", || world.client.stats().renewed >= 4).await;
@@ -103,11 +130,18 @@ async fn the_watchdog_renews_a_simple_lock() {
 async fn a_token_of_the_caller_stands_at_the_key() {
     let mut world = World::new().await;
     let simple = lock(&world.client, Kind::Simple);
-    let guard = simple.acquire_with(AcquireOptions::new().token("request-7")).await.unwrap();
+    let guard = simple
+        .acquire_with(AcquireOptions::new().token("request-7"))
+        .await
+        .unwrap();
     assert_eq!(world.command::<String>(&["GET", "n"]), "request-7");
     assert_eq!(guard.owner(), "request-7");
     let once = AcquireOptions::new().token("request-7").wait(ms(0));
-    assert_eq!(refusal(simple.acquire_with(once)).await, ErrorKind::Timeout, "they exclude each other here");
+    assert_eq!(
+        refusal(simple.acquire_with(once)).await,
+        ErrorKind::Timeout,
+        "they exclude each other here"
+    );
     guard.release().await.unwrap();
     let reentrant = world.lock("m");
     let error = refusal(reentrant.acquire_with(AcquireOptions::new().token("x"))).await;
@@ -120,7 +154,9 @@ async fn a_thread_re_enters_only_where_it_is_meant_to() {
     let enters = |options: LockOptions| {
         let lock = world.client.lock_with("n", options).unwrap();
         async move {
-            let key = AcquireOptions::new().key(Key::Explicit(1)).wait(ms(0));
+            let key = AcquireOptions::new()
+                .key(ReentryKey::Explicit(1))
+                .wait(ms(0));
             let guard = lock.acquire_with(key.clone()).await.unwrap();
             let again = lock.acquire_with(key).await;
             let entered = again.is_ok();
@@ -146,12 +182,18 @@ async fn kinds_do_not_mix_at_one_name() {
         let reentrant = lock(client, Kind::Reentrant);
         assert_eq!(refusal(reentrant.acquire()).await, ErrorKind::ForeignKind);
         assert_eq!(refusal(reentrant.is_locked()).await, ErrorKind::ForeignKind);
-        assert_eq!(refusal(reentrant.force_release()).await, ErrorKind::ForeignKind);
+        assert_eq!(
+            refusal(reentrant.force_release()).await,
+            ErrorKind::ForeignKind
+        );
     }
     assert!(held.is_held() && world.command::<i64>(&["EXISTS", "n"]) == 1);
     held.release().await.unwrap();
     let held = lock(&other, Kind::Reentrant).acquire().await.unwrap();
-    assert_eq!(refusal(lock(&world.client, Kind::Adaptive).acquire()).await, ErrorKind::ForeignKind);
+    assert_eq!(
+        refusal(lock(&world.client, Kind::Adaptive).acquire()).await,
+        ErrorKind::ForeignKind
+    );
     held.release().await.unwrap();
 }
 
@@ -163,15 +205,29 @@ async fn an_adaptive_lock_takes_the_time_that_the_work_took() {
     let lock = world.client.lock_with("n", options).unwrap();
     let guard = lock.acquire().await.unwrap();
     assert!((4000..=5000).contains(&world.command::<i64>(&["PTTL", "n"])));
-    eventually("more than a second", || guard.remaining() < ms(3800) || world.client.stats().renewed > 0)
-        .await;
-    eventually("a renewal to the full lease", || world.client.stats().renewed > 0).await;
+    eventually("more than a second", || {
+        guard.remaining() < ms(3800) || world.client.stats().renewed > 0
+    })
+    .await;
+    eventually("a renewal to the full lease", || {
+        world.client.stats().renewed > 0
+    })
+    .await;
     guard.release().await.unwrap();
-    let took: u64 = world.command::<String>(&["GET", "n_renew"]).parse().unwrap();
+    let took: u64 = world
+        .command::<String>(&["GET", "n_renew"])
+        .parse()
+        .unwrap();
     assert!(took >= 1, "{took}");
     let guard = lock.acquire().await.unwrap();
-    let (got, most) = (world.command::<i64>(&["PTTL", "n"]), (i64::try_from(took).unwrap() + 10) * 1000);
-    assert!((most - 1000..=most).contains(&got), "{got} after {took} s of work");
+    let (got, most) = (
+        world.command::<i64>(&["PTTL", "n"]),
+        (i64::try_from(took).unwrap() + 10) * 1000,
+    );
+    assert!(
+        (most - 1000..=most).contains(&got),
+        "{got} after {took} s of work"
+    );
     assert!(guard.remaining() > ms(8000));
     guard.release().await.unwrap();
 }

@@ -4,9 +4,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cancelling;
 mod clients;
 mod direct;
 mod input;
+mod invalidations;
 mod kinds;
 mod locking;
 mod losing;
@@ -39,22 +41,31 @@ impl World {
         let server = Server::start();
         let client = Client::connect(&server.url()).await.expect("connected");
         let look = server.connect();
-        World { server, client, look }
+        World {
+            server,
+            client,
+            look,
+        }
     }
 
-    /// A world whose client makes no direct connection: where commands or connections are counted, as it is made at
-    /// some time.
+    /// A world whose client makes no direct connection: where commands or connections are counted,
+    /// as it is made at some time.
     async fn without_direct() -> World {
         let mut world = World::new().await;
         let options = ClientOptions::new().direct(false);
-        world.client = Client::builder(&world.server.url()).options(options).build().expect("built");
+        world.client = Client::builder(&world.server.url())
+            .options(options)
+            .build()
+            .expect("built");
         world.client.ready().await.expect("connected");
         world
     }
 
     /// Another client of the same server.
     async fn another(&self) -> Client {
-        Client::connect(&self.server.url()).await.expect("connected")
+        Client::connect(&self.server.url())
+            .await
+            .expect("connected")
     }
 
     fn lock(&self, name: &str) -> Lock {
@@ -76,7 +87,9 @@ impl World {
         stats.holds == 0
             && stats.waiting == 0
             && self.command::<u64>(&["DBSIZE"]) == 0
-            && self.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).is_empty()
+            && self
+                .command::<Vec<String>>(&["PUBSUB", "CHANNELS"])
+                .is_empty()
     }
 }
 
@@ -91,11 +104,16 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Fails the test instead of letting it hang.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
+    tokio::time::timeout(LIMIT, future)
+        .await
+        .unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
 }
 
 async fn refusal<T: std::fmt::Debug>(operation: Operation<T>) -> ErrorKind {
-    soon("an answer", operation).await.expect_err("refused").kind()
+    soon("an answer", operation)
+        .await
+        .expect_err("refused")
+        .kind()
 }
 
 /// Small reproducible random numbers.
@@ -103,7 +121,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 
-use redlatch::{Error, Guard, LockOptions};
+use redlatch::{Error, Guard, LockOptions, Protocol};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -22,8 +22,12 @@ impl World {
 
     /// Asks until the server refuses with this code.
     async fn refused_with(&self, code: &str) -> Error {
-        // A lock that is taken just before the server begins to refuse cannot be released: it ends soon.
-        let lock = self.client.lock_with("asked", LockOptions::new().lease(ms(200))).unwrap();
+        // A lock that is taken just before the server begins to refuse cannot be released: it ends
+        // soon.
+        let lock = self
+            .client
+            .lock_with("asked", LockOptions::new().lease(ms(200)))
+            .unwrap();
         let asking = async {
             loop {
                 match lock.try_acquire().await {
@@ -52,7 +56,13 @@ impl World {
 
 /// The caller that waited through a refusal gets the lock.
 async fn acquired(waiting: JoinHandle<redlatch::Result<Guard>>) {
-    soon("the lock", waiting).await.unwrap().unwrap().release().await.unwrap();
+    soon("the lock", waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -60,7 +70,9 @@ async fn a_server_that_runs_a_script_is_waited_for() {
     let mut world = World::new().await;
     world.set("lua-time-limit", "20");
     let mut stream = TcpStream::connect(("127.0.0.1", world.server.port())).unwrap();
-    stream.write_all(b"EVAL \"while true do end\" 0\r\n").unwrap();
+    stream
+        .write_all(b"EVAL \"while true do end\" 0\r\n")
+        .unwrap();
     let waiting = world.waits_for_the_end_of("BUSY").await;
     world.command::<String>(&["SCRIPT", "KILL"]);
     acquired(waiting).await;
@@ -87,7 +99,11 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     let mut world = World::new().await;
     let primary = Server::start();
     let fill = "for i = 1, 5000 do redis.call('SET', 'key' .. i, i) end";
-    redis::cmd("EVAL").arg(fill).arg(0).exec(&mut primary.connect()).unwrap();
+    redis::cmd("EVAL")
+        .arg(fill)
+        .arg(0)
+        .exec(&mut primary.connect())
+        .unwrap();
     // It has to load what a primary sends, and takes its time.
     let often: redis::RedisResult<()> = redis::cmd("CONFIG")
         .arg(&["SET", "loading-process-events-interval-bytes", "1024"])
@@ -101,7 +117,12 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     let waiting = world.waits_for_the_end_of("LOADING").await;
     world.set("key-load-delay", "0");
     let mut admin = world.server.connect();
-    let is_over = || redis::cmd("REPLICAOF").arg(&["NO", "ONE"]).exec(&mut admin).is_ok();
+    let is_over = || {
+        redis::cmd("REPLICAOF")
+            .arg(&["NO", "ONE"])
+            .exec(&mut admin)
+            .is_ok()
+    };
     eventually("all is loaded", is_over).await;
     acquired(waiting).await;
 }
@@ -130,10 +151,16 @@ async fn a_full_server_is_told_at_once() {
     let guard = world.lock("held").acquire().await.unwrap();
     world.set("maxmemory", "1");
     let lock = world.lock("n");
-    for refused in [soon("an answer", lock.acquire()).await.err(), lock.try_acquire().await.err()] {
+    for refused in [
+        soon("an answer", lock.acquire()).await.err(),
+        lock.try_acquire().await.err(),
+    ] {
         let error = refused.unwrap();
         assert_eq!(error.kind(), ErrorKind::Server, "{error}");
-        assert!(error.message().contains("OOM") && error.message().contains("raise maxmemory"), "{error}");
+        assert!(
+            error.message().contains("OOM") && error.message().contains("raise maxmemory"),
+            "{error}"
+        );
     }
     // What frees memory is not refused.
     soon("the release", guard.release()).await.unwrap();
@@ -144,17 +171,34 @@ async fn a_full_server_is_told_at_once() {
 #[tokio::test]
 async fn a_user_who_may_not_is_told_at_once() {
     let mut world = World::new().await;
-    world.command::<String>(&["ACL", "SETUSER", "app", "on", ">geheim", "~n", "+ping", "+time"]);
-    let url = world.server.url().replace("redis://", "redis://app:geheim@");
+    world.command::<String>(&[
+        "ACL", "SETUSER", "app", "on", ">geheim", "~n", "+ping", "+time",
+    ]);
+    let url = world
+        .server
+        .url()
+        .replace("redis://", "redis://app:geheim@");
     let client = soon("the server", Client::connect(&url)).await.unwrap();
-    let error = soon("an answer", client.lock("n").unwrap().acquire()).await.unwrap_err();
+    let error = soon("an answer", client.lock("n").unwrap().acquire())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert!(error.message().contains("NOPERM") && error.message().contains("ACL"), "{error}");
+    assert!(
+        error.message().contains("NOPERM") && error.message().contains("ACL"),
+        "{error}"
+    );
     world.command::<String>(&["ACL", "SETUSER", "app", "+@all"]);
     // Another key than those of the user.
-    let error = soon("an answer", client.lock("m").unwrap().acquire()).await.unwrap_err();
+    let error = soon("an answer", client.lock("m").unwrap().acquire())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    soon("the lock", client.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
+    soon("the lock", client.lock("n").unwrap().acquire())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -162,19 +206,18 @@ async fn a_server_with_too_many_clients_is_told_and_tried_again() {
     let mut world = World::new().await;
     world.set("maxclients", "2");
     let url = world.server.url();
-    let refused = async {
-        loop {
-            let error = Client::connect(&url).await.expect_err("refused");
-            // The server may be gone before it is heard.
-            if error.message().contains("max number of clients") {
-                return error;
-            }
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        }
-    };
-    let error = soon("the refusal", refused).await;
-    assert_eq!(error.kind(), ErrorKind::Server, "{error}");
-    assert!(error.message().contains("maxclients"), "{error}");
+    for protocol in [Protocol::Auto, Protocol::Resp2, Protocol::Resp3] {
+        let options = ClientOptions::new().protocol(protocol);
+        let client = Client::builder(&url).options(options).build().unwrap();
+        let error = soon("the refusal", client.ready()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let text = error.message();
+        assert!(
+            text.contains("max number of clients") && text.contains("raise maxclients"),
+            "{error}"
+        );
+        client.close().await.unwrap();
+    }
     world.set("maxclients", "100");
     soon("the server", Client::connect(&url)).await.unwrap();
 }
@@ -212,11 +255,49 @@ async fn a_server_that_may_evict_locks_is_warned_about_once() {
         let client = soon("the server", Client::connect(&url)).await.unwrap();
         let told = warnings(&client);
         assert_eq!(told.len(), expected, "{policy} {memory}: {told:?}");
-        assert!(told.iter().all(|text| text.contains(policy) && text.contains("noeviction")), "{told:?}");
+        assert!(
+            told.iter()
+                .all(|text| text.contains(policy) && text.contains("noeviction")),
+            "{told:?}"
+        );
         // Not again with the next connection.
         world.command::<u32>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         eventually("it is connected again", || client.stats().connects == 2).await;
-        soon("the lock", client.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
+        soon("the lock", client.lock("n").unwrap().acquire())
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         assert!(warnings(&client).is_empty());
     }
+}
+
+/// Longer than a test waits for anything.
+const LONG: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn releases_and_close_wait_for_one_outage_once() {
+    let mut world = World::new().await;
+    let options = ClientOptions::new().outage(ms(500)).close_limit(LONG);
+    let client = Client::builder(&world.server.url())
+        .options(options)
+        .build()
+        .unwrap();
+    let guards = [
+        soon("the lock", client.lock("a").unwrap().acquire())
+            .await
+            .unwrap(),
+        soon("the lock", client.lock("b").unwrap().acquire())
+            .await
+            .unwrap(),
+    ];
+    world.server.kill();
+    for guard in guards {
+        let error = soon("an answer", guard.release()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.message().contains("option outage (500ms)"), "{error}");
+    }
+    let left = soon("closed", client.close()).await.unwrap();
+    assert_eq!(left, ["a", "b"]);
 }

@@ -23,7 +23,10 @@ struct Brake {
 
 impl Brake {
     fn on(server: &Server) -> Brake {
-        let (over, pid) = (Arc::new(AtomicBool::new(false)), Pid::from_raw(server.pid().cast_signed()));
+        let (over, pid) = (
+            Arc::new(AtomicBool::new(false)),
+            Pid::from_raw(server.pid().cast_signed()),
+        );
         let told = over.clone();
         let thread = thread::spawn(move || {
             while !told.load(Ordering::SeqCst) {
@@ -33,7 +36,10 @@ impl Brake {
                 }
             }
         });
-        Brake { over, thread: Some(thread) }
+        Brake {
+            over,
+            thread: Some(thread),
+        }
     }
 }
 
@@ -51,7 +57,10 @@ async fn calls_that_came_together_at_a_slow_server_were_all_late_and_asked_for_a
     let brake = Brake::on(&world.server);
     let mut pairs = JoinSet::new();
     for number in 0..TOGETHER {
-        let lock = world.client.lock_with(&format!("n{number}"), options.clone()).expect("a name");
+        let lock = world
+            .client
+            .lock_with(&format!("n{number}"), options.clone())
+            .expect("a name");
         pairs.spawn(async move {
             let guard = lock.acquire().await.expect("granted");
             // A lease may end meanwhile.
@@ -63,10 +72,19 @@ async fn calls_that_came_together_at_a_slow_server_were_all_late_and_asked_for_a
             pair.expect("no panic");
         }
     };
-    tokio::time::timeout(4 * super::LIMIT, all).await.expect("the server does nothing but copies");
+    tokio::time::timeout(4 * super::LIMIT, all)
+        .await
+        .expect("the server does nothing but copies");
     drop(brake);
     let stats: String = world.command(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    let calls = stats.lines().find_map(|line| {
+        line.strip_prefix("cmdstat_evalsha:calls=")?
+            .split(',')
+            .next()
+    });
     let calls: usize = calls.expect("calls").parse().expect("a number");
-    assert!(calls < 3 * 2 * TOGETHER, "{calls} calls for {TOGETHER} locks");
+    assert!(
+        calls < 3 * 2 * TOGETHER,
+        "{calls} calls for {TOGETHER} locks"
+    );
 }

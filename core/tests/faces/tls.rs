@@ -22,7 +22,9 @@ use super::*;
 
 /// What `tests/tls/make` has made.
 fn made(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/tls")
+        .join(name)
 }
 
 fn path(name: &str) -> String {
@@ -57,13 +59,19 @@ impl Terminator {
             builder.with_no_client_auth()
         };
         let key = PrivateKeyDer::from_pem_file(made(&format!("{name}.key"))).unwrap();
-        let config = builder.with_single_cert(chain(&format!("{name}.pem")), key).unwrap();
+        let config = builder
+            .with_single_cert(chain(&format!("{name}.pem")), key)
+            .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let accepted = Arc::new(AtomicUsize::new(0));
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let task = tokio::spawn(serve(listener, accepted.clone(), acceptor, server.port()));
-        Terminator { addr, accepted, task }
+        Terminator {
+            addr,
+            accepted,
+            task,
+        }
     }
 
     fn url(&self) -> String {
@@ -81,13 +89,20 @@ impl Drop for Terminator {
     }
 }
 
-async fn serve(listener: TcpListener, accepted: Arc<AtomicUsize>, acceptor: TlsAcceptor, port: u16) {
+async fn serve(
+    listener: TcpListener,
+    accepted: Arc<AtomicUsize>,
+    acceptor: TlsAcceptor,
+    port: u16,
+) {
     loop {
         let (outer, _) = listener.accept().await.unwrap();
         accepted.fetch_add(1, Ordering::SeqCst);
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            let Ok(mut outer) = acceptor.accept(outer).await else { return };
+            let Ok(mut outer) = acceptor.accept(outer).await else {
+                return;
+            };
             let mut inner = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
             let _ = copy_bidirectional(&mut outer, &mut inner).await;
         });
@@ -97,7 +112,9 @@ async fn serve(listener: TcpListener, accepted: Arc<AtomicUsize>, acceptor: TlsA
 /// Why a client is not connected.
 async fn refused(builder: ClientBuilder) -> Error {
     let client = builder.build().unwrap();
-    let error = soon("an answer", client.ready()).await.expect_err("refused");
+    let error = soon("an answer", client.ready())
+        .await
+        .expect_err("refused");
     // No way round it, for acquisitions either.
     let lock = client.lock("n").unwrap();
     assert!(soon("an answer", lock.try_acquire()).await.is_err());
@@ -107,7 +124,10 @@ async fn refused(builder: ClientBuilder) -> Error {
 fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     for word in words {
-        assert!(error.to_string().contains(word), "{word:?} is not in {error}");
+        assert!(
+            error.to_string().contains(word),
+            "{word:?} is not in {error}"
+        );
     }
 }
 
@@ -120,7 +140,10 @@ async fn works(server: &Server, client: &Client) {
     eventually("it waits", || client.stats().waiting == 1).await;
     soon("the release", guard.release()).await.unwrap();
     let guard = soon("the waiter", waiter).await.unwrap();
-    redis::cmd("DEL").arg("n").exec(&mut server.connect()).unwrap();
+    redis::cmd("DEL")
+        .arg("n")
+        .exec(&mut server.connect())
+        .unwrap();
     soon("the loss", guard.lost()).await;
 }
 
@@ -149,7 +172,11 @@ async fn a_lock_over_tls_with_a_certificate_of_the_client() {
         .option("tls_key", OptionValue::Text(&path("client.key")));
     works(&server, &builder.build().unwrap()).await;
 
-    says(&refused(terminator.builder()).await, ErrorKind::Auth, &["TLS", "give tls_cert and tls_key"]);
+    says(
+        &refused(terminator.builder()).await,
+        ErrorKind::Auth,
+        &["TLS", "give tls_cert and tls_key"],
+    );
 }
 
 /// There is none that is encrypted, and none in clear text beside it.
@@ -174,21 +201,37 @@ async fn threads_over_tls_have_no_direct_connection() {
 async fn a_certificate_that_is_not_right_is_refused() {
     let server = Server::start();
     let right = Terminator::start(&server, "server", false).await;
-    let stranger = Client::builder(&right.url()).option("tls_ca", OptionValue::Text(&path("other.pem")));
-    says(&refused(stranger).await, ErrorKind::Auth, &["TLS", "give tls_ca", &right.addr.port().to_string()]);
-    // Nobody in the world has signed it either. A system may have nobody to trust; that is told too.
+    let stranger =
+        Client::builder(&right.url()).option("tls_ca", OptionValue::Text(&path("other.pem")));
+    says(
+        &refused(stranger).await,
+        ErrorKind::Auth,
+        &["TLS", "give tls_ca", &right.addr.port().to_string()],
+    );
+    // Nobody in the world has signed it either. A system may have nobody to trust; that is told
+    // too.
     match Client::builder(&right.url()).build() {
         Ok(client) => {
-            let error = soon("an answer", client.ready()).await.expect_err("refused");
+            let error = soon("an answer", client.ready())
+                .await
+                .expect_err("refused");
             says(&error, ErrorKind::Auth, &["TLS", "give tls_ca"]);
         }
         Err(error) => says(&error, ErrorKind::InvalidArgument, &["give tls_ca"]),
     }
 
     let expired = Terminator::start(&server, "expired", false).await;
-    says(&refused(expired.builder()).await, ErrorKind::Auth, &["TLS", "renew the server's certificate"]);
+    says(
+        &refused(expired.builder()).await,
+        ErrorKind::Auth,
+        &["TLS", "renew the server's certificate"],
+    );
     let other = Terminator::start(&server, "wronghost", false).await;
-    says(&refused(other.builder()).await, ErrorKind::Auth, &["TLS", "the certificate is for another host"]);
+    says(
+        &refused(other.builder()).await,
+        ErrorKind::Auth,
+        &["TLS", "the certificate is for another host"],
+    );
 }
 
 #[tokio::test]
@@ -196,24 +239,33 @@ async fn clear_text_is_never_spoken_instead() {
     let server = Server::start();
     // The server takes the handshake for the beginning of a command, and may wait for the rest.
     let url = format!("rediss://:geheim@localhost:{}", server.port());
-    let builder = Client::builder(&url)
-        .options(ClientOptions::new().connect_timeout(ms(1000)).tls_ca(path("ca.pem").into()));
+    let builder = Client::builder(&url).options(
+        ClientOptions::new()
+            .connect_timeout(ms(1000))
+            .tls_ca(path("ca.pem").into()),
+    );
     let error = refused(builder).await;
     says(&error, ErrorKind::Unavailable, &["TLS"]);
     assert!(!error.to_string().contains("geheim"));
 
     // And the other way round.
     let terminator = Terminator::start(&server, "server", false).await;
-    let error = refused(Client::builder(&format!("redis://localhost:{}", terminator.addr.port()))).await;
+    let error = refused(Client::builder(&format!(
+        "redis://localhost:{}",
+        terminator.addr.port()
+    )))
+    .await;
     says(&error, ErrorKind::Unavailable, &["cannot reach"]);
 }
 
 #[test]
 fn certificates_that_cannot_be_used_are_refused_before_anything_is_sent() {
     let refused = |url: &str, options: &[(&str, &str)]| {
-        let builder = options.iter().fold(Client::builder(url), |builder, (name, value)| {
-            builder.option(name, OptionValue::Text(value))
-        });
+        let builder = options
+            .iter()
+            .fold(Client::builder(url), |builder, (name, value)| {
+                builder.option(name, OptionValue::Text(value))
+            });
         let error = builder.build().expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         assert!(!error.to_string().contains("geheim"), "{error}");
@@ -228,7 +280,11 @@ fn certificates_that_cannot_be_used_are_refused_before_anything_is_sent() {
     assert!(refused(tls, &[("tls_ca", "")]).contains("give it PEM text"));
     assert!(refused(tls, &[("tls_ca", &ca), ("tls_key", &key)]).contains("tls_cert; give both"));
     assert!(refused(tls, &[("tls_ca", &ca), ("tls_cert", &cert)]).contains("tls_key; give both"));
-    let others = [("tls_ca", &*ca), ("tls_cert", &cert), ("tls_key", &server_key)];
+    let others = [
+        ("tls_ca", &*ca),
+        ("tls_cert", &cert),
+        ("tls_key", &server_key),
+    ];
     assert!(refused(tls, &others).contains("do not belong together"));
     let others = [("tls_ca", &*ca), ("tls_cert", &cert), ("tls_key", &cert)];
     assert!(refused(tls, &others).contains("no private key stands in it"));
@@ -246,8 +302,14 @@ async fn a_protocol_can_be_demanded() {
             .option("client_name", OptionValue::Text(protocol));
         let client = client.build().unwrap();
         soon("the server", client.ready()).await.unwrap();
-        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.connect()).unwrap();
-        let line = list.lines().find(|line| line.contains(&format!("name={protocol} "))).unwrap();
+        let list: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query(&mut server.connect())
+            .unwrap();
+        let line = list
+            .lines()
+            .find(|line| line.contains(&format!("name={protocol} ")))
+            .unwrap();
         // Before Redis 7 the list does not say.
         assert!(line.contains(spoken) || !line.contains("resp="), "{line}");
         client.close().await.unwrap();

@@ -17,7 +17,10 @@ fn names() -> Vec<String> {
 /// A client that hears of nothing but the answers to its calls.
 async fn untold(world: &World) -> Client {
     let options = ClientOptions::new().tracking(false);
-    let client = Client::builder(&world.server.url()).options(options).build().unwrap();
+    let client = Client::builder(&world.server.url())
+        .options(options)
+        .build()
+        .unwrap();
     client.ready().await.unwrap();
     client
 }
@@ -32,14 +35,18 @@ async fn all<T: Send + 'static>(operations: Vec<Operation<T>>) -> Vec<redlatch::
     answers
 }
 
-/// Plays rounds until the calls of one have shared commands: those that leave in the same turn do, and on a busy
-/// machine a turn may be short.
+/// Plays rounds until the calls of one have shared commands: those that leave in the same turn do,
+/// and on a busy machine a turn may be short.
 async fn until_shared(world: &mut World, mut round: impl AsyncFnMut(&mut World)) {
     let start = Instant::now();
     loop {
         let mut monitor = Monitor::new(&world.server);
         round(world).await;
-        if monitor.until_now(world).iter().any(|line| line.contains("\"n3\"") && line.contains("\"n4\"")) {
+        if monitor
+            .until_now(world)
+            .iter()
+            .any(|line| line.contains("\"n3\"") && line.contains("\"n4\""))
+        {
             return;
         }
         assert!(start.elapsed() < LIMIT, "no calls share a command");
@@ -58,7 +65,10 @@ async fn tries_have_their_own_answers(world: &mut World, client: &Client) {
             world.command::<i64>(&["HSET", name, "somebody:1", "1"]);
         }
     }
-    let tries = names().iter().map(|name| client.lock(name).unwrap().try_acquire()).collect();
+    let tries = names()
+        .iter()
+        .map(|name| client.lock(name).unwrap().try_acquire())
+        .collect();
     let mut held: Vec<Guard> = Vec::new();
     for (number, answer) in all(tries).await.into_iter().enumerate() {
         let name = format!("n{number}");
@@ -66,7 +76,10 @@ async fn tries_have_their_own_answers(world: &mut World, client: &Client) {
             Ok(Some(guard)) => {
                 assert!(!odd(number) && !theirs(number), "{name} is granted");
                 assert_eq!(guard.name(), name);
-                assert_eq!(world.command::<Vec<String>>(&["HKEYS", &name]), [guard.owner()]);
+                assert_eq!(
+                    world.command::<Vec<String>>(&["HKEYS", &name]),
+                    [guard.owner()]
+                );
                 held.push(guard);
             }
             Ok(None) => assert!(theirs(number), "{name} is refused"),
@@ -83,10 +96,17 @@ async fn tries_have_their_own_answers(world: &mut World, client: &Client) {
 async fn releases_have_their_own_answers(world: &mut World, held: Vec<Guard>) {
     let owners: Vec<_> = held.iter().map(|guard| guard.name().to_owned()).collect();
     let gone = |number| number % 5 == 1;
-    for (_, name) in owners.iter().enumerate().filter(|(number, _)| gone(*number)) {
+    for (_, name) in owners
+        .iter()
+        .enumerate()
+        .filter(|(number, _)| gone(*number))
+    {
         world.command::<i64>(&["DEL", name]);
     }
-    for (number, answer) in all(held.into_iter().map(Guard::release).collect()).await.into_iter().enumerate()
+    for (number, answer) in all(held.into_iter().map(Guard::release).collect())
+        .await
+        .into_iter()
+        .enumerate()
     {
         let name = &owners[number];
         match answer {
@@ -104,7 +124,10 @@ async fn releases_have_their_own_answers(world: &mut World, held: Vec<Guard>) {
 async fn each_call_of_a_shared_command_has_the_answer_of_its_own_lock() {
     let mut world = World::new().await;
     let client = untold(&world).await;
-    until_shared(&mut world, async |world| tries_have_their_own_answers(world, &client).await).await;
+    until_shared(&mut world, async |world| {
+        tries_have_their_own_answers(world, &client).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -114,7 +137,10 @@ async fn locks_that_are_taken_together_have_the_leases_that_were_asked_for() {
     let lease = |number: usize| Duration::from_secs(if number % 3 == 1 { 60 } else { 600 });
     until_shared(&mut world, async |world| {
         let acquire = |(number, name): (usize, &String)| {
-            client.lock(name).unwrap().acquire_with(AcquireOptions::new().lease(lease(number)))
+            client
+                .lock(name)
+                .unwrap()
+                .acquire_with(AcquireOptions::new().lease(lease(number)))
         };
         let held: Vec<_> = all(names().iter().enumerate().map(acquire).collect())
             .await
@@ -123,9 +149,16 @@ async fn locks_that_are_taken_together_have_the_leases_that_were_asked_for() {
             .collect();
         for (number, guard) in held.iter().enumerate() {
             let left = ms(world.command(&["PTTL", guard.name()]));
-            assert!(left <= lease(number) && lease(number) < left + LIMIT, "{}: {left:?}", guard.name());
+            assert!(
+                left <= lease(number) && lease(number) < left + LIMIT,
+                "{}: {left:?}",
+                guard.name()
+            );
         }
-        all(held.into_iter().map(Guard::release).collect()).await.into_iter().for_each(Result::unwrap);
+        all(held.into_iter().map(Guard::release).collect())
+            .await
+            .into_iter()
+            .for_each(Result::unwrap);
     })
     .await;
 }

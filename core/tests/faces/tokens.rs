@@ -10,21 +10,37 @@ fn simple() -> LockOptions {
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn whoever_knows_the_token_extends_and_releases() {
+async fn the_token_is_enough_to_extend_and_release() {
     let mut world = World::new().await;
     let lock = world.client.lock_with("n", simple().lease(MINUTE)).unwrap();
-    let guard = lock.acquire_with(AcquireOptions::new().token("job 7")).await.unwrap();
+    let guard = lock
+        .acquire_with(AcquireOptions::new().token("job 7"))
+        .await
+        .unwrap();
     assert_eq!(world.command::<String>(&["GET", "n"]), "job 7");
     let another = world.another().await;
     let there = another.lock_with("n", simple()).unwrap();
-    assert_eq!(there.release_token("job 8").await.unwrap_err().kind(), ErrorKind::NotOwner);
-    assert_eq!(there.extend_token("job 8", 2 * MINUTE).await.unwrap_err().kind(), ErrorKind::NotOwner);
+    assert_eq!(
+        there.release_token("job 8").await.unwrap_err().kind(),
+        ErrorKind::NotOwner
+    );
+    assert_eq!(
+        there
+            .extend_token("job 8", 2 * MINUTE)
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::NotOwner
+    );
     there.extend_token("job 7", 2 * MINUTE).await.unwrap();
     assert!(world.command::<u64>(&["PTTL", "n"]) > 60_000);
     there.release_token("job 7").await.unwrap();
     assert!(!world.command::<bool>(&["EXISTS", "n"]));
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(there.release_token("job 7").await.unwrap_err().kind(), ErrorKind::NotOwner);
+    assert_eq!(
+        there.release_token("job 7").await.unwrap_err().kind(),
+        ErrorKind::NotOwner
+    );
     another.close().await.unwrap();
 }
 
@@ -33,8 +49,19 @@ async fn one_token_is_not_granted_twice() {
     let world = World::new().await;
     let another = world.another().await;
     let options = AcquireOptions::new().token("host").wait(Duration::ZERO);
-    let guard = world.client.lock_with("n", simple()).unwrap().acquire_with(options.clone()).await.unwrap();
-    let error = another.lock_with("n", simple()).unwrap().acquire_with(options).await.unwrap_err();
+    let guard = world
+        .client
+        .lock_with("n", simple())
+        .unwrap()
+        .acquire_with(options.clone())
+        .await
+        .unwrap();
+    let error = another
+        .lock_with("n", simple())
+        .unwrap()
+        .acquire_with(options)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     guard.release().await.unwrap();
     another.close().await.unwrap();
@@ -50,7 +77,7 @@ async fn a_reentrant_lock_has_no_tokens() {
 }
 
 #[tokio::test]
-async fn what_lingers_outlives_its_client() {
+async fn a_lingering_hold_outlives_its_client() {
     let mut world = World::new().await;
     let another = world.another().await;
     for (name, options) in [("lingers", simple().linger(true)), ("ends", simple())] {
@@ -63,9 +90,12 @@ async fn what_lingers_outlives_its_client() {
 }
 
 #[tokio::test]
-async fn what_lingers_is_released_like_any_other() {
+async fn a_lingering_hold_is_released_like_any_other() {
     let mut world = World::new().await;
-    let lock = world.client.lock_with("n", simple().linger(true).lease(MINUTE)).unwrap();
+    let lock = world
+        .client
+        .lock_with("n", simple().linger(true).lease(MINUTE))
+        .unwrap();
     lock.acquire().await.unwrap().release().await.unwrap();
     assert!(!world.command::<bool>(&["EXISTS", "n"]));
     // A guard that is dropped is one nobody wants, and a grant that nobody took as well.

@@ -9,7 +9,8 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::pthread::pthread_kill;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use redlatch::{AcquireOptions, Cancelled, Client, ErrorKind, Guard, Key, Outcome, Queue};
+use redlatch::embed::{Cancelled, ClientExt, CompletionQueue, OperationExt, Outcome};
+use redlatch::{AcquireOptions, Client, ErrorKind, Guard, ReentryKey};
 
 use super::{LIMIT, Random, World, eventually, ms, refusal, soon};
 
@@ -40,31 +41,46 @@ extern "C" fn ignore(_: i32) {}
 #[tokio::test]
 async fn a_signal_interrupts_a_blocked_thread() {
     let mut world = World::new().await;
-    let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::SA_RESTART, SigSet::empty());
+    let action = SigAction::new(
+        SigHandler::Handler(ignore),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
     // SAFETY: the handler does nothing.
     unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
 
     let guard = world.lock("n").acquire().await.unwrap();
-    let (stop, checks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (stop, checks) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
     let thread = std::thread::spawn({
         let (lock, stop, checks) = (world.lock("n"), stop.clone(), checks.clone());
         move || {
-            lock.acquire().wait_interruptibly(|| {
+            lock.acquire().wait_interruptibly(None, || {
                 checks.fetch_add(1, Ordering::SeqCst);
-                if stop.load(Ordering::SeqCst) { Err("interrupted") } else { Ok(()) }
+                if stop.load(Ordering::SeqCst) {
+                    Err("interrupted")
+                } else {
+                    Ok(())
+                }
             })
         }
     });
     eventually("it waits", || world.client.stats().waiting == 1).await;
     pthread_kill(thread.as_pthread_t(), Signal::SIGUSR1).unwrap();
-    eventually("the signal is noticed", || checks.load(Ordering::SeqCst) > 0).await;
-    assert!(!thread.is_finished(), "a check that succeeds goes on waiting");
+    eventually("the signal is noticed", || {
+        checks.load(Ordering::SeqCst) > 0
+    })
+    .await;
+    assert!(
+        !thread.is_finished(),
+        "a check that succeeds goes on waiting"
+    );
 
     stop.store(true, Ordering::SeqCst);
-    let start = Instant::now();
     pthread_kill(thread.as_pthread_t(), Signal::SIGUSR1).unwrap();
     eventually("it ends", || thread.is_finished()).await;
-    assert!(start.elapsed() < ms(3000), "{:?}", start.elapsed());
     assert_eq!(thread.join().unwrap().unwrap_err(), "interrupted");
     guard.release().await.unwrap();
     eventually("nothing is left", || world.is_clean()).await;
@@ -79,7 +95,7 @@ async fn an_interruptible_wait_takes_what_comes() {
         // Twice, so that a ring that was left over from the first is met by the second.
         for _ in 0..2 {
             lock.acquire()
-                .wait_interruptibly(|| Ok::<(), ()>(()))
+                .wait_interruptibly(None, || Ok::<(), ()>(()))
                 .unwrap()
                 .unwrap()
                 .release()
@@ -87,7 +103,7 @@ async fn an_interruptible_wait_takes_what_comes() {
                 .unwrap();
         }
         lock.acquire_with(AcquireOptions::new().wait(ms(1_000_000_000_000_000)))
-            .wait_interruptibly(|| Ok::<(), ()>(()))
+            .wait_interruptibly(None, || Ok::<(), ()>(()))
     });
     eventually("it waits", || world.client.stats().waiting == 1).await;
     guard.release().await.unwrap();
@@ -96,7 +112,7 @@ async fn an_interruptible_wait_takes_what_comes() {
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
 }
 
-fn is_readable(queue: &Queue) -> bool {
+fn is_readable(queue: &CompletionQueue) -> bool {
     let mut fds = [PollFd::new(queue.fd().unwrap(), PollFlags::POLLIN)];
     nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
 }
@@ -104,7 +120,7 @@ fn is_readable(queue: &Queue) -> bool {
 #[tokio::test]
 async fn a_queue_is_readable_while_answers_wait() {
     let world = World::new().await;
-    let queue = Queue::with_fd().unwrap();
+    let queue = CompletionQueue::with_fd().unwrap();
     assert!(!is_readable(&queue) && queue.drain().is_empty());
     let lock = world.lock("n");
     let _ = lock.acquire().deliver_to(&queue, 1);
@@ -112,7 +128,9 @@ async fn a_queue_is_readable_while_answers_wait() {
     let _ = lock.try_acquire().deliver_to(&queue, 2);
     let _ = lock.holder().deliver_to(&queue, 3);
     let _ = world.client.ready().deliver_to(&queue, 4);
-    let _ = lock.acquire_timeout(ms(1_000_000_000_000_000)).deliver_to(&queue, 5);
+    let _ = lock
+        .acquire_timeout(ms(1_000_000_000_000_000))
+        .deliver_to(&queue, 5);
 
     let mut seen = HashSet::new();
     let mut guards = Vec::new();
@@ -133,7 +151,14 @@ async fn a_queue_is_readable_while_answers_wait() {
 
     let _ = guards.remove(0).release().deliver_to(&queue, 6);
     eventually("the answer", || is_readable(&queue)).await;
-    assert!(matches!(queue.drain()[..], [redlatch::Entry { tag: 6, outcome: Outcome::Released, .. }]));
+    assert!(matches!(
+        queue.drain()[..],
+        [redlatch::embed::Completion {
+            tag: 6,
+            outcome: Outcome::Released,
+            ..
+        }]
+    ));
     assert!(!is_readable(&queue));
 
     for tag in [7, 8] {
@@ -152,14 +177,19 @@ async fn a_queue_is_readable_while_answers_wait() {
 async fn grants_that_nobody_takes_from_a_queue_are_released() {
     let world = World::new().await;
     let lock = world.lock("n");
-    let queue = Queue::with_fd().unwrap();
+    let queue = CompletionQueue::with_fd().unwrap();
     let _ = lock.acquire().deliver_to(&queue, 1);
     eventually("an answer", || is_readable(&queue)).await;
     queue.close();
     let _ = lock.acquire().deliver_to(&queue, 2);
-    soon("the lock", lock.acquire()).await.unwrap().release().await.unwrap();
+    soon("the lock", lock.acquire())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 
-    let queue = Queue::with_fd().unwrap();
+    let queue = CompletionQueue::with_fd().unwrap();
     let _ = lock.acquire().deliver_to(&queue, 3);
     eventually("an answer", || is_readable(&queue)).await;
     drop(queue);
@@ -169,28 +199,34 @@ async fn grants_that_nobody_takes_from_a_queue_are_released() {
 #[tokio::test]
 async fn a_notified_queue_may_be_drained_by_its_callback() {
     let world = World::new().await;
-    let own: Arc<Mutex<Option<Arc<Queue>>>> = Arc::default();
+    let own: Arc<Mutex<Option<Arc<CompletionQueue>>>> = Arc::default();
     let seen = Arc::new(AtomicU32::new(0));
-    let queue = Queue::with_notify({
+    let queue = CompletionQueue::with_notify({
         let (own, seen) = (own.clone(), seen.clone());
         move || {
             if let Some(queue) = &*own.lock().unwrap() {
-                seen.fetch_add(u32::try_from(queue.drain().len()).unwrap(), Ordering::SeqCst);
+                seen.fetch_add(
+                    u32::try_from(queue.drain().len()).unwrap(),
+                    Ordering::SeqCst,
+                );
             }
         }
     });
     *own.lock().unwrap() = Some(queue.clone());
     for tag in 0..50 {
-        let _ = world.lock(&format!("n{tag}")).acquire().deliver_to(&queue, tag);
+        let _ = world
+            .lock(&format!("n{tag}"))
+            .acquire()
+            .deliver_to(&queue, tag);
     }
     eventually("all answers", || seen.load(Ordering::SeqCst) == 50).await;
     own.lock().unwrap().take();
 }
 
 #[tokio::test]
-async fn who_stands_in_line_behind_others_needs_not_the_engine_s_thread() {
+async fn a_queued_caller_needs_no_io_thread() {
     let world = World::new().await;
-    let (lock, queue) = (world.lock("n"), Queue::with_notify(|| {}));
+    let (lock, queue) = (world.lock("n"), CompletionQueue::with_notify(|| {}));
     let guard = lock.acquire().await.unwrap();
     let _ = lock.acquire().deliver_to(&queue, 1);
     eventually("one waits", || world.client.stats().waiting == 1).await;
@@ -199,13 +235,14 @@ async fn who_stands_in_line_behind_others_needs_not_the_engine_s_thread() {
     let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
     let (kept, is_kept) = std::sync::mpsc::channel();
     let gone_on = Mutex::new(gone_on);
-    let keeper = Queue::with_notify(move || {
+    let keeper = CompletionQueue::with_notify(move || {
         kept.send(()).unwrap();
         let _ = gone_on.lock().unwrap().recv_timeout(LIMIT);
     });
     let _ = world.lock("other").holder().deliver_to(&keeper, 1);
     is_kept.recv_timeout(LIMIT).unwrap();
-    // Whose time is over before anything else is due: the thread is told to look at that, which is no news for the next one.
+    // Whose time is over before anything else is due: the thread is told to look at that, which is
+    // no news for the next one.
     let _ = lock.acquire_timeout(ms(1)).deliver_to(&queue, 2);
     assert_eq!(world.client.stats().waiting, 2);
     let _ = lock.acquire().deliver_to(&queue, 3);
@@ -230,22 +267,36 @@ async fn who_stands_in_line_behind_others_needs_not_the_engine_s_thread() {
 }
 
 #[tokio::test]
-async fn who_waits_no_longer_is_out_of_the_queue_while_the_lock_is_held() {
+async fn a_cancelled_waiter_leaves_the_queue_at_once() {
     let world = World::new().await;
-    let (lock, queue) = (world.lock("n"), Queue::with_fd().unwrap());
+    let (lock, queue) = (world.lock("n"), CompletionQueue::with_fd().unwrap());
     let guard = lock.acquire().await.unwrap();
     let task = tokio::spawn(lock.acquire());
     let delivered = lock.acquire().deliver_to(&queue, 1);
     let (stop, blocked) = (Arc::new(AtomicBool::new(false)), lock.acquire());
     let thread = std::thread::spawn({
         let stop = stop.clone();
-        move || blocked.wait_interruptibly(|| if stop.load(Ordering::SeqCst) { Err("stop") } else { Ok(()) })
+        move || {
+            blocked.wait_interruptibly(None, || {
+                if stop.load(Ordering::SeqCst) {
+                    Err("stop")
+                } else {
+                    Ok(())
+                }
+            })
+        }
     });
     eventually("all three wait", || world.client.stats().waiting == 3).await;
     task.abort();
-    eventually("the task waits no longer", || world.client.stats().waiting == 2).await;
+    eventually("the task waits no longer", || {
+        world.client.stats().waiting == 2
+    })
+    .await;
     assert_eq!(delivered.cancel(), Cancelled::Yes);
-    eventually("the delivery does not either", || world.client.stats().waiting == 1).await;
+    eventually("the delivery does not either", || {
+        world.client.stats().waiting == 1
+    })
+    .await;
     stop.store(true, Ordering::SeqCst);
     eventually("nor the thread", || world.client.stats().waiting == 0).await;
     assert_eq!(thread.join().unwrap().map(drop), Err("stop"));
@@ -256,7 +307,7 @@ async fn who_waits_no_longer_is_out_of_the_queue_while_the_lock_is_held() {
 #[tokio::test]
 async fn a_cancelled_delivery_never_comes() {
     let mut world = World::new().await;
-    let queue = Queue::with_fd().unwrap();
+    let queue = CompletionQueue::with_fd().unwrap();
     const THREADS: u64 = 4;
     const EACH: u64 = 500;
     let barrier = Barrier::new(THREADS as usize);
@@ -265,7 +316,8 @@ async fn a_cancelled_delivery_never_comes() {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let (client, queue, cancelled, barrier) = (&world.client, &queue, &cancelled, &barrier);
+                let (client, queue, cancelled, barrier) =
+                    (&world.client, &queue, &cancelled, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
                     let mut random = Random(thread + 1);
@@ -313,13 +365,21 @@ async fn ten_thousand_random_cancels_leave_nothing() {
     let other = world.another().await;
     let tasks: Vec<_> = (0..20u64)
         .map(|task| {
-            let client = if task % 2 == 0 { world.client.clone() } else { other.clone() };
+            let client = if task % 2 == 0 {
+                world.client.clone()
+            } else {
+                other.clone()
+            };
             tokio::spawn(async move {
                 let mut random = Random(seed * 1000 + task);
                 let mut granted = 0;
                 for _ in 0..500 {
                     let lock = client.lock(&format!("n{}", random.below(10))).unwrap();
-                    let key = if random.below(4) == 0 { Key::Explicit(random.below(3)) } else { Key::Once };
+                    let key = if random.below(4) == 0 {
+                        ReentryKey::Explicit(random.below(3))
+                    } else {
+                        ReentryKey::Once
+                    };
                     let acquire = lock.acquire_with(AcquireOptions::new().key(key));
                     let patience = std::time::Duration::from_micros(random.below(5000));
                     if let Ok(guard) = tokio::time::timeout(patience, acquire).await {
@@ -343,7 +403,10 @@ async fn ten_thousand_random_cancels_leave_nothing() {
         granted += soon("all rounds", task).await.unwrap();
     }
     println!("{granted} of 10000 were granted");
-    eventually("nothing is left", || world.is_clean() && other.stats().holds == 0).await;
+    eventually("nothing is left", || {
+        world.is_clean() && other.stats().holds == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -363,7 +426,9 @@ async fn a_guard_is_dropped_anywhere() {
     let guard = soon("the lock", lock.acquire()).await.unwrap();
     // When thread-local data is destroyed.
     thread_local!(static KEPT: std::cell::RefCell<Option<Guard>> = const { std::cell::RefCell::new(None) });
-    std::thread::spawn(move || KEPT.set(Some(guard))).join().unwrap();
+    std::thread::spawn(move || KEPT.set(Some(guard)))
+        .join()
+        .unwrap();
     drop(soon("the lock", lock.acquire()).await.unwrap());
 }
 

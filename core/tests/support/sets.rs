@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redis::{ConnectionLike, FromRedisValue};
 
-use super::{Server, program, run};
+use super::{Server, program, run, socket_in};
 
 /// How long a set may take to agree on anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,7 +20,8 @@ const SLOTS: u16 = 16384;
 impl Server {
     /// Runs a command.
     pub fn ask<T: FromRedisValue>(&self, words: &str) -> T {
-        self.try_ask(words).unwrap_or_else(|error| panic!("{words}: {error}"))
+        self.try_ask(words)
+            .unwrap_or_else(|error| panic!("{words}: {error}"))
     }
 
     /// Runs a command on a server that may be gone, or may refuse.
@@ -50,7 +51,10 @@ impl Server {
         let mut connection = self.connect();
         let mut run = |words: &[&str]| {
             let mut command = redis::Cmd::new();
-            command.arg(words).query::<redis::Value>(&mut connection).expect("an answer");
+            command
+                .arg(words)
+                .query::<redis::Value>(&mut connection)
+                .expect("an answer");
         };
         // They cannot log in again.
         run(&["CONFIG", "SET", "requirepass", "nobody knows"]);
@@ -59,7 +63,8 @@ impl Server {
 
     /// Whether it says that it is the primary.
     pub fn is_primary(&self) -> bool {
-        self.try_ask::<String>("INFO replication").is_ok_and(|info| info.contains("role:master"))
+        self.try_ask::<String>("INFO replication")
+            .is_ok_and(|info| info.contains("role:master"))
     }
 }
 
@@ -74,9 +79,11 @@ pub fn eventually(what: &str, is: impl Fn() -> bool) {
 
 /// A primary, a replica, and three sentinels that watch them.
 pub struct SentinelSet {
+    /// They come first, because fields are dropped in this order: a sentinel that outlives its
+    /// servers makes a replica of whatever starts at a port that has become free.
+    pub sentinels: Vec<Server>,
     /// The first one began as the primary.
     pub servers: Vec<Server>,
-    pub sentinels: Vec<Server>,
 }
 
 impl SentinelSet {
@@ -86,31 +93,47 @@ impl SentinelSet {
         let replica = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
         replica.ask::<()>(&format!("REPLICAOF {}", primary.address()));
         eventually("the replica has its primary", || {
-            replica.ask::<String>("INFO replication").contains("master_link_status:up")
+            replica
+                .ask::<String>("INFO replication")
+                .contains("master_link_status:up")
         });
         let sentinels = (0..3).map(|_| Server::start_sentinel(&primary)).collect();
-        let set = SentinelSet { servers: vec![primary, replica], sentinels };
-        eventually("the sentinels know everybody", || set.sentinels.iter().all(knows_all));
+        let set = SentinelSet {
+            sentinels,
+            servers: vec![primary, replica],
+        };
+        eventually("the sentinels know everybody", || {
+            set.sentinels.iter().all(knows_all)
+        });
         set
     }
 
     /// `redis+sentinel://hosts/service`
     pub fn url(&self) -> String {
-        let hosts: Vec<String> =
-            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
+        let hosts: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()))
+            .collect();
         format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
     }
 
     /// The place of the primary, as the sentinels that are left agree on it.
     pub fn primary(&self) -> usize {
-        let port: Vec<String> = self.sentinels[0].ask(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}"));
-        self.servers.iter().position(|server| server.port().to_string() == port[1]).expect("one of ours")
+        let port: Vec<String> =
+            self.sentinels[0].ask(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}"));
+        self.servers
+            .iter()
+            .position(|server| server.port().to_string() == port[1])
+            .expect("one of ours")
     }
 
     /// Has the replica take over while the primary is alive.
     pub fn fail_over(&self) {
         eventually("the sentinels agree to a fail-over", || {
-            self.sentinels[0].try_ask::<()>(&format!("SENTINEL FAILOVER {SERVICE}")).is_ok()
+            self.sentinels[0]
+                .try_ask::<()>(&format!("SENTINEL FAILOVER {SERVICE}"))
+                .is_ok()
         });
     }
 }
@@ -118,7 +141,8 @@ impl SentinelSet {
 /// Whether this sentinel knows the other two and the replica, so that they can agree on one.
 fn knows_all(sentinel: &Server) -> bool {
     let info: redis::Value = sentinel.ask(&format!("SENTINEL MASTER {SERVICE}"));
-    let info: std::collections::HashMap<String, String> = redis::from_redis_value(info).expect("pairs");
+    let info: std::collections::HashMap<String, String> =
+        redis::from_redis_value(info).expect("pairs");
     info["num-slaves"] == "1" && info["num-other-sentinels"] == "2" && info["flags"] == "master"
 }
 
@@ -128,7 +152,7 @@ impl Server {
         let config = format!(
             "bind 127.0.0.1\n\
              sentinel monitor {SERVICE} {} 2\n\
-             sentinel down-after-milliseconds {SERVICE} 2000\n\
+             sentinel down-after-milliseconds {SERVICE} 5000\n\
              sentinel failover-timeout {SERVICE} 10000\n",
             primary.address()
         );
@@ -138,7 +162,11 @@ impl Server {
 
 fn sentinel(port: u16, dir: &Path, config: &str) -> Child {
     let file = dir.join("sentinel.conf");
-    let text = format!("port {port}\ndir {}\n{config}", dir.display());
+    let text = format!(
+        "port {port}\ndir {}\nunixsocket {}\n{config}",
+        dir.display(),
+        socket_in(dir).display()
+    );
     std::fs::write(&file, text).expect("its configuration");
     run(Command::new(program()).arg(file).arg("--sentinel"))
 }
@@ -173,33 +201,46 @@ impl Cluster {
         }
         let count = self.nodes.len();
         eventually("every node knows the others", || {
-            self.nodes
-                .iter()
-                .all(|node| node.ask::<String>("CLUSTER NODES").matches("connected").count() == count)
+            self.nodes.iter().all(|node| {
+                node.ask::<String>("CLUSTER NODES")
+                    .matches("connected")
+                    .count()
+                    == count
+            })
         });
         for (at, replica) in self.nodes[self.primaries..].iter().enumerate() {
             let id = self.id(at);
             eventually("a replica follows", || {
-                replica.try_ask::<()>(&format!("CLUSTER REPLICATE {id}")).is_ok()
+                replica
+                    .try_ask::<()>(&format!("CLUSTER REPLICATE {id}"))
+                    .is_ok()
             });
         }
         eventually("the cluster is up, and its replicas are", || {
-            self.nodes.iter().all(|node| node.ask::<String>("CLUSTER INFO").contains("cluster_state:ok"))
-                && self.nodes[self.primaries..].iter().all(|replica| {
-                    replica.ask::<String>("INFO replication").contains("master_link_status:up")
-                })
+            self.nodes.iter().all(|node| {
+                node.ask::<String>("CLUSTER INFO")
+                    .contains("cluster_state:ok")
+            }) && self.nodes[self.primaries..].iter().all(|replica| {
+                replica
+                    .ask::<String>("INFO replication")
+                    .contains("master_link_status:up")
+            })
         });
         eventually("everybody knows the replicas", || {
             let replicas = count - self.primaries;
-            self.nodes
-                .iter()
-                .all(|node| node.ask::<String>("CLUSTER NODES").matches("slave ").count() == replicas)
+            self.nodes.iter().all(|node| {
+                node.ask::<String>("CLUSTER NODES")
+                    .matches("slave ")
+                    .count()
+                    == replicas
+            })
         });
     }
 
     /// The slots that a primary had in the beginning.
     pub fn slots(&self, primary: usize) -> std::ops::Range<u16> {
-        let share = |at: usize| u16::try_from(usize::from(SLOTS) * at / self.primaries).expect("a slot");
+        let share =
+            |at: usize| u16::try_from(usize::from(SLOTS) * at / self.primaries).expect("a slot");
         share(primary)..share(primary + 1)
     }
 
@@ -210,7 +251,11 @@ impl Cluster {
 
     /// `redis+cluster://hosts`
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        let hosts: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port()))
+            .collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
@@ -221,7 +266,10 @@ impl Cluster {
 
     /// Begins to move a slot: the new node takes it in, the old one gives it away.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
-        self.nodes[to].ask::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.id(from)));
+        self.nodes[to].ask::<()>(&format!(
+            "CLUSTER SETSLOT {slot} IMPORTING {}",
+            self.id(from)
+        ));
         self.nodes[from].ask::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.id(to)));
     }
 
@@ -237,16 +285,19 @@ impl Cluster {
     /// Moves these keys.
     pub fn migrate(&self, keys: &[String], from: usize, to: usize) {
         for key in keys {
-            self.nodes[from]
-                .ask::<redis::Value>(&format!("MIGRATE {} {key} 0 5000", self.nodes[to].address()));
+            self.nodes[from].ask::<redis::Value>(&format!(
+                "MIGRATE {} {key} 0 5000",
+                self.nodes[to].address()
+            ));
         }
     }
 
     /// The slot belongs to the new node from now on.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         let id = self.id(to);
-        for node in
-            [to, from].into_iter().chain((0..self.primaries).filter(|node| ![from, to].contains(node)))
+        for node in [to, from]
+            .into_iter()
+            .chain((0..self.primaries).filter(|node| ![from, to].contains(node)))
         {
             self.nodes[node].ask::<()>(&format!("CLUSTER SETSLOT {slot} NODE {id}"));
         }

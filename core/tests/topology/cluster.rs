@@ -13,22 +13,37 @@ fn names() -> Vec<String> {
 /// A name that lies at this primary, as the slots were spread in the beginning.
 fn name_at(cluster: &Cluster, node: usize) -> String {
     let names = (0..).map(|at| format!("n{at}"));
-    names.into_iter().find(|name| cluster.slots(node).contains(&cluster.slot(name))).unwrap()
+    names
+        .into_iter()
+        .find(|name| cluster.slots(node).contains(&cluster.slot(name)))
+        .unwrap()
 }
 
 /// Whether any of these nodes has the hold and is the primary of its slot.
 fn is_there(nodes: &[&Server], guard: &Guard) -> bool {
     let question = format!("HEXISTS {} {}", guard.name(), guard.owner());
     // Any other node sends us elsewhere.
-    nodes.iter().any(|node| node.try_ask::<u32>(&question).is_ok_and(|found| found == 1))
+    nodes
+        .iter()
+        .any(|node| node.try_ask::<u32>(&question).is_ok_and(|found| found == 1))
 }
 
 fn without(cluster: &Cluster, gone: usize) -> Vec<&Server> {
-    cluster.nodes.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, node)| node).collect()
+    cluster
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != gone)
+        .map(|(_, node)| node)
+        .collect()
 }
 
 fn keys(nodes: &[&Server]) -> u64 {
-    nodes.iter().filter(|node| node.is_primary()).map(|node| node.ask::<u64>("DBSIZE")).sum()
+    nodes
+        .iter()
+        .filter(|node| node.is_primary())
+        .map(|node| node.ask::<u64>("DBSIZE"))
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,12 +59,22 @@ async fn locks_of_all_slots_are_taken_waited_for_and_released() {
     }
     round.goes_on(200).await;
     round.end(tasks).await;
-    assert_eq!((round.overlaps.load(Ordering::SeqCst), round.lost.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!(
+        (
+            round.overlaps.load(Ordering::SeqCst),
+            round.lost.load(Ordering::SeqCst)
+        ),
+        (0, 0)
+    );
     for guard in holds {
         soon("a release", guard.release()).await.unwrap();
     }
     assert_eq!(keys(&without(&cluster, 9)), 0);
-    assert_eq!(clients[0].stats().connects, 3, "one connection for commands to each node");
+    assert_eq!(
+        clients[0].stats().connects,
+        3,
+        "one connection for commands to each node"
+    );
 }
 
 /// There it has no direct connection: each lock is another server's.
@@ -57,7 +82,9 @@ async fn locks_of_all_slots_are_taken_waited_for_and_released() {
 async fn threads_ask_the_engine_in_a_cluster() {
     let cluster = Cluster::start(3, false);
     let client = client(&cluster.url()).await;
-    let locks: Vec<_> = (0..3).map(|node| client.lock(&name_at(&cluster, node)).unwrap()).collect();
+    let locks: Vec<_> = (0..3)
+        .map(|node| client.lock(&name_at(&cluster, node)).unwrap())
+        .collect();
     let pairs = tokio::task::spawn_blocking(move || {
         for lock in locks.iter().cycle().take(90) {
             lock.acquire().wait().unwrap().release().wait().unwrap();
@@ -65,7 +92,10 @@ async fn threads_ask_the_engine_in_a_cluster() {
     });
     soon("the pairs", pairs).await.unwrap();
     for node in &cluster.nodes {
-        assert_eq!(support::direct_connection(&node.ask::<String>("CLIENT LIST")), None);
+        assert_eq!(
+            support::direct_connection(&node.ask::<String>("CLIENT LIST")),
+            None
+        );
     }
 }
 
@@ -83,8 +113,16 @@ async fn survives(change: impl FnOnce(&mut Cluster)) {
     let promoted = start.elapsed();
     let there = name_at(&cluster, 0);
     let lock = clients[1].lock(&there).unwrap();
-    soon("a lock at the new primary", lock.acquire()).await.unwrap().release().await.unwrap();
-    println!("promoted after {promoted:?}, a grant by the new primary after {:?}", start.elapsed());
+    soon("a lock at the new primary", lock.acquire())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    println!(
+        "promoted after {promoted:?}, a grant by the new primary after {:?}",
+        start.elapsed()
+    );
     round.goes_on(300).await;
     let lost = kept_or_told(&holds, |guard| is_there(&without(&cluster, 0), guard)).await;
     println!("{lost} of {} holds were lost, and told", holds.len());
@@ -162,10 +200,14 @@ async fn slots_move_while_their_locks_are_held_and_waited_for() {
         cluster.begin_move(slot, here, there);
         round.goes_on(30).await;
         // Some keys are here and some there for more than a renewal.
-        let keys: Vec<String> = cluster.nodes[here].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 25"));
+        let keys: Vec<String> =
+            cluster.nodes[here].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 25"));
         cluster.migrate(&keys, here, there);
         let renewed = clients[0].stats().renewed;
-        eventually("renewals meanwhile", || clients[0].stats().renewed > renewed + 60).await;
+        eventually("renewals meanwhile", || {
+            clients[0].stats().renewed > renewed + 60
+        })
+        .await;
         // What is created meanwhile, too.
         eventually("all keys are moved", || {
             cluster.move_keys(slot, here, there);
@@ -177,9 +219,19 @@ async fn slots_move_while_their_locks_are_held_and_waited_for() {
         round.goes_on(50).await;
     }
     round.end(tasks).await;
-    assert_eq!((round.overlaps.load(Ordering::SeqCst), round.lost.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!(
+        (
+            round.overlaps.load(Ordering::SeqCst),
+            round.lost.load(Ordering::SeqCst)
+        ),
+        (0, 0)
+    );
     for guard in holds {
-        assert!(is_there(&[&cluster.nodes[here]], &guard) && guard.is_held(), "{}", guard.name());
+        assert!(
+            is_there(&[&cluster.nodes[here]], &guard) && guard.is_held(),
+            "{}",
+            guard.name()
+        );
         soon("a release", guard.release()).await.unwrap();
     }
     assert_eq!(keys(&without(&cluster, 9)), 0);
@@ -190,12 +242,22 @@ async fn is_woken(cluster: &Cluster, name: &str, meanwhile: impl AsyncFnOnce()) 
 }
 
 /// A waiter that only a message can wake.
-async fn is_woken_by(cluster: &Cluster, name: &str, by: ClusterPubsub, meanwhile: impl AsyncFnOnce()) {
+async fn is_woken_by(
+    cluster: &Cluster,
+    name: &str,
+    by: ClusterPubsub,
+    meanwhile: impl AsyncFnOnce(),
+) {
     let options = ClientOptions::new().cluster_pubsub(by);
     let holder = client_with(&cluster.url(), options.clone()).await;
-    let waiter =
-        client_with(&cluster.url(), options.recheck(Duration::from_secs(3600)).tracking(false)).await;
-    let guard = soon("the lock", holder.lock(name).unwrap().acquire()).await.unwrap();
+    let waiter = client_with(
+        &cluster.url(),
+        options.recheck(Duration::from_secs(3600)).tracking(false),
+    )
+    .await;
+    let guard = soon("the lock", holder.lock(name).unwrap().acquire())
+        .await
+        .unwrap();
     let waiting = tokio::spawn(waiter.lock(name).unwrap().acquire());
     eventually("it waits", || listeners(cluster) > 0).await;
     meanwhile().await;
@@ -215,14 +277,22 @@ fn listened(node: &Server) -> usize {
 
 /// How many are listened to here for all nodes, and for the node itself.
 fn channels(node: &Server) -> (usize, usize) {
-    let of = |question: &str| node.try_ask::<Vec<String>>(question).map_or(0, |channels| channels.len());
-    (of("PUBSUB CHANNELS redisson_lock__channel:*"), of("PUBSUB SHARDCHANNELS redisson_lock__channel:*"))
+    let of = |question: &str| {
+        node.try_ask::<Vec<String>>(question)
+            .map_or(0, |channels| channels.len())
+    };
+    (
+        of("PUBSUB CHANNELS redisson_lock__channel:*"),
+        of("PUBSUB SHARDCHANNELS redisson_lock__channel:*"),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn releases_are_published_as_the_option_says() {
     let cluster = Cluster::start(2, false);
-    let shards = cluster.nodes[0].try_ask::<redis::Value>("PUBSUB SHARDNUMSUB").is_ok();
+    let shards = cluster.nodes[0]
+        .try_ask::<redis::Value>("PUBSUB SHARDNUMSUB")
+        .is_ok();
     let modes = [
         (ClusterPubsub::Auto, if shards { (0, 1) } else { (1, 0) }),
         (ClusterPubsub::Classic, (1, 0)),
@@ -256,7 +326,10 @@ async fn messages_wake_waiters_before_and_after_their_slot_moves() {
         cluster.move_slot(slot, from, 1 - from);
         // Messages to all nodes can be heard at any.
         let classic = channels(&cluster.nodes[0]).0 + channels(&cluster.nodes[1]).0 == 1;
-        eventually("it listens there", || classic || listened(&cluster.nodes[1 - from]) == 1).await;
+        eventually("it listens there", || {
+            classic || listened(&cluster.nodes[1 - from]) == 1
+        })
+        .await;
     })
     .await;
 }
@@ -285,8 +358,12 @@ async fn a_name_whose_keys_lie_in_two_slots_is_refused() {
         );
     }
     for name in ["a", "{tag}b", "a{tag}"] {
-        let guard =
-            soon("the lock", client.lock_with(name, fenced.clone()).unwrap().acquire()).await.unwrap();
+        let guard = soon(
+            "the lock",
+            client.lock_with(name, fenced.clone()).unwrap().acquire(),
+        )
+        .await
+        .unwrap();
         assert!(guard.fencing_token().is_some());
     }
 }
@@ -299,16 +376,23 @@ async fn a_node_that_hangs_delays_no_other() {
     let options = LockOptions::new().watchdog_lease(ms(3000));
     let mut holds = Vec::new();
     for node in 0..3 {
-        let lock = client.lock_with(&name_at(&cluster, node), options.clone()).unwrap();
+        let lock = client
+            .lock_with(&name_at(&cluster, node), options.clone())
+            .unwrap();
         holds.push(soon("a lock", lock.acquire()).await.unwrap());
     }
-    let other = client.lock(&format!("{{{}}}", name_at(&cluster, 1))).unwrap();
+    let other = client
+        .lock(&format!("{{{}}}", name_at(&cluster, 1)))
+        .unwrap();
     cluster.nodes[0].hang();
     let reason = soon("the loss at the node that hangs", holds[0].lost()).await;
     assert_eq!(reason, LostReason::Unreachable);
     assert!(holds[1].is_held() && holds[2].is_held());
     let start = Instant::now();
-    let guard = soon("an answer of another node", other.try_acquire()).await.unwrap().expect("it is free");
+    let guard = soon("an answer of another node", other.try_acquire())
+        .await
+        .unwrap()
+        .expect("it is free");
     println!("another node served after {:?}", start.elapsed());
     soon("a release", guard.release()).await.unwrap();
 }
@@ -318,14 +402,30 @@ async fn a_node_that_hangs_delays_no_other() {
 async fn a_user_with_the_documented_commands_can_do_everything() {
     let cluster = Cluster::start(2, false);
     let documented = include_str!("../../../docs/errors.md");
-    let more = documented.lines().find_map(|line| line.strip_prefix("In a cluster also `")).unwrap();
+    let more = documented
+        .lines()
+        .find_map(|line| line.strip_prefix("In a cluster also `"))
+        .unwrap();
     let more = more.split('`').next().unwrap();
-    let one = documented.split("ACL SETUSER app on >password").nth(1).unwrap().split("```").next().unwrap();
-    let shards = cluster.nodes[0].try_ask::<redis::Value>("PUBSUB SHARDNUMSUB").is_ok();
+    let one = documented
+        .split("ACL SETUSER app on >password")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let shards = cluster.nodes[0]
+        .try_ask::<redis::Value>("PUBSUB SHARDNUMSUB")
+        .is_ok();
     for node in cluster.nodes.iter().filter(|_| shards) {
-        node.ask::<()>(&format!("ACL SETUSER app on >password {} {more}", one.replace('\\', " ")));
+        node.ask::<()>(&format!(
+            "ACL SETUSER app on >password {} {more}",
+            one.replace('\\', " ")
+        ));
     }
-    let url = cluster.url().replace("://", if shards { "://app:password@" } else { "://" });
+    let url = cluster
+        .url()
+        .replace("://", if shards { "://app:password@" } else { "://" });
     let clients = [client(&url).await, client(&url).await];
     let names: Vec<String> = (0..4).map(|at| format!("orders:{at}")).collect();
     let (round, tasks) = Round::start(&clients, &names, 3);
@@ -342,7 +442,11 @@ async fn a_user_with_the_documented_commands_can_do_everything() {
     cluster.end_move(slot, from, 1 - from);
     round.goes_on(50).await;
     round.end(tasks).await;
-    let told: Vec<String> = clients.iter().flat_map(Client::events).map(|event| event.text).collect();
+    let told: Vec<String> = clients
+        .iter()
+        .flat_map(Client::events)
+        .map(|event| event.text)
+        .collect();
     assert!(!told.iter().any(|text| text.contains("NOPERM")), "{told:?}");
 }
 
@@ -357,8 +461,12 @@ async fn a_url_of_one_server_that_leads_to_a_node_is_told() {
 
 #[tokio::test]
 async fn nodes_that_cannot_be_reached_are_told() {
-    let error =
-        soon("an answer", Client::connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")).await.unwrap_err();
+    let error = soon(
+        "an answer",
+        Client::connect("redis+cluster://127.0.0.1:1,127.0.0.1:2"),
+    )
+    .await
+    .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("127.0.0.1:"), "{error}");
 }
@@ -376,15 +484,28 @@ async fn a_server_that_is_in_no_cluster_is_told() {
 async fn replicas_are_asked_for_at_the_node_of_the_lock_also_after_a_slot_moved() {
     let cluster = Cluster::start(2, true);
     let client = client(&cluster.url()).await;
-    let lock = |name: &str, replicas| client.lock_with(name, LockOptions::new().replicas(replicas)).unwrap();
+    let lock = |name: &str, replicas| {
+        client
+            .lock_with(name, LockOptions::new().replicas(replicas))
+            .unwrap()
+    };
     for name in names() {
-        let guard = soon("acknowledged", lock(&name, 1).acquire()).await.expect("granted");
+        let guard = soon("acknowledged", lock(&name, 1).acquire())
+            .await
+            .expect("granted");
         guard.release().await.expect("released");
     }
     let name = name_at(&cluster, 0);
-    let error = soon("an answer", lock(&name, 2).acquire()).await.expect_err("there is only one");
+    let error = soon("an answer", lock(&name, 2).acquire())
+        .await
+        .expect_err("there is only one");
     assert_eq!(error.kind(), ErrorKind::NotReplicated);
     assert!(error.message().contains("1 of the 2 replicas"), "{error}");
     cluster.move_slot(cluster.slot(&name), 0, 1);
-    soon("acknowledged", lock(&name, 1).acquire()).await.expect("granted").release().await.expect("released");
+    soon("acknowledged", lock(&name, 1).acquire())
+        .await
+        .expect("granted")
+        .release()
+        .await
+        .expect("released");
 }

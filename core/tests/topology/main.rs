@@ -27,14 +27,21 @@ async fn client(url: &str) -> Client {
 
 async fn client_with(url: &str, options: ClientOptions) -> Client {
     let options = options.outage(LIMIT).connect_timeout(ms(3000));
-    let client = Client::builder(url).options(options).build().expect("a client");
-    soon("the servers", client.ready()).await.expect("connected");
+    let client = Client::builder(url)
+        .options(options)
+        .build()
+        .expect("a client");
+    soon("the servers", client.ready())
+        .await
+        .expect("connected");
     client
 }
 
 /// Fails the test instead of letting it hang.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
+    tokio::time::timeout(LIMIT, future)
+        .await
+        .unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
 }
 
 /// Waits until `condition` holds.
@@ -64,13 +71,18 @@ impl Round {
         names: &[String],
         callers: usize,
     ) -> (Arc<Round>, Vec<tokio::task::JoinHandle<()>>) {
-        let round = Round { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Round::default() };
+        let round = Round {
+            inside: names.iter().map(|_| AtomicU32::new(0)).collect(),
+            ..Round::default()
+        };
         let round = Arc::new(round);
         let mut tasks = Vec::new();
         for client in clients {
             for (at, name) in names.iter().enumerate() {
                 for _ in 0..callers {
-                    let lock = client.lock_with(name, LockOptions::new().watchdog_lease(ms(20_000))).unwrap();
+                    let lock = client
+                        .lock_with(name, LockOptions::new().watchdog_lease(ms(20_000)))
+                        .unwrap();
                     let round = round.clone();
                     tasks.push(tokio::spawn(async move {
                         while round.over.load(Ordering::SeqCst) == 0 {
@@ -105,7 +117,10 @@ impl Round {
     /// Waits for this many more grants.
     async fn goes_on(&self, grants: u64) {
         let from = self.entered.load(Ordering::SeqCst);
-        eventually("the round goes on", || self.entered.load(Ordering::SeqCst) >= from + grants).await;
+        eventually("the round goes on", || {
+            self.entered.load(Ordering::SeqCst) >= from + grants
+        })
+        .await;
     }
 
     /// Ends it; every caller comes back.
@@ -121,8 +136,12 @@ impl Round {
 async fn take(client: &Client, what: &str, count: usize) -> Vec<Guard> {
     let mut guards = Vec::new();
     for at in 0..count {
-        let lock =
-            client.lock_with(&format!("{what}:{at}"), LockOptions::new().watchdog_lease(ms(60_000))).unwrap();
+        let lock = client
+            .lock_with(
+                &format!("{what}:{at}"),
+                LockOptions::new().watchdog_lease(ms(60_000)),
+            )
+            .unwrap();
         guards.push(soon("a lock", lock.acquire()).await.unwrap());
     }
     guards
@@ -135,7 +154,11 @@ async fn kept_or_told(holds: &[Guard], is_there: impl Fn(&Guard) -> bool) -> usi
     for guard in holds.iter().filter(|guard| !is_there(guard)) {
         let start = Instant::now();
         soon("the holder is told", guard.lost()).await;
-        assert!(start.elapsed() < ms(15_000), "told after {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < ms(15_000),
+            "told after {:?}",
+            start.elapsed()
+        );
         lost += 1;
     }
     lost

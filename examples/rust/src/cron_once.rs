@@ -13,19 +13,27 @@ use redlatch::{Client, Kind, LockOptions};
 
 fn report(folder: &Path) -> Result<(), Box<dyn Error>> {
     let line = format!("rust {:?}\n", SystemTime::now());
-    OpenOptions::new().append(true).open(folder.join("reports"))?.write_all(line.as_bytes())?;
+    OpenOptions::new()
+        .append(true)
+        .open(folder.join("reports"))?
+        .write_all(line.as_bytes())?;
     Ok(())
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, period] = args.as_slice() else { return Err("usage: cron_once FOLDER PERIOD".into()) };
+    let [folder, period] = args.as_slice() else {
+        return Err("usage: cron_once FOLDER PERIOD".into());
+    };
     let lease = Duration::from_secs_f64(0.9 * period.parse::<f64>()?);
 
     let client = Client::from_env().await?;
     // It lingers: the end of the client leaves it to its lease, which ends before the next period.
-    let options = LockOptions::new().kind(Kind::Simple).lease(lease).linger(true);
+    let options = LockOptions::new()
+        .kind(Kind::Simple)
+        .lease(lease)
+        .linger(true);
     let lock = client.lock_with("cron:report", options)?;
     let Some(guard) = lock.try_acquire().await? else {
         println!("skipped");

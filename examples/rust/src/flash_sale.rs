@@ -24,7 +24,10 @@ async fn sell(shop: &Path) -> Result<bool, Failure> {
         .write(true)
         .open(shop.join("stock"))?
         .write_all(format!("{:04}", stock - 1).as_bytes())?;
-    OpenOptions::new().append(true).open(shop.join("orders"))?.write_all(b"rust\n")?;
+    OpenOptions::new()
+        .append(true)
+        .open(shop.join("orders"))?
+        .write_all(b"rust\n")?;
     Ok(true)
 }
 
@@ -52,13 +55,19 @@ async fn main() -> Result<(), Failure> {
         return Err("usage: flash_sale SHOP WORKERS [--without-lock]".into());
     };
     let client = Client::from_env().await?;
-    let lock = if rest.is_empty() { Some(client.lock("flash-sale")?) } else { None };
+    let lock = if rest.is_empty() {
+        Some(client.lock("flash-sale")?)
+    } else {
+        None
+    };
 
     println!("ready"); // the sale begins for everybody at once
     std::io::stdin().read_line(&mut String::new())?;
 
     let shop: &'static Path = Box::leak(Path::new(shop).into());
-    let workers: Vec<_> = (0..workers.parse()?).map(|_| tokio::spawn(work(lock.clone(), shop))).collect();
+    let workers: Vec<_> = (0..workers.parse()?)
+        .map(|_| tokio::spawn(work(lock.clone(), shop)))
+        .collect();
     for worker in workers {
         worker.await??;
     }

@@ -20,13 +20,18 @@ async fn run(folder: &Path, task: &str) -> Result<bool, Box<dyn Error>> {
         return Ok(false);
     }
     tokio::time::sleep(Duration::from_millis(20)).await; // the work
-    OpenOptions::new().append(true).open(&done)?.write_all(format!("{task}\n").as_bytes())?;
+    OpenOptions::new()
+        .append(true)
+        .open(&done)?
+        .write_all(format!("{task}\n").as_bytes())?;
     Ok(true)
 }
 
 async fn once(lock: &Lock, folder: &Path, task: &str) -> Result<&'static str, Box<dyn Error>> {
     // Not acknowledged, so that the queue delivers it again should that worker die.
-    let Some(guard) = lock.try_acquire().await? else { return Ok("busy") };
+    let Some(guard) = lock.try_acquire().await? else {
+        return Ok("busy");
+    };
     let ran = run(folder, task).await?;
     guard.release().await?;
     Ok(if ran { "done" } else { "known" })

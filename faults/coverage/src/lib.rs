@@ -1,7 +1,8 @@
-//! Which inputs reach what no input has reached before: the counters that LLVM's SanitizerCoverage puts at
-//! every edge of a program built with
-//! `-C passes=sancov-module -C llvm-args=-sanitizer-coverage-level=3 -C llvm-args=-sanitizer-coverage-inline-8bit-counters`,
-//! which the stable compiler takes. In a program built without there are none, and nothing is ever new.
+//! Which inputs reach what no input has reached before: the counters that LLVM's SanitizerCoverage
+//! puts at every edge of a program built with `-C passes=sancov-module -C
+//! llvm-args=-sanitizer-coverage-level=3 -C llvm-args=-sanitizer-coverage-inline-8bit-counters`,
+//! which the stable compiler takes. In a program built without there are none, and nothing is ever
+//! new.
 
 use std::ptr::slice_from_raw_parts_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,7 +21,10 @@ pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop
     // SAFETY: the section is never unmapped, and a counter is a byte that is always valid.
     let counters = unsafe { &*(slice_from_raw_parts_mut(start, length) as *const [AtomicU8]) };
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
-    if !objects.iter().any(|known| known.as_ptr() == counters.as_ptr()) {
+    if !objects
+        .iter()
+        .any(|known| known.as_ptr() == counters.as_ptr())
+    {
         objects.push(counters);
     }
 }
@@ -42,9 +46,15 @@ impl Default for Coverage {
 impl Coverage {
     /// Nothing has been reached.
     pub fn new() -> Coverage {
-        let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let objects = OBJECTS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let edges = objects.iter().map(|counters| counters.len()).sum();
-        let coverage = Coverage { objects, seen: vec![0; edges] };
+        let coverage = Coverage {
+            objects,
+            seen: vec![0; edges],
+        };
         coverage.begin();
         coverage
     }
@@ -56,7 +66,8 @@ impl Coverage {
 
     /// An input begins.
     pub fn begin(&self) {
-        self.counters().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.counters()
+            .for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 
     /// An input has ended: whether it reached something new.
@@ -103,10 +114,17 @@ mod tests {
     #[test]
     fn an_input_is_new_if_it_reaches_more() {
         static COUNTERS: [AtomicU8; 3] = [const { AtomicU8::new(0) }; 3];
-        let mut coverage = Coverage { objects: vec![&COUNTERS], seen: vec![0; 3] };
-        for (counts, new) in
-            [([1, 0, 0], true), ([1, 0, 0], false), ([2, 0, 0], true), ([0, 9, 0], true), ([0, 15, 0], false)]
-        {
+        let mut coverage = Coverage {
+            objects: vec![&COUNTERS],
+            seen: vec![0; 3],
+        };
+        for (counts, new) in [
+            ([1, 0, 0], true),
+            ([1, 0, 0], false),
+            ([2, 0, 0], true),
+            ([0, 9, 0], true),
+            ([0, 15, 0], false),
+        ] {
             coverage.begin();
             for (counter, count) in COUNTERS.iter().zip(counts) {
                 counter.store(count, Ordering::Relaxed);

@@ -27,7 +27,8 @@ pub(crate) struct Proxy {
     pub(crate) silent: AtomicBool,
     /// Messages on channels do not pass.
     pub(crate) mute: AtomicBool,
-    /// By how many milliseconds invalidations of tracked keys are late; what comes after them is not.
+    /// By how many milliseconds invalidations of tracked keys are late; what comes after them is
+    /// not.
     pub(crate) late: AtomicU64,
     pub(crate) kill: Notify,
 }
@@ -83,7 +84,9 @@ async fn requests(
                 Some(Action::Twice(time)) => {
                     drop(tokio::spawn(deliver(proxy.clone(), command.clone(), time)));
                 }
-                Some(action @ (Action::CutReply(_) | Action::ReplyHole | Action::DelayReply(_))) => {
+                Some(
+                    action @ (Action::CutReply(_) | Action::ReplyHole | Action::DelayReply(_)),
+                ) => {
                     locked(plans).insert(number, action);
                 }
                 None => {}
@@ -165,8 +168,8 @@ async fn while_silent(proxy: &Proxy) {
     }
 }
 
-/// Lets nothing more pass, until the client has gone: a server has nothing to say to one that it does not hear, so
-/// nothing else would ever end the connection.
+/// Lets nothing more pass, until the client has gone: a server has nothing to say to one that it
+/// does not hear, so nothing else would ever end the connection.
 async fn swallow(from: &mut OwnedReadHalf) -> io::Result<()> {
     let mut lost = Vec::new();
     while from.read_buf(&mut lost).await? > 0 {
@@ -203,10 +206,20 @@ mod tests {
 
     /// A client and its server, and a proxy between them that does this to the second command.
     async fn pair(action: Action) -> io::Result<(TcpStream, TcpStream)> {
-        let (front, back) =
-            (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
-        let proxy = Arc::new(Proxy { target: back.local_addr()?.port(), ..Proxy::default() });
-        locked(&proxy.rules).arm(Rule { needle: b"PING".to_vec(), skip: 1, action, direct: false });
+        let (front, back) = (
+            TcpListener::bind("127.0.0.1:0").await?,
+            TcpListener::bind("127.0.0.1:0").await?,
+        );
+        let proxy = Arc::new(Proxy {
+            target: back.local_addr()?.port(),
+            ..Proxy::default()
+        });
+        locked(&proxy.rules).arm(Rule {
+            needle: b"PING".to_vec(),
+            skip: 1,
+            action,
+            direct: false,
+        });
         let client = TcpStream::connect(front.local_addr()?).await?;
         drop(tokio::spawn(serve(front.accept().await?.0, proxy)));
         Ok((client, back.accept().await?.0))
@@ -219,8 +232,8 @@ mod tests {
         Ok(())
     }
 
-    /// What had been swallowed by a hole was never looked at again: the server kept the connection of a client that had
-    /// gone long ago, and `make soak` counted it as left by the client.
+    /// What had been swallowed by a hole was never looked at again: the server kept the connection
+    /// of a client that had gone long ago, and `make soak` counted it as left by the client.
     #[tokio::test]
     async fn a_black_hole_ends_with_its_client_and_lets_nothing_pass_before() -> io::Result<()> {
         for action in [Action::Hole, Action::ReplyHole] {
@@ -235,8 +248,15 @@ mod tests {
             drop(client);
             let mut arrived = Vec::new();
             let ended = timeout(PATIENCE, server.read_to_end(&mut arrived)).await;
-            assert!(ended.is_ok(), "{action:?}: the server still has the connection");
-            let expected: &[u8] = if action == Action::Hole { b"" } else { &[CALL, CALL].concat() };
+            assert!(
+                ended.is_ok(),
+                "{action:?}: the server still has the connection"
+            );
+            let expected: &[u8] = if action == Action::Hole {
+                b""
+            } else {
+                &[CALL, CALL].concat()
+            };
             assert_eq!(arrived, expected, "{action:?}");
         }
         Ok(())

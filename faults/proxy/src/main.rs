@@ -41,9 +41,17 @@ type Proxies = HashMap<u16, Arc<Proxy>>;
 
 async fn open(proxies: &mut Proxies, target: &str) -> Result<String, String> {
     let target = target.parse().map_err(|_| format!("no port: {target}"))?;
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| error.to_string())?;
-    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
-    let proxy = Arc::new(Proxy { target, ..Proxy::default() });
+    let listener = TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .map_err(|error| error.to_string())?;
+    let port = listener
+        .local_addr()
+        .map_err(|error| error.to_string())?
+        .port();
+    let proxy = Arc::new(Proxy {
+        target,
+        ..Proxy::default()
+    });
     proxies.insert(port, proxy.clone());
     drop(tokio::spawn(async move {
         // The listener ends with the process; a connection that fails is a connection that ends.
@@ -55,10 +63,18 @@ async fn open(proxies: &mut Proxies, target: &str) -> Result<String, String> {
 }
 
 fn arm(proxy: &Proxy, words: &[&str], direct: bool) -> Result<String, String> {
-    let [needle, skip, action, number] = words else { return Err("arm: four words".to_owned()) };
-    let action = Action::parse(action, number).ok_or_else(|| format!("no action: {action} {number}"))?;
+    let [needle, skip, action, number] = words else {
+        return Err("arm: four words".to_owned());
+    };
+    let action =
+        Action::parse(action, number).ok_or_else(|| format!("no action: {action} {number}"))?;
     let skip = skip.parse().map_err(|_| format!("no number: {skip}"))?;
-    locked(&proxy.rules).arm(Rule { needle: needle.as_bytes().to_vec(), skip, action, direct });
+    locked(&proxy.rules).arm(Rule {
+        needle: needle.as_bytes().to_vec(),
+        skip,
+        action,
+        direct,
+    });
     Ok(String::new())
 }
 
@@ -69,7 +85,9 @@ fn switch(flag: &AtomicBool, words: &[&str]) -> String {
 
 async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [word, place, rest @ ..] = words.as_slice() else { return Err(format!("not understood: {line}")) };
+    let [word, place, rest @ ..] = words.as_slice() else {
+        return Err(format!("not understood: {line}"));
+    };
     if *word == "open" {
         return open(proxies, place).await;
     }
@@ -85,7 +103,10 @@ async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
         }
         "fired" => {
             let rules = locked(&proxy.rules);
-            format!("{} {} {} {}", rules.fired, rules.request_size, rules.reply_size, rules.delivered)
+            format!(
+                "{} {} {} {}",
+                rules.fired, rules.request_size, rules.reply_size, rules.delivered
+            )
         }
         "scripts" => locked(&proxy.rules).scripts.join(" "),
         "kill" => {
@@ -96,7 +117,10 @@ async fn obey(proxies: &mut Proxies, line: &str) -> Result<String, String> {
         "silent" => switch(&proxy.silent, rest),
         "mute" => switch(&proxy.mute, rest),
         "late" => {
-            let ms = rest.first().and_then(|word| word.parse().ok()).ok_or("late: a number")?;
+            let ms = rest
+                .first()
+                .and_then(|word| word.parse().ok())
+                .ok_or("late: a number")?;
             proxy.late.store(ms, Ordering::Relaxed);
             String::new()
         }

@@ -33,8 +33,8 @@ pub(crate) struct Rule {
     pub(crate) direct: bool,
 }
 
-/// Whether this is how a connection begins on which the server may say something unasked, as it does on all but
-/// the direct one.
+/// Whether this is how a connection begins on which the server may say something unasked, as it
+/// does on all but the direct one.
 pub(crate) fn is_greeting(command: &[u8]) -> bool {
     contains(command, b"\r\nHELLO\r\n")
 }
@@ -101,7 +101,9 @@ impl Rules {
     /// True if it calls a script.
     fn note_script(&mut self, command: &[u8]) -> bool {
         let mut words = command.split(|byte| *byte == b'\n').skip(2).step_by(2);
-        let (Some(verb), Some(hash)) = (words.next(), words.next()) else { return false };
+        let (Some(verb), Some(hash)) = (words.next(), words.next()) else {
+            return false;
+        };
         if verb.trim_ascii() != b"EVALSHA" {
             return false;
         }
@@ -126,7 +128,12 @@ mod tests {
     #[test]
     fn a_rule_is_for_one_command_after_those_it_skips() {
         let mut rules = Rules::default();
-        rules.arm(Rule { needle: b"ab".to_vec(), skip: 1, action: Action::Hole, direct: false });
+        rules.arm(Rule {
+            needle: b"ab".to_vec(),
+            skip: 1,
+            action: Action::Hole,
+            direct: false,
+        });
         assert_eq!(rules.judge(b"*1\r\n$4\r\nPING\r\n", false), None);
         assert_eq!(rules.judge(CALL, false), None);
         assert_eq!(rules.judge(CALL, false), Some(Action::Hole));
@@ -138,7 +145,12 @@ mod tests {
     #[test]
     fn a_rule_for_the_direct_connection_leaves_the_others_alone() {
         let mut rules = Rules::default();
-        rules.arm(Rule { needle: b"ab".to_vec(), skip: 0, action: Action::Hole, direct: true });
+        rules.arm(Rule {
+            needle: b"ab".to_vec(),
+            skip: 0,
+            action: Action::Hole,
+            direct: true,
+        });
         assert_eq!(rules.judge(CALL, false), None);
         assert_eq!(rules.direct, 0);
         assert_eq!(rules.judge(CALL, true), Some(Action::Hole));

@@ -1,4 +1,5 @@
-//! The lock libraries for Rust that the benchmark measures beside ours; arguments and output: see `../../README.md`.
+//! The lock libraries for Rust that the benchmark measures beside ours; arguments and output: see
+//! `../../README.md`.
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -128,7 +129,8 @@ enum P {
 impl P {
     async fn new(a: &Args) -> P {
         match a.peer.as_str() {
-            // rslock 0.10: SET NX PX + EVALSHA on one multiplexed connection; retry after random 0..200 ms
+            // rslock 0.10: SET NX PX + EVALSHA on one multiplexed connection; retry after random
+            // 0..200 ms
             "rslock" => {
                 let mut m = rslock::LockManager::new(vec![a.url.clone()]);
                 if a.poll_ms > 0.0 {
@@ -136,8 +138,9 @@ impl P {
                 }
                 P::Rslock(m)
             }
-            // distributed-lock-redis 0.2 (fred 9): acquire() on one server gives up at once when the lock is held,
-            // so the waiting loop is ours: 100 ms by default, --poll-ms when tuned
+            // distributed-lock-redis 0.2 (fred 9): acquire() on one server gives up at once when
+            // the lock is held, so the waiting loop is ours: 100 ms by default, --poll-ms when
+            // tuned
             "dlr" => {
                 let b = distributed_lock_redis::RedisLockProvider::builder()
                     .url(a.url.clone())
@@ -149,7 +152,8 @@ impl P {
                     Duration::from_secs_f64(if a.poll_ms > 0.0 { a.poll_ms } else { 100.0 } / 1000.0),
                 )
             }
-            // redis-lock 0.5.1 lock_across(): its defaults are TTL 10 ms, retry 100 ms; the tuned row uses the harness's lease
+            // redis-lock 0.5.1 lock_across(): its defaults are TTL 10 ms, retry 100 ms; the tuned
+            // row uses the harness's lease
             "redis-lock" => {
                 let c = redis027::Client::open(a.url.as_str())
                     .unwrap()
@@ -183,7 +187,8 @@ impl P {
         self.with_lock_as(name, lease_ms, cs_us, usize::MAX).await
     }
     async fn with_lock_as(&self, name: &str, lease_ms: u64, cs_us: u64, me: usize) -> Option<(i64, i64)> {
-        // a blocking sleep: tokio's timer would stretch 1 ms to 2 ms, and this process has nothing else to do meanwhile
+        // a blocking sleep: tokio's timer would stretch 1 ms to 2 ms, and this process has nothing
+        // else to do meanwhile
         let cs = async move {
             let a = now();
             note_holder(me);
@@ -353,7 +358,8 @@ async fn main() {
                     }
                 });
             }
-            // Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+            // A caller that still waits when the others have ended is woken by nobody. It goes on
+            // waiting.
             let last = now() + ((a.warmup + 1.0) * 1e9) as i64;
             while nready.load(Relaxed) < a.tasks as u64 && now() < last {
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -435,7 +441,8 @@ async fn main() {
             let mut handles = Vec::new();
             match &p {
                 P::Rslock(m) => {
-                    // using() is the crate's only renewing call: one task per lock, extended 0.5 s before the end of validity
+                    // using() is the crate's only renewing call: one task per lock, extended 0.5 s
+                    // before the end of validity
                     let held = Arc::new(AtomicU64::new(0));
                     let ls = tokio::task::LocalSet::new();
                     let (n, lease, m, h2, a2) = (a.locks, a.lease_ms, m.clone(), held.clone(), a.clone());

@@ -1,4 +1,5 @@
-//! The workloads, for counting: the same as `redlatch-bench` with an allocator that counts, and so a little slower.
+//! The workloads, for counting: the same as `redlatch-bench` with an allocator that counts, and so
+//! a little slower.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::Ordering;

@@ -25,7 +25,7 @@ final class AdaptiveLock implements Lock {
         return thread;
     });
 
-    /** What one thread holds for one request. */
+    /** One thread holds this for one request. */
     private static final class Hold {
         long asked;
         long lease;

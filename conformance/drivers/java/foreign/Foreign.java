@@ -15,7 +15,7 @@ import redis.clients.jedis.UnifiedJedis;
 
 public final class Foreign {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-    /** What has no lease given and is not renewed must outlast the row. */
+    /** A lock without a given lease that is not renewed must outlast the row. */
     private static final String LONG = "30000";
     private static final Map<String, UnifiedJedis> SERVERS = new ConcurrentHashMap<>();
     private static final Map<String, Client> CLIENTS = new ConcurrentHashMap<>();

@@ -1,4 +1,4 @@
-// What the Java locks besides Redisson can do; the calling thread is the owner.
+// The abilities of the Java locks besides Redisson; the calling thread is the owner.
 interface Lock {
     /** Takes it for so many seconds, or says at once that somebody else has it. */
     boolean tryLock(long seconds);

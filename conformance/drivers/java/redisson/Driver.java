@@ -5,6 +5,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -12,6 +13,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.Redisson;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.BaseMasterSlaveServersConfig;
@@ -23,6 +25,8 @@ public final class Driver {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
     private static final Map<String, RedissonClient> SHARED = new ConcurrentHashMap<>();
+    /** Clients of rows with fencing: their locks are fenced ones. */
+    private static final Set<String> FENCED = ConcurrentHashMap.newKeySet();
     /** One thread per actor and name of a thread: Redisson's owner is the thread. */
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
     private static final Map<String, Future<?>> RUNNING = new ConcurrentHashMap<>();
@@ -71,21 +75,31 @@ public final class Driver {
         }
         if (op.equals("open")) {
             CLIENTS.put(request.get("client"), open(request));
+            if ("true".equals(request.get("fencing"))) {
+                FENCED.add(request.get("client"));
+            }
             return status("ok");
         }
         RedissonClient client = CLIENTS.get(request.get("client"));
         if (op.equals("close")) {
             // Shared clients stay: the lock of a row is released by its own steps.
             CLIENTS.remove(request.get("client"));
+            FENCED.remove(request.get("client"));
             if (!SHARED.containsValue(client)) {
                 client.shutdown(0, 2, TimeUnit.SECONDS);
             }
             return status("ok");
         }
-        RLock lock = client.getLock(request.get("lock"));
         Map<String, Object> reply = status("ok");
+        RFencedLock fenced = FENCED.contains(request.get("client")) ? client.getFencedLock(request.get("lock")) : null;
+        RLock lock = fenced != null ? fenced : client.getLock(request.get("lock"));
         switch (op) {
             case "acquire":
+                if (fenced != null) {
+                    Long token = acquireFenced(fenced, request);
+                    reply.put("token", token);
+                    return token != null ? reply : status("timeout");
+                }
                 return status(acquire(lock, request) ? "ok" : "timeout");
             case "release":
                 lock.unlock();
@@ -115,6 +129,16 @@ public final class Driver {
         }
         lock.lockInterruptibly(lease, TimeUnit.MILLISECONDS);
         return true;
+    }
+
+    /** The token, or null if the lock was not acquired in time. */
+    private static Long acquireFenced(RFencedLock lock, Map<String, String> request) {
+        String wait = request.get("wait_ms");
+        if (wait == null) {
+            return lock.lockAndGetToken();
+        }
+        long lease = Long.parseLong(request.getOrDefault("lease_ms", "-1"));
+        return lock.tryLockAndGetToken(Long.parseLong(wait), lease, TimeUnit.MILLISECONDS);
     }
 
     /** Clients are dear in Java: rows share one per role and watchdog unless they ask for their own. */

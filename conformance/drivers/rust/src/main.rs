@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use redlatch::embed::all_options;
 use redlatch::{
-    AcquireOptions, Client, Error, ErrorKind, Guard, Key, LostReason, Operation, OptionValue, all_options,
+    AcquireOptions, Client, Error, ErrorKind, Guard, LostReason, Operation, OptionValue, ReentryKey,
 };
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -25,7 +26,7 @@ const OPTIONS: [(&str, &str); 6] = [
 
 /// The guards of one actor thread on one lock, newest last, and the key they are acquired with.
 struct Seat {
-    key: Key,
+    key: ReentryKey,
     guards: Mutex<Vec<Guard>>,
 }
 
@@ -71,21 +72,32 @@ fn failed(error: &Error) -> Reply {
     reply
 }
 
-/// What every driver of redlatch says of itself: the tables must be the same in all languages.
+/// Every driver of redlatch says this of itself: the tables must be the same in all languages.
 fn hello() -> Reply {
     let mut reply = with("language", json!("rust"));
     let numbers = |kinds: &mut dyn Iterator<Item = (&'static str, u8)>| -> Value {
-        kinds.map(|(name, number)| (name.to_owned(), json!(number))).collect::<Reply>().into()
+        kinds
+            .map(|(name, number)| (name.to_owned(), json!(number)))
+            .collect::<Reply>()
+            .into()
     };
     let options: Vec<&str> = all_options().map(|info| info.name).collect();
     reply.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
     reply.insert(
         "errors".into(),
-        numbers(&mut ErrorKind::ALL.iter().map(|kind| (kind.name(), kind.number()))),
+        numbers(
+            &mut ErrorKind::ALL
+                .iter()
+                .map(|kind| (kind.name(), kind.number())),
+        ),
     );
     reply.insert(
         "reasons".into(),
-        numbers(&mut LostReason::ALL.iter().map(|kind| (kind.name(), kind.number()))),
+        numbers(
+            &mut LostReason::ALL
+                .iter()
+                .map(|kind| (kind.name(), kind.number())),
+        ),
     );
     reply.insert("options".into(), json!(options));
     reply
@@ -126,22 +138,34 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
         }
         _ => {}
     }
-    let Some(client) = locked(&state.clients).get(name).cloned() else { return Ok(status("no_client")) };
+    let Some(client) = locked(&state.clients).get(name).cloned() else {
+        return Ok(status("no_client"));
+    };
     if text(request, "op") == "close" {
         locked(&state.seats).retain(|(owner, _, _), _| owner != name);
         return Ok(with("value", json!(client.close().await?)));
     }
     let lock = client.lock(text(request, "lock"))?;
-    let place = (name.to_owned(), text(request, "as").to_owned(), lock.name().to_owned());
+    let place = (
+        name.to_owned(),
+        text(request, "as").to_owned(),
+        lock.name().to_owned(),
+    );
     let seat = locked(&state.seats)
         .entry(place)
-        .or_insert_with(|| Arc::new(Seat { key: Key::new_task(), guards: Mutex::default() }))
+        .or_insert_with(|| {
+            Arc::new(Seat {
+                key: ReentryKey::new_task(),
+                guards: Mutex::default(),
+            })
+        })
         .clone();
     Ok(match text(request, "op") {
         "acquire" => {
             let mut options = AcquireOptions::new().key(seat.key);
             options = millis(request, "wait_ms").map_or(options.clone(), |wait| options.wait(wait));
-            options = millis(request, "lease_ms").map_or(options.clone(), |lease| options.lease(lease));
+            options =
+                millis(request, "lease_ms").map_or(options.clone(), |lease| options.lease(lease));
             if let Some(token) = request["token"].as_str() {
                 options = options.token(token);
             }
@@ -175,7 +199,10 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             let holder = wait(request, lock.holder()).await?;
             with(
                 "value",
-                holder.map_or(Value::Null, |holder| json!({"owner": holder.owner, "count": holder.count})),
+                holder.map_or(
+                    Value::Null,
+                    |holder| json!({"owner": holder.owner, "count": holder.count}),
+                ),
             )
         }
         "lost" => lost(&seat, millis(request, "within_ms").unwrap_or_default()).await,
@@ -188,7 +215,9 @@ async fn lost(seat: &Seat, within: Duration) -> Reply {
     let told = Arc::new((Notify::new(), Mutex::new(None)));
     {
         let guards = locked(&seat.guards);
-        let Some(guard) = guards.last() else { return status("not_owner") };
+        let Some(guard) = guards.last() else {
+            return status("not_owner");
+        };
         let told = told.clone();
         guard.on_lost(move |reason| {
             *locked(&told.1) = Some(reason);
@@ -197,14 +226,20 @@ async fn lost(seat: &Seat, within: Duration) -> Reply {
     }
     let _ = tokio::time::timeout(within, told.0.notified()).await;
     let reason = *locked(&told.1);
-    reason.map_or(status("timeout"), |reason| with("reason", json!(reason.name())))
+    reason.map_or(status("timeout"), |reason| {
+        with("reason", json!(reason.name()))
+    })
 }
 
 async fn serve(state: Arc<State>, request: Value) {
     let id = request["id"].as_i64().unwrap_or_default();
     let reply = if text(&request, "op") == "cancel" {
         let target = locked(&state.running).remove(&request["target"].as_i64().unwrap_or_default());
-        if target.is_some_and(|cancel| cancel.send(()).is_ok()) { ok() } else { status("not_found") }
+        if target.is_some_and(|cancel| cancel.send(()).is_ok()) {
+            ok()
+        } else {
+            status("not_found")
+        }
     } else {
         let (cancel, cancelled) = oneshot::channel();
         locked(&state.running).insert(id, cancel);

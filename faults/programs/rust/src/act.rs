@@ -69,7 +69,11 @@ pub(crate) fn ready() {
 }
 
 pub(crate) fn ensure(holds: bool, text: impl Into<String>) -> Outcome {
-    if holds { Ok(()) } else { Err(text.into().into()) }
+    if holds {
+        Ok(())
+    } else {
+        Err(text.into().into())
+    }
 }
 
 pub(crate) fn eventually(text: &str, mut holds: impl FnMut() -> bool) -> Outcome {
@@ -84,7 +88,9 @@ pub(crate) fn eventually(text: &str, mut holds: impl FnMut() -> bool) -> Outcome
 /// Waits until the client has renewed `times` more, so that a hold is known to live on.
 pub(crate) fn renewed(client: &Client, times: u64) -> Outcome {
     let before = client.stats().renewed;
-    eventually("nothing is renewed", || client.stats().renewed >= before + times)
+    eventually("nothing is renewed", || {
+        client.stats().renewed >= before + times
+    })
 }
 
 pub(crate) fn at_rest(client: &Client) -> Outcome {
@@ -98,14 +104,23 @@ pub(crate) fn at_rest(client: &Client) -> Outcome {
 pub(crate) fn resources() -> Outcome<[usize; 3]> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let memory = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS")?.parse()?;
+    let memory = line
+        .and_then(|line| line.split_whitespace().next())
+        .ok_or("no VmRSS")?
+        .parse()?;
     let entries = |folder| std::fs::read_dir(folder).map(Iterator::count);
-    Ok([memory, entries("/proc/self/task")?, entries("/proc/self/fd")?])
+    Ok([
+        memory,
+        entries("/proc/self/task")?,
+        entries("/proc/self/fd")?,
+    ])
 }
 
 /// Says what the process has; the matrix compares.
 pub(crate) fn say_resources(when: &str) -> Outcome {
     let [memory, threads, descriptors] = resources()?;
-    say(&format!("{when} memory={memory} threads={threads} descriptors={descriptors}"));
+    say(&format!(
+        "{when} memory={memory} threads={threads} descriptors={descriptors}"
+    ));
     Ok(())
 }

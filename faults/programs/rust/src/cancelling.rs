@@ -20,8 +20,12 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls at most so many times, each but the first after a wake-up; `None` if it is not ready by then.
-fn poll_times<T>(mut future: Pin<&mut (impl Future<Output = T> + ?Sized)>, times: usize) -> Option<T> {
+/// Polls at most so many times, each but the first after a wake-up; `None` if it is not ready by
+/// then.
+fn poll_times<T>(
+    mut future: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+    times: usize,
+) -> Option<T> {
     let waker = Arc::new(Unpark(thread::current())).into();
     for turn in 0..times {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -53,7 +57,8 @@ async fn everything(lock: &Lock) -> redlatch::Result<()> {
     lock.acquire_timeout(PATIENCE).await?.release().await
 }
 
-/// The future is dropped after its first poll, after its second, and so on until it ends before that.
+/// The future is dropped after its first poll, after its second, and so on until it ends before
+/// that.
 pub(crate) fn steps(act: &Act) -> Outcome {
     let (client, other) = (act.client()?, act.client()?);
     let (lock, others) = (act.lock(&client)?, act.lock(&other)?);
@@ -61,7 +66,11 @@ pub(crate) fn steps(act: &Act) -> Outcome {
     let mut dropped = 0;
     for contended in [false, true] {
         for times in 0.. {
-            let holding = if contended { Some(others.acquire_timeout(PATIENCE).wait()?) } else { None };
+            let holding = if contended {
+                Some(others.acquire_timeout(PATIENCE).wait()?)
+            } else {
+                None
+            };
             let mut future = Box::pin(everything(&lock));
             let mut ended = poll_times(future.as_mut(), times.min(1));
             // What was to wait does so now.
@@ -71,7 +80,10 @@ pub(crate) fn steps(act: &Act) -> Outcome {
             }
             drop(future);
             let free = lock.acquire_timeout(PATIENCE).wait()?;
-            ensure(free.hold_count() == 1, format!("dropped after poll {times}: the count is another one"))?;
+            ensure(
+                free.hold_count() == 1,
+                format!("dropped after poll {times}: the count is another one"),
+            )?;
             free.release().wait()?;
             if let Some(ended) = ended {
                 ended?;
@@ -80,7 +92,10 @@ pub(crate) fn steps(act: &Act) -> Outcome {
             dropped += 1;
         }
     }
-    ensure(dropped > 8, format!("there were only {dropped} places to stop at"))?;
+    ensure(
+        dropped > 8,
+        format!("there were only {dropped} places to stop at"),
+    )?;
     at_rest(&client)?;
     say(&format!("dropped {dropped}"));
     works(act, &client)
@@ -93,7 +108,11 @@ pub(crate) fn instants(act: &Act) -> Outcome {
     ready();
     let (mut granted, mut cancelled) = (0, 0);
     for turn in 0..act.size {
-        let holding = if turn % 2 == 1 { Some(others.acquire_timeout(PATIENCE).wait()?) } else { None };
+        let holding = if turn % 2 == 1 {
+            Some(others.acquire_timeout(PATIENCE).wait()?)
+        } else {
+            None
+        };
         let taken = {
             let mut future = pin!(lock.acquire());
             let early = poll_times(future.as_mut(), 1);
@@ -119,8 +138,8 @@ fn longest(act: &Act) -> Duration {
     act.lease / 400
 }
 
-/// An acquisition that was begun and has not been answered, and how many there were before. On a busy machine the
-/// answer may be there before the thread goes on: then once more.
+/// An acquisition that was begun and has not been answered, and how many there were before. On a
+/// busy machine the answer may be there before the thread goes on: then once more.
 fn on_its_way(client: &Client, lock: &Lock) -> Outcome<(u64, Pin<Box<Operation<Guard>>>)> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -144,7 +163,9 @@ pub(crate) fn granted(act: &Act) -> Outcome {
         eventually("it is not granted", || client.stats().acquired > before)?;
         drop(future);
         at_rest(&client)?;
-        eventually("the lock stays", || matches!(lock.holder().wait(), Ok(None)))?;
+        eventually("the lock stays", || {
+            matches!(lock.holder().wait(), Ok(None))
+        })?;
     }
     works(act, &client)
 }
@@ -170,7 +191,9 @@ pub(crate) fn race(act: &Act) -> Outcome {
             Err(error) => return Err(error.into()),
         }
         drop(guard);
-        eventually("the lock stays", || matches!(lock.holder().wait(), Ok(None)))?;
+        eventually("the lock stays", || {
+            matches!(lock.holder().wait(), Ok(None))
+        })?;
     }
     say(&format!("entered {entered}"));
     works(act, &client)
@@ -196,6 +219,9 @@ fn at_once(guard: &Guard, turn: usize) -> Outcome<(redlatch::Result<Guard>, redl
 fn settled(client: &Client, lock: &Lock, inner: &Guard) -> Outcome {
     let here = inner.hold_count();
     let there = lock.holder().wait()?.map_or(0, |holder| holder.count);
-    ensure(here == 2 && there == 2, format!("the client counts {here}, the server {there}, and not 2"))?;
+    ensure(
+        here == 2 && there == 2,
+        format!("the client counts {here}, the server {there}, and not 2"),
+    )?;
     ensure(client.stats().holds == 1, "there is more than one hold")
 }

@@ -3,6 +3,7 @@
 mod act;
 mod cancelling;
 mod ending;
+mod outage;
 mod scale;
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ fn play(act: &Act) -> Outcome {
         "race" => cancelling::race(act),
         "waiters" => scale::waiters(act),
         "holds" => scale::holds(act),
+        "outage" => outage::outage(act),
         "names" => scale::names(act),
         name => Err(format!("no act {name}").into()),
     }

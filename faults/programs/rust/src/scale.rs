@@ -1,6 +1,7 @@
-//! Ten thousand waiters, a hundred thousand holds, a million names: nothing is left behind, nothing grows.
+//! Ten thousand waiters, a hundred thousand holds, a million names: nothing is left behind, nothing
+//! grows.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlatch::{Client, Guard};
 use tokio::runtime::{Builder, Runtime};
@@ -9,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::act::{Act, Outcome, at_rest, ensure, eventually, ready, renewed, say, say_resources};
 use crate::ending::works;
 
-fn runtime() -> Outcome<Runtime> {
+pub(crate) fn runtime() -> Outcome<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(2).build()?)
 }
 
@@ -44,7 +45,10 @@ fn many(act: &Act, client: &Client, runtime: &Runtime) -> Outcome<JoinSet<redlat
     let mut waiting = JoinSet::new();
     for _ in 0..act.size {
         let lock = act.lock(client)?;
-        waiting.spawn_on(async move { lock.acquire().await?.release().await }, runtime.handle());
+        waiting.spawn_on(
+            async move { lock.acquire().await?.release().await },
+            runtime.handle(),
+        );
     }
     let all = u64::try_from(act.size)?;
     eventually("not all wait", || client.stats().waiting == all)?;
@@ -54,13 +58,24 @@ fn many(act: &Act, client: &Client, runtime: &Runtime) -> Outcome<JoinSet<redlat
 /// How many are asked for at once.
 const AT_ONCE: usize = 500;
 
-/// Holds them all for several renewals.
-pub(crate) fn holds(act: &Act) -> Outcome {
-    let client = act.client()?;
-    let runtime = runtime()?;
-    ready();
+/// Acquires them all, many at a time.
+pub(crate) fn acquire_all(act: &Act, client: &Client, runtime: &Runtime) -> Outcome<Vec<Guard>> {
+    acquire_over(act, client, runtime, Duration::ZERO)
+}
+
+/// Acquires them all, spread evenly over `spread`, or in as much time as that takes if it takes
+/// longer.
+pub(crate) fn acquire_over(
+    act: &Act,
+    client: &Client,
+    runtime: &Runtime,
+    spread: Duration,
+) -> Outcome<Vec<Guard>> {
+    let begun = Instant::now();
     let mut guards: Vec<Guard> = Vec::with_capacity(act.size);
     for first in (0..act.size).step_by(AT_ONCE) {
+        let share = first as f64 / act.size as f64;
+        std::thread::sleep(spread.mul_f64(share).saturating_sub(begun.elapsed()));
         let mut asked = JoinSet::new();
         for number in first..act.size.min(first + AT_ONCE) {
             let lock = client.lock(&format!("{}:{number}", act.lock))?;
@@ -70,18 +85,33 @@ pub(crate) fn holds(act: &Act) -> Outcome {
             guards.push(guard??);
         }
     }
+    Ok(guards)
+}
+
+/// Holds them all for several renewals.
+pub(crate) fn holds(act: &Act) -> Outcome {
+    let client = act.client()?;
+    let runtime = runtime()?;
+    ready();
+    let guards = acquire_all(act, &client, &runtime)?;
     say("held");
     for _ in 0..3 {
         renewed(&client, u64::try_from(act.size)?)?;
     }
     let kept = guards.iter().filter(|guard| guard.is_held()).count();
-    ensure(kept == act.size && client.stats().lost == 0, format!("{kept} of {} are held", act.size))?;
+    ensure(
+        kept == act.size && client.stats().lost == 0,
+        format!("{kept} of {} are held", act.size),
+    )?;
     ready();
     let mut asked = JoinSet::new();
     for guard in guards {
         asked.spawn_on(async move { guard.release().await }, runtime.handle());
         while asked.len() >= AT_ONCE {
-            runtime.block_on(asked.join_next()).transpose()?.transpose()?;
+            runtime
+                .block_on(asked.join_next())
+                .transpose()?
+                .transpose()?;
         }
     }
     while let Some(released) = runtime.block_on(asked.join_next()) {

@@ -1,7 +1,7 @@
 //! The soak's program in Rust; `faults/workers/README.md` says what it does and writes.
 //!
-//! Every second caller is a task, the others are threads that block: the same code for both, since a
-//! thread's steps are done when they return.
+//! Every second caller is a task, the others are threads that block: the same code for both, since
+//! a thread's steps are done when they return.
 
 mod plan;
 mod record;
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use plan::{Plan, Random};
 use record::{History, Usage, now};
+use redlatch::embed::{ClientExt, GuardExt};
 use redlatch::{AcquireOptions, Client, Guard, Kind, Operation};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -62,7 +63,11 @@ impl Caller {
 
     /// What an operation brings; a thread waits for it here.
     async fn done<T>(&self, operation: Operation<T>) -> redlatch::Result<T> {
-        if self.blocks { operation.wait() } else { operation.await }
+        if self.blocks {
+            operation.wait()
+        } else {
+            operation.await
+        }
     }
 
     async fn pause(&self, time: Duration) {
@@ -76,10 +81,20 @@ impl Caller {
     async fn attempt(&mut self) -> Result<(), Failure> {
         let worker = self.worker.clone();
         let (name, kind) = worker.plan.name(&mut self.random);
-        let kind = if kind == "simple" { Kind::Simple } else { Kind::Reentrant };
-        let lock = worker.client.lock_with(&name, worker.plan.options().kind(kind))?;
+        let kind = if kind == "simple" {
+            Kind::Simple
+        } else {
+            Kind::Reentrant
+        };
+        let lock = worker
+            .client
+            .lock_with(&name, worker.plan.options().kind(kind))?;
         let tried = self.random.chance(worker.plan.tries);
-        let wait = if tried { Duration::ZERO } else { worker.plan.wait(&mut self.random) };
+        let wait = if tried {
+            Duration::ZERO
+        } else {
+            worker.plan.wait(&mut self.random)
+        };
         let mut options = AcquireOptions::new().wait(wait);
         if self.random.chance(worker.plan.fixed) {
             options = options.lease(worker.plan.lease);
@@ -89,17 +104,35 @@ impl Caller {
         let result = self.done(lock.acquire_with(options)).await;
         let answered = now();
         worker.attempts.fetch_add(1, Ordering::Relaxed);
-        let status = result.as_ref().map_or_else(|error| error.kind().name(), |_| "ok");
-        let begun = format!("e {} {name} {called} {answered} {status} {}", self.number, u8::from(tried));
-        let Ok(guard) = result else { return worker.history.write(&format!("{begun} - 0 0 0 0 0 0 0 -\n")) };
+        let status = result
+            .as_ref()
+            .map_or_else(|error| error.kind().name(), |_| "ok");
+        let begun = format!(
+            "e {} {name} {called} {answered} {status} {}",
+            self.number,
+            u8::from(tried)
+        );
+        let Ok(guard) = result else {
+            return worker
+                .history
+                .write(&format!("{begun} - 0 0 0 0 0 0 0 -\n"));
+        };
         worker.granted.fetch_add(1, Ordering::Relaxed);
         let token = guard.fencing_token().unwrap_or_default();
         let tells = (worker.clone(), self.number);
         guard.on_lost(move |reason| tells.0.history.told(tells.1, called, reason.name()));
         let held = self.hold(guard, kind).await;
-        let (counted, told, sure, kept) = (held.levels.len() + 1, held.told, held.sure, u8::from(held.kept));
+        let (counted, told, sure, kept) = (
+            held.levels.len() + 1,
+            held.told,
+            held.sure,
+            u8::from(held.kept),
+        );
         let (until, freed, status) = self.release(held).await;
-        let end = format!("{token} {counted} {told} {sure} {kept} {until} {freed} {} {status}", now());
+        let end = format!(
+            "{token} {counted} {told} {sure} {kept} {until} {freed} {} {status}",
+            now()
+        );
         worker.history.write(&format!("{begun} {end}\n"))
     }
 
@@ -107,9 +140,17 @@ impl Caller {
     async fn hold(&mut self, guard: Guard, kind: Kind) -> Held {
         let worker = self.worker.clone();
         let plan = &worker.plan;
-        let mut held = Held { guard, levels: Vec::new(), told: 0, sure: 0, kept: false };
+        let mut held = Held {
+            guard,
+            levels: Vec::new(),
+            told: 0,
+            sure: 0,
+            kept: false,
+        };
         if kind == Kind::Reentrant && self.random.chance(plan.reenter) {
-            let again = held.guard.reenter_with(&plan.options(), AcquireOptions::new().wait(REENTERING));
+            let again = held
+                .guard
+                .reenter_with(&plan.options(), AcquireOptions::new().wait(REENTERING));
             held.levels.extend(self.done(again).await.ok());
         }
         if self.random.chance(plan.extend) {
@@ -133,7 +174,8 @@ impl Caller {
         }
     }
 
-    /// Gives all levels back: until when the last could still be relied on, when it was given back, and how that ended.
+    /// Gives all levels back: until when the last could still be relied on, when it was given back,
+    /// and how that ended.
     async fn release(&self, held: Held) -> (i64, i64, &'static str) {
         for level in held.levels {
             drop(self.done(level.release()).await);
@@ -144,7 +186,11 @@ impl Caller {
             Ok(remaining) => freed + remaining,
         };
         let result = self.done(held.guard.release()).await;
-        (until, freed, result.map_or_else(|error| error.kind().name(), |()| "ok"))
+        (
+            until,
+            freed,
+            result.map_or_else(|error| error.kind().name(), |()| "ok"),
+        )
     }
 }
 
@@ -161,7 +207,12 @@ async fn work(worker: &Arc<Worker>) -> Result<(u64, u64), Failure> {
     let (mut tasks, mut threads) = (Vec::new(), Vec::new());
     for number in 0..worker.plan.callers {
         let random = Random(worker.plan.seed.wrapping_add(number << 32));
-        let caller = Caller { worker: worker.clone(), number, random, blocks: number % 2 == 0 };
+        let caller = Caller {
+            worker: worker.clone(),
+            number,
+            random,
+            blocks: number % 2 == 0,
+        };
         if caller.blocks {
             threads.push(std::thread::spawn(|| run_here(caller.run())));
         } else {
@@ -199,9 +250,16 @@ async fn main() -> Result<(), Failure> {
     let plan = Plan::from_arguments()?;
     let history = History::create(&plan.file)?;
     let before = Usage::now();
-    let client = Client::builder(&plan.url).lock_options(plan.options()).build()?;
-    let worker =
-        Arc::new(Worker { plan, history, client, attempts: AtomicU64::new(0), granted: AtomicU64::new(0) });
+    let client = Client::builder(&plan.url)
+        .lock_options(plan.options())
+        .build()?;
+    let worker = Arc::new(Worker {
+        plan,
+        history,
+        client,
+        attempts: AtomicU64::new(0),
+        granted: AtomicU64::new(0),
+    });
     worker.client.ready().await?;
     let (middle_memory, middle_attempts) = work(&worker).await?;
     let memory = Usage::now().memory;

@@ -29,8 +29,16 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn from_arguments() -> Result<Plan, Failure> {
         let words: Vec<String> = std::env::args().skip(1).collect();
-        let given: HashMap<&str, &str> = words.iter().filter_map(|word| word.split_once('=')).collect();
-        let text = |name: &str| given.get(name).copied().ok_or_else(|| format!("{name}=... is missing"));
+        let given: HashMap<&str, &str> = words
+            .iter()
+            .filter_map(|word| word.split_once('='))
+            .collect();
+        let text = |name: &str| {
+            given
+                .get(name)
+                .copied()
+                .ok_or_else(|| format!("{name}=... is missing"))
+        };
         let number = |name: &str| -> Result<u64, Failure> { Ok(text(name)?.parse()?) };
         Ok(Plan {
             url: text("url")?.to_owned(),
@@ -61,7 +69,11 @@ impl Plan {
             return (format!("hot{}", random.below(self.hot_names)), "reentrant");
         }
         let number = random.below(self.cold_names);
-        let kind = if number.is_multiple_of(5) { "simple" } else { "reentrant" };
+        let kind = if number.is_multiple_of(5) {
+            "simple"
+        } else {
+            "reentrant"
+        };
         (format!("cold{number}"), kind)
     }
 

@@ -9,7 +9,8 @@ use crate::Failure;
 
 /// CLOCK_MONOTONIC in nanoseconds, which all processes share.
 pub(crate) fn now() -> i64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec() * 1_000_000_000 + time.tv_nsec())
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| time.tv_sec() * 1_000_000_000 + time.tv_nsec())
 }
 
 /// Lines that are in the file at once, whole: what a killed program did is known.
@@ -17,7 +18,9 @@ pub(crate) struct History(File);
 
 impl History {
     pub(crate) fn create(path: &str) -> Result<History, Failure> {
-        Ok(History(File::options().create_new(true).append(true).open(path)?))
+        Ok(History(
+            File::options().create_new(true).append(true).open(path)?,
+        ))
     }
 
     pub(crate) fn write(&self, line: &str) -> Result<(), Failure> {
@@ -46,9 +49,14 @@ impl Usage {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name));
-            line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+            line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
+                .unwrap_or(0)
         };
         let files = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
-        Usage { memory: field("VmRSS:"), threads: field("Threads:"), files }
+        Usage {
+            memory: field("VmRSS:"),
+            threads: field("Threads:"),
+            files,
+        }
     }
 }

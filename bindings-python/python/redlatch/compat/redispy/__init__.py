@@ -3,8 +3,8 @@
     from redlatch.compat.redispy import Lock  # in place of redis.lock
     from redlatch.compat.redispy import Redis  # in place of redis, for those who call its lock()
 
-It excludes and is excluded by redis-py's own locks of the same name. What differs, and why, is in
-docs/redis-py.md. For asyncio see `redlatch.compat.redispy.aio`.
+It excludes and is excluded by redis-py's own locks of the same name. The differences, with their
+reasons, are in docs/redis-py.md. For asyncio see `redlatch.compat.redispy.aio`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from redlatch import _dispatcher, _redlatch, _sync
+from redlatch._green import ask
 from redlatch.compat.redispy._base import (
     LEFT_UNLOCKED,
     NOT_ACQUIRED,
@@ -31,6 +32,7 @@ from redlatch.exceptions import LockTimeoutError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from redlatch._dispatcher import OnLost
     from redlatch.compat.redispy._redis import Redis
 
 __all__ = ["Lock", "LockError", "LockNotOwnedError", "Redis"]
@@ -44,7 +46,7 @@ class Lock(BaseLock[_sync.Client]):
     `redis` is a client of redis-py, whose server, database and log-in are taken over by a redlatch client that all
     locks of the process share, or a `redlatch.Client`. Times are in seconds. Without `timeout` the lock is renewed
     while this process lives. `sleep` means nothing: a waiter is woken. `on_lost`, which redis-py has not, is called
-    with the LockLostError, on a thread of its own, when the lock is lost.
+    with the LockLostError, on the thread that all clients of the process have for that, when the lock is lost.
     """
 
     _clients = Clients(_sync.Client)
@@ -72,27 +74,21 @@ class Lock(BaseLock[_sync.Client]):
 
         After a ConnectionError the token is still there, to try again.
         """
-        token = self._to_release()
-        try:
-            with redis_errors(self.name, no_longer_owned("release")):
-                if guard := self._spend(token):
-                    guard.release()
-                else:
-                    self._core().release_token(text_of(token))
-        except LockNotOwnedError:
-            self.local.token = None
-            raise
-        self.local.token = None
+        with self._releasing() as token, redis_errors(self.name, no_longer_owned("release")):
+            if guard := self._spend(token):
+                ask(guard.release)
+            else:
+                ask(self._core().release_token, text_of(token))
 
     def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
         with redis_errors(self.name, NOT_ACQUIRED):
-            return self._core().holder() is not None
+            return ask(self._core().holder) is not None
 
     def owned(self) -> bool:
         """Whether the lock has the token of this one, as Redis sees it now."""
         with redis_errors(self.name, NOT_ACQUIRED):
-            return is_owner(self._core().holder(), self.local.token)
+            return is_owner(ask(self._core().holder), self.local.token)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Makes the lock live so many seconds longer, or with `replace_ttl` so many from now; never shorter."""
@@ -121,20 +117,25 @@ class Lock(BaseLock[_sync.Client]):
     def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
         token = self._to_extend(what)
         with redis_errors(self.name, no_longer_owned(what)):
-            wanted = longer(self._core().holder(), token, seconds, replace=replace)
+            wanted = longer(ask(self._core().holder), token, seconds, replace=replace)
             guard = self._held(token)
             if wanted is not None and guard is not None:
-                guard.extend(wanted)
+                ask(guard.extend, wanted)
             elif wanted is not None:
-                self._core().extend_token(text_of(token), wanted)
+                ask(self._core().extend_token, text_of(token), wanted)
         return True
 
     def _acquire(self, wait: float | None, lease: float | None, token: bytes | None) -> _redlatch.Guard:
-        key = None if self.thread_local else _redlatch.Key()
+        core = self._core()
+        owner = _redlatch.Key.of_caller() if self.thread_local else _redlatch.Key()
         text = None if token is None else text_of(token)
         # It is renewed no longer than its thread lives, the only one that could release it.
         tied = self.thread_local and not self.timeout
-        return self._core().acquire(key, wait, lease, text, tied)
+        guard: _redlatch.Guard = ask(core.acquire, owner, wait, lease, text, tied)
+        return guard
+
+    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
+        return _sync.callback_of(on_lost)
 
     def _take(self, guard: _redlatch.Guard) -> None:
         self._keep(Held(guard, renewed=not self.timeout))

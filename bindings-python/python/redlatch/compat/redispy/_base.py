@@ -1,14 +1,16 @@
-"""What the locks for threads and for asyncio have in common: redis-py's parameters, and the token."""
+"""The part that the locks for threads and for asyncio share: redis-py's parameters, and the token."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from redlatch import _redlatch
 from redlatch._base import LONGEST_WAIT, BaseClient
 from redlatch.compat.redispy._clients import Clients, HasPool
-from redlatch.compat.redispy._errors import lock_error
+from redlatch.compat.redispy._errors import LockNotOwnedError, lock_error
 from redlatch.exceptions import InvalidArgumentError, NotOwnerError
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class Held:
 
     @classmethod
     def _sweep(cls) -> None:
-        # What was lost and never released goes when there are twice as many as before.
+        # Locks that were lost and never released go when there are twice as many as before.
         if len(cls.renewed) >= cls._sweep_at:
             cls.renewed.difference_update([guard for guard in cls.renewed.copy() if not guard.hold().held])
             cls._sweep_at = max(64, 2 * len(cls.renewed))
@@ -56,9 +58,15 @@ class Local(Protocol):
     held: Held | None
 
 
-class _PerThread(threading.local):
-    token: bytes | None = None
-    held: Held | None = None
+_per_thread: dict[type, type[Local]] = {}
+
+
+def _local() -> Local:
+    """A `threading.local` with the attributes of Local. gevent and eventlet replace its class, perhaps after our import."""
+    base = threading.local
+    if base not in _per_thread:
+        _per_thread[base] = type("_PerThread", (base,), {"token": None, "held": None})
+    return _per_thread[base]()
 
 
 class _Shared:
@@ -93,9 +101,13 @@ class BaseLock(Generic[C]):
         self.blocking_timeout = blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.on_lost = on_lost
-        self.local: Local = _PerThread() if self.thread_local else _Shared()
+        self.on_lost = self._callback(on_lost)
+        self.local: Local = _local() if self.thread_local else _Shared()
         self._client = self._find_client()
+
+    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
+        """Checks a callback, as the client's own locks do."""
+        raise NotImplementedError
 
     def _find_client(self) -> C:
         if isinstance(self.redis, BaseClient):
@@ -149,7 +161,7 @@ class BaseLock(Generic[C]):
         self.local.held, self.local.token = held, held.token
 
     def _held(self, token: bytes) -> _redlatch.Guard | None:
-        """What this process acquired with this token; None if the token was set by hand."""
+        """The guard that this process got with this token; None if the token was set by hand."""
         held = self.local.held
         return held.guard if held is not None and held.token == token else None
 
@@ -161,10 +173,21 @@ class BaseLock(Generic[C]):
             Held.renewed.discard(guard)
         return guard
 
-    def _to_release(self) -> bytes:
-        if self.local.token is None:
+    @contextmanager
+    def _releasing(self) -> Iterator[bytes]:
+        """The token to release with. If the release fails, the token is there again, to be tried once more."""
+        token = self.local.token
+        if token is None:
             raise lock_error(NOT_RELEASABLE, self.name)
-        return self.local.token
+        # Before the release: after it somebody else may have acquired with this object, and put a token here.
+        self.local.token = None
+        try:
+            yield token
+        except LockNotOwnedError:
+            raise
+        except BaseException:
+            self.local.token = self.local.token or token
+            raise
 
     def _to_extend(self, what: str) -> bytes:
         if self.local.token is None:

@@ -1,4 +1,4 @@
-"""What the locks of this layer raise: redis-py's exceptions where it is installed, else some of our own."""
+"""The exceptions of the locks of this layer: redis-py's exceptions where it is installed, else some of our own."""
 
 from __future__ import annotations
 

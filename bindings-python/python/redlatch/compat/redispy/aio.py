@@ -3,7 +3,7 @@
     from redlatch.compat.redispy.aio import Lock  # in place of redis.asyncio.lock
     from redlatch.compat.redispy.aio import Redis  # in place of redis.asyncio, for those who call its lock()
 
-What differs, and why, is in docs/redis-py.md.
+The differences, with their reasons, are in docs/redis-py.md.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from redlatch.exceptions import LockTimeoutError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from redlatch._dispatcher import OnLost
     from redlatch.compat.redispy._redis import AsyncRedis as Redis
 
 __all__ = ["Lock", "LockError", "LockNotOwnedError", "Redis"]
@@ -75,18 +76,12 @@ class Lock(BaseLock[aio.Client]):
 
         After a ConnectionError or a cancellation the token is still there, to try again.
         """
-        token = self._to_release()
-        try:
-            with redis_errors(self.name, no_longer_owned("release")):
-                if guard := self._spend(token):
-                    await aio.ask(self._client, guard.release)
-                else:
-                    core, text = self._core(), text_of(token)
-                    await aio.ask(self._client, lambda to: core.release_token(text, to))
-        except LockNotOwnedError:
-            self.local.token = None
-            raise
-        self.local.token = None
+        with self._releasing() as token, redis_errors(self.name, no_longer_owned("release")):
+            if guard := self._spend(token):
+                await aio.ask(self._client, guard.release)
+            else:
+                core, text = self._core(), text_of(token)
+                await aio.ask(self._client, lambda to: core.release_token(text, to))
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
@@ -144,6 +139,9 @@ class Lock(BaseLock[aio.Client]):
             self._client, lambda to: core.acquire(key, wait, lease, text, False, to)
         )
         return guard
+
+    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
+        return aio.callback_of(on_lost)
 
     def _take(self, guard: _redlatch.Guard) -> None:
         self._keep(Held(guard, renewed=not self.timeout))

@@ -197,7 +197,7 @@ public final class Bench {
             th.setDaemon(true);
             th.start();
         }
-        // Who waits still when the others have ended is not woken by them any more, and goes on waiting.
+        // A caller that still waits when the others have ended is woken by nobody. It goes on waiting.
         ready.await((long) ((warmup + 1) * 1e9), TimeUnit.NANOSECONDS);
         readyGo();
         double c0 = cpu();

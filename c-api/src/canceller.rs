@@ -1,0 +1,71 @@
+//! Ending a wait from another thread.
+
+use std::sync::Arc;
+
+use redlatch::Canceller;
+
+use crate::arguments::{Out, handle, shared, taken};
+use crate::status::{redlatch_status, status, value};
+use crate::uncancelled::Uncancelled;
+
+/// Ends waits from another thread. One canceller serves any number of waits, at the same time too.
+/// It is used once: after redlatch_canceller_cancel() each wait with it ends at once.
+pub struct redlatch_canceller {
+    pub(crate) core: Canceller,
+}
+
+/// Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
+/// Fails with REDLATCH_INTERNAL when there is no descriptor left.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_canceller_new(
+    canceller: *mut *mut redlatch_canceller,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a place to write to.
+        let out = unsafe { Out::required(canceller, "canceller") }?;
+        out.put(std::ptr::null_mut());
+        out.put(handle(Arc::new(redlatch_canceller {
+            core: Canceller::new()?,
+        })));
+        Ok(())
+    })
+}
+
+/// Ends all waits with this canceller, now and later: they return REDLATCH_CANCELLED, unless they
+/// have their lock already. NULL is allowed. Any thread may call it, and a signal handler too: it
+/// takes no lock, allocates nothing, does not block and leaves errno as it is. In a process that
+/// was forked after redlatch_canceller_new() it does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_canceller_cancel(canceller: *const redlatch_canceller) {
+    // Without `status`, whose thread-local data may have to be allocated.
+    let _uncancelled = Uncancelled::enter();
+    // SAFETY: the header asks for a live handle.
+    if let Some(canceller) = unsafe { canceller.as_ref() } {
+        canceller.core.cancel();
+    }
+}
+
+/// Whether redlatch_canceller_cancel() was called: for work in steps that is to stop as well.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_canceller_is_cancelled(
+    canceller: *const redlatch_canceller,
+) -> bool {
+    value(false, || {
+        // SAFETY: the header asks for a live handle.
+        Ok(unsafe { shared(canceller, "canceller") }?
+            .core
+            .is_cancelled())
+    })
+}
+
+/// Frees a canceller; NULL is allowed. Waits that use it go on, and nothing can cancel them any
+/// more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_canceller_free(canceller: *mut redlatch_canceller) {
+    status(|| {
+        // SAFETY: the header asks for a handle that is not used any more.
+        drop(unsafe { taken(canceller) });
+        Ok(())
+    });
+}

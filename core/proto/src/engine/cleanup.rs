@@ -1,0 +1,383 @@
+//! Clean-up releases: they remove what an owner that nobody uses any more may have left in Redis.
+//!
+//! A clean-up is a compare-release. The engine never reuses an owner that it drew, so that release
+//! can be sent as often as needed.
+//!
+//! A token that a caller chose is different: the caller may use it again, and the server cannot
+//! tell the attempts apart. So an attempt and a clean-up with the same token exclude each other on
+//! a name. A try waits until the clean-up has ended (`is_token_busy`), and no clean-up begins while
+//! a try is in flight or a hold is held (`is_token_used`). A clean-up with a token does not end
+//! while its release is in flight. A copy that outlives its outcome, or that another process sent,
+//! can still free the lock of a later attempt. So callers give each attempt a token of its own.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::{Context, Purpose};
+use super::links::Which;
+use super::queries::release_of;
+use super::timers::Timer;
+use super::timing;
+use super::{CallOutcome, Engine, LinkId};
+use crate::moment::Moment;
+use crate::tuning;
+use crate::wire::{Form, Layout, Name, OwnerId, Reply};
+
+/// A release without a caller.
+#[derive(Debug)]
+pub(super) struct Cleanup {
+    pub(super) name: Name,
+    form: Form,
+    /// It is in flight, or waits until others are answered.
+    under_way: bool,
+    /// The not-after of an acquire copy that may still run. Another release follows after it.
+    again_at: Option<Moment>,
+    /// The next try after a failure.
+    retry: Option<Moment>,
+    /// The lease has ended by this moment, so no lock can be left.
+    until: Moment,
+    limit: Duration,
+}
+
+impl Cleanup {
+    /// Name and token, if it releases the lock of a token.
+    fn token_key(&self) -> Option<(Name, Arc<str>)> {
+        let token = self.form.token.clone()?;
+        Some((self.name.clone(), token))
+    }
+}
+
+/// The clean-ups at one server.
+#[derive(Debug, Default)]
+struct Lane {
+    sent: usize,
+    /// They are sent when some of those in flight are answered.
+    waiting: VecDeque<OwnerId>,
+}
+
+/// A release that a server has confirmed. The server that takes its place may not know of it.
+#[derive(Debug)]
+pub(super) struct Confirmed {
+    at: Moment,
+    name: Name,
+    owner: OwnerId,
+    form: Form,
+    lease: Duration,
+}
+
+impl Confirmed {
+    /// Whether its lock can still exist on a server that does not know of it.
+    pub(super) fn counts(&self, now: Moment) -> bool {
+        now < self.at.after(self.lease.min(tuning::RELEASES_KEPT_FOR))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_of(&self, owner: OwnerId) -> bool {
+        self.owner == owner
+    }
+}
+
+/// The clean-ups of a client, and the releases that it may have to repeat.
+#[derive(Debug, Default)]
+pub(super) struct Cleanups {
+    // Ordered maps, so that the same inputs give the same outputs.
+    of: BTreeMap<OwnerId, Cleanup>,
+    /// How many of them release the lock of a token, by name and token.
+    tokens: BTreeMap<(Name, Arc<str>), usize>,
+    lanes: BTreeMap<LinkId, Lane>,
+    /// The last releases that a server confirmed.
+    confirmed: VecDeque<Confirmed>,
+}
+
+/// The effect of a clean-up's outcome on the callers of the same name.
+#[derive(Debug, Default)]
+struct Cleaned {
+    /// A lock was released: the name and whether its form has a token.
+    released: Option<(Name, bool)>,
+    /// The clean-up of a token has ended. A try may wait for the token.
+    token_free: Option<Name>,
+}
+
+impl Cleanups {
+    pub(super) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    /// Whether one of them releases the lock of this token at this name.
+    pub(super) fn releases(&self, name: &Name, token: &Arc<str>) -> bool {
+        !self.tokens.is_empty() && self.tokens.contains_key(&(name.clone(), token.clone()))
+    }
+
+    /// Whether some are in flight at this server, or wait until others are answered.
+    pub(super) fn is_busy(&self, link: LinkId) -> bool {
+        self.lanes.contains_key(&link)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Cleanup> {
+        self.of.values()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_for(&self, owner: OwnerId) -> bool {
+        self.of.contains_key(&owner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn confirmed(&self) -> impl Iterator<Item = &Confirmed> {
+        self.confirmed.iter()
+    }
+
+    /// Keeps a confirmed release for a while.
+    fn keep(&mut self, confirmed: Confirmed) {
+        let now = confirmed.at;
+        self.confirmed.push_back(confirmed);
+        let is_old = |kept: &VecDeque<Confirmed>| {
+            kept.len() > tuning::RELEASES_KEPT
+                || kept
+                    .front()
+                    .is_some_and(|first| first.at.after(tuning::RELEASES_KEPT_FOR) <= now)
+        };
+        while is_old(&self.confirmed) {
+            self.confirmed.pop_front();
+        }
+    }
+
+    /// Takes the confirmed releases of these names, of which a lock can still exist elsewhere.
+    fn take_confirmed(&mut self, now: Moment, which: Which<'_>) -> Vec<Confirmed> {
+        let all = std::mem::take(&mut self.confirmed);
+        let (taken, kept) = all
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|old| which(&old.name));
+        self.confirmed = kept;
+        taken.into_iter().filter(|old| old.counts(now)).collect()
+    }
+
+    fn begin(&mut self, cx: &mut Context, owner: OwnerId, cleanup: Cleanup) {
+        if let Entry::Vacant(place) = self.of.entry(owner) {
+            if let Some(key) = cleanup.token_key() {
+                *self.tokens.entry(key).or_default() += 1;
+            }
+            place.insert(cleanup);
+            self.send(cx, owner);
+        }
+    }
+
+    /// Sends a clean-up, or keeps it until others are answered. If the server is unreachable, the
+    /// next connection sends it.
+    fn send(&mut self, cx: &mut Context, owner: OwnerId) {
+        let Some(cleanup) = self.of.get_mut(&owner) else {
+            return;
+        };
+        if cx.links.is_up(&cleanup.name) && !cleanup.under_way {
+            cleanup.under_way = true;
+            cleanup.retry = None;
+            let link = cx.links.routes.link(&cleanup.name);
+            let lane = self.lanes.entry(link).or_default();
+            if lane.sent < tuning::CLEANUPS_IN_FLIGHT {
+                lane.sent += 1;
+                cleanup.again_at.take_if(|at| *at <= cx.now);
+                let op = release_of(cleanup.name.clone(), owner, cleanup.form.clone());
+                let purpose = Purpose::Cleanup { link, owner };
+                cx.send(purpose, op, cleanup.limit, None);
+            } else {
+                lane.waiting.push_back(owner);
+            }
+        }
+        self.arm(cx, owner);
+    }
+
+    /// A clean-up at this server was answered, so the next one can be sent.
+    fn send_next(&mut self, cx: &mut Context, link: LinkId) {
+        let up = cx.links.is_link_up(link);
+        if let Some(lane) = self.lanes.get_mut(&link) {
+            lane.sent -= 1;
+        }
+        while let Some(lane) = self.lanes.get_mut(&link)
+            && (lane.sent < tuning::CLEANUPS_IN_FLIGHT || !up)
+            && let Some(owner) = lane.waiting.pop_front()
+        {
+            if let Some(cleanup) = self.of.get_mut(&owner) {
+                cleanup.under_way = false;
+                self.send(cx, owner);
+            }
+        }
+        let is_over = |lane: &Lane| lane.sent == 0 && lane.waiting.is_empty();
+        if self.lanes.get(&link).is_some_and(is_over) {
+            self.lanes.remove(&link);
+        }
+    }
+
+    fn arm(&self, cx: &mut Context, owner: OwnerId) {
+        let Some(cleanup) = self.of.get(&owner) else {
+            return;
+        };
+        let up = cx.links.is_up(&cleanup.name);
+        let wanted = [cleanup.again_at, cleanup.retry]
+            .into_iter()
+            .flatten()
+            .filter(|_| up && !cleanup.under_way);
+        let at = wanted.fold(cleanup.until, Moment::min);
+        cx.timers.arm(Timer::Cleanup(owner), at);
+    }
+
+    /// The timer of a clean-up is due. Returns the name of the clean-up if that has ended and a try
+    /// may wait for its token.
+    fn due(&mut self, cx: &mut Context, owner: OwnerId) -> Option<Name> {
+        let cleanup = self.of.get(&owner)?;
+        if cleanup.until <= cx.now {
+            // A release by token that is in flight could free the lock of the next attempt.
+            if cleanup.under_way && cleanup.form.token.is_some() {
+                return None;
+            }
+            return self.end(cx, owner);
+        }
+        let wanted = [cleanup.again_at, cleanup.retry];
+        if wanted.iter().flatten().any(|at| *at <= cx.now) {
+            self.send(cx, owner);
+        } else {
+            self.arm(cx, owner);
+        }
+        None
+    }
+
+    fn answered(&mut self, cx: &mut Context, owner: OwnerId, outcome: CallOutcome) -> Cleaned {
+        let retry = cx.now.after(cx.jitter.retry());
+        let mut cleaned = Cleaned::default();
+        let Some(cleanup) = self.of.get_mut(&owner) else {
+            return cleaned;
+        };
+        cleanup.under_way = false;
+        if matches!(outcome, CallOutcome::Answered(Reply::Released(_))) {
+            cleaned.released = Some((cleanup.name.clone(), cleanup.form.token.is_some()));
+        }
+        match outcome {
+            // Its end waited for this answer.
+            _ if cleanup.until <= cx.now => cleaned.token_free = self.end(cx, owner),
+            CallOutcome::Answered(_) | CallOutcome::Refused { passing: false, .. }
+                if cleanup.again_at.is_none() =>
+            {
+                cleaned.token_free = self.end(cx, owner);
+            }
+            CallOutcome::Answered(_) => self.arm(cx, owner),
+            CallOutcome::NotSent | CallOutcome::Unanswered | CallOutcome::Refused { .. } => {
+                cleanup.retry = Some(retry);
+                self.arm(cx, owner);
+            }
+        }
+        cleaned
+    }
+
+    /// Ends a clean-up. Returns its name if a try may wait for its token.
+    fn end(&mut self, cx: &mut Context, owner: OwnerId) -> Option<Name> {
+        cx.timers.disarm(Timer::Cleanup(owner));
+        let ended = self.of.remove(&owner)?;
+        let key = ended.token_key()?;
+        if let Entry::Occupied(mut count) = self.tokens.entry(key) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(ended.name)
+    }
+
+    /// Sends the clean-ups that wait for the server, after a reconnect.
+    pub(super) fn resume(&mut self, cx: &mut Context, which: Which<'_>) {
+        let of_names = self.of.iter().filter(|(_, cleanup)| which(&cleanup.name));
+        let owners: Vec<OwnerId> = of_names.map(|(owner, _)| *owner).collect();
+        for owner in owners {
+            self.send(cx, owner);
+        }
+    }
+}
+
+impl Engine {
+    /// Keeps a confirmed release for a while. A release by a caller's token is not kept: by then
+    /// another attempt may have the lock with this token.
+    pub(super) fn keep_release(&mut self, owner: OwnerId) {
+        if let Some(hold) = self.holds.get(&owner).filter(|hold| !hold.cell.has_value()) {
+            self.cleanups.keep(Confirmed {
+                at: self.cx.now,
+                name: hold.cell.name.clone(),
+                owner,
+                form: hold.cell.form(),
+                lease: hold.longest(),
+            });
+        }
+    }
+
+    /// Repeats the confirmed releases. Another server, or the same one with older data, may still
+    /// have these locks. Waiters would wait for the end of their leases.
+    pub(super) fn repeat_releases(&mut self, which: Which<'_>) {
+        for old in self.cleanups.take_confirmed(self.cx.now, which) {
+            self.clean_up(&old.name, old.owner, &old.form, old.lease, None);
+        }
+    }
+
+    /// Releases the lock that `owner` may have on `name`. If a copy of its acquire may still run
+    /// until `alive_until`, another release follows then.
+    pub(super) fn clean_up(
+        &mut self,
+        name: &Name,
+        owner: OwnerId,
+        form: &Form,
+        lease: Duration,
+        alive_until: Option<Moment>,
+    ) {
+        // The lock with this token, if there is one, belongs to a later attempt.
+        if let Some(token) = &form.token
+            && self.is_token_used(name, token)
+        {
+            return;
+        }
+        let now = self.cx.now;
+        let again_at = alive_until.filter(|at| *at > now);
+        let limit = timing::limit(lease);
+        // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
+        // that lease.
+        let unknown = form.kind.layout() == Layout::Learning && !self.holds.contains_key(&owner);
+        let lease = if unknown {
+            lease.max(tuning::LEARNT_LEASE)
+        } else {
+            lease
+        };
+        // Another call of this owner may be in flight and ask for the same lease. With replicas it
+        // has twice the time.
+        let last = timing::copy_expires(now, 2 * limit);
+        let cleanup = Cleanup {
+            name: name.clone(),
+            form: form.clone(),
+            under_way: false,
+            again_at,
+            retry: None,
+            until: again_at.map_or(last, |at| at.max(last)).after(lease),
+            limit,
+        };
+        self.cleanups.begin(&mut self.cx, owner, cleanup);
+    }
+
+    pub(super) fn cleanup_due(&mut self, owner: OwnerId) {
+        if let Some(name) = self.cleanups.due(&mut self.cx, owner) {
+            self.advance(&name);
+        }
+    }
+
+    pub(super) fn cleaned(&mut self, link: LinkId, owner: OwnerId, outcome: CallOutcome) {
+        let cleaned = self.cleanups.answered(&mut self.cx, owner, outcome);
+        if let Some((name, by_token)) = cleaned.released {
+            if by_token {
+                // The server cannot tell whose lock it was. A look costs little.
+                self.renew_now(self.holds_on(&name));
+            }
+            // The release is published too, but a waiter of this client need not wait for that.
+            self.wake_head(&name);
+        }
+        if let Some(name) = cleaned.token_free {
+            self.advance(&name);
+        }
+        self.cleanups.send_next(&mut self.cx, link);
+        self.forget_flow(link);
+    }
+}

@@ -1,0 +1,174 @@
+//! The context of every object of the engine: the data for its decisions, and the outputs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::links::Links;
+use super::timers::Timers;
+use super::timing::Jitter;
+use super::{CallId, Config, Done, LinkId, Output, RequestId};
+use crate::error::{Error, ErrorKind};
+use crate::event::{Counters, Event, Level as EventLevel};
+use crate::maps::SmallMap;
+use crate::moment::Moment;
+use crate::wire::{Name, Op, OwnerId};
+
+/// Why a call was sent, which says how to read its outcome.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// The head of a queue tries for a first acquisition.
+    Try(RequestId),
+    /// The command in flight of a hold: re-entry, release or extension.
+    Command(OwnerId),
+    /// The call that releases a hold and gives its lock to the head of the queue.
+    HandOver { from: OwnerId, to: RequestId },
+    /// A renewal of these holds by these times, in the order of the request.
+    Renewal {
+        link: LinkId,
+        asked: Vec<(OwnerId, Duration)>,
+    },
+    /// A clean-up release.
+    Cleanup { link: LinkId, owner: OwnerId },
+    /// A force-release or an inspection.
+    Query { id: RequestId, name: Name },
+}
+
+/// A call in flight.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) purpose: Purpose,
+    pub(super) sent: Moment,
+}
+
+/// The time, the outputs, the calls in flight, the timers and the links.
+///
+/// A method of a hold, a waiter or a clean-up that has to send or to answer takes this, and not the
+/// whole engine.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) config: Config,
+    pub(super) counters: Arc<Counters>,
+    /// Whether anybody listens to debug events, which come with every acquisition.
+    pub(super) listened: bool,
+    pub(super) jitter: Jitter,
+    /// The moment of the current input.
+    pub(super) now: Moment,
+    /// The outputs of the current input so far.
+    pub(super) out: Vec<Output>,
+    /// The current input is an answer from a connection without client tracking, so the server does
+    /// not report later changes of the key.
+    pub(super) unseen: bool,
+    last_id: u64,
+    /// Owners have a counter of their own. Consecutive owners lie together in `holds`, so looking
+    /// them up stays fast.
+    pub(super) last_owner: OwnerId,
+    /// Owners before this one were drawn before the last connection was made.
+    pub(super) first_owner: OwnerId,
+    pub(super) links: Links,
+    pub(super) calls: SmallMap<CallId, Call>,
+    /// The hold on which a request waits that re-enters, releases or extends it.
+    pub(super) callers: SmallMap<RequestId, OwnerId>,
+    pub(super) timers: Timers,
+}
+
+impl Context {
+    pub(super) fn new(config: Config, counters: Arc<Counters>) -> Self {
+        Context {
+            jitter: Jitter::new(config.seed),
+            config,
+            counters,
+            listened: true,
+            now: Moment::default(),
+            out: Vec::new(),
+            unseen: false,
+            last_id: 0,
+            last_owner: 0,
+            first_owner: 0,
+            links: Links::default(),
+            calls: SmallMap::default(),
+            callers: SmallMap::default(),
+            timers: Timers::default(),
+        }
+    }
+
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(super) fn next_owner(&mut self) -> OwnerId {
+        self.last_owner = self.last_owner.wrapping_add(1);
+        self.last_owner
+    }
+
+    /// Whether an owner was drawn before the last connection was made. A copy of this process may
+    /// have the same one.
+    pub(super) fn is_outdated(&self, owner: OwnerId) -> bool {
+        owner.wrapping_sub(self.first_owner) > self.last_owner.wrapping_sub(self.first_owner)
+    }
+
+    /// Sends a call. `of`: the request whose caller waits for it, if there is one.
+    pub(super) fn send(
+        &mut self,
+        purpose: Purpose,
+        op: impl Into<Arc<Op>>,
+        limit: Duration,
+        of: Option<RequestId>,
+    ) -> CallId {
+        let call = self.next_id();
+        self.counters.calls.add(1);
+        let sent = self.now;
+        self.calls.insert(call, Call { purpose, sent });
+        let op = op.into();
+        self.out.push(Output::Send {
+            call,
+            op,
+            limit,
+            of,
+        });
+        call
+    }
+
+    pub(super) fn complete(&mut self, id: RequestId, done: Done) {
+        self.callers.remove(&id);
+        self.out.push(Output::Complete {
+            id,
+            result: Ok(done),
+        });
+    }
+
+    pub(super) fn fail(&mut self, id: RequestId, error: Error) {
+        self.callers.remove(&id);
+        match error.kind() {
+            ErrorKind::Timeout => self.counters.timeouts.add(1),
+            ErrorKind::Cancelled => self.counters.cancelled.add(1),
+            _ => {}
+        }
+        self.out.push(Output::Complete {
+            id,
+            result: Err(error),
+        });
+    }
+
+    /// A debug event about a single lock. Its text is made only if somebody listens.
+    pub(super) fn trace(&mut self, kind: &'static str, lock: &Name, text: impl FnOnce() -> String) {
+        if self.listened {
+            self.event(kind, EventLevel::Debug, lock, text());
+        }
+    }
+
+    pub(super) fn event(
+        &mut self,
+        kind: &'static str,
+        level: EventLevel,
+        lock: &Name,
+        text: impl Into<String>,
+    ) {
+        self.out.push(Output::Event(Event {
+            kind,
+            level,
+            lock: Some(lock.clone()),
+            text: text.into(),
+        }));
+    }
+}

@@ -1,0 +1,337 @@
+//! Local hand-over: the lock goes from one caller of this client to the next one.
+//!
+//! Usually a single call releases the old owner and acquires for the next one. It is sent once. If
+//! it cannot be done, or its outcome is unknown, the engine takes the plain way. It releases the
+//! hold as usual. It retires the next owner and cleans up what that owner may have got, and the
+//! next caller tries with a fresh owner. So only a failure costs an extra call.
+//!
+//! Optimistic hand-over: if the server confirmed the hold less than 5 ms ago
+//! (`tuning::HANDOVER_FRESH`), the engine gives the lock to the next waiter at once, under the same
+//! Redis owner, and verifies it afterwards. The verification is sent immediately. A release is
+//! reported only after a verification that was sent later finds the lock still ours. If the lock
+//! was gone, every caller that passed it on since then, and the current holder, hear that it is
+//! lost, as if that had happened a moment later. One verification is in flight at a time. It
+//! answers all callers that passed the lock on before it was sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hold_ops::{HoldOp, Task};
+use super::holds::{Hold, Phase};
+use super::waiters::{Attempt, WaitQueue, Waiter};
+use super::{CallId, CallOutcome, Engine, Output, Purpose, RequestId, Target, timing};
+use crate::hold::HoldCell;
+use crate::key::OwnerKey;
+use crate::moment::Moment;
+use crate::tuning;
+use crate::wire::{Fencing, Layout, Name, Op, OwnerId, Reply};
+
+/// The streak of local hand-overs since this client won the lock in competition with others.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(super) struct Run {
+    /// When the first hand-over was made.
+    began: Option<Moment>,
+    handovers: usize,
+    /// When the last call was sent whose answer confirmed that the lock is ours.
+    heard: Option<Moment>,
+}
+
+impl Run {
+    pub(super) const NONE: Run = Run {
+        began: None,
+        handovers: 0,
+        heard: None,
+    };
+
+    pub(super) fn one_more(self, sent: Moment) -> Run {
+        Run {
+            began: self.began.or(Some(sent)),
+            handovers: self.handovers + 1,
+            ..self
+        }
+    }
+
+    /// Notes that a call sent at `sent` found the lock still ours.
+    pub(super) fn hear(&mut self, sent: Moment) {
+        self.heard = self.heard.max(Some(sent));
+    }
+
+    pub(super) fn has_handed_over(self) -> bool {
+        self.handovers > 0
+    }
+
+    /// How long ago the first hand-over was made.
+    pub(super) fn lasted(self, now: Moment) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| began.until(now))
+    }
+
+    /// Whether the streak has reached its limit, so that other clients must get a chance.
+    pub(super) fn is_over(self, now: Moment, (limit, time): (usize, Duration)) -> bool {
+        self.handovers >= limit || self.began.unwrap_or(now).after(time) <= now
+    }
+}
+
+impl Engine {
+    /// The call that releases this hold and gives its lock to the next caller. `None` if the two
+    /// need separate calls.
+    pub(super) fn hand_over(&mut self, owner: OwnerId) -> Option<Op> {
+        if self.names.waiters.is_empty() {
+            return None;
+        }
+        let hold = self.holds.get(&owner).filter(|hold| is_free_to_go(hold))?;
+        let name = hold.cell.name.clone();
+        let queue = self.names.queues.get(&name)?;
+        let to = self.receiver(queue, hold)?;
+        let form = hold.cell.form();
+        self.renew_owner(to);
+        let waiter = self.names.waiters.get_mut(&to)?;
+        waiter.handed = true;
+        let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
+        self.set_attempt(&name, Attempt::InFlight { again: false });
+        Some(Op::HandOver {
+            name,
+            owner,
+            to,
+            form,
+            lease,
+            fencing,
+        })
+    }
+
+    /// The head of the queue, if this hold may be handed to it.
+    fn receiver(&self, queue: &WaitQueue, hold: &Hold) -> Option<RequestId> {
+        let can = queue.attempt == Attempt::Idle
+            && self.closing.is_none()
+            && self.cx.links.is_up(&hold.cell.name);
+        let others_turn = queue.run.is_over(self.cx.now, self.cx.config.handovers);
+        let head = *queue.waiters.front().filter(|_| can && !others_turn)?;
+        self.names
+            .waiters
+            .get(&head)
+            .filter(|waiter| takes(waiter, hold))
+            .map(|_| head)
+    }
+
+    // ---- optimistic hand-over ----
+
+    /// Whether a release of this level would pass its lock on at once.
+    pub fn passes_on(&self, target: &Target) -> bool {
+        self.target(target)
+            .is_ok_and(|(owner, level)| self.takes_at_once(owner, &HoldOp::Leave(level)).is_some())
+    }
+
+    /// The waiter that gets the lock of this hold at once when its only level is released, and when
+    /// the call was sent that last confirmed the hold.
+    pub(super) fn takes_at_once(
+        &self,
+        owner: OwnerId,
+        wish: &HoldOp,
+    ) -> Option<(RequestId, Moment)> {
+        if self.names.waiters.is_empty() {
+            return None;
+        }
+        let (hold, HoldOp::Leave(level)) = (self.holds.get(&owner)?, wish) else {
+            return None;
+        };
+        let gone = hold.position(*level) == Some(0) && hold.levels.len() == 1 && !hold.lingers;
+        let settled = hold.phase == Phase::Held && hold.tasks().all(|task| task.wish.is_passed());
+        // A copy of this process may have a hold with the same outdated owner.
+        if !gone || !settled || hold.renewal.failing || self.cx.is_outdated(owner) {
+            return None;
+        }
+        let queue = self.names.queues.get(&hold.cell.name)?;
+        let heard = queue
+            .run
+            .heard
+            .filter(|heard| self.cx.now < heard.after(tuning::HANDOVER_FRESH))?;
+        let to = self.receiver(queue, hold)?;
+        self.names
+            .waiters
+            .get(&to)
+            .filter(|waiter| takes_behind(waiter, hold, heard))
+            .map(|_| (to, heard))
+    }
+
+    /// Gives the lock to the next caller, and has the server verify that it was there to be given.
+    pub(super) fn pass_on(
+        &mut self,
+        owner: OwnerId,
+        (to, heard): (RequestId, Moment),
+        release: Task,
+    ) {
+        let Some(waiter) = self.take_waiter(to) else {
+            return self.add_task(owner, release);
+        };
+        let Waiter {
+            name,
+            key,
+            terms,
+            form,
+            announced,
+            ..
+        } = waiter;
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        hold.levels.clear();
+        hold.must_end = terms
+            .max_hold
+            .map(|most| self.cx.now.after(timing::trusted(most)))
+            .into();
+        hold.lingers = terms.linger;
+        let cell = Arc::new(HoldCell::new(name.clone(), key, owner, form.clone(), None));
+        let before = std::mem::replace(&mut hold.cell, cell.clone());
+        before.set_count(0);
+        before.set_released();
+        self.change_keys(before, cell);
+        if let Some(queue) = self.names.queues.get_mut(&name) {
+            queue.run = queue.run.one_more(self.cx.now);
+            queue
+                .turn
+                .taken(self.cx.now, announced, self.cx.config.handovers.1);
+            queue.note_refusal(self.cx.now);
+        }
+        self.add_level(to, owner, terms, heard, terms.lease.duration());
+        self.add_task(owner, release.passed());
+        self.adopt_waiters(&name, key, owner, &form);
+        self.advance(&name);
+    }
+
+    /// Replaces the cell of a hold. Questions by key find the new one.
+    fn change_keys(&mut self, before: Arc<HoldCell>, cell: Arc<HoldCell>) {
+        if before.key != OwnerKey::Once {
+            self.cx.out.push(Output::Ended(before));
+        }
+        if cell.key != OwnerKey::Once {
+            self.cx.out.push(Output::Opened(cell));
+        }
+    }
+
+    /// A call for `ttl` that was sent at `sent`, after an optimistic hand-over, found the lock
+    /// still ours.
+    pub(super) fn heard_of_passing(&mut self, owner: OwnerId, sent: Moment, ttl: Duration) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        for level in hold.levels.iter_mut() {
+            level.end = level
+                .end
+                .max(sent.after(timing::trusted(level.lease().min(ttl))));
+        }
+        hold.renewed_at(sent, ttl);
+        if let Some(queue) = self.names.queues.get_mut(&hold.cell.name) {
+            queue.run.hear(sent);
+        }
+    }
+
+    // ---- hand-over in one call ----
+
+    /// The purpose of a hold's command, which says how to read its outcome.
+    pub(super) fn purpose_of(&self, owner: OwnerId, op: &Op) -> Purpose {
+        let head = |name: &Name| self.names.queues.get(name)?.waiters.front().copied();
+        match op {
+            Op::HandOver { name, .. } => head(name).map_or(Purpose::Command(owner), |to| {
+                Purpose::HandOver { from: owner, to }
+            }),
+            _ => Purpose::Command(owner),
+        }
+    }
+
+    /// The outcome of a hand-over. Either the old owner is released and the next one has the lock,
+    /// or both continue separately.
+    pub(super) fn handed_over(
+        &mut self,
+        from: OwnerId,
+        to: RequestId,
+        call: CallId,
+        sent: Moment,
+        outcome: CallOutcome,
+    ) {
+        if matches!(outcome, CallOutcome::Answered(Reply::Acquired { .. })) {
+            // The new holder comes first, since everybody else waits for it.
+            self.tried(to, sent, outcome);
+            return self.commanded(from, call, sent, CallOutcome::Answered(Reply::Released(0)));
+        }
+        let unsure = !is_undone(&outcome);
+        // The old owner comes first: once it is released, no copy can give the lock to the next
+        // one.
+        if self
+            .command_of(from)
+            .is_some_and(|command| command.release_instead(call, unsure))
+        {
+            self.send_command(from);
+        }
+        self.not_handed_over(to, sent, unsure);
+    }
+
+    /// The head did not get the lock, or the outcome is unknown (`unsure`). It goes on as if no
+    /// hand-over had been tried.
+    fn not_handed_over(&mut self, to: RequestId, sent: Moment, unsure: bool) {
+        let fresh = self.cx.next_owner();
+        let Some(waiter) = self.names.waiters.get_mut(&to) else {
+            return;
+        };
+        waiter.handed = false;
+        let (name, form, lease, answered) = (
+            waiter.name.clone(),
+            waiter.form.clone(),
+            waiter.lease(),
+            waiter.answered,
+        );
+        let expires = timing::copy_expires(sent, waiter.limit());
+        let owner = if unsure {
+            std::mem::replace(&mut waiter.owner, fresh)
+        } else {
+            waiter.owner
+        };
+        self.set_attempt(&name, Attempt::Idle);
+        if unsure {
+            self.clean_up(&name, owner, &form, lease, Some(expires));
+        }
+        if answered {
+            return self.remove_waiter(to, false);
+        }
+        self.arm_waiter(to);
+        self.advance(&name);
+    }
+}
+
+/// Whether the release of this hold can give the lock to another owner.
+fn is_free_to_go(hold: &Hold) -> bool {
+    hold.phase == Phase::Releasing && hold.levels.is_empty() && !hold.lingers
+}
+
+/// Whether this caller can take over the lock of this hold.
+fn takes(waiter: &Waiter, hold: &Hold) -> bool {
+    let form = &waiter.form;
+    let same =
+        *form == hold.cell.form() && form.token.is_none() && form.kind.layout() != Layout::Learning;
+    same && waiter.terms.replicas == 0
+        && waiter.unsettled.is_none()
+        && !waiter.answered
+        && !waiter.once()
+}
+
+/// Whether this caller can continue under the Redis owner of the hold, which a call sent at `heard`
+/// last confirmed. Nobody outside can tell the difference: the lock lives as long as if the caller
+/// had acquired it at that moment. A token that a caller chose identifies that caller and stays
+/// with it. Nobody was told of an owner that the engine drew.
+fn takes_behind(waiter: &Waiter, hold: &Hold, heard: Moment) -> bool {
+    let lease = waiter.terms.lease.duration();
+    waiter.terms.fencing == Fencing::Off
+        && hold.longest() <= lease
+        && waiter.lease() == lease
+        && hold.deadline() >= heard.after(timing::trusted(lease))
+}
+
+/// Whether the next owner certainly did not get the lock.
+fn is_undone(outcome: &CallOutcome) -> bool {
+    match outcome {
+        CallOutcome::Answered(reply) => {
+            matches!(reply, Reply::Gone(_) | Reply::Stale | Reply::Foreign(_))
+        }
+        CallOutcome::Refused { passing, .. } => *passing,
+        CallOutcome::NotSent => true,
+        CallOutcome::Unanswered => false,
+    }
+}

@@ -1,0 +1,1146 @@
+//! Operations that callers want on a hold. One command that changes its count or its lease is in
+//! flight, and the others wait behind it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::holds::{Hold, Phase, unconfirmed};
+use super::lazy_box::Idle;
+use super::links::Which;
+use super::queries::release_of;
+use super::waiters::{clocks_differ, not_replicated, not_sent};
+use super::watchdog::LOOK;
+use super::{CallId, CallOutcome, Done, Engine, LevelId, Output, RequestId, Target, Terms, timing};
+use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::key::OwnerKey;
+use crate::moment::Moment;
+use crate::tuning;
+use crate::wire::{Fencing, Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
+
+/// An operation on a hold, waiting or in flight.
+#[derive(Debug)]
+pub(super) struct Task {
+    /// The request to answer. `None` if it was answered already, or if nobody asked.
+    pub(super) request: Option<RequestId>,
+    pub(super) wish: HoldOp,
+    /// When the caller is answered even if the server has not answered.
+    answer_by: Option<Moment>,
+}
+
+/// An operation that changes the count or the lease of a hold.
+#[derive(Debug)]
+pub(super) enum HoldOp {
+    /// One more level, for a caller with this key.
+    Enter {
+        key: OwnerKey,
+        terms: Terms,
+        wait: Option<Duration>,
+    },
+    /// Give back this level; without one, the newest.
+    Leave(Option<LevelId>),
+    /// Make the lock live at least this long.
+    Extend {
+        level: Option<LevelId>,
+        lease: Duration,
+    },
+    /// Tell the server the number of levels, because a re-entry that nobody wants may have run.
+    Settle,
+    /// Confirm that the lock was still held when this caller passed it on. That completes the
+    /// caller's release.
+    Passed,
+}
+
+impl HoldOp {
+    pub(super) fn is_passed(&self) -> bool {
+        matches!(self, HoldOp::Passed)
+    }
+}
+
+impl Task {
+    /// When its caller stops waiting, if it has one.
+    pub(super) fn answer_by(&self) -> Option<Moment> {
+        self.answer_by.filter(|_| self.request.is_some())
+    }
+
+    /// Whether it has waited for the server for as long as callers wait.
+    pub(super) fn is_late(&self, now: Moment) -> bool {
+        self.answer_by.is_some_and(|at| at <= now)
+    }
+
+    /// The rest of a release whose level was given to another caller.
+    pub(super) fn passed(self) -> Task {
+        Task {
+            wish: HoldOp::Passed,
+            ..self
+        }
+    }
+
+    /// Whether it is a re-entry of a caller with this key.
+    pub(super) fn is_entry_of(&self, key: OwnerKey) -> bool {
+        matches!(self.wish, HoldOp::Enter { key: of, .. } if of == key)
+    }
+
+    /// Whether it tries once and does not wait.
+    fn once(&self) -> bool {
+        matches!(
+            self.wish,
+            HoldOp::Enter {
+                wait: Some(Duration::ZERO),
+                ..
+            }
+        )
+    }
+
+    /// Whether it may be dropped when no caller wants it any more.
+    fn optional(&self) -> bool {
+        matches!(self.wish, HoldOp::Enter { .. } | HoldOp::Extend { .. })
+    }
+}
+
+/// A task that was started: its call is in flight, or waits to be sent again.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) task: Task,
+    /// Releases before it that passed the lock on. The answer to this command also shows that they
+    /// held the lock.
+    passed: Vec<Task>,
+    op: Arc<Op>,
+    limit: Duration,
+    call: Option<CallId>,
+    begun: Moment,
+    /// Copies that may have run, including the one in flight.
+    copies: u32,
+    /// Transient errors in a row.
+    failures: u32,
+    /// Whether the last copy arrived after its not-after by the server's clock.
+    stale: bool,
+    retry: Option<Moment>,
+}
+
+impl Command {
+    pub(super) fn retry(&self) -> Option<Moment> {
+        self.retry
+    }
+
+    /// The tasks of the callers that passed the lock on, then its own task. A release has already
+    /// removed its level from the hold, so only the server still has to hear of it.
+    pub(super) fn into_tasks(self) -> impl Iterator<Item = Task> {
+        let Command { task, passed, .. } = self;
+        let wish = if let HoldOp::Leave(_) = task.wish {
+            HoldOp::Settle
+        } else {
+            task.wish
+        };
+        passed.into_iter().chain([Task { wish, ..task }])
+    }
+
+    /// The moment until which its copy in flight may run, if there is one.
+    pub(super) fn alive_until(&self, now: Moment) -> Option<Moment> {
+        self.call.map(|_| timing::copy_expires(now, self.limit))
+    }
+
+    /// Whether it frees the lock. Copies of such a command may overlap: an owner that the engine
+    /// drew is never used again, and a token stays busy until they are settled.
+    fn frees(&self) -> bool {
+        matches!(*self.op, Op::Release { remaining: 0, .. })
+    }
+
+    /// Turns a hand-over that was not done, or whose outcome is unknown (`unsure`), into a plain
+    /// release. Returns false if this is not its call.
+    pub(super) fn release_instead(&mut self, call: CallId, unsure: bool) -> bool {
+        if self.call != Some(call) {
+            return false;
+        }
+        let Op::HandOver {
+            name, owner, form, ..
+        } = &*self.op
+        else {
+            return false;
+        };
+        self.op = Arc::new(release_of(name.clone(), *owner, form.clone()));
+        self.call = None;
+        self.copies -= u32::from(!unsure);
+        true
+    }
+
+    /// Makes a late verification ask for no time, so that it does not prolong a lease that nobody
+    /// renews.
+    fn asks_for_no_more(&mut self, watched: bool) {
+        if self.task.wish.is_passed()
+            && !watched
+            && let Op::Renew { holds } = Arc::make_mut(&mut self.op)
+        {
+            holds.iter_mut().for_each(|hold| hold.ttl = LOOK);
+        }
+    }
+
+    /// Whether no caller wants its effect and no effect has to be undone.
+    fn is_pointless(&self) -> bool {
+        let harmless = self.copies == 0 || matches!(self.task.wish, HoldOp::Extend { .. });
+        self.task.request.is_none() && self.task.optional() && harmless
+    }
+
+    /// Whether it is a re-entry that no caller wants any more. A copy of it may have run.
+    fn is_unwanted_entry(&self) -> bool {
+        self.task.request.is_none() && matches!(self.task.wish, HoldOp::Enter { .. })
+    }
+}
+
+/// The operations that callers want on a hold, in order.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) command: Option<Command>,
+    /// The tasks behind the command in flight. The count of each is computed when its command
+    /// starts.
+    pub(super) todo: VecDeque<Task>,
+}
+
+impl Idle for Work {
+    const IDLE: &'static Work = &Work {
+        command: None,
+        todo: VecDeque::new(),
+    };
+
+    fn is_idle(&self) -> bool {
+        self.command.is_none() && self.todo.is_empty()
+    }
+}
+
+impl Hold {
+    pub(super) fn take_command(&mut self) -> Option<Command> {
+        self.work.made()?.command.take()
+    }
+
+    /// Takes all tasks, those of the command in flight first.
+    pub(super) fn take_tasks(&mut self) -> Vec<Task> {
+        let Some(mut work) = self.work.take().filter(|work| !work.is_idle()) else {
+            return Vec::new();
+        };
+        work.command
+            .take()
+            .into_iter()
+            .flat_map(Command::into_tasks)
+            .chain(work.todo)
+            .collect()
+    }
+
+    /// The request that waits for the command in flight.
+    pub(super) fn asked_by(&self) -> Option<RequestId> {
+        self.work.command.as_ref()?.task.request
+    }
+
+    /// The tasks of the command in flight and those that wait behind it.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
+        let command = self.work.command.iter();
+        command
+            .flat_map(|command| command.passed.iter().chain([&command.task]))
+            .chain(&self.work.todo)
+    }
+
+    fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
+        let work = self.work.made().into_iter();
+        work.flat_map(|work| {
+            let command = work.command.iter_mut();
+            let under_way =
+                command.flat_map(|command| command.passed.iter_mut().chain([&mut command.task]));
+            under_way.chain(&mut work.todo)
+        })
+    }
+}
+
+impl Engine {
+    // ---- operations ----
+
+    /// Re-entry: one more level on a hold.
+    pub(super) fn enter(
+        &mut self,
+        id: RequestId,
+        owner: OwnerId,
+        key: OwnerKey,
+        wait: Option<Duration>,
+        terms: Terms,
+    ) {
+        let answer_by = wait
+            .filter(|wait| !wait.is_zero())
+            .map(|wait| self.cx.now.after(wait));
+        let task = Task {
+            request: Some(id),
+            wish: HoldOp::Enter { key, terms, wait },
+            answer_by,
+        };
+        let down = self.error_for(owner).filter(|_| task.once());
+        self.wish(owner, task);
+        if let Some(down) = down {
+            self.fail_entry_tries(owner, &down);
+        }
+    }
+
+    pub(super) fn release(&mut self, id: RequestId, target: &Target) {
+        match self.target(target) {
+            Ok((owner, level)) => self.leave(Some(id), owner, level),
+            Err(error) => self.cx.fail(id, error),
+        }
+    }
+
+    pub(super) fn leave(
+        &mut self,
+        request: Option<RequestId>,
+        owner: OwnerId,
+        level: Option<LevelId>,
+    ) {
+        let answer_by = Some(self.answer_by(owner));
+        self.wish(
+            owner,
+            Task {
+                request,
+                wish: HoldOp::Leave(level),
+                answer_by,
+            },
+        );
+    }
+
+    pub(super) fn extend(&mut self, id: RequestId, target: &Target, lease: Duration) {
+        match self.target(target) {
+            Ok((owner, level)) => {
+                let answer_by = Some(self.answer_by(owner));
+                self.wish(
+                    owner,
+                    Task {
+                        request: Some(id),
+                        wish: HoldOp::Extend { level, lease },
+                        answer_by,
+                    },
+                );
+            }
+            Err(error) => self.cx.fail(id, error),
+        }
+    }
+
+    /// The latest moment at which the caller of a release or an extension is answered. All calls
+    /// during one outage share its end.
+    fn answer_by(&self, owner: OwnerId) -> Moment {
+        let ends = self
+            .holds
+            .get(&owner)
+            .and_then(|hold| self.cx.links.outage_ends(&hold.cell.name));
+        ends.map_or_else(
+            || self.cx.now.after(self.cx.config.outage),
+            |ends| ends.max(self.cx.now),
+        )
+    }
+
+    pub(super) fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
+        match target {
+            Target::Level { owner, level } => Ok((*owner, Some(*level))),
+            Target::Key { name, key } => {
+                let not_owner = || Error::not_held().on(name);
+                let target = self
+                    .left_to(name, *key)
+                    .or_else(|| self.hold_of(name, *key));
+                target.map(|owner| (owner, None)).ok_or_else(not_owner)
+            }
+        }
+    }
+
+    fn wish(&mut self, owner: OwnerId, task: Task) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            let error = Error::released_before("hold");
+            return self.answer(task.request, Err(error));
+        };
+        if let Phase::Lost(reason) = hold.phase {
+            let name = hold.cell.name.clone();
+            return self.unwind(owner, &name, task, reason);
+        }
+        if let Some(id) = task.request {
+            self.cx.callers.insert(id, owner);
+        }
+        if let Some(to) = self.takes_at_once(owner, &task.wish) {
+            return self.pass_on(owner, to, task);
+        }
+        self.add_task(owner, task);
+    }
+
+    /// Starts a task, or puts it behind the command in flight.
+    pub(super) fn add_task(&mut self, owner: OwnerId, task: Task) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        if !hold.work.is_idle() {
+            hold.work.todo.push_back(task);
+        } else if self.try_task(owner, task, &mut Vec::new()) {
+            return;
+        }
+        self.start_next(owner);
+    }
+
+    /// Answers a caller, if there is one.
+    pub(super) fn answer(&mut self, request: Option<RequestId>, result: Result<Done>) {
+        match (request, result) {
+            (Some(id), Ok(done)) => self.cx.complete(id, done),
+            (Some(id), Err(error)) => self.cx.fail(id, error),
+            (None, _) => {}
+        }
+    }
+
+    // ---- starting and sending ----
+
+    /// Starts the next task of a hold if none is in flight.
+    fn start_next(&mut self, owner: OwnerId) {
+        let mut passed = Vec::new();
+        while let Some(task) = self.next_task(owner) {
+            if task.wish.is_passed() && self.goes_with_next(owner) {
+                passed.push(task);
+            } else if self.try_task(owner, task, &mut passed) {
+                return;
+            }
+        }
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            hold.work.tidy();
+        }
+        self.arm_hold(owner);
+    }
+
+    /// Starts a task, together with the releases before it that passed the lock on. Returns true if
+    /// it was started. Otherwise its caller hears why it cannot be done any more.
+    fn try_task(&mut self, owner: OwnerId, task: Task, passed: &mut Vec<Task>) -> bool {
+        match self.plan(owner, &task.wish) {
+            Ok(op) => {
+                self.start(owner, task, std::mem::take(passed), op);
+                true
+            }
+            Err(error) => {
+                self.answer(task.request, Err(error));
+                false
+            }
+        }
+    }
+
+    /// Whether the next task of this hold also shows that the callers before it had the lock.
+    fn goes_with_next(&self, owner: OwnerId) -> bool {
+        let next = self
+            .holds
+            .get(&owner)
+            .and_then(|hold| Some((hold, hold.work.todo.front()?)));
+        next.is_some_and(|(hold, next)| match next.wish {
+            HoldOp::Passed => true,
+            HoldOp::Leave(level) => hold.position(level).is_some(),
+            _ => false,
+        })
+    }
+
+    fn next_task(&mut self, owner: OwnerId) -> Option<Task> {
+        let hold = self
+            .holds
+            .get_mut(&owner)
+            .filter(|hold| hold.work.command.is_none())?;
+        hold.work.made()?.todo.pop_front()
+    }
+
+    /// The command to send for a wish, given the present levels.
+    fn plan(&mut self, owner: OwnerId, wish: &HoldOp) -> Result<Op> {
+        let now = self.cx.now;
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return Err(Error::new(ErrorKind::NotOwner, "this hold has ended"));
+        };
+        let (name, form) = (hold.cell.name.clone(), hold.cell.form());
+        let released = || Error::released_before("level").on(&name);
+        match wish {
+            HoldOp::Enter { terms, .. } => {
+                let lease = hold.capped(terms.lease.duration(), now);
+                let count = hold.count().saturating_add(1);
+                let (fencing, replicas) = (Fencing::Off, terms.replicas.into());
+                Ok(Op::Acquire {
+                    name,
+                    owner,
+                    form,
+                    count,
+                    lease,
+                    fencing,
+                    replicas,
+                })
+            }
+            HoldOp::Leave(level) if hold.take_out(*level) => {
+                let op = self.give_back(owner, name, form);
+                Ok(self.hand_over(owner).unwrap_or(op))
+            }
+            HoldOp::Leave(_) => Err(released()),
+            HoldOp::Extend { level, lease } => {
+                hold.position(*level).ok_or_else(released)?;
+                let ttl = hold.capped(*lease, now);
+                Ok(Op::Renew {
+                    holds: vec![Renewal {
+                        name,
+                        owner,
+                        form,
+                        ttl,
+                    }],
+                })
+            }
+            HoldOp::Passed => {
+                let ttl = hold.capped(hold.longest_lease(), now);
+                Ok(Op::Renew {
+                    holds: vec![Renewal {
+                        name,
+                        owner,
+                        form,
+                        ttl,
+                    }],
+                })
+            }
+            HoldOp::Settle => {
+                let (remaining, ttl) = (hold.count(), hold.time_needed(now));
+                Ok(Op::Release {
+                    name,
+                    owner,
+                    form,
+                    remaining,
+                    ttl,
+                    lesson: None,
+                })
+            }
+        }
+    }
+
+    /// The release that follows from the remaining levels: of one level, or of the lock.
+    fn give_back(&mut self, owner: OwnerId, name: Name, form: Form) -> Op {
+        let now = self.cx.now;
+        let (mut remaining, mut ttl, mut lesson) = (0, Duration::ZERO, None);
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            ttl = hold.time_needed(now);
+            if ttl.is_zero() {
+                lesson = hold.lesson(now);
+                self.begin_release(owner);
+            } else {
+                remaining = hold.count();
+                hold.shrink(now);
+            }
+        }
+        Op::Release {
+            name,
+            owner,
+            form,
+            remaining,
+            ttl,
+            lesson,
+        }
+    }
+
+    /// From here on nobody may rely on the hold: the server may free the lock at any moment.
+    fn begin_release(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        hold.phase = Phase::Releasing;
+        hold.renewal = Default::default();
+        // Levels without time of their own lose the hold, which the released level kept alive.
+        let orphaned = !hold.levels.is_empty() && hold.cell.set_lost(LostReason::Expired);
+        hold.cell.set_released();
+        if orphaned {
+            self.cx
+                .out
+                .push(Output::Lost(hold.cell.clone(), LostReason::Expired));
+        }
+    }
+
+    fn start(&mut self, owner: OwnerId, task: Task, passed: Vec<Task>, op: Op) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let time = asked(&op).unwrap_or_else(|| self.cx.now.until(hold.deadline()));
+        hold.asked_for(time);
+        let limit = timing::limit_with(op.replicas(), time);
+        hold.work.command = Some(Command {
+            task,
+            passed,
+            op: Arc::new(op),
+            limit,
+            begun: self.cx.now,
+            call: None,
+            copies: 0,
+            failures: 0,
+            stale: false,
+            retry: None,
+        });
+        self.send_command(owner);
+    }
+
+    pub(super) fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
+        self.holds.get_mut(&owner)?.work.made()?.command.as_mut()
+    }
+
+    /// Sends a copy of the command. Without a connection the command waits for `link_up`.
+    pub(super) fn send_command(&mut self, owner: OwnerId) {
+        let (now, up) = (self.cx.now, self.is_up_for(owner));
+        let watched = self
+            .holds
+            .get(&owner)
+            .is_some_and(|hold| hold.watched_lease().is_some());
+        let Some(command) = self
+            .command_of(owner)
+            .filter(|command| command.call.is_none())
+        else {
+            return;
+        };
+        if command.is_unwanted_entry() {
+            return self.settle_count(owner);
+        }
+        command.retry = None;
+        if now >= command.begun.after(tuning::HANDOVER_FRESH) {
+            command.asks_for_no_more(watched);
+        }
+        if up {
+            command.copies += 1;
+            let (op, limit) = (command.op.clone(), command.limit);
+            let purpose = self.purpose_of(owner, &op);
+            let call = self.send(purpose, op, limit);
+            if let Some(command) = self.command_of(owner) {
+                command.call = Some(call);
+            }
+        }
+        self.arm_hold(owner);
+    }
+
+    /// Corrects the count on the server before anything else is done.
+    fn settle_count(&mut self, owner: OwnerId) {
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            hold.work.command = None;
+            hold.work.todo.push_front(Task {
+                request: None,
+                wish: HoldOp::Settle,
+                answer_by: None,
+            });
+        }
+        self.start_next(owner);
+    }
+
+    /// Sends the command again at `at`. `None`: when the link comes up.
+    fn retry_command(&mut self, owner: OwnerId, at: Option<Moment>) {
+        if let Some(command) = self.command_of(owner) {
+            command.retry = at;
+        }
+        self.drop_pointless(owner);
+        self.arm_hold(owner);
+    }
+
+    /// Drops a command that waits to be sent although no caller wants it.
+    fn drop_pointless(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let waits = |command: &mut Command| command.call.is_none() && command.is_pointless();
+        if hold
+            .work
+            .made()
+            .and_then(|work| work.command.take_if(waits))
+            .is_some()
+        {
+            self.start_next(owner);
+        }
+    }
+
+    pub(super) fn retry_if_due(&mut self, owner: OwnerId) {
+        let (now, up) = (self.cx.now, self.is_up_for(owner));
+        let due = |command: &mut Command| command.retry.is_some_and(|at| at <= now);
+        if up && self.command_of(owner).is_some_and(due) {
+            self.send_command(owner);
+        }
+    }
+
+    /// Continues the commands that wait for the server, after a reconnect.
+    pub(super) fn resume_commands(&mut self, which: Which<'_>) {
+        for owner in self.busy_owners(which) {
+            // One that has a moment for its next copy keeps it: an earlier copy may be alive.
+            let now = self.cx.now;
+            if self
+                .command_of(owner)
+                .is_some_and(|command| command.retry.is_none_or(|at| at <= now))
+            {
+                self.send_command(owner);
+            }
+            self.arm_hold(owner);
+        }
+    }
+
+    // ---- outcomes ----
+
+    /// The outcome of a hold's command.
+    pub(super) fn commanded(
+        &mut self,
+        owner: OwnerId,
+        call: CallId,
+        sent: Moment,
+        outcome: CallOutcome,
+    ) {
+        // The hold may have given up this command. Then its outcome does not matter.
+        let Some(command) = self
+            .command_of(owner)
+            .filter(|command| command.call == Some(call))
+        else {
+            return;
+        };
+        command.call = None;
+        let is_stale = matches!(outcome, CallOutcome::Answered(Reply::Stale));
+        let was_stale = std::mem::replace(&mut command.stale, is_stale);
+        match outcome {
+            CallOutcome::Answered(Reply::Stale) => self.command_stale(owner, was_stale),
+            CallOutcome::Answered(reply) => self.settle_command(owner, sent, reply),
+            outcome => self.not_commanded(owner, sent, outcome),
+        }
+    }
+
+    /// The command arrived after its not-after and was not done. It is repeated at once. If the
+    /// repeat is too late as well, the next one follows after a pause.
+    #[cold]
+    fn command_stale(&mut self, owner: OwnerId, was_stale: bool) {
+        if was_stale {
+            return self.not_commanded(
+                owner,
+                self.cx.now,
+                CallOutcome::Refused {
+                    error: clocks_differ(),
+                    passing: true,
+                },
+            );
+        }
+        if let Some(command) = self.command_of(owner) {
+            command.copies -= 1;
+        }
+        self.send_command(owner);
+    }
+
+    /// The command was not done, or its outcome is unknown.
+    #[cold]
+    fn not_commanded(&mut self, owner: OwnerId, sent: Moment, outcome: CallOutcome) {
+        let (now, up) = (self.cx.now, self.is_up_for(owner));
+        let pause = self.cx.jitter.retry();
+        if let Some(hold) = self.holds.get_mut(&owner) {
+            hold.renewal.in_doubt |= matches!(
+                outcome,
+                CallOutcome::Unanswered | CallOutcome::Refused { passing: false, .. }
+            );
+        }
+        let Some(command) = self.command_of(owner) else {
+            return;
+        };
+        match outcome {
+            CallOutcome::Answered(_) => {}
+            CallOutcome::NotSent => {
+                command.copies -= 1;
+                // The pause is for this command only. If it is dropped, the next one starts at
+                // once.
+                command.retry = up.then(|| now.after(pause));
+                // Without a connection, `link_down` tells the callers why.
+                if up {
+                    self.fail_entry_tries(owner, &not_sent());
+                }
+                self.drop_pointless(owner);
+                self.arm_hold(owner);
+            }
+            CallOutcome::Unanswered => {
+                // Copies that change a count never overlap.
+                let expired = timing::copy_expires(sent, command.limit).max(now);
+                let soon = command.frees() || command.task.wish.is_passed();
+                command.retry = Some(if soon { now.after(pause) } else { expired });
+                self.fail_entry_tries(owner, &unanswered());
+                self.drop_pointless(owner);
+                self.arm_hold(owner);
+            }
+            CallOutcome::Refused {
+                error,
+                passing: true,
+            } => {
+                command.copies -= 1;
+                command.failures += 1;
+                let failures = command.failures;
+                let at = now.after(self.cx.jitter.backoff(failures));
+                if let Some(command) = self.command_of(owner) {
+                    command.retry = Some(at);
+                }
+                // These callers go first. A command that is dropped may start one of their calls.
+                self.fail_entry_tries(owner, &error);
+                self.drop_pointless(owner);
+                self.arm_hold(owner);
+            }
+            CallOutcome::Refused { error, .. } => self.refuse_command(owner, error),
+        }
+    }
+
+    /// The server refuses the command. A lock that cannot be freed is left to its lease. A release
+    /// of one of several levels needs no consent, since later counts are absolute.
+    fn refuse_command(&mut self, owner: OwnerId, error: Error) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let (name, freeing) = (hold.cell.name.clone(), hold.phase == Phase::Releasing);
+        let Some(Command {
+            task,
+            passed,
+            copies,
+            ..
+        }) = hold.take_command()
+        else {
+            return;
+        };
+        for task in passed {
+            self.answer(task.request, Err(error.clone().on(&name)));
+        }
+        match task.wish {
+            HoldOp::Leave(_) if freeing => {
+                self.answer(task.request, Err(error.on(&name)));
+                self.not_released(&name);
+                return self.leave_behind(owner);
+            }
+            HoldOp::Leave(_) => self.left(task.request),
+            // An earlier copy may have run.
+            HoldOp::Enter { .. } if copies > 1 => {
+                self.answer(task.request, Err(error.on(&name)));
+                return self.settle_count(owner);
+            }
+            _ => self.answer(task.request, Err(error.on(&name))),
+        }
+        self.start_next(owner);
+    }
+
+    /// The server did the command, or it reports that the hold is gone.
+    fn settle_command(&mut self, owner: OwnerId, sent: Moment, reply: Reply) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let Some(mut command) = hold.take_command() else {
+            return;
+        };
+        let passed = std::mem::take(&mut command.passed);
+        let (request, ttl) = (command.task.request, asked(&command.op).unwrap_or_default());
+        match (&command.task.wish, reply) {
+            (HoldOp::Enter { terms, .. }, Reply::Acquired { ttl, .. }) => {
+                self.entered(request, owner, *terms, sent, ttl);
+            }
+            (HoldOp::Enter { terms, .. }, Reply::NotReplicated { got }) => {
+                let name = hold.cell.name.clone();
+                let error = not_replicated(terms.replicas.into(), got).on(&name);
+                self.answer(request, Err(error));
+                self.settle_count(owner);
+            }
+            (HoldOp::Leave(_) | HoldOp::Settle, Reply::Kept) => {
+                hold.renewed_at(sent, ttl);
+                if matches!(command.task.wish, HoldOp::Leave(_)) {
+                    self.left(request);
+                }
+                self.start_next(owner);
+            }
+            (HoldOp::Leave(_), Reply::Released(heard)) => {
+                if let Some(queue) = self.names.queues.get_mut(&hold.cell.name) {
+                    queue.give_turn(self.cx.now, heard, self.cx.config.handovers);
+                }
+                self.freed(owner, request);
+            }
+            // Our first copy must have freed the lock: nobody else can touch our field while the
+            // hold is valid, and a release ends at the deadline.
+            (HoldOp::Leave(_), Reply::Gone(_)) if command.copies > 1 && command.frees() => {
+                // The lock may have been gone before these callers passed it on.
+                let name = hold.cell.name.clone();
+                for task in passed {
+                    self.answer(task.request, Err(unconfirmed().on(&name)));
+                }
+                return self.freed(owner, request);
+            }
+            (HoldOp::Extend { level, .. }, Reply::Renewed(results))
+                if results == [RenewReply::Kept] =>
+            {
+                if let Some(at) = hold.position(*level) {
+                    let level = &mut hold.levels[at];
+                    level.end = level.end.max(sent.after(timing::trusted(ttl)));
+                }
+                hold.refresh_deadline();
+                self.answer(request, Ok(Done::Extended));
+                self.start_next(owner);
+            }
+            (HoldOp::Passed, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
+                self.heard_of_passing(owner, sent, ttl);
+                self.left(request);
+                self.start_next(owner);
+            }
+            (HoldOp::Extend { .. } | HoldOp::Passed, Reply::Renewed(results))
+                if results == [RenewReply::Failed] =>
+            {
+                hold.work.command = Some(Command { passed, ..command });
+                let pause = self.cx.jitter.retry();
+                return self.retry_command(owner, Some(self.cx.now.after(pause)));
+            }
+            (_, reply) => {
+                let reason = loss_in(&reply);
+                let name = hold.cell.name.clone();
+                for request in passed.iter().map(|task| task.request).chain([request]) {
+                    self.answer(request, Err(Error::lost(&name, reason)));
+                }
+                return self.lose(owner, reason);
+            }
+        }
+        passed.into_iter().for_each(|task| self.left(task.request));
+    }
+
+    /// A re-entry was granted. It is undone if no caller wants it any more.
+    fn entered(
+        &mut self,
+        request: Option<RequestId>,
+        owner: OwnerId,
+        terms: Terms,
+        sent: Moment,
+        ttl: Duration,
+    ) {
+        match request {
+            Some(id) => {
+                self.add_level(id, owner, terms, sent, ttl);
+                self.start_next(owner);
+            }
+            None => self.settle_count(owner),
+        }
+    }
+
+    /// Counts a released level and answers its caller.
+    fn left(&mut self, request: Option<RequestId>) {
+        self.cx.counters.released.add(1);
+        self.answer(request, Ok(Done::Released));
+    }
+
+    /// The lock is free. Ends the hold.
+    fn freed(&mut self, owner: OwnerId, request: Option<RequestId>) {
+        if self.cx.listened
+            && let Some(hold) = self.holds.get(&owner)
+        {
+            let name = hold.cell.name.clone();
+            self.cx
+                .trace("released", &name, || format!("released by {owner}"));
+        }
+        self.keep_release(owner);
+        self.left(request);
+        self.leave_behind(owner);
+    }
+
+    /// A task that came too late for its hold. A re-entry becomes a first acquisition, unless it
+    /// was meant for this very hold.
+    pub(super) fn outlive(&mut self, name: &Name, form: &Form, task: Task) {
+        let Some(id) = task.request else {
+            return;
+        };
+        match task.wish {
+            HoldOp::Enter { key, terms, wait }
+                if !matches!(key, OwnerKey::Hold(_)) && self.closing.is_none() =>
+            {
+                self.cx.callers.remove(&id);
+                let left = task.answer_by.map(|end| self.cx.now.until(end)).or(wait);
+                self.acquire(id, name.clone(), key, left, terms, form.clone());
+            }
+            HoldOp::Passed => self.cx.fail(id, unconfirmed().on(name)),
+            _ => self.cx.fail(
+                id,
+                Error::new(ErrorKind::NotOwner, "this hold has ended").on(name),
+            ),
+        }
+    }
+
+    // ---- callers that stop waiting ----
+
+    /// Cancels a caller of an operation on a hold. A re-entry that succeeds later is undone. A
+    /// release goes on.
+    pub(super) fn cancel_command(&mut self, id: RequestId, error: Error) {
+        if let Some(owner) = self.cx.callers.get(&id).copied() {
+            self.answer_early(owner, id, error);
+        }
+    }
+
+    /// Answers a caller before its task is done. The task goes on only if it must.
+    fn answer_early(&mut self, owner: OwnerId, id: RequestId, error: Error) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        let name = hold.cell.name.clone();
+        for task in hold.tasks_mut().filter(|task| task.request == Some(id)) {
+            task.request = None;
+        }
+        if let Some(work) = hold.work.made() {
+            work.todo
+                .retain(|task| task.request.is_some() || !task.optional());
+        }
+        self.cx.fail(id, error.on(&name));
+        self.drop_pointless(owner);
+        self.arm_hold(owner);
+    }
+
+    /// Answers the callers of a hold whose time is over.
+    pub(super) fn answer_late(&mut self, owner: OwnerId) {
+        let Some(hold) = self.holds.get(&owner) else {
+            return;
+        };
+        let due = |task: &&Task| task.answer_by().is_some_and(|at| at <= self.cx.now);
+        let late: Vec<(RequestId, Error)> = hold
+            .tasks()
+            .filter(due)
+            .filter_map(|task| Some((task.request?, self.late_error(&hold.cell.name, &task.wish))))
+            .collect();
+        for (id, error) in late {
+            self.answer_early(owner, id, error);
+        }
+    }
+
+    fn late_error(&self, name: &Name, wish: &HoldOp) -> Error {
+        match wish {
+            // The key holds the lock already, so only the server can be the reason.
+            HoldOp::Enter { wait, .. } => self
+                .cx
+                .links
+                .error(name)
+                .unwrap_or_else(|| unheard_entry(*wait))
+                .on(name),
+            HoldOp::Leave(_) | HoldOp::Settle | HoldOp::Passed => self.late(
+                "release",
+                name,
+                "the release goes on, and the lock ends with its lease at the latest",
+            ),
+            HoldOp::Extend { .. } => self.late("extension", name, "try again"),
+        }
+    }
+
+    /// The server did not confirm this operation for as long as callers wait for it.
+    fn late(&self, what: &str, name: &Name, remedy: &str) -> Error {
+        let why = self
+            .cx
+            .links
+            .error(name)
+            .map(|down| format!(" ({})", down.message()))
+            .unwrap_or_default();
+        let text = format!(
+            "the server did not confirm the {what}{why}, and the option outage ({:?}) bounds the wait for it; {remedy}",
+            self.cx.config.outage
+        );
+        Error::new(ErrorKind::Unavailable, text)
+    }
+
+    /// Ends the re-entries of a hold that try only once.
+    fn fail_entry_tries(&mut self, owner: OwnerId, error: &Error) {
+        self.fail_entries_of(owner, error, Task::once);
+    }
+
+    fn fail_entries_of(&mut self, owner: OwnerId, error: &Error, which: impl Fn(&Task) -> bool) {
+        let Some(hold) = self.holds.get(&owner) else {
+            return;
+        };
+        let entries = hold
+            .tasks()
+            .filter(|task| matches!(task.wish, HoldOp::Enter { .. }) && which(task));
+        let ids: Vec<RequestId> = entries.filter_map(|task| task.request).collect();
+        // The last one first: when the first one ends, the next command starts. It must not be one
+        // of these.
+        for id in ids.into_iter().rev() {
+            self.answer_early(owner, id, error.clone());
+        }
+    }
+
+    /// Ends re-entries that wait for an unreachable server: those that try once, or all.
+    pub(super) fn fail_entries(&mut self, error: &Error, only_tries: bool, which: Which<'_>) {
+        for owner in self.busy_owners(which) {
+            self.fail_entries_of(owner, error, |task| !only_tries || task.once());
+        }
+    }
+
+    // ---- closing ----
+
+    /// Gives up every hold because the client closes. The holders are told, and with `release` the
+    /// locks are released.
+    pub(super) fn close_holds(&mut self, release: bool) {
+        for owner in self.owners(&|_| true) {
+            self.close_hold(owner, release);
+        }
+    }
+
+    fn close_hold(&mut self, owner: OwnerId, release: bool) {
+        let Some(hold) = self.holds.get_mut(&owner) else {
+            return;
+        };
+        match hold.phase {
+            Phase::Lost(_) => return self.end_hold(owner),
+            Phase::Releasing => {
+                // Levels whose time is over outlive the release. Nobody can release them any more.
+                hold.levels
+                    .iter_mut()
+                    .for_each(|level| level.abandoned = true);
+                return;
+            }
+            Phase::Held => {}
+        }
+        let cell = hold.cell.clone();
+        let leaves = |task: &Task| matches!(task.wish, HoldOp::Leave(_));
+        let stays = hold.lingers && !hold.tasks().any(leaves);
+        hold.levels.clear();
+        // The release of the hold also answers the callers that passed the lock on.
+        let (passed, others): (Vec<Task>, Vec<Task>) = hold
+            .take_tasks()
+            .into_iter()
+            .partition(|task| task.wish.is_passed() && !stays);
+        for task in others {
+            let error = Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name);
+            self.answer(task.request, Err(error));
+        }
+        if cell.set_lost(LostReason::Closed) {
+            self.cx
+                .out
+                .push(Output::Lost(cell.clone(), LostReason::Closed));
+        }
+        if stays {
+            return self.end_hold(owner);
+        }
+        if !release {
+            // The lock ends with its lease, and the answer to the close request names it.
+            return;
+        }
+        let op = self.give_back(owner, cell.name.clone(), cell.form());
+        self.start(
+            owner,
+            Task {
+                request: None,
+                wish: HoldOp::Leave(None),
+                answer_by: None,
+            },
+            passed,
+            op,
+        );
+    }
+}
+
+/// The lease that a command asks for. A release that frees the lock asks for none.
+fn asked(op: &Op) -> Option<Duration> {
+    match op {
+        Op::Acquire { lease, .. } | Op::HandOver { lease, .. } => Some(*lease),
+        Op::Release { ttl, remaining, .. } => Some(*ttl).filter(|_| *remaining > 0),
+        Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
+        Op::Force { .. } | Op::Inspect { .. } => None,
+    }
+}
+
+/// Why the hold is lost. The reply says that it is gone, or no hold of ours can get such a reply.
+fn loss_in(reply: &Reply) -> LostReason {
+    match reply {
+        Reply::Gone(reason) => *reason,
+        Reply::Renewed(results) => match results.as_slice() {
+            [RenewReply::Gone(reason)] => *reason,
+            _ => LostReason::Stolen,
+        },
+        _ => LostReason::Stolen,
+    }
+}
+
+fn unheard_entry(wait: Option<Duration>) -> Error {
+    let text = format!(
+        "the server did not confirm the re-entry within {:?}; try again",
+        wait.unwrap_or_default()
+    );
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+fn unanswered() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server did not answer in time; try again",
+    )
+}

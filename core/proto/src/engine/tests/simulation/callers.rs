@@ -1,0 +1,272 @@
+//! Random programs that use locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::{Input, Lease, LevelId, Request, RequestId, Target, Terms};
+use crate::hold::HoldCell;
+use crate::key::OwnerKey;
+use crate::support::random::Random;
+use crate::wire::{Fencing, Form, Kind, Name, OwnerId};
+
+/// A thread or task of a program.
+#[derive(Debug)]
+pub(super) struct Caller {
+    key: OwnerKey,
+    /// It holds locks only for a moment, all on the same terms.
+    quick: bool,
+    /// The levels that it believes to have. After a release by key these may differ from its real
+    /// levels.
+    levels: Vec<(Arc<HoldCell>, LevelId)>,
+    /// All levels that it was ever granted, to check that nothing is left at the end.
+    pub(super) granted: Vec<(OwnerId, LevelId)>,
+    /// Requests without an answer.
+    pub(super) asked: Vec<RequestId>,
+    /// The token of its last acquisition with one. It uses some tokens several times.
+    token: Option<Arc<str>>,
+}
+
+/// The next action of a caller.
+#[derive(Debug)]
+pub(super) enum Deed {
+    Ask(Request),
+    Tell(Input),
+    Nothing,
+}
+
+/// The terms of quick callers, which hold a lock only for a moment.
+const QUICK: Terms = Terms {
+    kind: Kind::Reentrant,
+    reentrant: true,
+    lease: Lease::Watchdog(Duration::from_secs(1)),
+    fencing: Fencing::Off,
+    max_hold: None,
+    replicas: 0,
+    linger: false,
+    tied: false,
+};
+
+/// The kind of a name. Each name has one.
+pub(super) fn kind_of(name: &Name) -> Kind {
+    match &**name {
+        name if name.starts_with("simple") => Kind::Simple,
+        "adaptive" => Kind::Adaptive,
+        _ => Kind::Reentrant,
+    }
+}
+
+/// A caller that knows a token, of any client, uses it.
+fn use_token(random: &mut Random, token: Option<(Name, Arc<str>)>) -> Deed {
+    let Some((name, token)) = token else {
+        return Deed::Nothing;
+    };
+    let form = Form {
+        kind: kind_of(&name),
+        token: Some(token),
+    };
+    if random.chance(500) {
+        return Deed::Ask(Request::ReleaseToken { name, form });
+    }
+    let lease = Duration::from_millis(random.between(100, 3000));
+    Deed::Ask(Request::ExtendToken { name, form, lease })
+}
+
+impl Caller {
+    pub(super) fn new(key: u64, quick: bool) -> Caller {
+        Caller {
+            key: OwnerKey::Thread(key),
+            quick,
+            levels: Vec::new(),
+            granted: Vec::new(),
+            asked: Vec::new(),
+            token: None,
+        }
+    }
+
+    pub(super) fn granted(&mut self, cell: Arc<HoldCell>, level: LevelId) {
+        self.granted.push((cell.owner, level));
+        self.levels.push((cell, level));
+    }
+
+    /// `next`: a number not used before. `token`: a token with which a caller holds one of the
+    /// names now.
+    pub(super) fn deed(
+        &mut self,
+        random: &mut Random,
+        names: &[Name],
+        next: u64,
+        token: Option<(Name, Arc<str>)>,
+    ) -> Deed {
+        let name = names[random.index(names.len())].clone();
+        match random.below(100) {
+            0..35 if self.levels.len() < 4 && self.asked.len() < 3 => {
+                self.acquire(random, name, next)
+            }
+            35..65 => self.give_back(random),
+            65..73 => self.drop_one(random),
+            73..85 => self.cancel(random),
+            85..89 => self.extend(random),
+            89..90 => Deed::Ask(Request::Force {
+                kind: kind_of(&name),
+                name,
+            }),
+            90..92 => Deed::Ask(Request::Inspect {
+                kind: kind_of(&name),
+                name,
+            }),
+            92..94 => self.abandon(random),
+            94..95 => self.end_key(next),
+            95..97 => use_token(random, token),
+            _ => Deed::Nothing,
+        }
+    }
+
+    fn acquire(&mut self, random: &mut Random, name: Name, next: u64) -> Deed {
+        if self.quick && kind_of(&name) == Kind::Reentrant && random.chance(800) {
+            return Deed::Ask(Request::Acquire {
+                name,
+                key: OwnerKey::Once,
+                wait: None,
+                terms: QUICK,
+                token: None,
+            });
+        }
+        let key = match (random.below(6), self.levels.last()) {
+            (0, _) => OwnerKey::Once,
+            (1, Some((_, level))) => OwnerKey::Hold(*level),
+            _ => self.key,
+        };
+        let wait = match random.below(4) {
+            0 => Some(Duration::ZERO),
+            1 => Some(Duration::from_millis(random.between(1, 200))),
+            2 => Some(Duration::from_millis(random.between(200, 5000))),
+            _ => None,
+        };
+        let kind = kind_of(&name);
+        let lease = match kind {
+            Kind::Adaptive => Lease::Adaptive(Duration::from_secs(random.pick(&[1, 2, 8]))),
+            _ => {
+                let lease = Duration::from_millis(random.pick(&[150, 300, 1000, 2000]));
+                if random.chance(300) {
+                    Lease::Fixed(lease)
+                } else {
+                    Lease::Watchdog(lease)
+                }
+            }
+        };
+        let has_token = kind == Kind::Simple && random.chance(300);
+        let token = has_token.then(|| self.next_token(random, next));
+        let max_hold = random
+            .chance(100)
+            .then(|| Duration::from_millis(random.between(100, 3000)));
+        Deed::Ask(Request::Acquire {
+            token,
+            name,
+            key,
+            wait,
+            terms: Terms {
+                kind,
+                // A key may wait for its own hold. Only a bounded wait gets it out of that.
+                reentrant: kind.reenters() || wait.is_none() || random.chance(500),
+                lease,
+                fencing: if random.chance(400) {
+                    Fencing::Off
+                } else {
+                    Fencing::Persistent
+                },
+                max_hold,
+                replicas: u8::from(random.chance(200)),
+                linger: false,
+                tied: false,
+            },
+        })
+    }
+
+    /// A new token, or the one that it used last.
+    fn next_token(&mut self, random: &mut Random, next: u64) -> Arc<str> {
+        let again = self.token.clone().filter(|_| random.chance(600));
+        let token = again.unwrap_or_else(|| next.to_string().into());
+        self.token = Some(token.clone());
+        token
+    }
+
+    pub(super) fn give_back(&mut self, random: &mut Random) -> Deed {
+        let Some((cell, level)) = self.levels.pop() else {
+            return Deed::Nothing;
+        };
+        let target = match cell.key {
+            OwnerKey::Thread(_) if random.chance(300) => Target::Key {
+                name: cell.name.clone(),
+                key: cell.key,
+            },
+            _ => Target::Level {
+                owner: cell.owner,
+                level,
+            },
+        };
+        // Sometimes it releases a level once more than it should.
+        if random.chance(50) {
+            self.levels.push((cell, level));
+        }
+        Deed::Ask(Request::Release(target))
+    }
+
+    fn drop_one(&mut self, random: &mut Random) -> Deed {
+        if self.levels.is_empty() {
+            return Deed::Nothing;
+        }
+        let at = usize::try_from(random.below(self.levels.len() as u64)).unwrap();
+        let (cell, level) = self.levels.remove(at);
+        Deed::Tell(Input::Dropped {
+            owner: cell.owner,
+            level,
+        })
+    }
+
+    fn cancel(&mut self, random: &mut Random) -> Deed {
+        if self.asked.is_empty() {
+            return Deed::Nothing;
+        }
+        Deed::Tell(Input::Cancel {
+            id: random.pick(&self.asked),
+        })
+    }
+
+    fn extend(&mut self, random: &mut Random) -> Deed {
+        let Some((cell, level)) = self.levels.last() else {
+            return Deed::Nothing;
+        };
+        let lease = Duration::from_millis(random.between(100, 3000));
+        Deed::Ask(Request::Extend {
+            target: Target::Level {
+                owner: cell.owner,
+                level: *level,
+            },
+            lease,
+        })
+    }
+
+    fn abandon(&mut self, random: &mut Random) -> Deed {
+        let Some((cell, level)) = self.levels.pop() else {
+            return Deed::Nothing;
+        };
+        let owner = cell.owner;
+        if random.chance(500) {
+            return Deed::Tell(Input::Abandoned { owner, level });
+        }
+        // The level is released later, or ends with its key.
+        self.levels.push((cell, level));
+        Deed::Tell(Input::Detached { owner, level })
+    }
+
+    /// The thread ends and another one begins. Its guards are dropped as its stack unwinds.
+    fn end_key(&mut self, next: u64) -> Deed {
+        if !self.levels.is_empty() || !self.asked.is_empty() {
+            return Deed::Nothing;
+        }
+        Deed::Tell(Input::KeyEnded(std::mem::replace(
+            &mut self.key,
+            OwnerKey::Thread(next),
+        )))
+    }
+}

@@ -1,0 +1,372 @@
+//! The error table: every kind of failure, with its number and name in all languages.
+//!
+//! Error kinds and lost reasons are defined in this file only. Python's exception classes, Node's
+//! `code` strings, C's status numbers and `docs/errors.md` are generated from [`ErrorKind::ALL`]
+//! and [`LostReason::ALL`], or a test compares them.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Builds an enum whose variants carry a stable number, a name and a meaning.
+macro_rules! table {
+    (
+        $(#[$meta:meta])*
+        $name:ident {
+            $( $variant:ident = $number:literal, $text:literal, $retryable:literal, $meaning:literal; )+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum $name {
+            $( #[doc = $meaning] $variant = $number, )+
+        }
+
+        impl $name {
+            /// Every value, in the order of the table.
+            pub const ALL: &'static [$name] = &[ $( $name::$variant, )+ ];
+
+            /// The stable number: never reused, never 0 (0 is success in C).
+            pub const fn number(self) -> u8 {
+                self as u8
+            }
+
+            /// The value with this number, if there is one.
+            pub fn from_number(number: u8) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.number() == number)
+            }
+
+            /// The name used in every language, in `snake_case`.
+            pub const fn name(self) -> &'static str {
+                match self { $( $name::$variant => $text, )+ }
+            }
+
+            /// Whether the same call can succeed later without any change by the caller.
+            pub const fn retryable(self) -> bool {
+                match self { $( $name::$variant => $retryable, )+ }
+            }
+
+            /// One sentence for people; `docs/errors.md` has the same text.
+            pub const fn meaning(self) -> &'static str {
+                match self { $( $name::$variant => $meaning, )+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+table! {
+    /// The kind of a failure. The numbers are part of the C ABI.
+    ErrorKind {
+        Timeout = 1, "timeout", true, "The lock was not acquired within the wait; nothing stays behind in Redis.";
+        Cancelled = 2, "cancelled", true, "The waiting call was cancelled; whatever it may have acquired is released.";
+        NotOwner = 3, "not_owner", false, "The caller does not hold this lock.";
+        Lost = 4, "lost", false, "The lock was held and can no longer be relied on; the lost reason says why.";
+        ForeignKind = 5, "foreign_kind", false, "Another kind of lock, or other data, lies at this name; nothing was changed.";
+        InvalidArgument = 16, "invalid_argument", false, "An argument or option is not acceptable; nothing was sent to Redis.";
+        Closed = 17, "closed", false, "The client is closed.";
+        Forked = 18, "forked", false, "The client belongs to the parent process; open a new client in this one.";
+        Unavailable = 32, "unavailable", true, "The server did not answer in time or cannot be reached.";
+        Auth = 33, "auth", false, "User name, password or certificate are refused: the server's or ours.";
+        Denied = 34, "denied", false, "The server's access rules (ACL) do not allow a command this lock needs.";
+        Server = 35, "server", true, "The server answered with an error.";
+        NotReplicated = 36, "not_replicated", true, "Fewer replicas than asked for acknowledged the lock; it was rolled back.";
+        NameNotClusterable = 37, "name_not_clusterable", false, "The keys of this lock fall into different slots of a cluster.";
+        Internal = 99, "internal", false, "A fault in redlatch itself; please report it.";
+    }
+}
+
+table! {
+    /// Why a hold was lost. Final for that hold.
+    LostReason {
+        Expired = 1, "expired", false, "The lease ended: a fixed one is never renewed, another was not in time.";
+        Deleted = 2, "deleted", false, "The key was deleted, evicted or flushed.";
+        Stolen = 3, "stolen", false, "Somebody else holds the name, or other data lies there.";
+        Forced = 4, "forced", false, "The lock was force-released through this client.";
+        Unreachable = 5, "unreachable", false, "The server could not be reached until the deadline.";
+        Closed = 6, "closed", false, "The client was closed while the lock was held.";
+    }
+}
+
+impl ErrorKind {
+    /// The name of the exception class in Python and Node.js.
+    pub const fn class_name(self) -> &'static str {
+        match self {
+            ErrorKind::Timeout => "LockTimeoutError",
+            ErrorKind::Cancelled => "LockCancelledError",
+            ErrorKind::NotOwner => "NotOwnerError",
+            ErrorKind::Lost => "LockLostError",
+            ErrorKind::ForeignKind => "ForeignKindError",
+            ErrorKind::InvalidArgument => "InvalidArgumentError",
+            ErrorKind::Closed => "ClosedError",
+            ErrorKind::Forked => "ForkedError",
+            ErrorKind::Unavailable => "UnavailableError",
+            ErrorKind::Auth => "AuthError",
+            ErrorKind::Denied => "DeniedError",
+            ErrorKind::Server => "ServerError",
+            ErrorKind::NotReplicated => "NotReplicatedError",
+            ErrorKind::NameNotClusterable => "NameNotClusterableError",
+            ErrorKind::Internal => "InternalError",
+        }
+    }
+
+    /// Advice for the caller; `docs/errors.md` has the same text.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            ErrorKind::Timeout => {
+                "Do without the lock, try again later, or wait longer. `holder` tells who has it."
+            }
+            ErrorKind::Cancelled => "Nothing: somebody asked for it.",
+            ErrorKind::NotOwner => {
+                "Release each acquisition once, with the re-entry key (thread, task or explicit key) that acquired it."
+            }
+            ErrorKind::Lost => {
+                "Stop touching what the lock protects, and take back or check what was done since; then acquire anew. \
+                 Where that is not enough, have the resource check fencing tokens. A thread, task or key that has not \
+                 released what it lost gets this error when it acquires again, because an outer block of it may still \
+                 rely on the lock: release each level first. One case needs no release: a fixed lease that ran out, of a \
+                 lock that was acquired without a block, guard or grant; just acquire anew."
+            }
+            ErrorKind::ForeignKind => {
+                "Use another name: two kinds of lock, or a lock and data, cannot share one."
+            }
+            ErrorKind::InvalidArgument => "Correct the argument that the message names.",
+            ErrorKind::Closed => "Open a new client; close it only when nobody uses it any more.",
+            ErrorKind::Forked => "Open the client in the process that uses it, after the fork.",
+            ErrorKind::Unavailable => {
+                "Check address and network, and that the server runs. Clients connect again by themselves; \
+                 the option `outage` says how long callers wait for that. When the message says that nothing was done, \
+                 the server has more to do than it can: try again later, or give it less to do."
+            }
+            ErrorKind::Auth => {
+                "Correct user name and password in the URL, with special characters percent-encoded; with TLS, the \
+                 certificate that the message speaks of (`tls_ca`, `tls_cert`, the server's own)."
+            }
+            ErrorKind::Denied => "Allow the commands below to this user (`ACL SETUSER`).",
+            ErrorKind::Server => {
+                "The message repeats what the server said, with a remedy; look into its log."
+            }
+            ErrorKind::NotReplicated => {
+                "Check that the replicas run and follow the primary (`INFO replication`), or ask for fewer by the option `replicas`."
+            }
+            ErrorKind::NameNotClusterable => {
+                "Put the name, or a part of it, in braces: `{orders}:42`. That part decides where all keys of the lock lie."
+            }
+            ErrorKind::Internal => "Report it, with the message and what led to it.",
+        }
+    }
+}
+
+impl LostReason {
+    /// The likely cause and the remedy; `docs/errors.md` has the same text.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            LostReason::Expired => {
+                "A fixed lease was too short for the work, `max_hold` was reached, or the process was paused for \
+                 longer than the lease. Use the watchdog or a longer lease."
+            }
+            LostReason::Deleted => {
+                "Somebody deleted the key, flushed the database, or the server ran out of memory: its eviction \
+                 policy must be `noeviction` where locks live. A restart without persistence forgets locks too."
+            }
+            LostReason::Stolen => {
+                "The key vanished and somebody else acquired it, as after `deleted`, or something that is not a \
+                 lock of this kind writes to this name."
+            }
+            LostReason::Forced => {
+                "Some code called `force_release` on this client. Find out which, and why."
+            }
+            LostReason::Unreachable => {
+                "Server or network were down for longer than the lease. A longer `watchdog_lease` bridges longer gaps."
+            }
+            LostReason::Closed => {
+                "Release before closing, or give closing more time (`close_limit`)."
+            }
+        }
+    }
+}
+
+/// A failed call: its [kind](ErrorKind), a text for people, and the lock it concerns.
+///
+/// `{}` prints one line that names the value and the remedy. No text ever contains a password.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    lock: Option<Arc<str>>,
+    reason: Option<LostReason>,
+}
+
+/// The result of every call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Makes an error. `message` should name the offending value and the remedy.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner {
+            kind,
+            message: message.into(),
+            lock: None,
+            reason: None,
+        }))
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    pub fn lost(lock: &Arc<str>, reason: LostReason) -> Self {
+        Self::from(reason).on(lock)
+    }
+
+    /// The loss, for a re-entry key that acquires the lock again before it has released the lost
+    /// levels.
+    pub fn lost_before(lock: &Arc<str>, reason: LostReason) -> Self {
+        let mut error = Self::lost(lock, reason);
+        error.0.message = format!(
+            "{} What was lost has to be released first, each level of it (by its guard, or leaving its block, or by \
+             key); then acquire anew",
+            reason.meaning()
+        );
+        error
+    }
+
+    /// The caller has no hold on the lock.
+    pub fn not_held() -> Self {
+        let text = "the caller does not hold this lock; release, extend or check it with the thread, task or key that \
+                    acquired it, before its release and before that thread or task ends";
+        Self::new(ErrorKind::NotOwner, text)
+    }
+
+    /// `what` (a level, a hold) has been released already.
+    pub fn released_before(what: &str) -> Self {
+        Self::new(
+            ErrorKind::NotOwner,
+            format!("this {what} was released before; release each acquisition once"),
+        )
+    }
+
+    /// Adds the name of the lock that the error concerns.
+    pub fn on(mut self, lock: &Arc<str>) -> Self {
+        self.0.lock = Some(lock.clone());
+        self
+    }
+
+    /// The kind of failure.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The text, without the kind and the name of the lock.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The lock the error concerns, if it concerns one.
+    pub fn lock_name(&self) -> Option<&str> {
+        self.0.lock.as_deref()
+    }
+
+    /// Why the hold was lost; only for [`ErrorKind::Lost`].
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        self.0.reason
+    }
+}
+
+/// The error for a loss: [`ErrorKind::Lost`] with this reason, without the name of a lock.
+impl From<LostReason> for Error {
+    fn from(reason: LostReason) -> Self {
+        let text = format!(
+            "{} Stop what it protects, look at what was done since, then acquire anew",
+            reason.meaning()
+        );
+        let mut error = Self::new(ErrorKind::Lost, text);
+        error.0.reason = Some(reason);
+        error
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.kind)?;
+        if let Some(reason) = self.0.reason {
+            write!(f, " ({reason})")?;
+        }
+        if let Some(lock) = &self.0.lock {
+            write!(f, ": lock {lock:?}")?;
+        }
+        write!(f, ": {}", self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_are_unique_and_never_zero() {
+        let mut numbers: Vec<u8> = ErrorKind::ALL.iter().map(|kind| kind.number()).collect();
+        let mut names: Vec<&str> = ErrorKind::ALL.iter().map(|kind| kind.name()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(
+            (numbers.len(), names.len()),
+            (ErrorKind::ALL.len(), ErrorKind::ALL.len())
+        );
+        assert!(!numbers.contains(&0));
+    }
+
+    #[test]
+    fn class_names_are_unique() {
+        let mut names: Vec<&str> = ErrorKind::ALL
+            .iter()
+            .map(|kind| kind.class_name())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ErrorKind::ALL.len());
+    }
+
+    #[test]
+    fn a_caller_that_does_not_hold_is_told_the_remedy() {
+        assert!(
+            Error::not_held()
+                .message()
+                .contains("; release, extend or check it with the thread, task or key")
+        );
+        assert!(
+            Error::released_before("level")
+                .message()
+                .ends_with("; release each acquisition once")
+        );
+    }
+
+    #[test]
+    fn an_error_prints_kind_reason_lock_and_text() {
+        let error = Error::lost(&Arc::from("orders:42"), LostReason::Deleted);
+        assert_eq!(
+            error.to_string(),
+            "lost (deleted): lock \"orders:42\": The key was deleted, evicted or flushed. Stop what it protects, look at what \
+             was done since, then acquire anew"
+        );
+    }
+}

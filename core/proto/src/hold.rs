@@ -1,0 +1,244 @@
+//! The state of a hold that callers can read without asking the engine: a cell of atomics that the
+//! engine writes and the guards read.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::key::OwnerKey;
+use crate::moment::Moment;
+use crate::wire::{Form, Kind, Name, OwnerId};
+
+/// Is called once when a hold is lost. Must not block.
+pub trait LossListener: Any + Send {
+    fn lost(self: Box<Self>, reason: LostReason);
+}
+
+/// The listener of a hold. It is boxed twice so that the cell of a hold without one has a single
+/// word for it.
+pub type Listener = Option<Box<Box<dyn LossListener>>>;
+
+const LIVE: u8 = 0;
+const RELEASED: u8 = u8::MAX;
+/// This bit of the deadline is set when a reader has observed that the deadline has passed.
+const PASSED: u64 = 1 << 63;
+
+/// The shared view of one hold.
+pub struct HoldCell {
+    pub name: Name,
+    pub key: OwnerKey,
+    pub owner: OwnerId,
+    pub kind: Kind,
+    /// The caller's own token at the key, if it chose one. Boxed, because most do not.
+    value: Option<Box<Arc<str>>>,
+    /// The fencing token; 0 if none was asked for.
+    token: u64,
+    /// In microseconds, as a [`Moment`]. Once the bit [`PASSED`] is set, it no longer changes.
+    deadline: AtomicU64,
+    count: AtomicU32,
+    /// [`LIVE`], [`RELEASED`] or the number of a [`LostReason`].
+    state: AtomicU8,
+    /// The engine has forgotten this lost hold although its levels were never released.
+    forgotten: AtomicBool,
+    /// The listener for a loss, if there is one.
+    listener: Mutex<Listener>,
+}
+
+impl HoldCell {
+    pub fn new(name: Name, key: OwnerKey, owner: OwnerId, form: Form, token: Option<u64>) -> Self {
+        HoldCell {
+            name,
+            key,
+            owner,
+            kind: form.kind,
+            value: form.token.map(Box::new),
+            token: token.unwrap_or(0),
+            deadline: AtomicU64::new(0),
+            count: AtomicU32::new(0),
+            state: AtomicU8::new(LIVE),
+            forgotten: AtomicBool::new(false),
+            listener: Mutex::default(),
+        }
+    }
+
+    /// How the hold is stored in Redis.
+    pub fn form(&self) -> Form {
+        Form {
+            kind: self.kind,
+            token: self.value.as_deref().cloned(),
+        }
+    }
+
+    /// Whether the caller chose a token of its own for the key.
+    pub fn has_value(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// Whether the caller chose this token for the key.
+    pub fn has_token(&self, token: &str) -> bool {
+        self.value.as_deref().is_some_and(|value| **value == *token)
+    }
+
+    /// The fencing token drawn with the first acquisition.
+    pub fn token(&self) -> Option<u64> {
+        (self.token != 0).then_some(self.token)
+    }
+
+    /// The moment after which the hold is no longer trusted.
+    pub fn deadline(&self) -> Moment {
+        Moment(self.deadline.load(Ordering::Acquire) & !PASSED)
+    }
+
+    /// The number of levels.
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Whether the hold can be relied on at `now`.
+    pub fn is_held(&self, now: Moment) -> bool {
+        self.state.load(Ordering::Acquire) == LIVE && !self.has_passed(now)
+    }
+
+    /// Whether the deadline has passed at `now`. Once a reader has observed that, it stays so: the
+    /// engine may be about to confirm a renewal with an older reading of the clock, and that must
+    /// not revive the hold.
+    fn has_passed(&self, now: Moment) -> bool {
+        let mut deadline = self.deadline.load(Ordering::Acquire);
+        while deadline & PASSED == 0 {
+            if now.0 < deadline {
+                return false;
+            }
+            let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
+            match self
+                .deadline
+                .compare_exchange(deadline, deadline | PASSED, order, otherwise)
+            {
+                Ok(_) => return true,
+                Err(moved) => deadline = moved,
+            }
+        }
+        true
+    }
+
+    /// Why the hold was lost. A deadline that has passed at `now` counts before the engine has
+    /// noticed it: a process that was paused must not trust its hold when it continues.
+    pub fn lost(&self, now: Moment) -> Option<LostReason> {
+        match self.state.load(Ordering::Acquire) {
+            LIVE => self.has_passed(now).then_some(LostReason::Expired),
+            RELEASED => None,
+            reason => LostReason::from_number(reason),
+        }
+    }
+
+    /// Turns `not_owner` into the loss if the engine has already forgotten that this hold was lost.
+    pub fn explain(&self, error: Error) -> Error {
+        let forgotten =
+            error.kind() == ErrorKind::NotOwner && self.forgotten.load(Ordering::Acquire);
+        let reason =
+            LostReason::from_number(self.state.load(Ordering::Acquire)).filter(|_| forgotten);
+        reason.map_or(error, |reason| Error::lost(&self.name, reason))
+    }
+
+    // ---- written by the engine only ----
+
+    /// Moves the deadline. Returns `false` if a reader has observed that it had passed: then it
+    /// stays.
+    pub fn set_deadline(&self, deadline: Moment) -> bool {
+        let next = deadline.0.min(!PASSED);
+        let moved = |before| (before & PASSED == 0).then_some(next);
+        self.deadline
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, moved)
+            .is_ok()
+    }
+
+    pub fn set_count(&self, count: u32) {
+        self.count.store(count, Ordering::Release);
+    }
+
+    pub fn set_released(&self) {
+        // Most holds are marked twice, and a load is cheaper than an exchange that fails.
+        if self.state.load(Ordering::Acquire) == LIVE {
+            let _ =
+                self.state
+                    .compare_exchange(LIVE, RELEASED, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+
+    /// Marks a lost hold that the engine forgets. Its guards then report the loss by themselves.
+    pub fn set_forgotten(&self) {
+        self.forgotten.store(true, Ordering::Release);
+    }
+
+    /// Marks the hold lost. Returns `false` if it was released or lost before: the first reason
+    /// stays.
+    pub fn set_lost(&self, reason: LostReason) -> bool {
+        let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
+        self.state
+            .compare_exchange(LIVE, reason.number(), order, otherwise)
+            .is_ok()
+    }
+
+    // ---- listening for a loss ----
+
+    fn listener(&self) -> MutexGuard<'_, Listener> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the listener. Once the hold has ended, `change` is not called.
+    ///
+    /// # Errors
+    /// How the hold has ended: the reason if it was lost, `None` if it was released.
+    pub fn listen(&self, change: impl FnOnce(&mut Listener)) -> Result<(), Option<LostReason>> {
+        let mut listener = self.listener();
+        match self.state.load(Ordering::Acquire) {
+            LIVE => {
+                change(&mut listener);
+                Ok(())
+            }
+            RELEASED => Err(None),
+            reason => Err(LostReason::from_number(reason)),
+        }
+    }
+
+    /// Why the hold was lost, as far as the engine has noticed.
+    pub fn told_lost(&self) -> Option<LostReason> {
+        LostReason::from_number(self.state.load(Ordering::Acquire))
+    }
+
+    /// Calls the listener, once. The driver does this after the engine has marked the loss.
+    pub fn tell(&self, reason: LostReason) {
+        let listener = self.listener().take();
+        if let Some(listener) = listener {
+            let _ = catch_unwind(AssertUnwindSafe(|| listener.lost(reason)));
+        }
+    }
+}
+
+impl fmt::Debug for HoldCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hold({:?} #{} x{})", self.name, self.owner, self.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_was_seen_to_have_passed_stays() {
+        let cell = HoldCell::new("n".into(), OwnerKey::Once, 1, Form::default(), None);
+        assert!(cell.set_deadline(Moment(100)));
+        assert!(cell.is_held(Moment(99)) && cell.lost(Moment(99)).is_none());
+        assert!(cell.set_deadline(Moment(200)));
+        assert_eq!(cell.lost(Moment(200)), Some(LostReason::Expired));
+        assert!(!cell.set_deadline(Moment(300)));
+        assert_eq!(
+            (cell.lost(Moment(150)), cell.deadline()),
+            (Some(LostReason::Expired), Moment(200))
+        );
+        assert!(!cell.is_held(Moment(150)));
+    }
+}

@@ -1,0 +1,180 @@
+//! The numbers of the engine and the outbox that were chosen, each with its unit and its reason.
+//!
+//! Those of the driver are in `core/src/tuning.rs`. What a user may choose is in
+//! `core/src/options.rs`, and what the protocol fixes stands where it is used.
+
+use std::time::Duration;
+
+// Tries, renewals and probes
+
+/// The shortest and the longest pause before a renewal or a release is retried.
+pub(crate) const RETRY_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_millis(250));
+
+/// The first and the longest pause after a transient server error (loading, busy, a demoted
+/// primary).
+pub(crate) const TRANSIENT_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
+
+/// How long a waiter waits, after an invalidation, for the release message that usually follows.
+pub(crate) const HINT_DELAY: Duration = Duration::from_millis(10);
+
+/// A waiter tries again this long after the holder's lease should have ended.
+pub(crate) const EXPIRY_SLACK: Duration = Duration::from_millis(2);
+
+/// An adaptive lock is renewed when this much of its lease remains.
+pub(crate) const ADAPTIVE_RENEWAL: Duration = Duration::from_secs(5);
+
+/// A hold that client tracking does not cover is probed when it is this old.
+pub(crate) const PROBE_AGE: Duration = Duration::from_millis(5);
+
+/// Probe times are rounded up to a multiple of this, so that the probes of several holds share a
+/// call.
+pub(crate) const PROBE_STEP: Duration = Duration::from_millis(10);
+
+/// A lock may be handed over locally, before the server is asked, if the server confirmed it at
+/// most this long ago. A hold that is not covered by client tracking reaches the same age before it
+/// is probed.
+pub(crate) const HANDOVER_FRESH: Duration = PROBE_AGE;
+
+/// Invalidations may cause this many tries per recheck interval, where no release message follows
+/// them.
+pub(crate) const HINTED_TRIES: u32 = 20;
+
+/// Invalidations may cause this many tries in vain more than other causes do.
+pub(crate) const HINTED_TRIES_IN_VAIN: u8 = 8;
+
+/// The response limit of calls without a lease.
+pub(crate) const PLAIN_LIMIT: Duration = Duration::from_secs(1);
+
+// Renewals
+
+/// The most names in one call. A longer script would delay the other clients of the server.
+pub(crate) const RENEWAL_BATCH: usize = 100;
+
+/// A hold whose renewal is due within this part of its period is renewed together with one that is
+/// due now.
+pub(crate) const RENEWAL_EARLY: u32 = 10;
+
+/// The most full calls that are sent together if some of them could wait. An early renewal costs
+/// one more renewal in the end. More calls at once would delay the other calls of this client.
+pub(crate) const RENEWAL_CALLS_EARLY: usize = 4;
+
+/// The fixed cost of a call, in locks: a call without locks would cost the server and the client
+/// about as much as this many of its locks. The limit that follows for the smallest calls is what a
+/// connection always has room for (`outbox/limiter.rs`).
+pub(crate) const RENEWAL_CALL_WORK: usize = 6;
+
+// Renewals in flight
+
+/// Maximum renewal calls of a hundred locks in flight per server; smaller calls count by their
+/// work. Enough to keep the server busy, and small enough that other commands are not delayed and
+/// no renewal is answered too late to be of use.
+pub const RENEWALS_IN_FLIGHT: usize = 16;
+
+// Clean-ups
+
+/// The most clean-ups in flight at one server. No caller waits for their answers, and a hundred
+/// thousand at once would delay everything else.
+pub(crate) const CLEANUPS_IN_FLIGHT: usize = 64;
+
+/// How many confirmed releases are kept.
+pub(crate) const RELEASES_KEPT: usize = 1024;
+
+/// How long they are kept. A fail-over whose verdict is slow takes that long.
+pub(crate) const RELEASES_KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// How long a clean-up goes on if the server chose the lease and its answer was lost.
+pub(crate) const LEARNT_LEASE: Duration = Duration::from_secs(3600);
+
+// Expired holds
+
+/// How many holds whose fixed lease ran out are always kept: the newest ones.
+pub(crate) const EXPIRED_KEPT: usize = 1024;
+
+// Turns of other clients
+
+/// How long another client may take to get the lock: a message to it and its try, on a busy
+/// machine.
+pub(crate) const TURN: Duration = Duration::from_micros(700);
+
+/// How much longer a turn gets each time that a try after the turn found the lock taken. The others
+/// came, but were not done yet, and such a try is in vain.
+pub(crate) const TURN_STEP: Duration = Duration::from_micros(350);
+
+/// The longest turn. The message of another client may never come.
+pub(crate) const TURN_LONGEST: Duration = TURN.saturating_mul(4);
+
+/// The largest number of turns that a client waits for.
+pub(crate) const TURNS: u32 = 8;
+
+/// The longest turn after a full streak. A client that had the lock for as long as it may leaves it
+/// to others for the same time, and for twice as long with each such turn that nobody takes, up to
+/// this. Otherwise slow clients (a busy machine, a JVM) never come in between. This is less than
+/// half of the default `handover_time`.
+pub(crate) const TURN_AFTER_STREAK: Duration = Duration::from_millis(20);
+
+/// How long the message of our own release is expected.
+pub(crate) const OWN_MESSAGE: Duration = Duration::from_millis(100);
+
+// Invalidations
+
+/// The delay before the second probe of a hold. It doubles with each further probe.
+pub(crate) const PROBE_PAUSE: Duration = Duration::from_millis(10);
+
+/// The work of 16 probes, each in a call of its own, that is allowed on top of one probe per hold.
+pub(crate) const PROBE_SPARE: usize = 16 * (1 + RENEWAL_CALL_WORK);
+
+/// The first and the longest suspension. It doubles with each failed attempt to resume.
+pub(crate) const TRACKING_PAUSE: (Duration, Duration) =
+    (Duration::from_secs(10), Duration::from_secs(320));
+
+/// Probing resumes when at most one in `TRACKING_RESUMES` renewed keys was invalidated during the
+/// suspension.
+pub(crate) const TRACKING_RESUMES: usize = 10;
+
+// Memory: timers
+
+/// Up to this many stale entries stay in the timers, which costs less than removing them.
+pub(crate) const STALE_TIMERS: usize = 64;
+
+// Memory: queues
+
+/// How many boxes the pool keeps: about as many as callers acquire at the same time.
+pub(crate) const POOLED_QUEUES: usize = 64;
+
+/// The pool keeps no box whose queue has room for more waiters than this.
+pub(crate) const POOLED_QUEUE_ROOM: usize = 16;
+
+// The outbox
+
+/// A connection is given up after this much silence at the earliest.
+pub(crate) const SILENCE: Duration = Duration::from_millis(500);
+
+// The concurrency limiter
+
+/// The least limit, in calls. A slow server gains nothing from a lower one, and on a busy machine
+/// every answer is late, however few calls are in flight.
+pub(crate) const LIMIT_LEAST: usize = 256;
+
+/// The initial limit, in calls.
+pub(crate) const LIMIT_FIRST: usize = 512;
+
+/// An answer is late when it takes longer than the quickest one by more than this fraction of its
+/// time limit (a divisor).
+pub(crate) const LATE_PART: u32 = 4;
+
+/// The limiter holds a call back for at most this fraction of its time limit (a divisor). The
+/// server gets the rest.
+pub(crate) const HELD_PART: u32 = 2;
+
+// The batcher
+
+/// The most locks in a command. A larger batch would save little, and the first lock waits until
+/// the server has handled the last one: each takes about 3 us.
+pub(crate) const BATCH_LOCKS: usize = 32;
+
+// Clocks
+
+/// The promises cover a server clock that runs slower than ours by up to one part in this many.
+pub(crate) const CLOCK_DRIFT: u64 = 100;

@@ -1,0 +1,31 @@
+//! Result codes of the scripts, shared by both sides: a script gets the codes it uses as constants.
+
+use crate::error::LostReason;
+
+macro_rules! codes {
+    ($( $name:ident = $code:expr; )+) => {
+        $( pub(super) const $name: i64 = $code; )+
+        /// Every code with its name in the scripts.
+        pub(super) const CODES: &[(&str, i64)] = &[$( (stringify!($name), $name) ),+];
+    };
+}
+
+codes! {
+    STALE = 0;
+    ACQUIRED = 1;
+    BUSY = 2;
+    GONE = 3;
+    FOREIGN = 4;
+    RELEASED = 5;
+    KEPT = 6;
+    RENEWED = 7;
+    FORCED = 8;
+    HOLDER = 9;
+    // In a batch, the result of one lock. Other values there: a time or a count if not negative, -1
+    // for no expiry.
+    TAKEN = -3;
+    ALONE = -4;
+    // Why the field of an owner is missing.
+    DELETED = LostReason::Deleted.number() as i64;
+    STOLEN = LostReason::Stolen.number() as i64;
+}

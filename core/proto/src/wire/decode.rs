@@ -1,0 +1,499 @@
+//! Decodes the server's answer into a [`Reply`].
+
+use std::time::Duration;
+
+use crate::value::Value;
+
+use super::codes::{
+    ACQUIRED, BUSY, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, STOLEN,
+};
+use super::script::{Script, script, whole_ms};
+use super::{Fencing, Holder, Op, RenewReply, Reply};
+use crate::error::{Error, ErrorKind, LostReason, Result};
+
+/// Decodes the answer to `op`: the server's clock in ms when the script ran, if the answer has it,
+/// and the result.
+///
+/// # Errors
+/// `server` if none of our scripts gives such an answer.
+pub fn decode(op: &Op, value: Value) -> Result<(Option<u64>, Reply)> {
+    let reply = if op.replicas() == 0 {
+        read(op, &value)
+    } else {
+        read_both(op, &value)
+    };
+    reply.ok_or_else(|| not_understood(script(op), &value))
+}
+
+/// The error for an answer that the script does not give.
+pub(super) fn not_understood(script: &Script, value: &Value) -> Error {
+    let text = format!(
+        "the server's answer to the script {} cannot be understood: {}; is there a proxy that changes answers?",
+        script.name,
+        shortened(value),
+    );
+    Error::new(ErrorKind::Server, text)
+}
+
+fn read(op: &Op, value: &Value) -> Option<(Option<u64>, Reply)> {
+    match value {
+        Value::Int(number) => read_short(op, *number),
+        Value::Array(items) => read_long(op, items),
+        _ => None,
+    }
+}
+
+/// Reads a common result, which is a single number: an array would cost the server ten times as
+/// much.
+fn read_short(op: &Op, number: i64) -> Option<(Option<u64>, Reply)> {
+    match op {
+        Op::Acquire {
+            lease,
+            fencing: Fencing::Off,
+            count: 1,
+            ..
+        }
+        | Op::HandOver {
+            lease,
+            fencing: Fencing::Off,
+            ..
+        } => {
+            let lease = whole_ms(*lease);
+            let clock = u64::try_from(number).ok()?.checked_sub(lease)?;
+            Some((
+                Some(clock),
+                Reply::Acquired {
+                    ttl: Duration::from_millis(lease),
+                    token: None,
+                },
+            ))
+        }
+        Op::Release { remaining: 0, .. } => Some((
+            None,
+            Reply::Released(u32::try_from(number.checked_sub(RELEASED)?).ok()?),
+        )),
+        _ => None,
+    }
+}
+
+fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
+    let [clock, code, details @ ..] = items else {
+        return None;
+    };
+    let clock = u64::try_from(int(clock)?).ok()?;
+    let reply = match (op, int(code)?, details) {
+        (
+            Op::Acquire { .. }
+            | Op::HandOver { .. }
+            | Op::Release { remaining: 1.., .. }
+            | Op::Renew { .. }
+            | Op::Force { .. },
+            STALE,
+            [],
+        ) => Reply::Stale,
+        (Op::Acquire { .. } | Op::HandOver { .. }, ACQUIRED, [ttl, token]) => Reply::Acquired {
+            ttl: remaining(ttl)?.unwrap_or_default(),
+            token: self::token(token)?,
+        },
+        (Op::Acquire { .. }, BUSY, [ttl]) => Reply::Busy {
+            ttl: remaining(ttl)?,
+        },
+        (Op::Acquire { .. } | Op::HandOver { .. } | Op::Release { .. }, GONE, [why]) => {
+            Reply::Gone(gone(int(why)?)?)
+        }
+        (
+            Op::Acquire { .. } | Op::HandOver { .. } | Op::Force { .. } | Op::Inspect { .. },
+            FOREIGN,
+            [what],
+        ) => Reply::Foreign(foreign(&text(what)?)),
+        (Op::Release { remaining: 1.., .. }, KEPT, []) => Reply::Kept,
+        (Op::Renew { holds }, RENEWED, []) => Reply::Renewed(vec![RenewReply::Kept; holds.len()]),
+        (Op::Renew { holds }, RENEWED, results) if results.len() == holds.len() => {
+            Reply::Renewed(results.iter().map(renewal).collect::<Option<_>>()?)
+        }
+        (Op::Force { .. }, FORCED, [deleted]) => Reply::Forced(int(deleted)? != 0),
+        (Op::Inspect { .. }, HOLDER, []) => Reply::Holder(None),
+        (Op::Inspect { .. }, HOLDER, [owner, count, ttl]) => {
+            let count = text(count)?.parse().unwrap_or(u32::MAX);
+            Reply::Holder(Some(Holder {
+                owner: text(owner)?,
+                count,
+                remaining: remaining(ttl)?,
+            }))
+        }
+        _ => return None,
+    };
+    Some(((clock > 0).then_some(clock), reply))
+}
+
+/// Reads the script's answer and the number of replicas that acknowledged it.
+fn read_both(op: &Op, value: &Value) -> Option<(Option<u64>, Reply)> {
+    let Value::Array(both) = value else {
+        return None;
+    };
+    let [answer, acknowledged] = both.as_slice() else {
+        return None;
+    };
+    let (clock, reply) = read(op, answer)?;
+    let got = u32::try_from(int(acknowledged)?).ok()?;
+    let too_few = matches!(reply, Reply::Acquired { .. }) && got < op.replicas();
+    Some((
+        clock,
+        if too_few {
+            Reply::NotReplicated { got }
+        } else {
+            reply
+        },
+    ))
+}
+
+fn int(value: &Value) -> Option<i64> {
+    if let Value::Int(number) = value {
+        Some(*number)
+    } else {
+        None
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// A PTTL. Negative: the key has no expiry.
+fn remaining(value: &Value) -> Option<Option<Duration>> {
+    Some(u64::try_from(int(value)?).ok().map(Duration::from_millis))
+}
+
+fn token(value: &Value) -> Option<Option<u64>> {
+    let text = text(value)?;
+    if text.is_empty() {
+        Some(None)
+    } else {
+        text.parse().ok().map(Some)
+    }
+}
+
+fn gone(number: i64) -> Option<LostReason> {
+    match number {
+        DELETED => Some(LostReason::Deleted),
+        STOLEN => Some(LostReason::Stolen),
+        _ => None,
+    }
+}
+
+fn renewal(value: &Value) -> Option<RenewReply> {
+    match int(value)? {
+        0 => Some(RenewReply::Kept),
+        1 => Some(RenewReply::Failed),
+        number => gone(number).map(RenewReply::Gone),
+    }
+}
+
+fn foreign(what: &str) -> String {
+    match what {
+        "rwlock" => "a Redisson read/write lock".into(),
+        "hash" => "a hash that is not a reentrant lock".into(),
+        "counter" => "a fencing counter that is not a whole number below 2^53".into(),
+        other => format!("a key of type {other}"),
+    }
+}
+
+/// The beginning of an answer, enough to recognise it, whatever its size.
+fn shortened(value: &Value) -> String {
+    let all = format!("{value:?}");
+    if all.chars().count() <= 80 {
+        all
+    } else {
+        all.chars().take(80).chain("...".chars()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Form, Kind, Renewal};
+    use super::*;
+
+    fn acquire() -> Op {
+        Op::Acquire {
+            name: "o".into(),
+            owner: 1,
+            form: Form::default(),
+            count: 1,
+            lease: Duration::from_secs(1),
+            fencing: Fencing::Off,
+            replicas: 0,
+        }
+    }
+
+    fn release(remaining: u32) -> Op {
+        Op::Release {
+            name: "o".into(),
+            owner: 1,
+            form: Form::default(),
+            remaining,
+            ttl: Duration::from_secs(1),
+            lesson: None,
+        }
+    }
+
+    fn renew(count: usize) -> Op {
+        let hold = Renewal {
+            name: "o".into(),
+            owner: 1,
+            form: Form::default(),
+            ttl: Duration::from_secs(1),
+        };
+        Op::Renew {
+            holds: vec![hold; count],
+        }
+    }
+
+    fn ints(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().copied().map(Value::Int).collect())
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    fn reply(op: &Op, value: &Value) -> Option<Reply> {
+        decode(op, value.clone()).ok().map(|(clock, reply)| {
+            assert!(matches!(clock, Some(5) | None), "{clock:?}");
+            reply
+        })
+    }
+
+    #[test]
+    fn good_replies() {
+        let second = Duration::from_secs(1);
+        let acquired = |token| {
+            Value::Array(vec![
+                Value::Int(5),
+                Value::Int(1),
+                Value::Int(1000),
+                bulk(token),
+            ])
+        };
+        let cases = [
+            (acquire(), ints(&[5, 0]), Reply::Stale),
+            (
+                acquire(),
+                acquired(""),
+                Reply::Acquired {
+                    ttl: second,
+                    token: None,
+                },
+            ),
+            (acquire(), acquired("9007199254740991"), {
+                Reply::Acquired {
+                    ttl: second,
+                    token: Some(9_007_199_254_740_991),
+                }
+            }),
+            (
+                acquire(),
+                ints(&[5, 2, 1000]),
+                Reply::Busy { ttl: Some(second) },
+            ),
+            (acquire(), ints(&[5, 2, -1]), Reply::Busy { ttl: None }),
+            (
+                acquire(),
+                ints(&[5, 3, 2]),
+                Reply::Gone(LostReason::Deleted),
+            ),
+            (
+                acquire(),
+                Value::Array(vec![Value::Int(5), Value::Int(4), bulk("list")]),
+                Reply::Foreign("a key of type list".into()),
+            ),
+            (
+                acquire(),
+                Value::Int(1005),
+                Reply::Acquired {
+                    ttl: second,
+                    token: None,
+                },
+            ),
+            (release(0), Value::Int(5), Reply::Released(0)),
+            (release(0), Value::Int(7), Reply::Released(2)),
+            (
+                release(0),
+                ints(&[0, 3, 3]),
+                Reply::Gone(LostReason::Stolen),
+            ),
+            (release(2), ints(&[5, 6]), Reply::Kept),
+            (
+                renew(4),
+                ints(&[5, 7, 0, 1, 2, 3]),
+                Reply::Renewed(vec![
+                    RenewReply::Kept,
+                    RenewReply::Failed,
+                    RenewReply::Gone(LostReason::Deleted),
+                    RenewReply::Gone(LostReason::Stolen),
+                ]),
+            ),
+            (
+                renew(3),
+                ints(&[5, 7]),
+                Reply::Renewed(vec![RenewReply::Kept; 3]),
+            ),
+            (renew(3), ints(&[5, 0]), Reply::Stale),
+            (
+                Op::Force {
+                    name: "o".into(),
+                    kind: Kind::Reentrant,
+                },
+                ints(&[5, 8, 1]),
+                Reply::Forced(true),
+            ),
+            (
+                Op::Inspect {
+                    name: "o".into(),
+                    kind: Kind::Reentrant,
+                },
+                ints(&[5, 9]),
+                Reply::Holder(None),
+            ),
+            (
+                Op::Inspect {
+                    name: "o".into(),
+                    kind: Kind::Reentrant,
+                },
+                Value::Array(vec![
+                    Value::Int(5),
+                    Value::Int(9),
+                    bulk("u:1"),
+                    bulk("2"),
+                    Value::Int(1000),
+                ]),
+                Reply::Holder(Some(Holder {
+                    owner: "u:1".into(),
+                    count: 2,
+                    remaining: Some(second),
+                })),
+            ),
+        ];
+        for (op, value, expected) in cases {
+            assert_eq!(reply(&op, &value), Some(expected), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn replicas_are_counted_for_what_was_acquired() {
+        let mut op = acquire();
+        if let Op::Acquire { replicas, .. } = &mut op {
+            *replicas = 2;
+        }
+        let acquired = Value::Array(vec![
+            Value::Int(5),
+            Value::Int(1),
+            Value::Int(1000),
+            bulk(""),
+        ]);
+        let both = |answer: &Value, got| Value::Array(vec![answer.clone(), Value::Int(got)]);
+        for got in [2, 3] {
+            let reply = reply(&op, &both(&acquired, got));
+            assert_eq!(
+                reply,
+                Some(Reply::Acquired {
+                    ttl: Duration::from_secs(1),
+                    token: None
+                })
+            );
+        }
+        for got in [0, 1] {
+            let expected = Reply::NotReplicated {
+                got: u32::try_from(got).expect("small"),
+            };
+            assert_eq!(reply(&op, &both(&acquired, got)), Some(expected));
+        }
+        let busy = Reply::Busy {
+            ttl: Some(Duration::from_secs(1)),
+        };
+        assert_eq!(reply(&op, &both(&ints(&[5, 2, 1000]), 0)), Some(busy));
+        for bad in [acquired.clone(), both(&acquired, -1), both(&Value::Nil, 2)] {
+            assert_eq!(reply(&op, &bad), None);
+        }
+    }
+
+    #[test]
+    fn anything_else_is_a_typed_error() {
+        let values = [
+            Value::Nil,
+            Value::SimpleString("OK".to_owned()),
+            Value::Int(1),
+            Value::Int(-1),
+            Value::Int(i64::MIN),
+            bulk("[5, 0]"),
+            ints(&[]),
+            ints(&[5]),
+            ints(&[-5, 0]),
+            ints(&[5, 0, 0]),
+            ints(&[5, 1]),
+            ints(&[5, 1, 1000, 7]),
+            ints(&[5, 3, 1]),
+            ints(&[5, 3, 99]),
+            ints(&[5, 3, 1 << 40]),
+            ints(&[5, 4, 4]),
+            ints(&[5, 5, 5]),
+            ints(&[5, 7, 0, 4]),
+            ints(&[5, 7, 0]),
+            ints(&[5, 9, 1, 2]),
+            ints(&[5, 10]),
+            Value::Array(vec![Value::Int(5), Value::Int(1), Value::Int(1), bulk("x")]),
+            Value::Array(vec![bulk("5"), Value::Int(0)]),
+            Value::Array(vec![Value::Array(vec![Value::Nil; 10_000]); 2]),
+        ];
+        let ops = [
+            acquire(),
+            release(0),
+            release(1),
+            renew(2),
+            Op::Force {
+                name: "o".into(),
+                kind: Kind::Reentrant,
+            },
+            Op::Inspect {
+                name: "o".into(),
+                kind: Kind::Reentrant,
+            },
+        ];
+        for op in &ops {
+            for value in &values {
+                let error = decode(op, value.clone())
+                    .err()
+                    .map(|error| (error.kind(), error.message().len() < 300));
+                assert_eq!(error, Some((ErrorKind::Server, true)), "{op:?} {value:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_to_another_operation_is_refused() {
+        assert_eq!(reply(&release(1), &Value::Int(5)), None);
+        assert_eq!(reply(&release(0), &Value::Int(4)), None);
+        assert_eq!(reply(&release(0), &ints(&[5, 6])), None);
+        assert_eq!(reply(&release(0), &ints(&[5, 0])), None);
+        for (count, fencing) in [(2, Fencing::Off), (1, Fencing::Expiring)] {
+            let mut op = acquire();
+            if let Op::Acquire {
+                count: asked,
+                fencing: drawn,
+                ..
+            } = &mut op
+            {
+                (*asked, *drawn) = (count, fencing);
+            }
+            assert_eq!(
+                reply(&op, &Value::Int(1005)),
+                None,
+                "without a token or the time that remains"
+            );
+        }
+        assert_eq!(reply(&renew(3), &ints(&[5, 7, 0])), None);
+    }
+}

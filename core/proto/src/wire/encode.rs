@@ -1,0 +1,127 @@
+//! Encodes answers as our scripts give them, for the simulation: the inverse of `decode`.
+
+use crate::value::Value;
+
+use super::codes::{
+    ACQUIRED, ALONE, BUSY, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, TAKEN,
+};
+use super::script::whole_ms;
+use super::{BatchKey, Fencing, Op, RenewReply, Reply};
+
+/// The answer to the script of `op`.
+pub fn encode(op: &Op, server_ms: u64, reply: &Reply) -> Value {
+    let asked = op.replicas();
+    if asked == 0 {
+        return answer(op, server_ms, reply);
+    }
+    let (reply, got) = match (reply, op) {
+        (Reply::NotReplicated { got }, Op::Acquire { lease, .. }) => (
+            Reply::Acquired {
+                ttl: *lease,
+                token: None,
+            },
+            *got,
+        ),
+        (reply, _) => (reply.clone(), asked),
+    };
+    Value::Array(vec![answer(op, server_ms, &reply), Value::Int(got.into())])
+}
+
+fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
+    let now = int(server_ms);
+    let long = |code, details: Vec<Value>| {
+        Value::Array([vec![now.clone(), Value::Int(code)], details].concat())
+    };
+    match (op, reply) {
+        (
+            Op::Acquire {
+                lease,
+                fencing: Fencing::Off,
+                count: 1,
+                ..
+            }
+            | Op::HandOver {
+                lease,
+                fencing: Fencing::Off,
+                ..
+            },
+            Reply::Acquired { ttl, token: None },
+        ) if ttl.as_millis() == whole_ms(*lease).into() => int(server_ms + whole_ms(*lease)),
+        (_, Reply::Acquired { ttl, token }) => {
+            let token = token.map(|token| token.to_string()).unwrap_or_default();
+            long(
+                ACQUIRED,
+                vec![millis(*ttl), Value::BulkString(token.into())],
+            )
+        }
+        (_, Reply::Busy { ttl }) => long(BUSY, vec![ttl.map_or(Value::Int(-1), millis)]),
+        (Op::Release { remaining: 0, .. }, Reply::Gone(why)) => Value::Array(vec![
+            Value::Int(0),
+            Value::Int(GONE),
+            Value::Int(why.number().into()),
+        ]),
+        (_, Reply::Gone(why)) => long(GONE, vec![Value::Int(why.number().into())]),
+        (_, Reply::Foreign(what)) => long(FOREIGN, vec![Value::BulkString(what.as_bytes().into())]),
+        (_, Reply::Stale) => long(STALE, vec![]),
+        (_, Reply::Released(heard)) => Value::Int(RELEASED + i64::from(*heard)),
+        (_, Reply::Kept) => long(KEPT, vec![]),
+        (_, Reply::Renewed(holds)) if holds.iter().all(|hold| *hold == RenewReply::Kept) => {
+            long(RENEWED, vec![])
+        }
+        (_, Reply::Renewed(holds)) => long(RENEWED, holds.iter().map(renewal).collect()),
+        (_, Reply::Forced(deleted)) => long(FORCED, vec![Value::Int((*deleted).into())]),
+        (_, Reply::Holder(None)) => long(HOLDER, vec![]),
+        (_, Reply::Holder(Some(holder))) => {
+            let (owner, count) = (holder.owner.clone().into(), holder.count.to_string().into());
+            let ttl = holder.remaining.map_or(Value::Int(-1), millis);
+            long(
+                HOLDER,
+                vec![Value::BulkString(owner), Value::BulkString(count), ttl],
+            )
+        }
+        (_, Reply::NotReplicated { .. }) => panic!("{op:?} is not for replicas"),
+    }
+}
+
+/// The answer to a batch: a reply for each lock, or `None` if the lock has to be handled alone. An
+/// empty slice means that the batch arrived too late.
+pub fn encode_many(sort: BatchKey, server_ms: u64, replies: &[Option<Reply>]) -> Value {
+    let acquires = matches!(sort, BatchKey::Acquire(..));
+    let usual = |reply: &Option<Reply>| match reply {
+        Some(Reply::Acquired { .. }) => acquires,
+        Some(Reply::Released(0)) => !acquires,
+        _ => false,
+    };
+    if !replies.is_empty() && replies.iter().all(usual) {
+        return if acquires {
+            int(server_ms)
+        } else {
+            Value::Int(0)
+        };
+    }
+    let clock = acquires.then(|| int(server_ms));
+    let one = |reply: &Option<Reply>| match reply {
+        None => Value::Int(ALONE),
+        Some(Reply::Acquired { .. }) => Value::Int(TAKEN),
+        Some(Reply::Busy { ttl }) => ttl.map_or(Value::Int(-1), millis),
+        Some(Reply::Released(heard)) => Value::Int((*heard).into()),
+        Some(other) => panic!("{other:?} is told alone"),
+    };
+    Value::Array(clock.into_iter().chain(replies.iter().map(one)).collect())
+}
+
+fn renewal(hold: &RenewReply) -> Value {
+    Value::Int(match hold {
+        RenewReply::Kept => 0,
+        RenewReply::Failed => 1,
+        RenewReply::Gone(why) => why.number().into(),
+    })
+}
+
+fn int(number: u64) -> Value {
+    Value::Int(number.cast_signed())
+}
+
+fn millis(time: std::time::Duration) -> Value {
+    Value::Int(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
+}

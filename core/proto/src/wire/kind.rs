@@ -1,0 +1,291 @@
+//! Kinds of locks, and how each is stored in Redis.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::script::write_number;
+use super::{Name, OwnerId};
+
+/// The wire protocol of a lock. It excludes every program that uses the same protocol on the same
+/// name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A hash with the hold count, as Redisson's `RLock`.
+    #[default]
+    Reentrant,
+    /// One string key, as `SET name value NX PX lease` leaves it. Every owner has a fresh value.
+    /// Only callers of one client that hand the lock over to each other may use the same value in
+    /// turn.
+    Simple,
+    /// The protocol of `Simple`, under the name of redis-py's `Lock`.
+    RedisPy,
+    /// The protocol of `Simple`, under the name of Node's `redlock`, on one server.
+    Redlock,
+    /// The protocol of `Simple`, under the name of Go's `redsync`, on one server.
+    Redsync,
+    /// As the `Mutex` of Node's `redis-semaphore`: the key is `mutex:<name>`.
+    RedisSemaphore,
+    /// As the `SimpleRedisLock` of the articles: the key is `lock:<name>`, the value
+    /// `<32 hex digits>-<number>`, the lease whole seconds.
+    Article,
+    /// A lock that remembers in the key `<name>_renew` how long the work takes. The lease of the
+    /// next acquisition is that time plus 10 s, in whole seconds.
+    Adaptive,
+}
+
+/// The data layout of a lock. Its scripts depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// A hash: owners and their hold counts.
+    Hash,
+    /// A string: the owner.
+    Plain,
+    /// A string with the owner, and a second key with the learnt duration of the work.
+    Learning,
+}
+
+/// Every kind with its name in options.
+const NAMES: [(Kind, &str); 8] = [
+    (Kind::Reentrant, "reentrant"),
+    (Kind::Simple, "simple"),
+    (Kind::RedisPy, "redis-py"),
+    (Kind::Redlock, "redlock"),
+    (Kind::Redsync, "redsync"),
+    (Kind::RedisSemaphore, "redis-semaphore"),
+    (Kind::Article, "article"),
+    (Kind::Adaptive, "adaptive"),
+];
+
+impl Kind {
+    /// The names of all kinds.
+    pub const ALL: [&str; NAMES.len()] = {
+        let mut all = [""; NAMES.len()];
+        let mut at = 0;
+        while at < all.len() {
+            all[at] = NAMES[at].1;
+            at += 1;
+        }
+        all
+    };
+
+    /// The kind with this name.
+    pub fn named(text: &str) -> Option<Kind> {
+        NAMES
+            .iter()
+            .find(|(_, name)| *name == text)
+            .map(|(kind, _)| *kind)
+    }
+
+    /// Its name in options.
+    pub fn name(self) -> &'static str {
+        NAMES
+            .iter()
+            .find(|(kind, _)| *kind == self)
+            .map_or("", |(_, name)| name)
+    }
+
+    /// Whether a re-entry key may re-enter a lock of this kind by default.
+    pub fn reenters(self) -> bool {
+        matches!(self, Kind::Reentrant | Kind::Adaptive)
+    }
+
+    pub fn layout(self) -> Layout {
+        match self {
+            Kind::Reentrant => Layout::Hash,
+            Kind::Adaptive => Layout::Learning,
+            _ => Layout::Plain,
+        }
+    }
+
+    /// Whether a lock of the kind `other` at the same key excludes one of this kind. If not, it
+    /// counts as foreign data.
+    pub fn excludes(self, other: Kind) -> bool {
+        (self.layout() == Layout::Hash) == (other.layout() == Layout::Hash)
+    }
+
+    /// The Redis key of the lock `name`.
+    pub fn key(self, name: Name) -> Name {
+        match self {
+            Kind::RedisSemaphore => format!("mutex:{name}").into(),
+            Kind::Article => format!("lock:{name}").into(),
+            _ => name,
+        }
+    }
+
+    /// `lease` as this kind stores it: some kinds round it up to whole seconds.
+    pub fn lease(self, lease: Duration) -> Duration {
+        match self {
+            Kind::Article | Kind::Adaptive => {
+                Duration::from_secs(lease.as_millis().div_ceil(1000) as u64)
+            }
+            _ => lease,
+        }
+    }
+}
+
+/// How a hold is stored in Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Form {
+    pub kind: Kind,
+    /// The caller's own value, in place of the one made of client and owner.
+    pub token: Option<Arc<str>>,
+}
+
+impl Form {
+    /// The owner as it is stored in Redis, for the client `uuid`.
+    pub fn owner(&self, uuid: &str, owner: OwnerId) -> String {
+        let mut text = Vec::new();
+        self.write_owner(uuid, owner, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Appends the owner to `out`.
+    pub(super) fn write_owner(&self, uuid: &str, owner: OwnerId, out: &mut Vec<u8>) {
+        match (&self.token, self.kind) {
+            (Some(token), _) => out.extend_from_slice(token.as_bytes()),
+            (None, Kind::Article) => {
+                let from = out.len();
+                write_identity(uuid, owner, out);
+                let mut at = 0;
+                out.retain(|byte| {
+                    at += 1;
+                    at <= from || *byte != b'-'
+                });
+                out.push(b'-');
+                write_number(out, number_of(owner));
+            }
+            (None, _) => {
+                write_identity(uuid, owner, out);
+                out.push(b':');
+                write_number(out, number_of(owner));
+            }
+        }
+    }
+}
+
+/// The low bits of an owner id that are its number. The other bits are the last group of its uuid.
+const NUMBER_BITS: u32 = 16;
+
+/// The first owner id with this last group of the uuid, which has 48 bits.
+pub fn first_owner(last_group: u64) -> OwnerId {
+    last_group << NUMBER_BITS
+}
+
+/// The number after the colon.
+pub(super) fn number_of(owner: OwnerId) -> u64 {
+    owner % first_owner(1)
+}
+
+/// Whether both owners have the same uuid.
+pub(super) fn is_same_identity(a: OwnerId, b: OwnerId) -> bool {
+    a >> NUMBER_BITS == b >> NUMBER_BITS
+}
+
+/// Appends the uuid of an owner: that of the client, with the owner's last group in place of the
+/// client's. Before the first connection owners have no group of their own, and the client's stays.
+pub(super) fn write_identity(uuid: &str, owner: OwnerId, out: &mut Vec<u8>) {
+    const DIGITS: usize = 12;
+    let group = owner >> NUMBER_BITS;
+    let (client, last) = uuid.as_bytes().split_at(uuid.len().saturating_sub(DIGITS));
+    out.extend_from_slice(client);
+    if group == 0 {
+        return out.extend_from_slice(last);
+    }
+    let digit = |at: usize| b"0123456789abcdef"[(group >> (4 * at) & 15) as usize];
+    out.extend((0..DIGITS).rev().map(digit));
+}
+
+/// The sample that an adaptive lock learns from when it is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseSample {
+    /// The lease that was asked for.
+    pub asked: Duration,
+    /// How long the lock was held.
+    pub took: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_name_of_its_own() {
+        for (kind, name) in NAMES {
+            assert_eq!((Kind::named(name), kind.name()), (Some(kind), name));
+        }
+        assert_eq!(Kind::ALL.len(), NAMES.len());
+        assert_eq!(Kind::named("Simple"), None);
+    }
+
+    #[test]
+    fn keys_and_owners_are_those_of_the_other_side() {
+        let uuid = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
+        let owner = |kind| Form { kind, token: None }.owner(uuid, 7);
+        assert_eq!(owner(Kind::Reentrant), format!("{uuid}:7"));
+        assert_eq!(owner(Kind::Simple), format!("{uuid}:7"));
+        assert_eq!(owner(Kind::Article), "8c8ffe615bd34d78a5c02d2386af488e-7");
+        assert_eq!(
+            Form {
+                kind: Kind::Simple,
+                token: Some("t".into())
+            }
+            .owner(uuid, 7),
+            "t"
+        );
+        for (kind, key) in [
+            (Kind::Reentrant, "o"),
+            (Kind::RedisPy, "o"),
+            (Kind::Adaptive, "o"),
+            (Kind::Article, "lock:o"),
+            (Kind::RedisSemaphore, "mutex:o"),
+        ] {
+            assert_eq!(&*kind.key("o".into()), key, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_has_the_last_group_of_its_uuid_and_its_number() {
+        let uuid = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
+        let owner = |kind, owner| Form { kind, token: None }.owner(uuid, owner);
+        let first = first_owner(0xab_cdef);
+        assert_eq!(
+            owner(Kind::Reentrant, first + 3),
+            "8c8ffe61-5bd3-4d78-a5c0-000000abcdef:3"
+        );
+        assert_eq!(
+            owner(Kind::Article, first + 3),
+            "8c8ffe615bd34d78a5c0000000abcdef-3"
+        );
+        let next = first + (1 << NUMBER_BITS);
+        assert_eq!(
+            owner(Kind::Reentrant, next),
+            "8c8ffe61-5bd3-4d78-a5c0-000000abcdf0:0"
+        );
+        let last = first_owner(0xffff_ffff_ffff) + 65_535;
+        assert_eq!(
+            owner(Kind::Simple, last),
+            "8c8ffe61-5bd3-4d78-a5c0-ffffffffffff:65535"
+        );
+    }
+
+    #[test]
+    fn only_hashes_and_strings_are_foreign_to_each_other() {
+        assert!(Kind::Simple.excludes(Kind::Adaptive) && Kind::Article.excludes(Kind::RedisPy));
+        assert!(
+            Kind::Reentrant.excludes(Kind::Reentrant) && !Kind::Reentrant.excludes(Kind::Simple)
+        );
+        assert!(!Kind::Adaptive.excludes(Kind::Reentrant));
+    }
+
+    #[test]
+    fn whole_seconds_are_rounded_up() {
+        let lease = Duration::from_millis(2001);
+        assert_eq!(Kind::Article.lease(lease), Duration::from_secs(3));
+        assert_eq!(
+            Kind::Adaptive.lease(Duration::from_secs(3)),
+            Duration::from_secs(3)
+        );
+        assert_eq!(Kind::Simple.lease(lease), lease);
+    }
+}

@@ -1,0 +1,218 @@
+//! The wire protocol: the only place that knows the names of keys and channels, the Lua sources,
+//! the order of arguments and the shape of replies.
+//!
+//! [`Op`] and [`Reply`] are plain data, so the engine can use them without I/O.
+
+mod batch;
+#[cfg(test)]
+mod batch_tests;
+mod codes;
+mod decode;
+#[cfg(test)]
+mod encode;
+mod kind;
+#[cfg(test)]
+mod live_tests;
+#[cfg(test)]
+mod model_tests;
+pub mod names;
+mod script;
+mod server_error;
+#[cfg(test)]
+mod simple_tests;
+pub mod slots;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::LostReason;
+
+pub use batch::{BatchKey, decode_many};
+pub use decode::decode;
+#[cfg(test)]
+pub use encode::{encode, encode_many};
+pub use kind::Kind;
+pub use kind::{Form, Layout, LeaseSample, first_owner};
+pub use script::{Call, ScriptId, is_shardable, slot_of};
+pub use server_error::refusal;
+
+/// A validated lock name: UTF-8, 1 to 1,024 bytes.
+pub type Name = Arc<str>;
+
+/// An owner within its client: the last group of the uuid, and the number after it. Drawn for every
+/// first acquisition, never reused.
+pub type OwnerId = u64;
+
+/// How a fencing token is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fencing {
+    /// No token.
+    #[default]
+    Off,
+    /// A token. Its counter key expires 25 hours after its last use, unless the key already has no
+    /// expiry.
+    Expiring,
+    /// A token. Its counter key has no expiry from then on.
+    Persistent,
+}
+
+/// How a release is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Publish {
+    /// `PUBLISH`: to every node of a cluster.
+    #[default]
+    Classic,
+    /// `SPUBLISH`: to the subscribers at the node of the lock.
+    Sharded,
+    /// Both, for subscribers of either sort.
+    Both,
+}
+
+/// One script call. All are idempotent: any copy may arrive any number of times, late or never.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Take the lock (`count` 1 or 0), or set our hold count to `count`. The remaining time becomes
+    /// max(remaining, `lease`); an adaptive lock uses what it learnt in place of `lease`. With
+    /// `count` 0 no earlier copy can have taken the lock: if it has our owner nevertheless, it is
+    /// busy. Carries a not-after.
+    Acquire {
+        name: Name,
+        owner: OwnerId,
+        form: Form,
+        count: u32,
+        lease: Duration,
+        fencing: Fencing,
+        /// How many replicas have to acknowledge it.
+        replicas: u32,
+    },
+    /// Replace `owner`, which has the lock, by another owner of ours, `to`, with count 1 and time
+    /// `lease`. It is done already if `to` has the lock. Both owners have this form. Carries a
+    /// not-after.
+    HandOver {
+        name: Name,
+        owner: OwnerId,
+        to: OwnerId,
+        form: Form,
+        lease: Duration,
+        fencing: Fencing,
+    },
+    /// Set our hold count to `remaining` with time `ttl`. If `remaining` is 0, free the lock and
+    /// publish that. Carries a not-after if `remaining` is not 0.
+    Release {
+        name: Name,
+        owner: OwnerId,
+        form: Form,
+        remaining: u32,
+        ttl: Duration,
+        /// The sample that an adaptive lock learns from when it is freed.
+        lesson: Option<LeaseSample>,
+    },
+    /// Give every hold max(remaining, ttl). Never recreates a missing lock. All holds have one
+    /// layout. Carries a not-after: a late copy must not keep the lock of a dead owner alive.
+    Renew { holds: Vec<Renewal> },
+    /// Delete the lock of any owner, and publish that. Carries a not-after: a late copy must not
+    /// hit the next holder.
+    Force { name: Name, kind: Kind },
+    /// Read the current holder.
+    Inspect { name: Name, kind: Kind },
+}
+
+impl Op {
+    /// The lock, if the call is for a single one.
+    pub fn name(&self) -> Option<&Name> {
+        match self {
+            Op::Acquire { name, .. }
+            | Op::HandOver { name, .. }
+            | Op::Release { name, .. }
+            | Op::Force { name, .. }
+            | Op::Inspect { name, .. } => Some(name),
+            Op::Renew { holds } => match &holds[..] {
+                [Renewal { name, .. }] => Some(name),
+                _ => None,
+            },
+        }
+    }
+
+    /// How many replicas have to acknowledge its write.
+    pub fn replicas(&self) -> u32 {
+        if let Op::Acquire { replicas, .. } = self {
+            *replicas
+        } else {
+            0
+        }
+    }
+
+    /// The data layout that the call works on.
+    fn layout(&self) -> Layout {
+        match self {
+            Op::Acquire { form, .. } | Op::HandOver { form, .. } | Op::Release { form, .. } => {
+                form.kind.layout()
+            }
+            Op::Renew { holds } => holds
+                .first()
+                .map_or(Layout::Hash, |hold| hold.form.kind.layout()),
+            Op::Force { kind, .. } | Op::Inspect { kind, .. } => kind.layout(),
+        }
+    }
+}
+
+/// One hold of an [`Op::Renew`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renewal {
+    pub name: Name,
+    pub owner: OwnerId,
+    pub form: Form,
+    pub ttl: Duration,
+}
+
+/// The decoded answer to an [`Op`], without the server's clock (the outbox keeps that).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// We hold the lock with the requested count. `ttl` is what remains on the server now.
+    Acquired { ttl: Duration, token: Option<u64> },
+    /// We hold the lock with the requested count, but only `got` replicas acknowledged it in time.
+    NotReplicated { got: u32 },
+    /// Another owner holds the lock, for `ttl` (`None`: the key has no expiry).
+    Busy { ttl: Option<Duration> },
+    /// Our field or value is gone, so we do not hold the lock.
+    Gone(LostReason),
+    /// Other data, or another kind of lock, is stored at the name. The text describes it for
+    /// people.
+    Foreign(String),
+    /// This copy arrived after its not-after. Nothing was done.
+    Stale,
+    /// The lock was ours and is free now. The number is how many subscribers were told. In a
+    /// cluster without sharded channels, it covers one node only.
+    Released(u32),
+    /// The lock is ours with the lower count.
+    Kept,
+    /// One result per hold of the request, in order.
+    Renewed(Vec<RenewReply>),
+    /// Whether there was a lock to delete.
+    Forced(bool),
+    /// The current holder, if there is one.
+    Holder(Option<Holder>),
+}
+
+/// The result for one hold of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RenewReply {
+    /// Renewed.
+    Kept,
+    /// No longer ours.
+    Gone(LostReason),
+    /// The server refused the commands for this key. Try again.
+    Failed,
+}
+
+/// The holder of a lock, as Redis reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The owner as it is stored in Redis. For our clients it is `<uuid>:<number>`, unless the kind
+    /// of the lock or the caller's token says otherwise.
+    pub owner: String,
+    /// Its hold count. Always 1 for a simple lock: its holder counts levels in its own process.
+    pub count: u32,
+    /// How long the lock lives without a renewal. `None` if the key has no expiry.
+    pub remaining: Option<Duration>,
+}

@@ -1,0 +1,463 @@
+//! The modelled server against a real one: the same random commands give the same replies and leave
+//! the same keys, so that what holds in the simulation holds with the scripts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::time::Duration;
+
+use redis::{Commands, Connection};
+
+use super::names::{channel, learnt_key, token_key};
+use super::{
+    Call, Fencing, Form, Kind, Layout, LeaseSample, Name, Op, Publish, Renewal, Reply, decode,
+};
+use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
+use crate::real::eval;
+use crate::support;
+use crate::support::random::{Random, number};
+
+/// How many commands each run sends when nobody says otherwise, and from which seed.
+const COMMANDS: u64 = 3000;
+/// A lock that ends this close to a command may be gone in one of the two.
+const EDGE_MS: u64 = 3;
+
+const UUIDS: [&str; 2] = [
+    "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e",
+    "11111111-2222-4333-8444-555555555555",
+];
+
+struct Both {
+    kind: Kind,
+    random: Random,
+    _server: support::Server,
+    scripts: Connection,
+    look: Connection,
+    model: Server,
+    names: [Name; 2],
+    /// Messages that the model has published.
+    published: usize,
+    compared: u64,
+    /// When the last lock of the model came to its end.
+    ended: u64,
+}
+
+impl Both {
+    fn new(kind: Kind, seed: u64) -> Both {
+        let server = support::Server::start();
+        let names = ["a", "b"].map(Name::from);
+        let mut model = Server::new();
+        for name in &names {
+            model.subscribers.insert((channel(name).into(), 0));
+        }
+        let (scripts, look) = (server.connect(), server.connect());
+        let random = Random(seed);
+        Both {
+            kind,
+            random,
+            _server: server,
+            scripts,
+            look,
+            model,
+            names,
+            published: 0,
+            compared: 0,
+            ended: 0,
+        }
+    }
+
+    fn name(&mut self) -> Name {
+        let at = usize::try_from(self.random.below(2)).unwrap();
+        self.names[at].clone()
+    }
+
+    fn op(&mut self) -> (Uuid, Op) {
+        let (name, kind) = (self.name(), self.kind);
+        let has_token = kind.layout() != Layout::Hash && self.random.chance(300);
+        let token = has_token.then(|| self.random.pick(&["s", "t"]).into());
+        let form = Form { kind, token };
+        let owner = self.random.between(1, 2);
+        let lease = if self.random.chance(300) {
+            Duration::from_micros(self.random.between(1, 40_000))
+        } else {
+            Duration::from_millis(self.random.between(1000, 60_000))
+        };
+        let op = match self.random.below(12) {
+            0..4 => {
+                // With a token, a first copy says that it cannot be there yet.
+                let count = u32::try_from(self.random.between(u64::from(!has_token), 3)).unwrap();
+                let fencing = fencing_of(&name);
+                Op::Acquire {
+                    name,
+                    owner,
+                    form,
+                    count,
+                    lease,
+                    fencing,
+                    replicas: 0,
+                }
+            }
+            4..7 => {
+                let remaining = u32::try_from(self.random.below(3)).unwrap();
+                let lesson =
+                    (kind.layout() == Layout::Learning && self.random.chance(700)).then(|| {
+                        LeaseSample {
+                            asked: Duration::from_secs(self.random.between(1, 20)),
+                            took: Duration::from_secs(self.random.below(15)),
+                        }
+                    });
+                Op::Release {
+                    name,
+                    owner,
+                    form,
+                    remaining,
+                    ttl: lease,
+                    lesson,
+                }
+            }
+            7..9 => {
+                let holds = self
+                    .names
+                    .iter()
+                    .take(usize::try_from(self.random.between(1, 2)).unwrap());
+                let hold = |name: &Name| Renewal {
+                    name: name.clone(),
+                    owner,
+                    form: form.clone(),
+                    ttl: lease,
+                };
+                Op::Renew {
+                    holds: holds.map(hold).collect(),
+                }
+            }
+            9..11 => {
+                let (to, fencing, form) = (
+                    self.random.between(1, 2),
+                    fencing_of(&name),
+                    Form { kind, token: None },
+                );
+                Op::HandOver {
+                    name,
+                    owner: 3 - to,
+                    to,
+                    form,
+                    lease,
+                    fencing,
+                }
+            }
+            _ if self.random.chance(500) => Op::Force { name, kind },
+            _ => Op::Inspect { name, kind },
+        };
+        (self.random.below(2), op)
+    }
+
+    /// The real server's clock.
+    fn clock(&mut self) -> u64 {
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut self.look).unwrap();
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Lets the model's clock go on. Whether a lock ends about now: then nobody can tell which of
+    /// the two is right.
+    fn is_edge_at(&mut self, clock: u64) -> bool {
+        let now = self.model.now_ms();
+        let end = |lock: &Lock| now + u64::try_from(self.model.ttl(lock).as_millis()).unwrap();
+        let ends: Vec<u64> = self.model.locks.values().map(end).collect();
+        self.ended = ends
+            .iter()
+            .copied()
+            .filter(|end| *end <= clock)
+            .fold(self.ended, u64::max);
+        self.model.set_clock(clock);
+        ends.iter()
+            .chain([&self.ended])
+            .any(|end| end.abs_diff(clock) <= EDGE_MS)
+    }
+
+    fn step(&mut self) {
+        match self.random.below(20) {
+            0 => self.stranger(),
+            1 => std::thread::sleep(Duration::from_millis(self.random.between(1, 30))),
+            _ => self.command(),
+        }
+        self.compare_keys();
+    }
+
+    fn command(&mut self) {
+        let (uuid, op) = self.op();
+        let not_after = if self.random.chance(50) { 1 } else { u64::MAX };
+        let before = self.clock();
+        if self.is_edge_at(before) {
+            return;
+        }
+        let call = Call::new(
+            &op,
+            UUIDS[usize::try_from(uuid).unwrap()],
+            not_after,
+            Publish::Classic,
+        );
+        let answer = eval(&call, &mut self.scripts).unwrap();
+        let (server_ms, real) = decode(&op, answer).unwrap();
+        let server_ms = server_ms.unwrap_or_else(|| self.clock());
+        let slow = self.clock() - before > EDGE_MS;
+        let ends_meanwhile =
+            |lock: &Lock| self.model.ttl(lock).as_millis() <= u128::from(server_ms - before);
+        let surprised = self.model.locks.values().any(ends_meanwhile);
+        if self.is_edge_at(server_ms) || surprised || slow {
+            // The machine was busy in between: begin anew.
+            return self.forget();
+        }
+        let origin = Origin {
+            uuid,
+            generation: 1,
+        };
+        let modelled = self.model.execute(origin, false, &op, not_after);
+        self.take_token(&op, &real);
+        self.count_published();
+        assert!(
+            self.same(&modelled, &real),
+            "{op:?}: the model says {modelled:?}, the server {real:?}"
+        );
+        self.compared += 1;
+    }
+
+    /// The model knows the clock to the millisecond only; it goes on with the token that was drawn.
+    fn take_token(&mut self, op: &Op, real: &Reply) {
+        if let (
+            Op::Acquire { name, .. } | Op::HandOver { name, .. },
+            Reply::Acquired {
+                token: Some(token), ..
+            },
+        ) = (op, real)
+        {
+            let known = self
+                .model
+                .tokens
+                .insert(name.clone(), *token)
+                .unwrap_or_default();
+            assert!(
+                known.abs_diff(*token) <= 1000,
+                "the model drew {known}, the server {token}"
+            );
+            if let Some(lock) = self.model.locks.get_mut(name) {
+                lock.token = Some(*token);
+            }
+        }
+    }
+
+    /// Somebody deletes a key, or another library takes the lock or gives it back.
+    fn stranger(&mut self) {
+        let name = self.name();
+        let clock = self.clock();
+        if self.is_edge_at(clock) {
+            return;
+        }
+        if self.random.chance(500) {
+            self.model.delete(&name, None);
+            let _: () = self.look.del(&*name).unwrap();
+        } else if !self.model.locks.contains_key(&name) {
+            self.model.take(&name, 5000);
+            match self.kind.layout() {
+                Layout::Hash => self.look.hset::<_, _, _, ()>(&*name, "other:1", 1).unwrap(),
+                _ => self.look.set::<_, _, ()>(&*name, "other:1").unwrap(),
+            }
+            let _: () = self
+                .look
+                .pexpire_at(&*name, i64::try_from(clock).unwrap() + 5000)
+                .unwrap();
+        }
+        self.model.take_effects();
+    }
+
+    /// Both lose everything but the tokens and what was learnt.
+    fn forget(&mut self) {
+        for name in self.names.clone() {
+            self.model.delete(&name, None);
+            let _: () = self.look.del(&*name).unwrap();
+        }
+        // What the last command did may have been published.
+        self.model.take_effects();
+        let keys: Vec<String> = self.names.iter().map(|name| token_key(name)).collect();
+        for (name, key) in self.names.iter().zip(keys) {
+            match self.look.get::<_, Option<u64>>(key).unwrap() {
+                Some(token) => drop(self.model.tokens.insert(name.clone(), token)),
+                None => drop(self.model.tokens.remove(name)),
+            }
+        }
+        for name in self.names.clone() {
+            match self.learnt(&name) {
+                Some(learnt) => drop(self.model.learnt.insert(name, learnt)),
+                None => drop(self.model.learnt.remove(&name)),
+            }
+        }
+        self.published = usize::MAX;
+    }
+
+    fn count_published(&mut self) {
+        self.published = self
+            .published
+            .saturating_add(self.model.take_effects().published.len());
+    }
+
+    /// The same locks with the same owners, counts and times, and the same counters.
+    fn compare_keys(&mut self) {
+        let clock = self.clock();
+        if self.is_edge_at(clock) {
+            return;
+        }
+        for name in self.names.clone() {
+            let found = self.found(&name);
+            let ttl: i64 = self.look.pttl(&*name).unwrap();
+            let late = self.clock();
+            if self.is_edge_at(late) || late - clock > EDGE_MS {
+                return;
+            }
+            let expected = self
+                .model
+                .locks
+                .get(&name)
+                .map(|lock| (owner_of(lock), self.count(lock.count)));
+            assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{name}");
+            let left = self.model.locks.get(&name).map(|lock| self.model.ttl(lock));
+            let left = left.map_or(-2, |left| i64::try_from(left.as_millis()).unwrap());
+            assert!(
+                left.abs_diff(ttl) <= EDGE_MS * 2,
+                "{name} lives {ttl} ms, in the model {left}"
+            );
+            let token: Option<u64> = self.look.get(token_key(&name)).unwrap();
+            assert_eq!(
+                token,
+                self.model.tokens.get(&name).copied(),
+                "the counter of {name}"
+            );
+            let (learnt, expected) = (self.learnt(&name), self.model.learnt.get(&name).copied());
+            let near = learnt.unwrap_or_default() - expected.unwrap_or_default();
+            assert!(
+                learnt.is_some() == expected.is_some() && near.abs() < 1e-6,
+                "{name} learnt {learnt:?}, in the model {expected:?}"
+            );
+        }
+    }
+
+    /// What an adaptive lock has learnt.
+    fn learnt(&mut self, name: &Name) -> Option<f64> {
+        self.look.get(learnt_key(name)).unwrap()
+    }
+}
+
+impl Both {
+    /// Owners and counts at the key of a lock; what a string does not tell is 1.
+    fn found(&mut self, name: &Name) -> Vec<(String, u32)> {
+        match self.kind.layout() {
+            Layout::Hash => self.look.hgetall(&**name).unwrap(),
+            _ => self
+                .look
+                .get::<_, Option<String>>(&**name)
+                .unwrap()
+                .map(|owner| (owner, 1))
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    /// The count that the key shows.
+    fn count(&self, count: u32) -> u32 {
+        if self.kind.layout() == Layout::Hash {
+            count
+        } else {
+            1
+        }
+    }
+
+    /// Replies are the same but for what a script may take on a busy machine, a token that is the
+    /// clock, and how an owner is written.
+    fn same(&self, modelled: &Reply, real: &Reply) -> bool {
+        let near = |a: Duration, b: Duration| a.abs_diff(b) <= Duration::from_millis(EDGE_MS);
+        match (modelled, real) {
+            (Reply::Acquired { ttl: a, token: x }, Reply::Acquired { ttl: b, token: y }) => {
+                near(*a, *b) && x.is_some() == y.is_some()
+            }
+            (Reply::Busy { ttl: Some(a) }, Reply::Busy { ttl: Some(b) }) => near(*a, *b),
+            (Reply::Holder(Some(a)), Reply::Holder(Some(b))) => {
+                let (Some(x), Some(y)) = (a.remaining, b.remaining) else {
+                    return false;
+                };
+                self.count(a.count) == b.count && near(x, y)
+            }
+            _ => modelled == real,
+        }
+    }
+}
+
+/// One lock with tokens, one without.
+fn fencing_of(name: &Name) -> Fencing {
+    if &**name == "a" {
+        Fencing::Persistent
+    } else {
+        Fencing::Off
+    }
+}
+
+fn owner_of(lock: &Lock) -> String {
+    match lock.owner {
+        Some(_) if lock.value.is_some() => lock.value.iter().map(ToString::to_string).collect(),
+        Some((uuid, owner)) => format!("{}:{owner}", UUIDS[usize::try_from(uuid).unwrap()]),
+        None => "other:1".to_owned(),
+    }
+}
+
+#[test]
+fn the_modelled_scripts_do_what_the_real_ones_do() {
+    compare(Kind::Reentrant);
+}
+
+#[test]
+fn the_modelled_scripts_do_what_the_real_ones_of_a_simple_lock_do() {
+    compare(Kind::Simple);
+}
+
+#[test]
+fn the_modelled_scripts_do_what_the_real_ones_of_an_adaptive_lock_do() {
+    compare(Kind::Adaptive);
+}
+
+fn compare(kind: Kind) {
+    let mut both = Both::new(kind, number("REDLATCH_SEED").unwrap_or(1));
+    let mut listener = both._server.connect();
+    let mut channels = listener.as_pubsub();
+    for name in &both.names {
+        channels.subscribe(channel(name)).unwrap();
+    }
+    channels.subscribe("end").unwrap();
+    let mut before = both.published;
+    let commands = number("REDLATCH_COMMANDS").unwrap_or(COMMANDS);
+    let mut heard = 0;
+    for _ in 0..commands {
+        both.step();
+        if both.published == usize::MAX {
+            // How many were published is not known: drop what was.
+            both.published = 0;
+            before = 0;
+            heard = 0;
+            drain(&mut both.look, &mut channels);
+        } else if both.published - before >= 50 {
+            heard += drain(&mut both.look, &mut channels);
+            before = both.published;
+            assert_eq!(heard, both.published, "messages");
+        }
+    }
+    println!("{} commands compared", both.compared);
+    assert!(
+        both.compared > commands / 3,
+        "only {} commands could be compared",
+        both.compared
+    );
+}
+
+/// Reads the messages that were published so far.
+fn drain(publisher: &mut Connection, channels: &mut redis::PubSub<'_>) -> usize {
+    let _: () = publisher.publish("end", "").unwrap();
+    let mut count = 0;
+    while channels.get_message().unwrap().get_channel_name() != "end" {
+        count += 1;
+    }
+    count
+}

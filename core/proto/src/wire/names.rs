@@ -1,0 +1,90 @@
+//! Lock names, and the keys and channels derived from them (Redisson's rules).
+
+use super::Name;
+use crate::error::{Error, Result};
+
+/// The longest lock name, in bytes.
+const LONGEST: usize = 1024;
+
+/// Checks a lock name: 1 to 1,024 bytes.
+pub fn name(text: &str) -> Result<Name> {
+    match text.len() {
+        0 => Err(Error::invalid(
+            "the lock name is empty; give it 1 to 1,024 bytes of UTF-8",
+        )),
+        1..=LONGEST => Ok(Name::from(text)),
+        long => Err(Error::invalid(format!(
+            "the lock name has {long} bytes; give it 1 to 1,024 bytes"
+        ))),
+    }
+}
+
+/// Checks a lock name that may not be valid UTF-8.
+pub fn name_from_bytes(bytes: &[u8]) -> Result<Name> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => name(text),
+        Err(error) => {
+            let at = error.valid_up_to();
+            Err(Error::invalid(format!(
+                "the lock name is not UTF-8 from byte {at} on; encode it as UTF-8"
+            )))
+        }
+    }
+}
+
+/// `prefix:{name}`, or `prefix:name` if the name contains `{`. For well-formed names the slot is
+/// that of the lock.
+fn prefixed<'a>(prefix: &'a str, name: &'a str) -> [&'a str; 4] {
+    if name.contains('{') {
+        [prefix, ":", name, ""]
+    } else {
+        [prefix, ":{", name, "}"]
+    }
+}
+
+/// The channel on which a release is published.
+pub fn channel(name: &str) -> String {
+    channel_parts(name).concat()
+}
+
+/// The parts of the channel's name, for callers that write it to a buffer.
+pub(super) fn channel_parts(name: &str) -> [&str; 4] {
+    prefixed("redisson_lock__channel", name)
+}
+
+/// The key of the fencing counter.
+pub fn token_key(name: &str) -> String {
+    prefixed("redisson_lock_token", name).concat()
+}
+
+/// The key in which an adaptive lock keeps the learnt duration of the work.
+pub fn learnt_key(name: &str) -> String {
+    format!("{name}_renew")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn derived_names_follow_redisson() {
+        assert_eq!(channel("orders"), "redisson_lock__channel:{orders}");
+        assert_eq!(channel("{eu}:orders"), "redisson_lock__channel:{eu}:orders");
+        assert_eq!(channel("a{b"), "redisson_lock__channel:a{b");
+        assert_eq!(token_key("orders"), "redisson_lock_token:{orders}");
+    }
+
+    #[test]
+    fn names_have_bounds() {
+        assert!(name("ö").is_ok() && name(&"x".repeat(1024)).is_ok());
+        for bad in ["", &"x".repeat(1025)] {
+            assert_eq!(
+                name(bad).map_err(|error| error.kind()),
+                Err(ErrorKind::InvalidArgument)
+            );
+        }
+        let error = name_from_bytes(b"ab\xff").expect_err("not UTF-8");
+        assert!(error.to_string().contains("byte 2"), "{error}");
+    }
+}

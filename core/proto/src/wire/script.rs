@@ -1,0 +1,867 @@
+//! Turns an [`Op`] into the command that is sent.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::codes::CODES;
+use super::kind::{is_same_identity, number_of, write_identity};
+use super::names::{channel_parts, learnt_key, token_key};
+use super::slots::slot;
+use super::{Fencing, Form, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A Lua script.
+pub(super) struct Script {
+    pub(super) name: &'static str,
+    source: &'static str,
+    layout: Layout,
+}
+
+/// Identifies a script by its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScriptId(*const Script);
+
+/// The source of a script, the hash by which the server knows it, and the first words of its
+/// `EVALSHA` on the wire.
+struct Made {
+    text: String,
+    sha1: String,
+    evalsha: Vec<u8>,
+}
+
+thread_local! {
+    /// The scripts this thread has assembled. A cache for the whole process would need a lock: a
+    /// fork while another thread holds it would leave the child waiting for a thread that it does
+    /// not have.
+    static MADE: RefCell<Vec<(&'static Script, Rc<Made>)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Script {
+    fn made(&'static self) -> Rc<Made> {
+        let known = |made: &RefCell<Vec<(&'static Script, Rc<Made>)>>| {
+            let made = made.borrow();
+            made.iter()
+                .find(|(script, _)| std::ptr::eq(*script, self))
+                .map(|(_, made)| made.clone())
+        };
+        if let Some(made) = MADE.try_with(known).ok().flatten() {
+            return made;
+        }
+        let text = assembled(self.source, self.layout);
+        let sha1 = sha1_smol::Sha1::from(&text).hexdigest();
+        let mut evalsha = Vec::new();
+        write_bulk(&mut evalsha, b"EVALSHA");
+        write_bulk(&mut evalsha, sha1.as_bytes());
+        let made = Rc::new(Made {
+            text,
+            sha1,
+            evalsha,
+        });
+        // Fails only while the thread ends.
+        let _ = MADE.try_with(|all| all.borrow_mut().push((self, made.clone())));
+        made
+    }
+}
+
+macro_rules! scripts {
+    ($( $constant:ident = $name:literal $layout:ident; )+) => { $(
+        pub(super) static $constant: Script = Script {
+            name: $name,
+            source: include_str!(concat!("lua/", $name, ".lua")),
+            layout: Layout::$layout,
+        };
+    )+ };
+}
+
+scripts! {
+    ACQUIRE = "acquire" Hash;
+    HAND_OVER = "handover" Hash;
+    RELEASE = "release" Hash;
+    LOWER = "lower" Hash;
+    RENEW = "renew" Hash;
+    FORCE = "force" Hash;
+    INSPECT = "inspect" Hash;
+    ACQUIRE_PLAIN = "acquire" Plain;
+    HAND_OVER_PLAIN = "handover" Plain;
+    RELEASE_PLAIN = "release" Plain;
+    LOWER_PLAIN = "lower" Plain;
+    RENEW_PLAIN = "renew" Plain;
+    FORCE_PLAIN = "force" Plain;
+    INSPECT_PLAIN = "inspect" Plain;
+    ACQUIRE_LEARNING = "acquire" Learning;
+    RELEASE_LEARNING = "release" Learning;
+    ACQUIRE_MANY = "acquire_many" Hash;
+    ACQUIRE_MANY_PLAIN = "acquire_many" Plain;
+    RELEASE_MANY = "release_many" Hash;
+    RELEASE_MANY_PLAIN = "release_many" Plain;
+}
+
+/// Parts that several scripts share.
+const SHARED: [(&str, &str); 4] = [
+    ("clock", include_str!("lua/clock.lua")),
+    ("token", include_str!("lua/token.lua")),
+    ("recall", include_str!("lua/recall.lua")),
+    ("holder", include_str!("lua/holder.lua")),
+];
+
+/// The source of a script for one layout. The server runs it from the top for every call, so it
+/// contains nothing that this layout does not need, and no function that is called once.
+///
+/// `--# hash plain` starts lines for these layouts, `--# all` lines for every layout. `--@ clock`
+/// includes that file. The codes that occur in the source are defined at its top.
+fn assembled(text: &str, layout: Layout) -> String {
+    let body = lines_for(text, layout);
+    let used = |(name, _): &&(&str, i64)| {
+        body.split(|char: char| !char.is_ascii_alphanumeric())
+            .any(|word| word == *name)
+    };
+    let codes: String = CODES
+        .iter()
+        .filter(used)
+        .map(|(name, code)| format!("local {name} = {code}\n"))
+        .collect();
+    codes + &body
+}
+
+fn lines_for(text: &str, layout: Layout) -> String {
+    let layout_name = match layout {
+        Layout::Hash => "hash",
+        Layout::Plain => "plain",
+        Layout::Learning => "learning",
+    };
+    let (mut all, mut wanted) = (String::new(), true);
+    for line in text.lines() {
+        if let Some(layouts) = line.strip_prefix("--# ") {
+            wanted = layouts
+                .split(' ')
+                .any(|name| name == "all" || name == layout_name);
+        } else if let Some(part) = line.strip_prefix("--@ ").filter(|_| wanted) {
+            let shared = SHARED
+                .iter()
+                .find(|(name, _)| *name == part)
+                .map_or("", |(_, text)| text);
+            all += &lines_for(shared, layout);
+        } else if wanted {
+            all += line;
+            all += "\n";
+        }
+    }
+    all
+}
+
+/// The script that executes `op`.
+pub(super) fn script(op: &Op) -> &'static Script {
+    use Layout::{Hash, Learning, Plain};
+    match (op, op.layout()) {
+        (Op::Acquire { .. }, Hash) => &ACQUIRE,
+        (Op::HandOver { .. }, Hash) => &HAND_OVER,
+        (Op::Release { remaining: 0, .. }, Hash) => &RELEASE,
+        (Op::Release { .. }, Hash) => &LOWER,
+        (Op::Renew { .. }, Hash) => &RENEW,
+        (Op::Force { .. }, Hash) => &FORCE,
+        (Op::Inspect { .. }, Hash) => &INSPECT,
+        (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
+        // An adaptive lock learns from its release, so the engine never hands one over.
+        (Op::HandOver { .. }, Plain | Learning) => &HAND_OVER_PLAIN,
+        (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
+        (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
+        (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
+        (Op::Release { .. }, Plain | Learning) => &LOWER_PLAIN,
+        (Op::Renew { .. }, Plain | Learning) => &RENEW_PLAIN,
+        (Op::Force { .. }, Plain | Learning) => &FORCE_PLAIN,
+        (Op::Inspect { .. }, Plain | Learning) => &INSPECT_PLAIN,
+    }
+}
+
+/// How long an expiring fencing counter outlives its last use. It is longer than the longest lease
+/// (24 h), so that a repeated acquire finds the token that the first copy drew.
+const COUNTER_EXPIRY: Duration = Duration::from_secs(25 * 3600);
+
+/// One script call, ready to be written as `EVALSHA` or, if the server does not know the script, as
+/// `EVAL`.
+pub struct Call {
+    pub(super) script: &'static Script,
+    /// The number of words that are keys; the others are arguments.
+    pub(super) keys: usize,
+    pub(super) words: Words,
+}
+
+impl Call {
+    /// The call for `op` by the client `uuid`.
+    ///
+    /// `not_after` is the last moment, on the server's clock in ms, at which the server may execute
+    /// it. Only a release that frees the lock and an inspection ignore it: late copies of those do
+    /// no harm.
+    pub fn new(op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
+        Call::refilled(Words::default(), op, uuid, not_after, publish)
+    }
+
+    /// The same as [`Call::new`], in the memory of a finished call.
+    pub fn reusing(before: Call, op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
+        let mut words = before.words;
+        words.clear();
+        Call::refilled(words, op, uuid, not_after, publish)
+    }
+
+    fn refilled(mut words: Words, op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
+        each_key(op, &mut |key| words.add(key));
+        let keys = words.count();
+        arguments(op, uuid, not_after, publish, &mut words);
+        Call {
+            script: script(op),
+            keys,
+            words,
+        }
+    }
+
+    pub fn id(&self) -> ScriptId {
+        ScriptId(self.script)
+    }
+
+    /// Builds the command word by word: `begin` gets the number of words and about how many bytes
+    /// they have, `add` each word.
+    ///
+    /// `full`: with the source of the script, which also makes the server cache it; otherwise by
+    /// its hash.
+    pub fn command<T>(
+        &self,
+        full: bool,
+        begin: impl FnOnce(usize, usize) -> T,
+        add: impl Fn(&mut T, &[u8]),
+    ) -> T {
+        let made = self.script.made();
+        let (command, script) = if full {
+            ("EVAL", &made.text)
+        } else {
+            ("EVALSHA", &made.sha1)
+        };
+        let bytes = command.len() + script.len() + MOST_DIGITS + self.words.bytes.len();
+        let mut built = begin(3 + self.words.count(), bytes);
+        let mut keys = Vec::with_capacity(MOST_DIGITS);
+        write_number(&mut keys, self.keys as u64);
+        for word in [command.as_bytes(), script.as_bytes(), &keys] {
+            add(&mut built, word);
+        }
+        self.words.each(|word| add(&mut built, word));
+        built
+    }
+
+    /// Writes the command by the script's hash, in wire format.
+    pub fn write_evalsha(&self, out: &mut Vec<u8>) {
+        self.write(out, |out| {
+            out.extend_from_slice(&self.script.made().evalsha)
+        });
+    }
+
+    /// Writes the command with the script's source, in wire format.
+    pub fn write_eval(&self, out: &mut Vec<u8>) {
+        self.write(out, |out| {
+            write_bulk(out, b"EVAL");
+            write_bulk(out, self.script.made().text.as_bytes());
+        });
+    }
+
+    fn write(&self, out: &mut Vec<u8>, command: impl FnOnce(&mut Vec<u8>)) {
+        out.clear();
+        write_head(out, b'*', 3 + self.words.count());
+        command(out);
+        write_bulk_number(out, self.keys as u64);
+        self.words.each(|word| write_bulk(out, word));
+    }
+}
+
+/// Adds the arguments after the keys.
+fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut Words) {
+    match op {
+        Op::Acquire {
+            owner,
+            form,
+            count,
+            lease,
+            fencing,
+            ..
+        } => {
+            let lease = whole_ms(*lease);
+            words.owner(form, uuid, *owner);
+            words.number(lease);
+            words.number(not_after.saturating_add(lease));
+            let counter = counter_life(*fencing);
+            // Common values are left out: each argument costs the server as much as a small
+            // command.
+            if *count != 1 || counter.is_some() {
+                words.number(u64::from(*count));
+            }
+            counter.into_iter().for_each(|life| words.number(life));
+        }
+        Op::HandOver {
+            owner,
+            to,
+            form,
+            lease,
+            fencing,
+            ..
+        } => {
+            words.owner(form, uuid, *owner);
+            words.owner(form, uuid, *to);
+            words.number(whole_ms(*lease));
+            words.number(not_after);
+            counter_life(*fencing)
+                .into_iter()
+                .for_each(|life| words.number(life));
+        }
+        Op::Release {
+            name,
+            owner,
+            form,
+            remaining: 0,
+            lesson,
+            ..
+        } => {
+            words.owner(form, uuid, *owner);
+            words.parts(&channel_parts(name));
+            let verbs = verbs(name, publish);
+            if verbs != CLASSIC || lesson.is_some() {
+                words.add(verbs);
+            }
+            if let Some(LeaseSample { asked, took }) = lesson {
+                words.number(took.as_secs());
+                words.number(asked.as_secs());
+            }
+        }
+        Op::Release {
+            owner,
+            form,
+            remaining,
+            ttl,
+            ..
+        } => {
+            words.owner(form, uuid, *owner);
+            words.number(u64::from(*remaining));
+            words.number(whole_ms(*ttl));
+            words.number(not_after);
+        }
+        Op::Renew { holds } => {
+            match holds.as_slice() {
+                [_, _, ..] if op.layout() == Layout::Hash => words.owners(uuid, holds),
+                _ => holds
+                    .iter()
+                    .for_each(|hold| words.owner(&hold.form, uuid, hold.owner)),
+            }
+            // Most batches have one lease for all holds; then it is sent once.
+            let times = if alike(holds) { 1 } else { holds.len() };
+            holds
+                .iter()
+                .take(times)
+                .for_each(|hold| words.number(whole_ms(hold.ttl)));
+            words.number(not_after);
+        }
+        Op::Force { name, .. } => {
+            words.number(not_after);
+            words.parts(&channel_parts(name));
+            words.add(verbs(name, publish));
+        }
+        Op::Inspect { .. } => {}
+    }
+}
+
+/// Whether all holds are renewed for the same time.
+fn alike(holds: &[Renewal]) -> bool {
+    holds.windows(2).all(|two| two[0].ttl == two[1].ttl)
+}
+
+/// The words of a command, stored one after the other in one buffer.
+#[derive(Default)]
+pub(super) struct Words {
+    bytes: Vec<u8>,
+    /// Where each word ends.
+    ends: Vec<usize>,
+}
+
+/// The bytes and the words that most calls need.
+const USUAL: (usize, usize) = (192, 8);
+
+impl Words {
+    /// With room for this many usual calls.
+    pub(super) fn for_calls(calls: usize) -> Words {
+        Words {
+            bytes: Vec::with_capacity(calls * USUAL.0),
+            ends: Vec::with_capacity(calls * USUAL.1),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Adds a word; `write` appends its bytes.
+    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(USUAL.0);
+            self.ends.reserve(USUAL.1);
+        }
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub(super) fn add(&mut self, word: &str) {
+        self.write(|out| out.extend_from_slice(word.as_bytes()));
+    }
+
+    /// Adds one word made of these parts.
+    pub(super) fn parts(&mut self, parts: &[&str]) {
+        self.write(|out| {
+            parts
+                .iter()
+                .for_each(|part| out.extend_from_slice(part.as_bytes()))
+        });
+    }
+
+    pub(super) fn number(&mut self, number: u64) {
+        self.write(|out| write_number(out, number));
+    }
+
+    pub(super) fn owner(&mut self, form: &Form, uuid: &str, owner: OwnerId) {
+        self.write(|out| form.write_owner(uuid, owner, out));
+    }
+
+    /// Adds two words: the prefix that all these owners share, and the rest of each owner. Most
+    /// were drawn one after the other and share a uuid. If not, the prefix is empty.
+    fn owners(&mut self, uuid: &str, holds: &[Renewal]) {
+        let first = holds.first().map_or(0, |hold| hold.owner);
+        let alike = holds.iter().all(|hold| is_same_identity(hold.owner, first));
+        self.write(|out| {
+            if alike {
+                write_identity(uuid, first, out);
+                out.push(b':');
+            }
+        });
+        self.write(|out| {
+            for hold in holds {
+                if !alike {
+                    write_identity(uuid, hold.owner, out);
+                    out.push(b':');
+                }
+                write_number(out, number_of(hold.owner));
+                out.push(b' ');
+            }
+        });
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn each(&self, mut each: impl FnMut(&[u8])) {
+        let mut begin = 0;
+        for end in &self.ends {
+            each(&self.bytes[begin..*end]);
+            begin = *end;
+        }
+    }
+}
+
+/// The digits of the largest `u64`.
+const MOST_DIGITS: usize = 20;
+
+/// Writes a number in decimal digits.
+pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
+    // Short numbers are common.
+    if number < 10 {
+        return out.push(b'0' + number as u8);
+    }
+    if number < 100 {
+        return out.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
+    }
+    let (mut digits, mut first, mut rest) = ([0; MOST_DIGITS], MOST_DIGITS, number);
+    while rest >= 10 {
+        first -= 2;
+        let two = (rest % 100) as u8;
+        (digits[first], digits[first + 1]) = (b'0' + two / 10, b'0' + two % 10);
+        rest /= 100;
+    }
+    if rest > 0 {
+        first -= 1;
+        digits[first] = b'0' + rest as u8;
+    }
+    out.extend_from_slice(&digits[first..]);
+}
+
+/// Writes the head of a command or a word in RESP: a mark, and the number of words or bytes that
+/// follow.
+fn write_head(out: &mut Vec<u8>, mark: u8, number: usize) {
+    match number {
+        0..10 => out.extend_from_slice(&[mark, b'0' + number as u8, b'\r', b'\n']),
+        10..100 => {
+            let (ten, one) = ((number / 10) as u8, (number % 10) as u8);
+            out.extend_from_slice(&[mark, b'0' + ten, b'0' + one, b'\r', b'\n']);
+        }
+        _ => {
+            out.push(mark);
+            write_number(out, number as u64);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// Writes a word as a RESP bulk string.
+fn write_bulk(out: &mut Vec<u8>, word: &[u8]) {
+    write_head(out, b'$', word.len());
+    out.extend_from_slice(word);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_bulk_number(out: &mut Vec<u8>, number: u64) {
+    let digits = number.checked_ilog10().unwrap_or_default() + 1;
+    write_head(out, b'$', digits as usize);
+    write_number(out, number);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// How long the fencing counter lives, in milliseconds (0: for ever). `None` without fencing.
+fn counter_life(fencing: Fencing) -> Option<u64> {
+    match fencing {
+        Fencing::Off => None,
+        Fencing::Expiring => Some(u64::try_from(COUNTER_EXPIRY.as_millis()).unwrap_or(u64::MAX)),
+        Fencing::Persistent => Some(0),
+    }
+}
+
+/// Visits the keys that the script of `op` uses.
+fn each_key(op: &Op, each: &mut impl FnMut(&str)) {
+    match op {
+        Op::Acquire {
+            name,
+            form,
+            fencing,
+            ..
+        }
+        | Op::HandOver {
+            name,
+            form,
+            fencing,
+            ..
+        } => {
+            each(name);
+            if *fencing != Fencing::Off {
+                each(&token_key(name));
+            }
+            if learns(form) {
+                each(&learnt_key(name));
+            }
+        }
+        Op::Release { name, form, .. } => {
+            each(name);
+            if learns(form) {
+                each(&learnt_key(name));
+            }
+        }
+        Op::Renew { holds } => holds.iter().for_each(|hold| each(&hold.name)),
+        Op::Force { name, .. } | Op::Inspect { name, .. } => each(name),
+    }
+}
+
+/// Whether the lock keeps a learnt duration in a second key.
+fn learns(form: &Form) -> bool {
+    form.kind.layout() == Layout::Learning
+}
+
+/// The cluster slot of the keys of `op`.
+///
+/// # Errors
+/// `name_not_clusterable` if the keys have different slots.
+pub fn slot_of(op: &Op) -> Result<u16> {
+    let mut keys = Vec::new();
+    each_key(op, &mut |key| keys.push(key.to_owned()));
+    let mut slots = keys.iter().map(|key| (&**key, slot(key)));
+    let (first, at) = slots.next().unwrap_or_default();
+    match slots.find(|(_, other)| *other != at) {
+        None => Ok(at),
+        Some((key, other)) => {
+            let text = format!(
+                "it needs the keys {first:?} in slot {at} and {key:?} in slot {other}; put the name, or a part of \
+                 it, in braces, as in \"{{orders}}:42\""
+            );
+            Err(Error::new(ErrorKind::NameNotClusterable, text))
+        }
+    }
+}
+
+/// The command that publishes a release outside of clusters.
+pub(super) const CLASSIC: &str = "PUBLISH";
+
+/// The commands that publish a release. The channel is passed as an argument, not as a key, so that
+/// it may have another slot and an ACL need not allow it as a key. With another slot, only
+/// `PUBLISH` reaches every subscriber.
+pub(super) fn verbs(name: &Name, publish: Publish) -> &'static str {
+    match publish {
+        Publish::Sharded if is_shardable(name) => "SPUBLISH",
+        Publish::Both if is_shardable(name) => "SPUBLISH PUBLISH",
+        _ => CLASSIC,
+    }
+}
+
+/// Whether the channel has the slot of the lock, as `SPUBLISH` requires.
+pub fn is_shardable(name: &str) -> bool {
+    slot(&channel_parts(name).concat()) == slot(name)
+}
+
+/// Whole milliseconds, rounded up: the server must hold a lock at least for the lease from which
+/// the engine computes its deadline. At least 1, because an expiry of 0 would delete the key.
+pub(super) fn whole_ms(lease: Duration) -> u64 {
+    let part = u64::from(lease.subsec_micros().div_ceil(1000));
+    lease
+        .as_secs()
+        .saturating_mul(1000)
+        .saturating_add(part)
+        .max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+    use crate::real::cmd;
+
+    const UUID: &str = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
+
+    fn acquire(fencing: Fencing) -> Op {
+        let lease = Duration::from_micros(30_000_001);
+        Op::Acquire {
+            name: "orders".into(),
+            owner: 7,
+            form: Form::default(),
+            count: 1,
+            lease,
+            fencing,
+            replicas: 0,
+        }
+    }
+
+    fn words(call: &Call) -> Vec<String> {
+        let mut words = Vec::new();
+        call.words
+            .each(|word| words.push(String::from_utf8_lossy(word).into_owned()));
+        words
+    }
+
+    fn keys(call: &Call) -> Vec<String> {
+        words(call)[..call.keys].to_vec()
+    }
+
+    fn args(call: &Call) -> Vec<String> {
+        words(call)[call.keys..].to_vec()
+    }
+
+    #[test]
+    fn an_acquire_names_the_counter_only_with_fencing() {
+        let call = Call::new(&acquire(Fencing::Off), UUID, 99, Publish::Classic);
+        assert_eq!(keys(&call), ["orders"]);
+        assert_eq!(args(&call), [&*format!("{UUID}:7"), "30001", "30100"]);
+        let call = Call::new(&acquire(Fencing::Expiring), UUID, 99, Publish::Classic);
+        assert_eq!(keys(&call), ["orders", "redisson_lock_token:{orders}"]);
+        assert_eq!(args(&call)[3..], ["1", "90000000"]);
+        assert_eq!(
+            args(&Call::new(
+                &acquire(Fencing::Persistent),
+                UUID,
+                99,
+                Publish::Classic
+            ))[4],
+            "0"
+        );
+    }
+
+    #[test]
+    fn keys_of_two_slots_are_refused_with_both() {
+        assert_eq!(
+            slot_of(&acquire(Fencing::Expiring)).ok(),
+            Some(slot("orders"))
+        );
+        let odd = |kind, fencing| {
+            let form = Form {
+                kind,
+                ..Form::default()
+            };
+            Op::Acquire {
+                name: "a}b".into(),
+                owner: 7,
+                form,
+                count: 1,
+                lease: Duration::from_secs(1),
+                fencing,
+                replicas: 0,
+            }
+        };
+        assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());
+        for (op, key) in [
+            (
+                odd(Kind::Reentrant, Fencing::Persistent),
+                "redisson_lock_token:{a}b}",
+            ),
+            (odd(Kind::Adaptive, Fencing::Off), "a}b_renew"),
+        ] {
+            let error = slot_of(&op).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::NameNotClusterable);
+            assert!(
+                error.message().contains(key) && error.message().contains("a}b"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_release_publishes_where_it_is_heard() {
+        let verbs = |name: &str, publish| verbs(&name.into(), publish);
+        assert_eq!(verbs("orders", Publish::Sharded), "SPUBLISH");
+        assert_eq!(verbs("orders", Publish::Both), "SPUBLISH PUBLISH");
+        assert_eq!(verbs("orders", Publish::Classic), "PUBLISH");
+        assert_eq!(verbs("a}b", Publish::Sharded), "PUBLISH");
+        assert_eq!(verbs("a}b", Publish::Both), "PUBLISH");
+    }
+
+    fn release(remaining: u32) -> Op {
+        Op::Release {
+            name: "{eu}:o".into(),
+            owner: 7,
+            form: Form::default(),
+            remaining,
+            ttl: Duration::ZERO,
+            lesson: None,
+        }
+    }
+
+    #[test]
+    fn a_release_has_the_channel_and_verbs_only_where_they_are_unusual() {
+        let args = |publish| args(&Call::new(&release(0), UUID, 5, publish))[1..].to_vec();
+        assert_eq!(args(Publish::Classic), ["redisson_lock__channel:{eu}:o"]);
+        assert_eq!(
+            args(Publish::Sharded),
+            ["redisson_lock__channel:{eu}:o", "SPUBLISH"]
+        );
+    }
+
+    #[test]
+    fn a_lower_count_comes_with_a_time_that_is_never_zero() {
+        let call = Call::new(&release(2), UUID, 5, Publish::Classic);
+        assert_eq!(
+            (call.script.name, &args(&call)[1..]),
+            ("lower", &["2", "1", "5"].map(str::to_owned)[..])
+        );
+    }
+
+    /// The server pays for every line, table and function of a script on every call.
+    #[test]
+    fn a_script_has_what_its_layout_needs_and_nothing_else() {
+        for (script, layout) in [
+            (&ACQUIRE, "HMGET"),
+            (&ACQUIRE_PLAIN, "'NX'"),
+            (&ACQUIRE_LEARNING, "learnt + 10"),
+        ] {
+            assert!(
+                script.made().text.contains(layout),
+                "{}",
+                script.made().text
+            );
+            assert!(
+                script.made().text.contains("local ACQUIRED = 1\n")
+                    && !script.made().text.contains("RELEASED")
+            );
+            assert!(
+                !script.made().text.contains("--#") && !script.made().text.contains("--@"),
+                "{}",
+                script.made().text
+            );
+        }
+        assert!(
+            !ACQUIRE.made().text.contains("'GET', lock")
+                && !ACQUIRE_PLAIN.made().text.contains("HSET")
+        );
+        for script in [
+            &ACQUIRE,
+            &ACQUIRE_PLAIN,
+            &RELEASE,
+            &RELEASE_PLAIN,
+            &LOWER,
+            &RENEW,
+            &RENEW_PLAIN,
+        ] {
+            assert!(
+                !script.made().text.contains("function"),
+                "{}",
+                script.made().text
+            );
+        }
+    }
+
+    #[test]
+    fn a_renewal_gives_the_time_once_if_it_is_the_same_for_all() {
+        let hold = |name: &str, owner, seconds| Renewal {
+            name: name.into(),
+            owner,
+            form: Form::default(),
+            ttl: Duration::from_secs(seconds),
+        };
+        let call = |holds| Call::new(&Op::Renew { holds }, "u", 9, Publish::Classic);
+        let same = call(vec![hold("a", 1, 3), hold("b", 2, 3), hold("c", 3, 3)]);
+        assert_eq!(keys(&same), ["a", "b", "c"]);
+        assert_eq!(args(&same), ["u:", "1 2 3 ", "3000", "9"]);
+        assert_eq!(
+            args(&call(vec![hold("a", 1, 3), hold("b", 20, 4)])),
+            ["u:", "1 20 ", "3000", "4000", "9"]
+        );
+        assert_eq!(args(&call(vec![hold("a", 1, 3)])), ["u:1", "3000", "9"]);
+    }
+
+    #[test]
+    fn a_call_goes_by_hash_or_by_text() {
+        let call = Call::new(
+            &Op::Inspect {
+                name: "o".into(),
+                kind: Kind::Reentrant,
+            },
+            UUID,
+            0,
+            Publish::Classic,
+        );
+        let packed =
+            |full| String::from_utf8_lossy(&cmd(&call, full).get_packed_command()).into_owned();
+        assert_eq!(
+            call.script.made().sha1,
+            redis::Script::new(&call.script.made().text).get_hash()
+        );
+        assert!(packed(false).contains(&*call.script.made().sha1));
+        assert!(packed(true).contains("Reads who holds the lock."));
+    }
+
+    /// Both ways of sending a call produce the same bytes, also in a reused buffer.
+    #[test]
+    fn a_call_is_written_as_the_command_is() {
+        let renewal = |number: u64| Renewal {
+            name: format!("{number}").as_str().into(),
+            owner: number,
+            form: Form::default(),
+            ttl: Duration::from_millis(number),
+        };
+        let many = Op::Renew {
+            holds: [0, 9, 10, 99, 100, u64::MAX].map(renewal).into(),
+        };
+        let ops = [
+            acquire(Fencing::Expiring),
+            many,
+            release(0),
+            release(3),
+            acquire(Fencing::Off),
+        ];
+        let (mut call, mut written) = (Call::new(&release(1), UUID, 1, Publish::Both), Vec::new());
+        for op in &ops {
+            call = Call::reusing(call, op, UUID, 1_700_000_000_000, Publish::Sharded);
+            call.write_evalsha(&mut written);
+            assert_eq!(written, cmd(&call, false).get_packed_command(), "{op:?}");
+            call.write_eval(&mut written);
+            let anew = Call::new(op, UUID, 1_700_000_000_000, Publish::Sharded);
+            assert_eq!(written, cmd(&anew, true).get_packed_command(), "{op:?}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Ends blocking waits from another thread.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::process;
+
+/// Ends blocking waits from another thread, or from a signal handler.
+///
+/// A thread passes it to [`Operation::wait_cancellable`](crate::Operation::wait_cancellable).
+/// Another thread calls [`cancel`](Canceller::cancel), and the wait returns
+/// [`ErrorKind::Cancelled`]. Clones share one state, and any number of waits can use it at the same
+/// time. A canceller is used once: after `cancel`, each wait with it ends at once.
+///
+/// Asynchronous code does not need it: dropping an operation cancels it.
+///
+/// ```no_run
+/// # fn example() -> redlatch::Result<()> {
+/// # let client = redlatch::Client::connect("redis://localhost").wait()?;
+/// use redlatch::{Canceller, ErrorKind};
+///
+/// let canceller = Canceller::new()?;
+/// let worker = std::thread::spawn({
+///     let (lock, canceller) = (client.lock("orders:42")?, canceller.clone());
+///     move || match lock.acquire().wait_cancellable(&canceller) {
+///         Err(error) if error.kind() == ErrorKind::Cancelled => {} // stop: nothing stays behind in Redis
+///         other => drop(other), // do the work
+///     }
+/// });
+/// canceller.cancel();
+/// # worker.join().ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Canceller(Arc<State>);
+
+struct State {
+    cancelled: AtomicBool,
+    /// Readable once cancelled. Nothing reads it, so it stays readable for every wait.
+    fd: EventFd,
+    /// A child shares the descriptor with its parent, but not the flag.
+    pid: u32,
+}
+
+impl Canceller {
+    /// Makes a canceller. It keeps one file descriptor until its last clone is dropped.
+    ///
+    /// # Errors
+    /// `internal` when the process or the system has no file descriptor left.
+    pub fn new() -> Result<Canceller> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let fd = EventFd::from_value_and_flags(0, flags).map_err(|error| {
+            let text = format!(
+                "cannot make a canceller: {error}; it needs a file descriptor, so raise the limit (ulimit -n) or drop \
+                 what is not used any more"
+            );
+            Error::new(ErrorKind::Internal, text)
+        })?;
+        Ok(Canceller(Arc::new(State {
+            cancelled: AtomicBool::new(false),
+            fd,
+            pid: process::id(),
+        })))
+    }
+
+    /// Ends all waits that use this canceller, now and later. Calling it again changes nothing.
+    ///
+    /// It takes no lock, allocates nothing and does not block, so a signal handler may call it. In
+    /// a process that was forked after [`new`](Canceller::new) it does nothing.
+    pub fn cancel(&self) {
+        let State { cancelled, fd, pid } = &*self.0;
+        if *pid == process::id() && !cancelled.swap(true, Ordering::AcqRel) {
+            // An eventfd refuses a write only when its counter is full, and this is the only write.
+            let _ = fd.write(1);
+        }
+    }
+
+    /// Whether [`cancel`](Canceller::cancel) was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Readable once it is cancelled.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+
+    /// A parent's `cancel` would make the child's descriptor readable without setting its flag.
+    pub(crate) fn refuse_fork(&self) -> Result<()> {
+        if self.0.pid == process::id() {
+            return Ok(());
+        }
+        let text = "this canceller was made before fork(); make a new one in this process";
+        Err(Error::new(ErrorKind::Forked, text))
+    }
+}
+
+impl fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.is_cancelled() {
+            "cancelled"
+        } else {
+            "not cancelled"
+        };
+        write!(f, "Canceller({state})")
+    }
+}

@@ -1,0 +1,785 @@
+//! The inline connection: a caller that blocks anyway makes its call itself, on its own thread,
+//! while nothing else is in flight. That saves two context switches per call. An event loop or a
+//! task that is alone does the same if the reply comes sooner than a wake-up would.
+//!
+//! It is a second way for calls of the same engine, and does not change what a call means. Rules:
+//! - There is at most one. It is made when a few calls would have used it. A caller that finds it
+//!   taken asks the I/O thread.
+//! - It is tied to one generation of the command connection. A reply that arrives after the command
+//!   connection was replaced counts as unanswered, because the engine may be asking another server
+//!   by now.
+//! - It has no client tracking, which would cost the server an eighth of an acquire and release. If
+//!   a lock is still held after some milliseconds, the engine reads it on the command connection,
+//!   which is told of changes from then on.
+//! - A call that is late or interrupted closes the connection. The engine settles its outcome, as
+//!   for any other call.
+//! - A blocking caller does not watch the deadline of its call, and sets no timeout if it has
+//!   nothing else to look at: the kernel would keep a timer for each call. The I/O thread shuts the
+//!   socket down when the call is late, or when its caller was answered in another way.
+
+use std::io::{self, ErrorKind as IoKind, Read, Write};
+use std::net::Shutdown;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc::MSG_NOSIGNAL;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use redis::io::tcp::socket2::SockRef;
+use redis::{Cmd, ConnectionAddr};
+use redlatch_proto::value::Value;
+
+use super::connect::{Address, fresh_identity};
+use super::link::Link;
+use super::replies;
+use super::server_clock::ServerClock;
+use crate::clock;
+use crate::moment::Moment;
+use crate::tuning;
+use crate::wire::{self, Call, Op, Publish};
+
+/// Keeps the inline connection while no caller uses it.
+pub(super) struct InlineSlot {
+    keep: Mutex<Keep>,
+    /// The generation of the command connection that it has to belong to. It changes together with
+    /// what is kept, before the engine hears of the new connection.
+    generation: AtomicU64,
+}
+
+struct Keep {
+    place: Place,
+    /// Calls that would have used the connection since it was last lost.
+    asked: u32,
+    /// The socket, to end the wait of a caller that uses it. It lives as long as the connection.
+    stream: Option<Arc<Stream>>,
+}
+
+enum Place {
+    /// There is none.
+    Empty,
+    Idle(Box<InlineConnection>),
+    /// A caller uses it.
+    Taken,
+    /// Never to be used: the option `direct` is off, or the I/O thread has ended.
+    Off,
+}
+
+impl InlineSlot {
+    pub(super) fn new(on: bool) -> InlineSlot {
+        let place = if on { Place::Empty } else { Place::Off };
+        let keep = Mutex::new(Keep {
+            place,
+            asked: 0,
+            stream: None,
+        });
+        InlineSlot {
+            keep,
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    fn keep(&self) -> MutexGuard<'_, Keep> {
+        self.keep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this connection goes with the current command connection. If not, another server may
+    /// be asked by now, and its replies do not count. Under the engine's lock this also says that
+    /// the engine has not heard of a newer connection.
+    pub(super) fn is_current(&self, connection: &InlineConnection) -> bool {
+        self.generation.load(Ordering::Acquire) == connection.generation
+    }
+
+    /// Takes the connection for a caller, if it is there and works.
+    pub(super) fn take(&self, now: Moment) -> Option<Box<InlineConnection>> {
+        let mut keep = self.keep();
+        match std::mem::replace(&mut keep.place, Place::Taken) {
+            Place::Idle(mut connection) => {
+                if connection.is_alive(now) {
+                    return Some(connection);
+                }
+                keep.lose(*connection);
+                None
+            }
+            other => {
+                keep.place = other;
+                None
+            }
+        }
+    }
+
+    /// Counts a call that would have used the connection.
+    pub(super) fn wish(&self) {
+        let mut keep = self.keep();
+        keep.asked = keep.asked.saturating_add(1);
+    }
+
+    /// Whether there is no connection, but may be one.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self.keep().place, Place::Empty)
+    }
+
+    /// Puts the connection back after use.
+    pub(super) fn give(&self, connection: Box<InlineConnection>) {
+        let mut keep = self.keep();
+        if self.is_current(&connection) && matches!(keep.place, Place::Taken) {
+            keep.place = Place::Idle(connection);
+        } else {
+            keep.lose(*connection);
+        }
+    }
+
+    /// Closes the connection.
+    pub(super) fn lose(&self, connection: InlineConnection) {
+        self.keep().lose(connection);
+    }
+
+    /// Shuts the socket down under a caller that waits for a reply on it.
+    pub(super) fn cut_short(&self) {
+        self.keep().cut_short();
+    }
+
+    /// Ends the connection for good, also under a caller that waits on it.
+    pub(super) fn end(&self) {
+        let mut keep = self.keep();
+        keep.cut_short();
+        (keep.place, keep.stream) = (Place::Off, None);
+    }
+
+    /// Another command connection is up. The inline connection that belongs to the previous one is
+    /// closed, and replies on it do not count any more.
+    fn renew(&self, generation: u64) {
+        let mut keep = self.keep();
+        self.generation.store(generation, Ordering::Release);
+        keep.cut_short();
+        if let Place::Idle(_) = keep.place {
+            (keep.place, keep.stream) = (Place::Empty, None);
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        let keep = self.keep();
+        matches!(keep.place, Place::Empty) && keep.asked >= tuning::INLINE_WORTH
+    }
+
+    fn made(&self, connection: InlineConnection) {
+        let mut keep = self.keep();
+        if self.is_current(&connection) && matches!(keep.place, Place::Empty) {
+            keep.stream = Some(connection.stream.clone());
+            keep.place = Place::Idle(Box::new(connection));
+        }
+    }
+}
+
+impl Keep {
+    fn cut_short(&self) {
+        if let (Place::Taken, Some(stream)) = (&self.place, &self.stream) {
+            stream.shut_down();
+        }
+    }
+
+    fn lose(&mut self, connection: InlineConnection) {
+        drop(connection);
+        self.stream = None;
+        if matches!(self.place, Place::Taken) {
+            self.place = Place::Empty;
+            self.asked = 0;
+        }
+    }
+}
+
+/// Makes the inline connection, on the I/O thread.
+#[derive(Default)]
+pub(super) struct InlineConnector {
+    attempt: Option<Attempt>,
+    generation: u64,
+    /// No attempt begins before.
+    rests_until: Moment,
+}
+
+type Attempt = Pin<Box<dyn Future<Output = io::Result<InlineConnection>>>>;
+
+impl InlineConnector {
+    /// Makes a connection if one is wanted.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, direct: &InlineSlot, link: &Link) {
+        let generation = link.generation();
+        if self.generation != generation {
+            self.generation = generation;
+            self.attempt = None;
+            self.rests_until = Moment::default();
+            direct.renew(generation);
+        }
+        let now = clock::now();
+        if self.attempt.is_none() && self.rests_until <= now && direct.is_wanted() {
+            self.attempt = link.direct().map(|plan| Box::pin(plan.open()) as Attempt);
+            self.rests_until = now.after(tuning::INLINE_RETRY);
+        }
+        if let Some(attempt) = &mut self.attempt
+            && let Poll::Ready(made) = attempt.as_mut().poll(cx)
+        {
+            self.attempt = None;
+            // Without it calls go through the I/O thread, so nobody has to be told.
+            match made {
+                Ok(connection) => direct.made(connection),
+                Err(_) => self.rests_until = now.after(tuning::INLINE_REFUSED),
+            }
+        }
+    }
+}
+
+/// How to make an inline connection that goes with a command connection.
+pub(super) struct Plan {
+    pub(super) address: Address,
+    /// Whether the command connection has client tracking.
+    pub(super) tracked: bool,
+    pub(super) publish: Publish,
+    pub(super) clock: ServerClock,
+    pub(super) generation: u64,
+}
+
+impl Plan {
+    async fn open(self) -> io::Result<InlineConnection> {
+        let Plan {
+            address,
+            tracked,
+            publish,
+            clock,
+            generation,
+        } = self;
+        let made = tokio::task::spawn_blocking(move || {
+            let mut connection = InlineConnection {
+                stream: Arc::new(Stream::connect(&address)?),
+                call: None,
+                command: Vec::new(),
+                answer: vec![0; tuning::INLINE_READ],
+                got: 0,
+                clock,
+                publish,
+                generation,
+                used: clock::now(),
+                patience: None,
+                identity: None,
+                took: Duration::ZERO,
+                pace: Pace::default(),
+                tracked,
+            };
+            connection.log_in(&address)?;
+            connection.identity = Some(fresh_identity());
+            Ok(connection)
+        });
+        made.await.map_err(io::Error::other)?
+    }
+}
+
+/// The inline connection.
+pub(super) struct InlineConnection {
+    stream: Arc<Stream>,
+    /// The last call, and the command that was written for it.
+    call: Option<Call>,
+    command: Vec<u8>,
+    /// The first `got` bytes of `answer` are what has come of the reply.
+    answer: Vec<u8>,
+    got: usize,
+    pub(super) clock: ServerClock,
+    pub(super) publish: Publish,
+    generation: u64,
+    used: Moment,
+    /// The read timeout of the socket, as the system knows it; `None`: no limit.
+    patience: Option<Duration>,
+    /// The engine gets this as `Input::Identity` before the first call.
+    pub(super) identity: Option<u64>,
+    /// How long the last answer took.
+    took: Duration,
+    pub(super) pace: Pace,
+    /// Whether the command connection has client tracking. This connection has none.
+    tracked: bool,
+}
+
+impl InlineConnection {
+    fn log_in(&mut self, address: &Address) -> io::Result<()> {
+        let deadline = clock::now().after(address.timeout());
+        let mut ask = |command: &Cmd| {
+            self.command = command.get_packed_command();
+            self.send(clock::now())?;
+            loop {
+                match self.receive(Some(tuning::INLINE_TICK))? {
+                    Some((answer, _)) => return Ok(answer),
+                    None if clock::now() >= deadline => {
+                        return Err(io::Error::from(IoKind::TimedOut));
+                    }
+                    None => {}
+                }
+            }
+        };
+        for (command, vital) in address.log_in() {
+            if let Value::ServerError(error) = ask(&command)?
+                && (vital || wire::refusal(error.code(), error.details().unwrap_or_default()).1)
+            {
+                return Err(io::Error::other(error.code().to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server has neither closed the connection nor sent anything unasked.
+    fn is_alive(&mut self, now: Moment) -> bool {
+        if self.used.until(now) < tuning::INLINE_IDLE {
+            return true;
+        }
+        // A caller that puts it back unused has checked it for the next ones, too.
+        self.used = now;
+        !self.is_answered()
+    }
+
+    /// Sends the script call for `op`; false if the connection is broken.
+    pub(super) fn call(&mut self, op: &Op, uuid: &str, not_after: u64) -> bool {
+        let call = match self.call.take() {
+            Some(before) => Call::reusing(before, op, uuid, not_after, self.publish),
+            None => Call::new(op, uuid, not_after, self.publish),
+        };
+        call.write_evalsha(&mut self.command);
+        self.call = Some(call);
+        // Read the clock here: `took` measures the server, not the preparation of the call.
+        self.send(clock::now()).is_ok()
+    }
+
+    /// Sends the same call again, with the text of the script; false if the connection is broken.
+    pub(super) fn call_with_text(&mut self) -> bool {
+        let Some(call) = &self.call else { return false };
+        call.write_eval(&mut self.command);
+        let sent = self.send(clock::now()).is_ok();
+        // The text is long and seldom needed: do not keep the buffer.
+        self.command = Vec::new();
+        sent
+    }
+
+    /// Sends the command that was written.
+    ///
+    /// # Errors
+    /// When the connection is broken. If the first byte already failed, nothing was sent.
+    fn send(&mut self, now: Moment) -> io::Result<()> {
+        self.used = now;
+        self.got = 0;
+        self.stream.write_all(&self.command)
+    }
+
+    /// Waits for the reply, and returns it with the time at which it came. `None` if `patience` is
+    /// over or a signal came; without `patience` there is no time limit.
+    ///
+    /// # Errors
+    /// When the connection is broken, or the bytes are not a reply.
+    pub(super) fn receive(
+        &mut self,
+        patience: Option<Duration>,
+    ) -> io::Result<Option<(Value, Moment)>> {
+        if self.patience != patience {
+            // A timeout of zero would be refused.
+            self.stream
+                .set_read_timeout(patience.map(|time| time.max(Duration::from_millis(1))))?;
+            self.patience = patience;
+        }
+        loop {
+            if self.got == self.answer.len() {
+                self.answer.resize(self.got + tuning::INLINE_READ, 0);
+            }
+            match self.stream.read(&mut self.answer[self.got..]) {
+                Ok(0) => return Err(io::Error::from(IoKind::UnexpectedEof)),
+                Ok(more) => {
+                    self.got += more;
+                    if let Some(value) = self.parse()? {
+                        let now = clock::now();
+                        self.took = self.used.until(now);
+                        return Ok(Some((value, now)));
+                    }
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        IoKind::WouldBlock | IoKind::TimedOut | IoKind::Interrupted
+                    ) =>
+                {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The reply, if all of it is there.
+    fn parse(&self) -> io::Result<Option<Value>> {
+        let answer = &self.answer[..self.got];
+        if !answer.ends_with(b"\r\n") {
+            return Ok(None);
+        }
+        // Most replies are a number.
+        if let [b':', digits @ .., b'\r', b'\n'] = answer
+            && let Some(number) = natural(digits)
+        {
+            return Ok(Some(Value::Int(number)));
+        }
+        match redis::parse_redis_value(answer) {
+            Ok(value) => Ok(Some(replies::value(value))),
+            // The reply is incomplete.
+            Err(error) if error.is_connection_dropped() => Ok(None),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    /// Whether the last reply came within `patience`.
+    pub(super) fn is_quick(&self, patience: Duration) -> bool {
+        self.took <= patience
+    }
+
+    /// Waits until something can be read. False if only `stop` is readable, if `patience` is over,
+    /// or if a signal came.
+    pub(super) fn is_readable_before(
+        &self,
+        stop: BorrowedFd<'_>,
+        patience: Option<Duration>,
+    ) -> bool {
+        let mut fds = [
+            PollFd::new(self.stream.as_fd(), PollFlags::POLLIN),
+            PollFd::new(stop, PollFlags::POLLIN),
+        ];
+        let limit = patience.map_or(PollTimeout::NONE, |patience| {
+            PollTimeout::try_from(patience.max(Duration::from_millis(1)))
+                .unwrap_or(PollTimeout::MAX)
+        });
+        match nix::poll::poll(&mut fds, limit) {
+            Ok(_) => fds[0].any() == Some(true),
+            Err(Errno::EINTR) => false,
+            // Reading from the connection shows what is wrong with it.
+            Err(_) => true,
+        }
+    }
+
+    /// Whether something can be read already.
+    fn is_answered(&self) -> bool {
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        nix::poll::poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+    }
+
+    /// Whether it matters that this connection has no client tracking: only if the command
+    /// connection has it.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.tracked
+    }
+}
+
+/// Parses a number that has at least one digit and no sign.
+fn natural(digits: &[u8]) -> Option<i64> {
+    let add = |number: i64, digit: &u8| {
+        let digit = digit.wrapping_sub(b'0');
+        number
+            .checked_mul(10)?
+            .checked_add(i64::from(digit))
+            .filter(|_| digit < 10)
+    };
+    if digits.is_empty() {
+        None
+    } else {
+        digits.iter().try_fold(0, add)
+    }
+}
+
+/// Decides whether the server answers so soon that a caller with others to serve should wait for
+/// it.
+///
+/// A single late reply says little: the machine was busy. If the server is far away or slow, every
+/// reply is late, and each wait is in vain. The more replies are late, the more calls go through
+/// the I/O thread before one is waited for again.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Late replies, less those that were in time.
+    late: u32,
+    /// How many of the next calls go through the I/O thread.
+    pause: u32,
+}
+
+impl Pace {
+    /// Whether the next call may be waited for.
+    pub(super) fn is_worth_it(&mut self) -> bool {
+        let worth = self.pause == 0;
+        self.pause = self.pause.saturating_sub(1);
+        worth
+    }
+
+    /// Learns whether the reply to a call that was waited for came in time.
+    pub(super) fn learn(&mut self, in_time: bool) {
+        if in_time {
+            self.late = self.late.saturating_sub(1);
+        } else {
+            self.late = (self.late + 1).min(tuning::INLINE_LATE_EXPONENT);
+            self.pause = 1 << self.late;
+        }
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn connect(address: &Address) -> io::Result<Stream> {
+        let stream = match address.place() {
+            ConnectionAddr::Tcp(host, port) => Stream::Tcp(tcp((host.as_str(), *port), address)?),
+            ConnectionAddr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+            _ => return Err(io::Error::from(IoKind::Unsupported)),
+        };
+        match &stream {
+            Stream::Tcp(tcp) => tcp.set_write_timeout(Some(address.timeout()))?,
+            Stream::Unix(unix) => unix.set_write_timeout(Some(address.timeout()))?,
+        }
+        Ok(stream)
+    }
+
+    fn set_read_timeout(&self, patience: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(tcp) => tcp.set_read_timeout(patience),
+            Stream::Unix(unix) => unix.set_read_timeout(patience),
+        }
+    }
+
+    /// Shuts the socket down. A thread that reads from it gets the end of the stream.
+    fn shut_down(&self) {
+        // This fails only if the connection is broken already.
+        let _ = match self {
+            Stream::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
+            Stream::Unix(unix) => unix.shutdown(Shutdown::Both),
+        };
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(tcp) => tcp.as_fd(),
+            Stream::Unix(unix) => unix.as_fd(),
+        }
+    }
+
+    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Tcp(tcp) => (&mut &*tcp).write_all(bytes),
+            Stream::Unix(unix) => Quiet(unix).write_all(bytes),
+        }
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(tcp) => (&mut &*tcp).read(buffer),
+            Stream::Unix(unix) => (&mut &*unix).read(buffer),
+        }
+    }
+}
+
+/// Writes without raising `SIGPIPE`. The signal would end a C program whose server has gone,
+/// because this runs on the program's thread. Before Rust 1.90 the standard library avoids it for
+/// TCP only.
+struct Quiet<'a>(&'a UnixStream);
+
+impl Write for Quiet<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        SockRef::from(self.0).send_with_flags(bytes, MSG_NOSIGNAL)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Connects to the first address of the host that answers.
+fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(IoKind::AddrNotAvailable);
+    for candidate in place.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&candidate, address.timeout()) {
+            Ok(tcp) => {
+                let settings = address.tcp_settings();
+                tcp.set_nodelay(settings.nodelay())?;
+                let socket = SockRef::from(&tcp);
+                if let Some(keepalive) = settings.keepalive() {
+                    socket.set_tcp_keepalive(keepalive)?;
+                }
+                socket.set_tcp_user_timeout(settings.user_timeout())?;
+                return Ok(tcp);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use nix::sys::signal::{SigSet, Signal};
+
+    use super::*;
+
+    /// How many of `calls` are waited for by a caller whose answers are late as `is_late` says.
+    fn waited(calls: u32, is_late: impl Fn(u32) -> bool) -> usize {
+        let mut pace = Pace::default();
+        let waited = |call: &u32| {
+            let worth = pace.is_worth_it();
+            if worth {
+                pace.learn(!is_late(*call));
+            }
+            worth
+        };
+        (0..calls).filter(waited).count()
+    }
+
+    /// An idle inline connection, and the server's end of it.
+    fn made(used: Moment) -> (InlineSlot, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let connection = InlineConnection {
+            stream: Arc::new(Stream::Unix(ours)),
+            call: None,
+            command: Vec::new(),
+            answer: vec![0; tuning::INLINE_READ],
+            got: 0,
+            clock: ServerClock::new(0, used),
+            publish: Publish::Classic,
+            generation: 0,
+            used,
+            patience: None,
+            identity: None,
+            took: Duration::ZERO,
+            pace: Pace::default(),
+            tracked: false,
+        };
+        let direct = InlineSlot::new(true);
+        direct.made(connection);
+        (direct, theirs)
+    }
+
+    #[test]
+    fn a_connection_that_has_rested_is_used_only_if_the_server_has_left_it_as_it_was() {
+        let (now, long_ago) = (clock::now(), clock::now().before(2 * tuning::INLINE_IDLE));
+        let (direct, theirs) = made(long_ago);
+        let connection = direct.take(now).expect("it is in good order");
+        assert!(direct.take(now).is_none(), "somebody uses it");
+        direct.give(connection);
+        drop(theirs);
+        assert!(direct.take(now).is_some(), "it was looked at just now");
+
+        let (direct, theirs) = made(long_ago);
+        drop(theirs);
+        assert!(
+            direct.take(now).is_none() && direct.is_missing(),
+            "the server has closed it"
+        );
+        let (direct, theirs) = made(long_ago);
+        (&theirs).write_all(b"-ERR\r\n").expect("written");
+        assert!(
+            direct.take(now).is_none() && direct.is_missing(),
+            "the server has said something unasked"
+        );
+    }
+
+    #[test]
+    fn it_ends_with_the_connection_for_commands_whoever_has_it() {
+        let now = clock::now();
+        let (direct, _theirs) = made(now);
+        direct.renew(1);
+        assert!(direct.take(now).is_none() && direct.is_missing());
+
+        let (direct, _theirs) = made(now);
+        let connection = direct.take(now).expect("it is in good order");
+        direct.renew(1);
+        assert!(!direct.is_missing(), "somebody uses it");
+        direct.give(connection);
+        assert!(direct.take(now).is_none() && direct.is_missing());
+    }
+
+    #[test]
+    fn nobody_waits_for_an_answer_on_a_connection_that_is_cut_short_or_ended() {
+        for end in [InlineSlot::cut_short, InlineSlot::end] {
+            let (direct, _theirs) = made(clock::now());
+            let mut connection = direct.take(clock::now()).expect("it is in good order");
+            let (waited, has_waited) = mpsc::channel();
+            let waiter = thread::spawn(move || waited.send(connection.receive(None).map(drop)));
+            end(&direct);
+            let result = has_waited
+                .recv_timeout(Duration::from_secs(30))
+                .expect("it waits no longer");
+            assert!(result.is_err());
+            waiter.join().expect("no panic").expect("told");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_a_number_is_read_as_redis_reads_it() {
+        let read = |text: &str| (natural(text.as_bytes()), text.parse().ok());
+        for text in [
+            "0",
+            "7",
+            "1795369635257",
+            "9223372036854775807",
+            "9223372036854775808",
+            "",
+            "1a",
+            " 1",
+        ] {
+            let (ours, theirs) = read(text);
+            assert_eq!(ours, theirs, "{text}");
+        }
+        // The general way reads those.
+        assert_eq!((natural(b"-1"), natural(b"+1")), (None, None));
+    }
+
+    /// The signals that wait for this thread, as bits.
+    fn pending() -> u64 {
+        let status =
+            std::fs::read_to_string("/proc/thread-self/status").expect("the state of this thread");
+        let signals = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigPnd:"))
+            .expect("signals");
+        u64::from_str_radix(signals.trim(), 16).expect("a number")
+    }
+
+    /// A C program was ended by that.
+    #[test]
+    fn a_server_that_has_gone_raises_no_signal() {
+        let mut pipe = SigSet::empty();
+        pipe.add(Signal::SIGPIPE);
+        pipe.thread_block().expect("blocked");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let tcp =
+            TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+        drop(listener.accept().expect("accepted"));
+        let (unix, gone) = UnixStream::pair().expect("a pair");
+        drop(gone);
+        for stream in [Stream::Unix(unix), Stream::Tcp(tcp)] {
+            // The first bytes may be on their way before anybody knows.
+            let end = clock::now().after(Duration::from_secs(30));
+            while stream.write_all(b"PING\r\n").is_ok() {
+                assert!(clock::now() < end, "it has gone");
+            }
+            assert_eq!(pending() & 1 << (Signal::SIGPIPE as u32 - 1), 0);
+        }
+    }
+
+    #[test]
+    fn a_single_late_answer_changes_little() {
+        assert_eq!(waited(1000, |call| call == 500), 998);
+    }
+
+    #[test]
+    fn a_server_that_is_far_away_is_hardly_waited_for() {
+        assert!(waited(10_000, |_| true) < 50);
+    }
+
+    #[test]
+    fn a_server_that_was_slow_is_waited_for_again() {
+        let slow_at_first = waited(10_000, |call| call < 1000);
+        assert!(slow_at_first > 8000, "{slow_at_first}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The connections to one server: one for most calls and, once it is needed, one for calls that
+//! wait for replicas. [`WAIT`](https://redis.io/commands/wait) blocks everything behind it, and
+//! counts only the writes of its own connection.
+
+use std::task::Context;
+
+use redis::aio::MultiplexedConnection;
+
+use super::News;
+use super::calls::OutgoingCall;
+use super::channels::Said;
+use super::connect::Address;
+use super::link::{Link, Manner, Target};
+use crate::engine::{CallOutcome, Input, LinkId};
+use crate::error::{Error, ErrorKind};
+use crate::moment::Moment;
+use crate::wire::Publish;
+
+/// Driven from outside, as a `Link` is. The engine sees both connections as one link.
+pub(super) struct ServerConnections {
+    plain: Link,
+    waiting: Waiting,
+    /// The generation of `plain` that the other connection goes with.
+    generation: u64,
+}
+
+/// The connection for calls that wait for replicas.
+struct Waiting {
+    id: LinkId,
+    target: Target,
+    manner: Manner,
+    link: Option<Link>,
+    /// Calls that came before the connection was up, with their deadlines.
+    held: Vec<(OutgoingCall, Moment)>,
+    /// Why the connection is down.
+    down: Option<Error>,
+}
+
+impl ServerConnections {
+    /// Begins to connect at the first [`poll`](ServerConnections::poll).
+    pub(super) fn new(id: LinkId, target: Target, manner: Manner) -> Self {
+        let plain = Link::new(id, target.clone(), manner.clone());
+        ServerConnections {
+            plain,
+            waiting: Waiting {
+                id,
+                target,
+                manner,
+                link: None,
+                held: Vec::new(),
+                down: None,
+            },
+            generation: 0,
+        }
+    }
+
+    /// Sends a call, or reports soon that it cannot be sent.
+    pub(super) fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
+        if sending.op.replicas() == 0 || self.plain.server().is_none() {
+            self.plain.send(now, sending, news);
+        } else {
+            self.waiting.send(now, sending, news);
+        }
+    }
+
+    /// The connection for most calls.
+    pub(super) fn plain(&self) -> &Link {
+        &self.plain
+    }
+
+    /// Takes the pub/sub messages that came on the connection for most calls.
+    pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Said> {
+        self.plain.take_messages()
+    }
+
+    pub(super) fn publishes(&self) -> Option<Publish> {
+        self.plain.publishes()
+    }
+
+    pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
+        self.plain.connection()
+    }
+
+    pub(super) fn server(&self) -> Option<&Address> {
+        self.plain.server()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.plain.is_idle() && !self.waiting.is_busy()
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.plain.is_busy() || self.waiting.is_busy()
+    }
+
+    pub(super) fn leave(&mut self, why: &str, news: &mut News) {
+        self.plain.leave(why, news);
+        self.waiting
+            .drive(news, |link, heard| link.leave(why, heard));
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) {
+        self.plain.poll(cx, news);
+        if self.generation != self.plain.generation() {
+            self.generation = self.plain.generation();
+            // The address may lead to another server by now, but the engine takes both connections
+            // for one server.
+            self.waiting.drive(news, |link, heard| {
+                link.leave("goes with one that was replaced", heard)
+            });
+        }
+        // Calls that are sent because the connection is up now have to be polled once, too.
+        while self.waiting.drive(news, |link, heard| link.poll(cx, heard)) {}
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        let link = self.waiting.link.as_ref().and_then(Link::next_wake);
+        let held = self.waiting.held.iter().map(|(_, end)| *end);
+        [self.plain.next_wake(), link]
+            .into_iter()
+            .flatten()
+            .chain(held)
+            .min()
+    }
+
+    pub(super) fn wake(&mut self, now: Moment, news: &mut News) {
+        self.plain.wake(now, news);
+        self.waiting
+            .drive(news, |link, heard| link.wake(now, heard));
+        self.waiting.send_held(now, news);
+    }
+}
+
+impl Waiting {
+    fn send(&mut self, now: Moment, sending: OutgoingCall, news: &mut News) {
+        let end = now.after(sending.limit);
+        self.held.push((sending, end));
+        if self.link.is_none() {
+            self.link = Some(Link::new(self.id, self.target.clone(), self.manner.clone()));
+        }
+        self.send_held(now, news);
+    }
+
+    /// Sends the calls that were held, with the rest of their time. True if any was sent or given
+    /// up.
+    fn send_held(&mut self, now: Moment, news: &mut News) -> bool {
+        let before = self.held.len();
+        for (sending, end) in std::mem::take(&mut self.held) {
+            let Some(link) = &mut self.link else {
+                return false;
+            };
+            if end <= now {
+                news.tell(Input::Outcome {
+                    call: sending.call,
+                    outcome: self.not_sent(),
+                });
+            } else if link.server().is_some() {
+                link.send(
+                    now,
+                    OutgoingCall {
+                        limit: now.until(end),
+                        ..sending
+                    },
+                    news,
+                );
+            } else {
+                self.held.push((sending, end));
+            }
+        }
+        self.held.len() < before
+    }
+
+    /// The outcome of a call whose deadline passed before this connection was up. The server is in
+    /// reach on the connection for most calls, so only this connection knows what keeps it away.
+    fn not_sent(&self) -> CallOutcome {
+        let Some(error) = self.down.clone() else {
+            return CallOutcome::NotSent;
+        };
+        let passing = !matches!(error.kind(), ErrorKind::Auth | ErrorKind::Denied);
+        CallOutcome::Refused { error, passing }
+    }
+
+    /// Lets the connection do something and passes its news on. The engine does not hear whether
+    /// this connection is up or down. True if held calls were sent because it is up now.
+    fn drive(&mut self, news: &mut News, act: impl FnOnce(&mut Link, &mut News)) -> bool {
+        let Some(link) = &mut self.link else {
+            return false;
+        };
+        let mut heard = News::default();
+        act(link, &mut heard);
+        news.connects += heard.connects;
+        news.redirects.extend(heard.redirects);
+        let mut up = false;
+        for input in heard.inputs {
+            match input {
+                Input::Up(_) => (up, self.down) = (true, None),
+                Input::Down(_, error) => self.down = Some(error),
+                input => news.tell(input),
+            }
+        }
+        up && self.send_held(crate::clock::now(), news)
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.held.is_empty() || self.link.as_ref().is_some_and(Link::is_busy)
+    }
+}

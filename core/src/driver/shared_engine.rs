@@ -1,0 +1,227 @@
+//! The engine behind a mutex, with everything that belongs to it. The I/O thread shares it with
+//! callers that make inline calls.
+//!
+//! Both let the engine decide while they hold the lock, and carry out its effects after they have
+//! released it. A caller makes its own calls; every other effect of its request is deferred to the
+//! I/O thread.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::inline::InlineSlot;
+use super::receive_threshold::ReceiveThreshold;
+use super::timer::Alarm;
+use super::{Completer, InlineCall, Shared};
+use crate::engine::{self, Done, Engine, Input, Output, RequestId};
+use crate::error::Result;
+use crate::maps::SmallMap;
+use crate::moment::Moment;
+
+/// The engine, shared by the I/O thread and the callers.
+pub(super) struct SharedEngine {
+    pub(super) shared: Arc<Shared>,
+    /// The inline connection.
+    pub(super) direct: Arc<InlineSlot>,
+    state: Mutex<State>,
+    /// Messages to the I/O thread that the engine has not been told of yet.
+    unread: AtomicUsize,
+    /// Whether the engine has a channel on which other clients may announce releases.
+    listens: AtomicBool,
+}
+
+/// The state that the mutex protects.
+pub(super) struct State {
+    pub(super) engine: Engine,
+    /// The sinks of the requests that have no answer yet.
+    pub(super) completions: SmallMap<RequestId, Completer>,
+    /// The inline call in flight.
+    pub(super) own: Option<Own>,
+    /// Effects that callers have deferred to the I/O thread.
+    pub(super) left: Vec<Effect>,
+    /// Sets when the I/O thread wakes if nothing else happens. Callers use it to make the thread
+    /// wake earlier. `None` without a thread.
+    pub(super) alarm: Option<Alarm>,
+    /// The receive threshold of the socket, if messages may stay unread in it.
+    pub(super) threshold: Option<Arc<ReceiveThreshold>>,
+    /// The I/O thread carries out nothing any more.
+    pub(super) ended: bool,
+    /// The engine has panicked.
+    pub(super) broken: bool,
+    out: Vec<Output>,
+}
+
+/// An inline call whose caller waits for the reply, maybe without looking at anything else.
+pub(super) struct Own {
+    /// The request that the call is for.
+    pub(super) id: RequestId,
+    /// The deadline of the call.
+    pub(super) end: Moment,
+}
+
+/// Something to carry out without the lock.
+pub(super) enum Effect {
+    Answer(RequestId, Completer, Result<Done>),
+    /// A call that its caller no longer waits for.
+    Finish(Box<InlineCall>),
+    Do(Output),
+}
+
+impl State {
+    /// When the I/O thread has to wake if nothing else happens.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        let (due, late) = (
+            self.engine.next_wake(),
+            self.own.as_ref().map(|own| own.end),
+        );
+        due.into_iter().chain(late).min()
+    }
+
+    /// Whether the I/O thread has to be woken now: effects are deferred to it, or its timer could
+    /// not be set.
+    pub(super) fn is_left_something(&mut self, now: Moment) -> bool {
+        let mut left = !self.left.is_empty();
+        if let Some(wake) = self.next_wake() {
+            // With the timer set, the thread need not wake for this now.
+            left |= self
+                .alarm
+                .as_mut()
+                .is_none_or(|alarm| alarm.set(now, wake).is_err());
+        }
+        left
+    }
+
+    /// Adjusts the receive threshold: messages that need not wake the I/O thread stay in the
+    /// socket, all others wake it. `call`: a caller's inline call is in flight. The thread itself
+    /// sets the threshold at the end of each of its rounds.
+    pub(super) fn listen(&self, now: Moment, call: bool) {
+        let listens = |_: &&Arc<ReceiveThreshold>| self.engine.has_channels();
+        let Some(threshold) = self.threshold.as_ref().filter(listens) else {
+            return;
+        };
+        // If something is due, the thread may be about to read the socket.
+        let due = self.engine.next_wake().is_some_and(|due| due <= now);
+        match self.engine.skipped(now, call) {
+            Some(skipped) if !due => threshold.skip(Some(skipped)),
+            None if threshold.is_skipping() && !self.engine.is_at_rest() => threshold.skip(None),
+            _ => {}
+        }
+    }
+}
+
+impl SharedEngine {
+    pub(super) fn new(
+        config: engine::Config,
+        shared: Arc<Shared>,
+        direct: Arc<InlineSlot>,
+    ) -> SharedEngine {
+        let state = State {
+            engine: Engine::new(config, shared.counters.clone()),
+            completions: SmallMap::default(),
+            own: None,
+            left: Vec::new(),
+            alarm: None,
+            threshold: None,
+            ended: false,
+            broken: false,
+            out: Vec::new(),
+        };
+        SharedEngine {
+            shared,
+            direct,
+            state: Mutex::new(state),
+            unread: AtomicUsize::new(0),
+            listens: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes the lock. The wait is short, because nobody does I/O under it. `None` after a panic of
+    /// the engine, whose state cannot be trusted.
+    pub(super) fn state(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.lock().ok().filter(|state| !state.broken)
+    }
+
+    /// Takes the lock if it is free. A caller that drops something may hold the lock already,
+    /// because the engine drops what callers have given it, guards included.
+    pub(super) fn state_if_free(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok().filter(|state| !state.broken)
+    }
+
+    /// The state even after a panic, to tell everybody that it is over.
+    pub(super) fn wreck(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the engine one input. `take` gets each effect, and the list in which it can defer
+    /// the effect to the I/O thread.
+    pub(super) fn handle(
+        &self,
+        state: &mut State,
+        now: Moment,
+        input: Input,
+        take: impl FnMut(Effect, &mut Vec<Effect>),
+    ) {
+        state.engine.set_listened(self.shared.is_followed());
+        state.engine.handle(now, input, &mut state.out);
+        let listens = state.engine.has_channels();
+        if self.listens() != listens {
+            self.listens.store(listens, Ordering::Relaxed);
+        }
+        self.sort(state, take);
+    }
+
+    /// Aborts an inline call whose deadline has passed. Its caller then reports the outcome as
+    /// unknown.
+    pub(super) fn end_late_call(&self, state: &mut State, now: Moment) {
+        if state.own.take_if(|own| own.end <= now).is_some() {
+            self.direct.cut_short();
+        }
+    }
+
+    /// Lets the engine do what is due.
+    pub(super) fn wake(&self, state: &mut State, now: Moment, effects: &mut Vec<Effect>) {
+        state.engine.wake(now, &mut state.out);
+        self.sort(state, |effect, _| effects.push(effect));
+    }
+
+    /// Turns outputs into effects. The registry of holds is updated here, under the lock: two
+    /// threads that carry out effects at the same time could do it in the wrong order.
+    fn sort(&self, state: &mut State, mut take: impl FnMut(Effect, &mut Vec<Effect>)) {
+        for output in state.out.drain(..) {
+            match output {
+                Output::Opened(cell) => self.shared.registry.open(cell),
+                Output::Ended(cell) => self.shared.registry.end(&cell),
+                Output::Complete { id, result } => {
+                    // The caller still waits for a call that no longer matters.
+                    if state.own.take_if(|own| own.id == id).is_some() {
+                        self.direct.cut_short();
+                    }
+                    if let Some(completion) = state.completions.remove(&id) {
+                        take(Effect::Answer(id, completion, result), &mut state.left);
+                    }
+                }
+                output => take(Effect::Do(output), &mut state.left),
+            }
+        }
+    }
+
+    /// Whether other clients may announce releases. Read without the lock.
+    pub(super) fn listens(&self) -> bool {
+        self.listens.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message that is about to be sent.
+    pub(super) fn posted(&self) {
+        self.unread.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Tells that the engine knows this many messages more.
+    pub(super) fn read(&self, messages: usize) {
+        self.unread.fetch_sub(messages, Ordering::AcqRel);
+    }
+
+    /// Whether the engine knows everything that was sent to it. The calling thread's own messages
+    /// are certainly counted, so the requests of one thread stay in order.
+    pub(super) fn is_up_to_date(&self) -> bool {
+        self.unread.load(Ordering::Acquire) == 0
+    }
+}

@@ -1,0 +1,270 @@
+//! For bindings to other languages. A program in Rust needs nothing of this, and it may change in
+//! any release.
+//!
+//! A binding gets its answers through a [`CompletionQueue`], names options as text
+//! ([`all_options`]) and learns from here when a thread of its language waits inline ([`Caller`]).
+//! It holds no default, no waiting time and no name of a key of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::completion_queue::{Completion, CompletionQueue, Outcome, Serving};
+pub use crate::exit;
+pub use crate::operation::{Caller, Cancelled, Pending, Submitted};
+pub use crate::options::{OptionInfo, Scope, Type, all_options, read_duration};
+
+use crate::canceller::Canceller;
+use crate::client::Client;
+use crate::engine::Input;
+use crate::error::Result;
+use crate::guard::Guard;
+use crate::lock::{Hold, Lock};
+use crate::loss::{self, Watcher};
+use crate::operation::Operation;
+use crate::options::{AcquireOptions, LockOptions};
+use crate::owner::ReentryKey;
+use crate::wire::names;
+
+/// Methods of [`Client`] for bindings.
+pub trait ClientExt: Sized {
+    /// The lock of a name given as bytes, which may not be valid text. No I/O.
+    ///
+    /// # Errors
+    /// As [`lock_with`](Client::lock_with), and for bytes that are not UTF-8.
+    fn lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Lock>;
+
+    /// Reports that the task behind `key` will never run again, for example because its event loop
+    /// was closed. None of its levels is renewed any more, not even those with a guard.
+    fn key_gone(&self, key: ReentryKey);
+
+    /// The value of the option `close_limit`.
+    fn close_limit(&self) -> Duration;
+
+    /// Closes within the time of the option `exit_limit`, for languages that close clients when the
+    /// program ends.
+    fn close_at_exit(&self) -> Operation<Vec<String>>;
+
+    /// Waits until the I/O thread has ended after a close, at most `limit`.
+    fn join(&self, limit: Duration);
+
+    /// Whether this client belongs to the parent of this process.
+    fn is_forked(&self) -> bool;
+}
+
+impl ClientExt for Client {
+    fn lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Lock> {
+        options.validate()?;
+        Ok(Lock::new(
+            self.0.clone(),
+            names::name_from_bytes(name)?,
+            self.0.shared(options),
+        ))
+    }
+
+    fn key_gone(&self, key: ReentryKey) {
+        if let Some(running) = self.0.started() {
+            running.tell(Input::KeyGone(key.into()));
+        }
+    }
+
+    fn close_limit(&self) -> Duration {
+        self.0.options.close_limit
+    }
+
+    fn close_at_exit(&self) -> Operation<Vec<String>> {
+        self.close_within(self.exit_limit())
+    }
+
+    fn join(&self, limit: Duration) {
+        if let Some(running) = self.0.started().filter(|running| !running.is_forked()) {
+            running.handle.join(limit);
+        }
+    }
+
+    fn is_forked(&self) -> bool {
+        self.0.is_forked()
+    }
+}
+
+/// Methods of [`Guard`] for bindings.
+pub trait GuardExt: Sized {
+    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
+    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64);
+
+    /// Like [`reenter`](Guard::reenter), with other options. Mixing leases never shortens the
+    /// remaining time, and the lock is renewed while any of its levels needs it. The key in
+    /// `acquire` is ignored.
+    ///
+    /// # Errors
+    /// As [`reenter`](Guard::reenter), and `invalid_argument` for options out of bounds.
+    fn reenter_with(&self, lock: &LockOptions, acquire: AcquireOptions) -> Operation<Guard>;
+
+    /// Ties the level to its key as well as to this guard, as [`AcquireOptions::tied_to_key`] does
+    /// from the start. When the key's thread or task has ended, the level is not renewed any more,
+    /// even if the guard still exists.
+    fn tie_to_key(&self);
+
+    /// For a handle that was garbage-collected without a release. The level is not renewed any more
+    /// and ends with its lease, and an event warns about it.
+    fn abandon(self);
+}
+
+impl GuardExt for Guard {
+    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64) {
+        self.hold().watch_lost(queue, tag);
+    }
+
+    fn reenter_with(&self, lock: &LockOptions, acquire: AcquireOptions) -> Operation<Guard> {
+        match acquire
+            .validate_for(lock.kind)
+            .and_then(|()| lock.validate())
+        {
+            Ok(()) => self.reenter_on(lock.terms(&acquire), acquire.wait),
+            Err(error) => Operation::failed(error),
+        }
+    }
+
+    fn tie_to_key(&self) {
+        self.tie();
+    }
+
+    fn abandon(self) {
+        if let Some((running, cell, level)) = self.disarm() {
+            running.tell(Input::Abandoned {
+                owner: cell.owner,
+                level,
+            });
+        }
+    }
+}
+
+/// Methods of [`Hold`] for bindings.
+pub trait HoldExt: Sized {
+    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
+    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64);
+}
+
+impl HoldExt for Hold {
+    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64) {
+        if let Some(cell) = self.cell() {
+            loss::watch(cell, Watcher::Queued(queue.clone(), tag));
+        }
+    }
+}
+
+/// Methods of [`ReentryKey`] for bindings.
+pub trait ReentryKeyExt: Sized {
+    /// A key for a new flow of the calling thread. A flow is one of several things that the thread
+    /// does in turn, such as a request that a thread pool serves. The caller keeps the key with the
+    /// flow. It ends with the thread.
+    fn new_flow() -> ReentryKey;
+
+    /// A key for what is like a thread and is none of the system's, as a greenlet. The caller keeps
+    /// it, makes keys for its flows ([`ReentryKey::Flow`] with its number), and tells its end with
+    /// [`Client::key_ended`](crate::Client::key_ended).
+    fn new_thread() -> ReentryKey;
+}
+
+impl ReentryKeyExt for ReentryKey {
+    fn new_flow() -> ReentryKey {
+        ReentryKey::flow_of_this_thread()
+    }
+
+    fn new_thread() -> ReentryKey {
+        ReentryKey::like_a_thread()
+    }
+}
+
+/// Methods of [`AcquireOptions`] for bindings.
+pub trait AcquireOptionsExt: Sized {
+    /// Acquires for the caller behind this key, without asking to re-enter. The level belongs to
+    /// the key, but only the lock's option `reentrant` lets the key enter again. For languages in
+    /// which every call is made by some thread or task.
+    #[must_use]
+    fn caller(self, key: ReentryKey) -> Self;
+
+    /// Ties the level to its key from the start. When the key's thread or task has ended, the level
+    /// is not renewed any more, even if the guard still exists.
+    #[must_use]
+    fn tied_to_key(self) -> Self;
+}
+
+impl AcquireOptionsExt for AcquireOptions {
+    fn caller(mut self, key: ReentryKey) -> Self {
+        self.key = key;
+        self.caller = true;
+        self
+    }
+
+    fn tied_to_key(mut self) -> Self {
+        self.tied = true;
+        self
+    }
+}
+
+/// Methods of [`Operation`] for bindings.
+pub trait OperationExt<T>: Sized {
+    /// Has the answer put into `queue` under `tag`, and returns at once.
+    ///
+    /// A request that cannot be sent is answered through the queue as well. An acquisition that was
+    /// not granted, also by [`try_acquire`](crate::Lock::try_acquire), comes as [`Outcome::Failed`]
+    /// with the kind `timeout`.
+    fn deliver_to(self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending;
+
+    /// Like [`deliver_to`](Operation::deliver_to), for a call on the thread of an event loop: the
+    /// answer may be there at once.
+    ///
+    /// While nobody else uses the client and the server has lately answered fast enough for this
+    /// `caller`, the calling thread makes the call inline and waits for the answer. That takes less
+    /// time than waking a loop twice. If the answer is late for once, the thread waits until the
+    /// next tick of the system's clock, some milliseconds. After a few such answers in a row that
+    /// have taken a millisecond or more, one comes through the queue, so that the loop can serve
+    /// others.
+    fn deliver_soon(self, queue: &Arc<CompletionQueue>, tag: u64, caller: Caller) -> Submitted;
+
+    /// Sends the request. If the calling thread can make the call itself, waits for the answer as
+    /// long as `caller` may, else not at all. Returns true if a wait that
+    /// follows will not block.
+    ///
+    /// It is for languages with a global lock that takes longer to give away than a short wait
+    /// lasts: Python.
+    fn wait_briefly(&mut self, caller: Caller) -> bool;
+
+    /// Blocks like [`wait`](Operation::wait), but calls `check` when a signal has interrupted the
+    /// sleep, and a few times a second. If `check` fails, the operation is cancelled, and an
+    /// acquisition that was granted meanwhile is released. A `canceller` ends the wait as in
+    /// [`wait_cancellable`](Operation::wait_cancellable).
+    ///
+    /// The regular calls cover a signal that arrives between a check and the sleep. It is noticed
+    /// at most a quarter of a second later.
+    ///
+    /// # Errors
+    /// The outer error is the one of `check`, the inner one that of the operation.
+    fn wait_interruptibly<E>(
+        self,
+        canceller: Option<&Canceller>,
+        check: impl FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Result<T>, E>;
+}
+
+impl<T> OperationExt<T> for Operation<T> {
+    fn deliver_to(self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending {
+        self.send_to(queue, tag)
+    }
+
+    fn deliver_soon(self, queue: &Arc<CompletionQueue>, tag: u64, caller: Caller) -> Submitted {
+        self.answer_or_send_to(queue, tag, caller)
+    }
+
+    fn wait_briefly(&mut self, caller: Caller) -> bool {
+        self.try_inline(caller.patience)
+    }
+
+    fn wait_interruptibly<E>(
+        self,
+        canceller: Option<&Canceller>,
+        check: impl FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Result<T>, E> {
+        self.wait_checking(canceller, check)
+    }
+}

@@ -1,0 +1,137 @@
+//! The numbers of the driver and of the faces that were chosen, each with its unit and its reason.
+//!
+//! Those of the engine and the outbox are in `core/proto/src/tuning.rs`. The choices of users are
+//! in `options.rs`, and what the protocol fixes stands where it is used.
+
+use std::time::Duration;
+
+// Callers that wait on threads
+
+/// The largest number of callers in a group. At least this many calls leave together, if there are
+/// as many.
+pub(crate) const PARKING_GROUP: usize = 16;
+
+/// How often `check` is called without a signal, in milliseconds. It covers a signal that arrives
+/// just before the thread goes to sleep.
+pub(crate) const SIGNAL_CHECK_MS: u16 = 250;
+
+/// How many waits a thread sleeps alone after its parking group was woken and its own answer was
+/// missing. As long as it waits for locks that others hold, that would happen again.
+pub(crate) const WAITS_ALONE: u8 = 32;
+
+// Event loops
+
+/// The number of inline answers in a row, and the time after which they end: the step of an event
+/// loop's own timers. The budget is spent when both are reached. A loop that computes between its
+/// calls yields after that number, one that only locks after that time.
+pub(crate) const INLINE_ANSWERS: u32 = 16;
+
+/// See [`INLINE_ANSWERS`].
+pub(crate) const INLINE_TIME: Duration = Duration::from_millis(1);
+
+// Channels
+
+/// How long the channel of a lock stays subscribed after its last waiter has gone.
+pub(crate) const CHANNEL_LINGER: Duration = Duration::from_millis(200);
+
+// The I/O thread
+
+/// How many messages are taken in before their effects are carried out, so that their calls leave
+/// together.
+pub(crate) const INBOX_BATCH: usize = 32;
+
+/// The same while the server is idle, so that it can start soon.
+pub(crate) const INBOX_BATCH_IDLE: usize = PARKING_GROUP;
+
+/// After this many calls the connections write, before more messages are taken in. With one large
+/// batch, the client would wait while the server works, and the server while the client works.
+pub(crate) const CALLS_PER_WRITE: usize = PARKING_GROUP;
+
+/// After the last handle is gone, how long work that nobody waits for may go on.
+pub(crate) const ORPHAN_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a look-up of a host name, or a call that its caller has left, may delay the end of the
+/// thread. Also how long an idle look-up thread waits for more work.
+pub(crate) const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
+
+// Connecting
+
+/// The first and the longest pause between two attempts to connect.
+pub(crate) const CONNECT_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
+
+/// A connection that lasted this long counts as good: after its end the next attempt is made at
+/// once.
+pub(crate) const GOOD_CONNECTION: Duration = Duration::from_secs(1);
+
+/// `TCP_USER_TIMEOUT`: when the kernel gives up a peer that does not acknowledge data.
+pub(crate) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many calls may wait to be written. Far more than can wait before a silent connection is
+/// replaced.
+pub(crate) const WRITE_QUEUE: usize = 1 << 16;
+
+/// How many bytes are gathered for one write.
+pub(crate) const WRITE_BUFFER: usize = 1 << 16;
+
+// The inline connection
+
+/// The connection is made after this many calls would have used it. Short programs need none.
+pub(crate) const INLINE_WORTH: u32 = 2;
+
+/// No other attempt to connect begins for this long after one began.
+pub(crate) const INLINE_RETRY: Duration = Duration::from_secs(1);
+
+/// The same after a failed attempt: a server that refuses is not asked often.
+pub(crate) const INLINE_REFUSED: Duration = Duration::from_secs(60);
+
+/// A connection that was unused for longer is checked before use: the server may have closed it.
+pub(crate) const INLINE_IDLE: Duration = Duration::from_millis(100);
+
+/// How long one read may take before the caller looks at the time and at signals.
+pub(crate) const INLINE_TICK: Duration = Duration::from_millis(250);
+
+/// How many bytes are read at once; most replies are shorter.
+pub(crate) const INLINE_READ: usize = 512;
+
+/// The exponent of the longest pause: while every reply is late, one call in two to the power of
+/// this is waited for.
+pub(crate) const INLINE_LATE_EXPONENT: u32 = 8;
+
+// The receive threshold
+
+/// In bytes. A higher threshold may exceed what the socket can keep.
+pub(crate) const RECEIVE_THRESHOLD_MOST: usize = 2048;
+
+// Pub/sub
+
+/// A connection that was silent for this long is pinged. Longer than the usual recheck of a waiter,
+/// which covers a lost message just as well.
+pub(crate) const PUBSUB_IDLE: Duration = Duration::from_secs(6);
+
+/// How long the server may take to confirm a command.
+pub(crate) const PUBSUB_CONFIRM: Duration = Duration::from_secs(2);
+
+/// How long a connection stays when no channel is wanted.
+pub(crate) const PUBSUB_LINGER: Duration = Duration::from_secs(60);
+
+// Cluster
+
+/// How many redirects a call follows before it fails with a transient error, to be tried again.
+pub(crate) const CLUSTER_HOPS: u8 = 8;
+
+/// How long the nodes may take to send the slot map.
+pub(crate) const CLUSTER_MAP_LIMIT: Duration = Duration::from_secs(1);
+
+/// How many nodes are asked for it at the same time.
+pub(crate) const CLUSTER_MAP_NODES: usize = 3;
+
+/// After every `CLUSTER_MAP_ROUNDS` maps that did not help, the pauses grow by their own length, up
+/// to `CLUSTER_MAP_SLOWEST` times.
+pub(crate) const CLUSTER_MAP_ROUNDS: u32 = 60;
+
+pub(crate) const CLUSTER_MAP_SLOWEST: u32 = 10;
+
+/// How long a connected node without slots is kept. A node that imports its first slots gets many
+/// `ASK` redirects before the map shows it.
+pub(crate) const CLUSTER_NODE_LINGER: Duration = Duration::from_secs(60);
