@@ -143,7 +143,7 @@ def redisson_minimum() -> float:
 
 @cache
 def w5(peer: str) -> Figures:
-    return measured(rust(peer), "W5", locks=2000, hold=4.0, short_lease_ms=3000)
+    return measured(rust(peer), "W5", locks=10000, hold=4.0, short_lease_ms=3000)
 
 
 def commands_of_held(peer: str) -> float:
