@@ -216,7 +216,7 @@ def shown(form: str, value: float | None) -> str:
 
 
 # How many of the others, and of the bounds, the short table shows.
-STRONGEST_PEERS = 6
+STRONGEST_PEERS = 3
 STRONGEST_BOUNDS = 2
 # The figures of the short table, beside the one that ranks.
 ESSENTIAL = {"p50_us", "cmds", "cpu_us", "gap_p50", "max_wait_ms", "jain", "rss_lock", "cmds_100", "lost"}
