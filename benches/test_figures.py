@@ -1,4 +1,4 @@
-"""What the benchmark computes from what programs report: tried with reports whose answer is known."""
+"""The figures that the benchmark computes from reports: tried with reports whose answer is known."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if [ ! -f "$built/libredlatch.so" ] || [ ! -f "$built/libredlatch.a" ]; then
 fi
 version=$(sed -n 's/^#define REDLATCH_VERSION "\(.*\)"/\1/p' "$here/include/redlatch.h")
 soname=$(sed -n 's/.*-soname,\(libredlatch[^"]*\)".*/\1/p' "$here/build.rs")
-# What a program that links the archive needs besides; tests/run compares it to what rustc says.
+# The libraries that a program needs besides the archive; tests/run compares it to what rustc says.
 static_libs="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
 
 to=${DESTDIR:-}$prefix

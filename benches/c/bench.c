@@ -134,7 +134,7 @@ static void push(struct values *values, double value)
     values->items[values->count++] = value;
 }
 
-/* What comes after it is not a part of what is measured. */
+/* Later work is not measured. */
 static void close_window(void)
 {
     closed = now_s();
@@ -147,7 +147,7 @@ static void finish(void)
         close_window();
     printf("\"seconds\": %f, \"cpu_s\": %f}\n", closed - begun, cpu_after - cpu_before);
     fflush(stdout);
-    /* Whoever measures cleans up; ten thousand releases would only be in the way. */
+    /* The runner cleans up; ten thousand releases would only be in the way. */
     _exit(0);
 }
 

@@ -175,5 +175,5 @@ const workloads = {
 }
 
 await workloads[args.workload]()
-// Whoever measures cleans up; ten thousand releases would only be in the way.
+// The runner cleans up; ten thousand releases would only be in the way.
 process.exit(0)

@@ -40,7 +40,7 @@ class Contestant:
     counted: Mapping[str, float] = field(default_factory=lambda: SET_AND_SCRIPT)
     note: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    # What lies in Redis: `simple` a plain key, `redisson` Redisson's hash, `other` neither.
+    # The data in Redis: `simple` a plain key, `redisson` Redisson's hash, `other` neither.
     wire: str = "simple"
     # Among those that a short run measures.
     quick: bool = False
@@ -188,7 +188,7 @@ def ours(face: str, kind: str) -> Contestant:
 
 
 OUR_FACES = [
-    # What W5 measures is the same for both kinds: once is enough.
+    # W5 measures the same for both kinds: once is enough.
     replace(each, on=LOCKING) if each.wire == "simple" else each
     for each in (ours(face, kind) for kind in ("simple", "reentrant") for face in OUR_PROGRAMS)
 ]

@@ -84,7 +84,7 @@ COLUMNS = {
         ("acquired in s", "acquire_s", "{:.2f}"),
     ],
 }
-# Of the gaps of W3, as of all times that programs report.
+# For the gaps of W3, as for all times that programs report.
 SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
 
 
@@ -108,7 +108,7 @@ def of_pairs(report: Figures, did: Counters, sent: float) -> Figures:
 
 
 def of_itself(report: Figures, pairs: int) -> Figures:
-    """What only our own programs count."""
+    """Counted by our own programs only."""
     counted = ("switches", "allocations")
     return {name: report[name] / pairs for name in counted if name in report}
 
@@ -267,5 +267,5 @@ def table(workload: str, results: dict[str, Figures], strongest: bool = False) -
 
 
 def left_out(results: dict[str, Figures]) -> list[str]:
-    """Who could not be measured, and why."""
+    """The contestants that could not be measured, and why."""
     return [f"{name}: {one['why']}" for name, one in results.items() if "why" in one]

@@ -1,4 +1,4 @@
-"""What we want to reach, in ratios of one run, and whether a run has reached it."""
+"""The goals, in ratios of one run, and whether a run has reached it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from figures import RANKED, Figures
 # The least that interoperates, written by hand: what our re-entrant lock is held against; and the same for SET NX.
 MINIMUM, PLAIN = "hiredis, Redisson minimum", "hiredis SET and script, poll 1 ms"
 PIPELINED, TOKEN = "limit: pipelined C, Redisson minimum", "limit: BLPOP token"
-# Whose server is counted.
+# The faces whose server is counted.
 COUNTED = ("Rust blocking", "Rust")
 
 
@@ -40,7 +40,7 @@ class Run:
         return float("nan") if value is None else float(value)
 
     def ours(self, workload: str, figure: str) -> dict[str, float]:
-        """Of each of our faces."""
+        """One for each of our faces."""
         return {
             name.removeprefix("redlatch "): float(one[figure])
             for name, one in self.results(workload).items()
@@ -77,7 +77,7 @@ def worst(values: dict[str, float], pick: Callable[..., str]) -> tuple[float, st
 
 
 def ours_at_most(run: Run, workload: str, goal: str, figure: str, wanted: float) -> Verdict:
-    """What every face has to keep; the worst of them is shown."""
+    """A goal that every face has to keep; the worst of them is shown."""
     value, name = worst(run.ours(workload, figure), max)
     # A command on the edge of the time measured is not one too many.
     return at_most(workload, goal, round(value, 2) if figure == "cmds" else value, wanted, name)

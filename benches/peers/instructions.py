@@ -35,7 +35,7 @@ def totals(folder: Path, thread: str = "") -> int:
 
 
 def per_pair(counted: Callable[[int, Path], None], few: int, many: int, thread: str = "") -> float:
-    """What a pair more costs, so that start and end do not count."""
+    """The cost of one more pair, so that start and end do not count."""
     counts = []
     for pairs in (few, many):
         with tempfile.TemporaryDirectory(prefix="redlatch-instructions-") as folder:
@@ -63,7 +63,7 @@ def of_client(command: Sequence[str], few: int = 100, many: int = 300, thread: s
 
 
 def of_server(pairs_on: Callable[[Server, int], None], few: int = 100, many: int = 300) -> float:
-    """Of the server, while somebody does that many pairs."""
+    """Instructions of the server while somebody does that many pairs."""
 
     def counted(pairs: int, folder: Path) -> None:
         program = folder / "server"

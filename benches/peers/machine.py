@@ -16,7 +16,7 @@ from server import Redis, Server, fields, find_server
 
 __all__ = ["Cores", "Counters", "Measured", "Redis", "Server", "cores_in_use", "find_server", "first_in_line"]
 
-# What no contestant is charged for: greetings, set-up, and our own questions.
+# Commands that no contestant is charged for: greetings, set-up, and our own questions.
 NOT_COUNTED = {
     *(
         "info",
@@ -81,7 +81,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Counters:
-    """What the server has done so far."""
+    """The work of the server so far."""
 
     at: float
     calls: dict[str, int]

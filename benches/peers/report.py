@@ -188,7 +188,7 @@ def counted(everything: dict[str, Any]) -> str:
 
 
 def contents(everything: dict[str, Any]) -> str:
-    """What the workloads are, before their goals name them."""
+    """Says what the workloads are, before their goals name them."""
     headings = (HEADINGS[workload] for workload in HEADINGS if workload in everything)
     workloads = (heading.split(": ", 1) for heading in headings if ": " in heading)
     return "\n".join(f"- **{name}**: {what}" for name, what in workloads)

@@ -57,7 +57,7 @@ class Process:
             )
 
     def line(self, limit: float) -> str:
-        """What it prints next; empty when it ended or the time is over."""
+        """The line that it prints next; empty when it ended or the time is over."""
         assert self.popen.stdout is not None
         end, text, pipe = time.monotonic() + limit, b"", self.popen.stdout.fileno()
         while b"\n" not in text:
@@ -162,7 +162,7 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
                 process.go()
             more: Figures = {}
             if workload == "W5":
-                # What still belongs to the acquisitions is over by then.
+                # Everything that belongs to the acquisitions is over by then.
                 held = lowest_count(server, begun.at + MARGIN)
                 begun = server.counters()
                 held = min(held, lowest_count(server, begun.at + counted_for(args.hold, args.short_lease_ms)))

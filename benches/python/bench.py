@@ -65,7 +65,7 @@ class Window:
         return {"seconds": time.monotonic() - self.begun, "cpu_s": usage()[0] - self.cpu}
 
     def report(self, **figures: Any) -> None:
-        """What was used until now, unless the figures tell what was until an earlier moment."""
+        """The usage until now, unless the figures tell what was until an earlier moment."""
         print(json.dumps(self.used() | figures), flush=True)
 
 
@@ -93,7 +93,7 @@ def latencies(times: list[float]) -> dict[str, Any]:
 
 
 def fairness(results: list[tuple[int, int, list[float]]]) -> dict[str, float]:
-    """What the callers of W4 report: acquisitions, hand-overs, waits."""
+    """The report of the callers of W4: acquisitions, hand-overs, waits."""
     waits = [wait * 1000 for _, _, each in results for wait in each]
     counts = [acquired for acquired, _, _ in results]
     figures = {"acq": sum(counts), "handoffs": sum(handed for _, handed, _ in results), "jain": jain(counts)}
@@ -309,7 +309,7 @@ class Tasks:
 
 
 def compute() -> None:
-    """What keeps the interpreter busy: pure Python, as a program's own work is."""
+    """Keeps the interpreter busy: pure Python, as a program's own work is."""
     number = 0
     while True:
         number = (number * 31 + 7) % 1_000_003
@@ -323,7 +323,7 @@ def main() -> None:
         asyncio.run(getattr(Tasks(args), args.workload.lower())())
     else:
         getattr(Threads(args), args.workload.lower())()
-    # Whoever measures cleans up; ten thousand releases would only be in the way.
+    # The runner cleans up; ten thousand releases would only be in the way.
     os._exit(0)
 
 

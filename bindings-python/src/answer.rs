@@ -50,7 +50,7 @@ struct State {
     others: Vec<Callback>,
 }
 
-/// Whom to call, and in which context.
+/// The callback, and its context.
 type Callback = (Py<PyAny>, Option<Py<PyAny>>);
 
 enum Place {

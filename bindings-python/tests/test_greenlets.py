@@ -365,7 +365,7 @@ def test_signals_end_the_process_as_ever(library: str, name: str) -> None:
         with client.lock(name): sleep(1000)
         """
     for number in (signal.SIGTERM, signal.SIGINT):
-        # What SIGTERM ends leaves its lock until the lease ends.
+        # A process that SIGTERM ends leaves its lock until the lease ends.
         with process(program(library, source), f"{name}:{number}") as child:
             assert child.stdout is not None and int(child.stdout.readline(), 16) == 0
             child.send_signal(number)

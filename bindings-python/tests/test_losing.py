@@ -1,4 +1,4 @@
-"""Who loses a lock is told within milliseconds."""
+"""A holder that loses its lock is told within milliseconds."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Stage:
         return LOCKS[self.whose, self.face](redis or self.redis, options.pop("name", self.name), **options)
 
     async def do(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """What a call returns, or what it raises."""
+        """The value that a call returns, or the exception that it raises."""
         try:
             result = call(*args, **options)
             return await result if inspect.isawaitable(result) else result
@@ -63,7 +63,7 @@ class Stage:
             return seen(error)
 
     async def inside(self, lock: Any, body: Callable[[], object] = lambda: None) -> Any:
-        """What comes out of a `with` block."""
+        """The result of a `with` block."""
         try:
             if self.face == "threads":
                 with lock as entered:
@@ -129,7 +129,7 @@ def same(row: Row) -> Row:
 
 
 def different(theirs: Any, ours: Any) -> Callable[[Row], Row]:
-    """What redis-py shows, and what redlatch shows."""
+    """The behaviour of redis-py, and that of redlatch."""
 
     def note(row: Row) -> Row:
         DIFFERENT.append((row, theirs, ours))

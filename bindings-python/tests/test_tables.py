@@ -1,4 +1,4 @@
-"""What is written again for Python is what the core's tables say."""
+"""The tables that are written again for Python equal the core's."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from conftest import LIMIT, RENEWED, Server, direct_connection, eventually, wait
 
 
 def in_thread(function: Any, *args: Any) -> Any:
-    """What the function returns or raises in a thread that ends then."""
+    """The value or exception of the function in a thread that ends then."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function, *args).result(LIMIT)
 

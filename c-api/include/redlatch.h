@@ -17,7 +17,7 @@
  * REDLATCH_INVALID_ARGUMENT, naming the parameter. Times are milliseconds. Nothing here prints, throws,
  * or ends the program.
  *
- * Ownership. What a ..._new() or ..._open() call stores is yours. Give it back once, with the ..._free()
+ * Ownership. An object that a ..._new() or ..._open() call stores is yours. Give it back once, with the ..._free()
  * call of the same name, when you begin no other call with it any more; calls under way may end later.
  * The order does not matter: locks keep their client alive. Strings that you pass are copied; strings that
  * you get belong to the library. close() releases and reports; free() does no I/O, so what is still held
@@ -33,8 +33,8 @@
  *
  * pthread_cancel(). No call here is a cancellation point. A thread that is cancelled in a call finishes the
  * call, and ends at its next cancellation point: call pthread_testcancel() where no lock is held, and release
- * in a pthread_cleanup_push() handler elsewhere. pthread_cancel() does not end a wait. Whoever cancels a thread
- * that may wait calls pthread_cancel() and then redlatch_canceller_cancel(). Threads whose cancel type is
+ * in a pthread_cleanup_push() handler elsewhere. pthread_cancel() does not end a wait. To cancel a thread
+ * that may wait, call pthread_cancel() and then redlatch_canceller_cancel(). Threads whose cancel type is
  * PTHREAD_CANCEL_ASYNCHRONOUS must not call anything here.
  *
  * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED; releasing, closing
@@ -170,13 +170,13 @@ typedef struct redlatch_lock redlatch_lock;
  */
 typedef struct redlatch_options redlatch_options;
 
-/** What became of a call: REDLATCH_OK or the number of an error. */
+/** The result of a call: REDLATCH_OK or the number of an error. */
 typedef int32_t redlatch_status;
 
 /**
  * Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a
  * word, lock the name of the lock or NULL, text a sentence. The strings are valid during the call
- * only. What cannot be printed is escaped in them as in the texts of errors: a newline in a name
+ * only. Unprintable characters are escaped in them as in the texts of errors: a newline in a name
  * is the two characters \n, and ESC is \u{1b}. The function should return soon: while it runs, no
  * other function of this client is called, and of the events only the newest are kept (option
  * events). Locks are renewed and calls are answered all the same.
@@ -321,9 +321,9 @@ redlatch_status redlatch_lock_new_n(redlatch_client *client,
                                     redlatch_lock **lock);
 
 /**
- * Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but
- * not renewed any more either, so that it ends with its lease; an event warns. What was started on
- * it is cancelled and gives no event. When this returns, no call of its lost function is running,
+ * Frees a lock; NULL is allowed. Does no I/O. A hold through it is not released but
+ * not renewed any more either, so that it ends with its lease; an event warns. An operation on it
+ * is cancelled and gives no event. When this returns, no call of its lost function is running,
  * unless that function is the caller.
  */
 void redlatch_lock_free(redlatch_lock *lock);

@@ -20,7 +20,7 @@ thread_local! {
     static CALLING: Cell<*const ()> = const { Cell::new(ptr::null()) };
 }
 
-/// What C gave to get back.
+/// The value that C gave and gets back.
 #[derive(Clone, Copy)]
 pub(crate) struct User(pub(crate) *mut c_void);
 

@@ -26,7 +26,7 @@ pub const REDLATCH_LEVEL_WARN: i32 = 2;
 
 /// Called for what happens, for a log: level is one of REDLATCH_LEVEL_DEBUG and the like, kind a
 /// word, lock the name of the lock or NULL, text a sentence. The strings are valid during the call
-/// only. What cannot be printed is escaped in them as in the texts of errors: a newline in a name
+/// only. Unprintable characters are escaped in them as in the texts of errors: a newline in a name
 /// is the two characters \n, and ESC is \u{1b}. The function should return soon: while it runs, no
 /// other function of this client is called, and of the events only the newest are kept (option
 /// events). Locks are renewed and calls are answered all the same.
@@ -121,7 +121,7 @@ impl redlatch_client {
 
     /// Tells the program what has happened since the last time.
     fn tell(&self) {
-        // What nobody listens to stays in the ring.
+        // Events that nobody listens to stay in the ring.
         let events = if self.log.is_set() {
             self.core.events()
         } else {

@@ -165,7 +165,7 @@ impl redlatch_lock {
     pub(crate) fn keep(&self, owner: u64, key: ReentryKey, guard: Guard) -> (u64, Option<Hold>) {
         let (token, hold) = (guard.fencing_token().unwrap_or_default(), guard.hold());
         let mut held = self.held();
-        // Of one key only the newest hold can be alive.
+        // Only the newest hold of a key can be alive.
         held.retain(|held| held.hold.count() > 0 && (held.key != key || held.hold.is_same(&hold)));
         if let Some(held) = held.iter_mut().find(|held| held.key == key) {
             held.levels.push(guard);
@@ -297,9 +297,9 @@ pub unsafe extern "C" fn redlatch_lock_new_n(
     })
 }
 
-/// Frees a lock; NULL is allowed. Does no I/O. What is still held through it is not released but
-/// not renewed any more either, so that it ends with its lease; an event warns. What was started on
-/// it is cancelled and gives no event. When this returns, no call of its lost function is running,
+/// Frees a lock; NULL is allowed. Does no I/O. A hold through it is not released but
+/// not renewed any more either, so that it ends with its lease; an event warns. An operation on it
+/// is cancelled and gives no event. When this returns, no call of its lost function is running,
 /// unless that function is the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {

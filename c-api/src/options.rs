@@ -41,7 +41,7 @@ impl redlatch_options {
         builder.build()
     }
 
-    /// What a lock has with these options on top of its client's.
+    /// The options of a lock: these on top of its client's.
     pub(crate) fn lock(options: Option<&Self>, defaults: LockOptions) -> Result<LockOptions> {
         let mut lock = defaults;
         options.map_or(Ok(()), |options| {

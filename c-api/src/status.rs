@@ -1,4 +1,4 @@
-//! What a call answers: a status, and the text of this thread's last failure.
+//! The answer of a call: a status, and the text of this thread's last failure.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
@@ -10,7 +10,7 @@ use redlatch::{Error, ErrorKind, LostReason, Result};
 
 use crate::uncancelled::Uncancelled;
 
-/// What became of a call: REDLATCH_OK or the number of an error.
+/// The result of a call: REDLATCH_OK or the number of an error.
 pub type redlatch_status = i32;
 
 /// Why a hold was lost: one of REDLATCH_LOST_EXPIRED and the like.

@@ -1,4 +1,4 @@
-/* What the test programs share: running named tests, checking, waiting for a condition. */
+/* Shared by the test programs: running named tests, checking, waiting for a condition. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -1,4 +1,4 @@
-/* What a forked child came to. */
+/* How a forked child ended. */
 #ifndef CHILD_H
 #define CHILD_H
 

@@ -18,7 +18,7 @@ fn row(out: &mut String, name: &str, number: u8, meaning: &str) {
     writeln!(out, "    /** {meaning} */\n    {name} = {number},").unwrap();
 }
 
-/// What the core's tables say, for C.
+/// The core's tables, for C.
 fn constants() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let parts: Vec<&str> = version.split('.').collect();

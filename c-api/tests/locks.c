@@ -45,7 +45,7 @@ static void acquire_and_release(void)
     close_client(client);
 }
 
-/* Of the connections the server tells only the direct one nothing unasked; its last command is ours. */
+/* The server tells only the direct connection nothing unasked; its last command is ours. */
 static int calls_go_to_the_direct_connection(redlatch_lock *lock)
 {
     char *line;

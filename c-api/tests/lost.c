@@ -6,7 +6,7 @@
 /* Milliseconds, with room for a busy machine; every lease here is far longer. */
 #define SOON_MS 2000
 
-/* What the function was called with, and a way to wait for it. */
+/* The arguments of the function, and a way to wait for it. */
 struct told {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -217,7 +217,7 @@ static void unregistering_waits_for_a_running_call(void)
     }
 }
 
-/* What a function does with the library that calls it. */
+/* A function calls the library that calls it. */
 struct acting {
     struct told told;
     redlatch_client *client;

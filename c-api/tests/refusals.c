@@ -240,7 +240,7 @@ static void lists_of_names(void)
     CHECK(i > 5 && redlatch_client_stats_name((size_t)-1) == NULL);
     for (i = 0; redlatch_options_name(i) != NULL; i++) {
         fencing += strcmp(redlatch_options_name(i), "fencing") == 0;
-        /* What belongs to one acquisition is none of a set of options. */
+        /* An option of one acquisition does not belong to a set of options. */
         if (strcmp(redlatch_options_name(i), "wait") != 0 && strcmp(redlatch_options_name(i), "token") != 0)
             CHECK_OK(redlatch_options_set(options, redlatch_options_name(i), NULL));
     }

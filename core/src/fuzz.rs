@@ -33,7 +33,7 @@ use crate::{AcquireOptions, Client};
 const LONGEST_TEXT: usize = 1500;
 /// Longer inputs are not for the corpus.
 const LONGEST_KEPT: usize = 200;
-/// What a random mutation rarely finds by itself.
+/// Inputs that a random mutation rarely finds by itself.
 const WORDS: &[&[u8]] = &[
     b"\r\n",
     b"$-1\r\n",
@@ -200,7 +200,7 @@ fn shape<T>(result: &Result<T>, allowed: &[ErrorKind]) -> String {
                 "{} bytes of text",
                 error.message().len()
             );
-            // What stands between quotes is the input.
+            // The text between quotes is the input.
             let ours = error.message().split('"').step_by(2).flat_map(str::chars);
             ours.filter(char::is_ascii_lowercase).take(60).collect()
         }

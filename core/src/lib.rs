@@ -46,7 +46,7 @@
 //!   is safe, with this lock and with any other.
 //! - To change data in Redis itself atomically: a transaction or a script is simpler.
 //!
-//! # What is promised
+//! # Promises
 //!
 //! - **Exclusion.** At most one owner holds a name, as long as every holder stops when told `lost`.
 //!   This assumes one Redis primary that loses no writes, whose clock neither jumps nor drifts

@@ -1,6 +1,6 @@
 //! Copies of a process, as a restored snapshot makes them, do not acquire as one owner.
 //!
-//! A snapshot of a whole machine cannot be had in a test. What matters of it can: two clients that
+//! A snapshot of a whole machine cannot be had in a test. The part that matters can: two clients that
 //! have drawn the same random numbers and have done the same, whose connections then break. The
 //! operating system is made to give the same random bytes by a library that is loaded in front of
 //! it, for as long as a file is there.

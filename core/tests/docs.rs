@@ -14,16 +14,16 @@ use redlatch::embed::{OptionInfo, Scope, Type, all_options};
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, Stats};
 use support::Server;
 
-/// What a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with
+/// The commands that a user of the server must be allowed, as `ACL SETUSER` takes it. For names that begin with
 /// `orders`.
 const KEYS: &str =
     "~orders* ~redisson_lock_token:{orders* resetchannels &redisson_lock__channel:{orders*";
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
                         +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
                         +exists +mget";
-/// What only newer servers know.
+/// Commands that only newer servers know.
 const SINCE_7: &str = "+pexpiretime";
-/// What nodes of a cluster must allow as well.
+/// Commands that nodes of a cluster must allow as well.
 const CLUSTER: &str =
     "+cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
 
@@ -159,7 +159,7 @@ fn options_md_is_what_the_table_says() {
     compare("options.md", &options_page());
 }
 
-/// What index.d.ts says about an option, on one line.
+/// The text of index.d.ts about an option, on one line.
 fn declared<'a>(declarations: &'a str, info: &OptionInfo) -> Option<&'a str> {
     let interface = match info.scope {
         Scope::Client => "export interface ClientOptions ",

@@ -1,4 +1,4 @@
-//! What a forked child may do with what it inherits: nothing that the parent or Redis could notice.
+//! A forked child may do one thing with what it inherits: nothing that the parent or Redis could notice.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -184,7 +184,7 @@ fn dropping_and_releasing_in_a_child_is_silent_and_harmless() {
     by_key.release_by(ReentryKey::Explicit(1)).wait().unwrap();
     guard.release().wait().unwrap();
     drop(waiting);
-    // What the parent waits for still comes to the parent.
+    // The answer that the parent waits for still comes to the parent.
     let mut fds = [PollFd::new(queue.fd().unwrap(), PollFlags::POLLIN)];
     assert_eq!(
         nix::poll::poll(&mut fds, PollTimeout::try_from(LIMIT).unwrap()),
@@ -198,8 +198,8 @@ fn dropping_and_releasing_in_a_child_is_silent_and_harmless() {
 }
 
 /// As `in_child`, in the middle of a wait: the handler of a signal may fork, and both go on where
-/// they were. `meanwhile` is done by the parent when the child has ended. What the wait of the
-/// parent came to.
+/// they were. `meanwhile` is done by the parent when the child has ended. Returns
+/// the result of the parent's wait.
 fn forked_while_waiting(lock: &Lock, meanwhile: impl FnOnce()) -> redlatch::Result<Guard> {
     let (mut child, mut meanwhile) = (None, Some(meanwhile));
     let waited = lock.acquire().wait_interruptibly(None, || {

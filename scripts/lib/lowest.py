@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 TARGET = Path(os.environ["CARGO_TARGET_DIR"])
-# What users build. The other members of the workspace are ours alone.
+# The packages that users build. The other members of the workspace are ours alone.
 MEMBERS = ["core", "core/proto", "c-api", "bindings-python", "bindings-node", "faults/coverage"]
 COMPILED = ["redlatch", "redlatch-c"]
 # A service with tokio's oldest LTS release, as its users are told to write it.

@@ -29,9 +29,9 @@ import servers
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
-# Of the tests of the core's face, what depends on the server.
+# The tests of the core's face that depend on the server.
 IN_SHORT = ["locking", "losing", "kinds", "refusals", "replicas"]
-# What continuous integration plays where it does not play everything.
+# The rows that continuous integration plays where it does not play everything.
 SHORT = ["--drivers", "rust", "asyncio", "redisson-4.7.0"]
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
@@ -297,7 +297,7 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
         if not ended(process):
             problem = f"did not end within {LIMIT / 60:.0f} minutes"
         else:
-            # What a test left running holds the pipe open: that must not hold us.
+            # A process that a test left running holds the pipe open: that must not hold us.
             reader.join(5)
             if reader.is_alive():
                 problem = "left a process behind that still holds its output"

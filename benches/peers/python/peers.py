@@ -528,7 +528,7 @@ async def main_async(cls):
 
 
 def compute():
-    """What keeps the interpreter busy: pure Python, as a program's own work is."""
+    """Keeps the interpreter busy: pure Python, as a program's own work is."""
     number = 0
     while True:
         number = (number * 31 + 7) % 1_000_003

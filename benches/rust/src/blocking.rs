@@ -36,7 +36,7 @@ fn warm(lock: &Lock, args: &Args) -> Result<(), Failure> {
 }
 
 /// Runs `work` on a thread for each of the callers: all warm up in the way that is measured, which
-/// begins when they are done. What they return.
+/// begins when they are done. Returns what they return.
 fn each<T: Send>(
     args: &Args,
     work: impl Fn(usize, &Window) -> redlatch::Result<T> + Sync,

@@ -119,7 +119,7 @@ impl Report {
         self
     }
 
-    /// What one caller measured, in microseconds.
+    /// The measurements of one caller, in microseconds.
     pub(crate) fn with_latencies(mut self, mut times: Vec<f64>) -> Report {
         times.sort_by(f64::total_cmp);
         let quantiles = SHARES.map(|share| format!("{:.2}", percentile(&times, share)));
@@ -131,7 +131,7 @@ impl Report {
             .with("max_us", percentile(&times, 1.0))
     }
 
-    /// What the callers of W4 have seen.
+    /// The measurements of the callers of W4.
     pub(crate) fn with_turns(self, turns: Vec<Turns>) -> Report {
         let shares: Vec<f64> = turns.iter().map(|each| each.acquired as f64).collect();
         let handed: u64 = turns.iter().map(|each| each.handed).sum();

@@ -17,7 +17,7 @@ const UNLIMITED: f64 = 1e6;
 /// How many failed seeds are shown.
 const FAILURES: u64 = 3;
 
-/// What the threads of a campaign share.
+/// Shared by the threads of a campaign.
 struct Budget {
     next: AtomicU64,
     end: u64,

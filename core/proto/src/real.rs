@@ -1,4 +1,4 @@
-//! What the tests against a real server need of redis-rs.
+//! The parts of redis-rs that tests against a real server need.
 #![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use redis::{Connection, RedisResult};

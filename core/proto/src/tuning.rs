@@ -1,6 +1,6 @@
 //! The numbers of the engine and the outbox that were chosen, each with its unit and its reason.
 //!
-//! Those of the driver are in `core/src/tuning.rs`. What a user may choose is in
+//! Those of the driver are in `core/src/tuning.rs`. The options of a user are in
 //! `core/src/options.rs`, and what the protocol fixes stands where it is used.
 
 use std::time::Duration;

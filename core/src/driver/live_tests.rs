@@ -294,11 +294,11 @@ struct Proxy {
     passed: Arc<AtomicUsize>,
 }
 
-/// What connections have in common.
+/// Common to all connections.
 #[derive(Default)]
 struct Line {
     mute: AtomicBool,
-    /// Who writes here holds up what is to be passed on.
+    /// A writer here holds up what is to be passed on.
     held: RwLock<()>,
     /// The same for what the server says.
     answers: RwLock<()>,
@@ -555,7 +555,7 @@ async fn a_call_that_leaves_alone_is_a_single_one() {
     );
 }
 
-/// What the engine wants of one lock is done in its order, whatever could be done together.
+/// The calls for one lock are done in their order, whatever could be done together.
 #[tokio::test]
 async fn calls_for_one_lock_stay_in_order() {
     let server = Server::start();
@@ -585,7 +585,7 @@ async fn calls_for_one_lock_stay_in_order() {
     }
 }
 
-/// Of calls in one command each has its own outcome: what is odd is asked for alone.
+/// Each call of a shared command has its own outcome: what is odd is asked for alone.
 #[tokio::test]
 async fn one_odd_lock_does_not_touch_the_others_in_its_command() {
     let server = Server::start();
@@ -1204,7 +1204,7 @@ async fn a_server_that_turns_clients_away_is_heard_however_soon_it_is_gone() {
     let port = listener.local_addr().unwrap().port();
     let over = Arc::new(AtomicBool::new(false));
     let ends = over.clone();
-    // What the client has sent is not read: the end of the connection is a reset.
+    // Nobody reads what the client has sent: the end of the connection is a reset.
     let server = std::thread::spawn(move || {
         while let Ok((mut client, _)) = listener.accept()
             && !ends.load(Ordering::Acquire)
@@ -1619,8 +1619,8 @@ impl Whole {
         self.is_skipping() && self.wakes().is_none_or(|at| at > soon)
     }
 
-    /// Waits for a lock that the other one holds, and hears of its release. Of what the other one
-    /// asks for it has the number as well, and the next one.
+    /// Waits for a lock that the other one holds, and hears of its release. It has the number
+    /// of the other one's request as well, and the next one.
     fn wait_behind(
         &self,
         other: &Whole,

@@ -123,7 +123,7 @@ async fn closing_a_client_can_be_cancelled_and_goes_on() {
     .await;
 }
 
-/// What is cancelled leaves nothing, and what is granted counts exactly once, wherever the two
+/// A cancelled call leaves nothing, and a granted one counts exactly once, wherever the two
 /// meet.
 #[tokio::test]
 async fn waits_that_are_cancelled_at_random_leave_nothing_and_exclude_each_other() {

@@ -124,7 +124,7 @@ async fn a_thread_that_ends_with_a_hold_is_not_renewed() {
     moved.check().unwrap();
     moved.release().await.unwrap();
 
-    // What remains is the thread's own level, which nobody renews.
+    // The thread's own level remains, and nobody renews it.
     drop(
         soon(
             "the end of the lease",

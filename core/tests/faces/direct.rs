@@ -106,7 +106,7 @@ impl Direct {
         command.query(&mut self.look).expect("an answer")
     }
 
-    /// What CLIENT LIST says of the direct connection.
+    /// The line of CLIENT LIST for the direct connection.
     fn direct(&mut self) -> Option<String> {
         direct_connection(&self.command::<String>("CLIENT LIST"))
     }
@@ -340,7 +340,7 @@ fn a_wait_ends_in_time_though_the_server_does_not_answer() {
         waited < LATE
     });
     assert!(ends_in_time);
-    // What it may have acquired is given back.
+    // A lock that it may have acquired is given back.
     world.nothing_is_left();
     world.pair("n");
 }
@@ -555,7 +555,7 @@ fn poll<T>(operation: &mut Operation<T>) -> Poll<Result<T>> {
     Pin::new(operation).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Whom an executor polls again, once for each time.
+/// The tasks that an executor polls again, once for each time.
 struct Woken(mpsc::Sender<()>);
 
 impl Wake for Woken {

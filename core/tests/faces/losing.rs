@@ -144,7 +144,7 @@ async fn leases_on_ever_new_names_that_were_left_to_run_out_are_forgotten() {
         "{}",
         world.client.stats().holds
     );
-    // Whoever has the handle is told what it was.
+    // The owner of the handle is told what it was.
     assert_eq!(kept.hold(key).lost_reason(), Some(LostReason::Expired));
     assert_eq!(refusal(kept.release_by(key)).await, ErrorKind::Lost);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What a server refuses, provoked for real: what passes is waited for, the rest is told with its
+//! Refusals of a server, provoked for real: what passes is waited for, the rest is told with its
 //! remedy.
 
 use std::fs;
@@ -162,7 +162,7 @@ async fn a_full_server_is_told_at_once() {
             "{error}"
         );
     }
-    // What frees memory is not refused.
+    // A command that frees memory is not refused.
     soon("the release", guard.release()).await.unwrap();
     world.set("maxmemory", "0");
     lock.acquire().await.unwrap().release().await.unwrap();

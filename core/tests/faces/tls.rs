@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use super::*;
 
-/// What `tests/tls/make` has made.
+/// The files that `tests/tls/make` has made.
 fn made(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/tls")

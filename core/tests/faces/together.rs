@@ -53,7 +53,7 @@ async fn until_shared(world: &mut World, mut round: impl AsyncFnMut(&mut World))
     }
 }
 
-/// Of ten locks one is of another type, and of the others every second is somebody else's.
+/// One lock of ten is of another type, and every second of the others is somebody else's.
 async fn tries_have_their_own_answers(world: &mut World, client: &Client) {
     let theirs = |number| number % 2 == 1;
     let odd = |number| number % 10 == 4;

@@ -231,7 +231,7 @@ async fn a_queued_caller_needs_no_io_thread() {
     let _ = lock.acquire().deliver_to(&queue, 1);
     eventually("one waits", || world.client.stats().waiting == 1).await;
 
-    // What is called on the engine's thread keeps it.
+    // A callback on the engine's thread keeps it.
     let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
     let (kept, is_kept) = std::sync::mpsc::channel();
     let gone_on = Mutex::new(gone_on);
@@ -241,7 +241,7 @@ async fn a_queued_caller_needs_no_io_thread() {
     });
     let _ = world.lock("other").holder().deliver_to(&keeper, 1);
     is_kept.recv_timeout(LIMIT).unwrap();
-    // Whose time is over before anything else is due: the thread is told to look at that, which is
+    // This caller's time is over before anything else is due: the thread is told to look at that, which is
     // no news for the next one.
     let _ = lock.acquire_timeout(ms(1)).deliver_to(&queue, 2);
     assert_eq!(world.client.stats().waiting, 2);

@@ -1,4 +1,4 @@
-//! What goes over the wire, as MONITOR shows it.
+//! The commands on the wire, as MONITOR shows them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -233,7 +233,7 @@ async fn to_wait_is_two_tries_and_a_subscription_for_a_whole_client() {
                 .is_empty()
         })
         .await;
-        // Who is next in the queue may have tried, in between.
+        // The next one in the queue may have tried, in between.
         let ended = sent(&monitor.until_now(&mut world));
         assert_eq!(
             ended.last().map(String::as_str),
@@ -253,7 +253,7 @@ fn sent(seen: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// What a waiter sends while `release` ends a lock that is not ours, and until it has the lock.
+/// The commands of a waiter while `release` ends a lock that is not ours, and until it has the lock.
 async fn woken_by(release: &[&str]) -> Vec<String> {
     let mut world = World::new().await;
     let waiting = client(&world, NO_RECHECK).await;

@@ -26,7 +26,7 @@ pub mod sets;
 /// How long a server may take to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// What this answer to CLIENT LIST says of the direct connection: the server tells it nothing
+/// The line of this answer to CLIENT LIST for the direct connection: the server tells it nothing
 /// unasked.
 pub fn direct_connection(list: &str) -> Option<String> {
     let direct = |line: &&str| line.contains(" name=redlatch ") && line.contains(" flags=N ");

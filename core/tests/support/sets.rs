@@ -12,7 +12,7 @@ use super::{Server, program, run, socket_in};
 
 /// How long a set may take to agree on anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the sentinels call the service.
+/// The sentinels' name of the service.
 pub const SERVICE: &str = "main";
 /// The slots of a cluster.
 const SLOTS: u16 = 16384;
@@ -319,7 +319,7 @@ impl Server {
             "yes",
             "--cluster-node-timeout",
             "2000",
-            // Who has slots serves them, whoever else is gone.
+            // A node that has slots serves them, whichever others are gone.
             "--cluster-require-full-coverage",
             "no",
             "--repl-diskless-sync-delay",

@@ -208,7 +208,7 @@ async fn slots_move_while_their_locks_are_held_and_waited_for() {
             clients[0].stats().renewed > renewed + 60
         })
         .await;
-        // What is created meanwhile, too.
+        // A lock that is created meanwhile, too.
         eventually("all keys are moved", || {
             cluster.move_keys(slot, here, there);
             cluster.nodes[here].ask::<u64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == 0
@@ -397,7 +397,7 @@ async fn a_node_that_hangs_delays_no_other() {
     soon("a release", guard.release()).await.unwrap();
 }
 
-/// What docs/errors.md adds for a cluster.
+/// The commands that docs/errors.md adds for a cluster.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_documented_commands_can_do_everything() {
     let cluster = Cluster::start(2, false);

@@ -178,7 +178,7 @@ async fn one_sentinel_that_is_left_will_do() {
     );
 }
 
-/// What the replica has acknowledged is there when it is the primary; then nobody is left to ask.
+/// A lock that the replica has acknowledged is there when it is the primary; then nobody is left to ask.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_lock_survives_the_primary() {
     let mut set = SentinelSet::start();

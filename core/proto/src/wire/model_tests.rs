@@ -273,7 +273,7 @@ impl Both {
             self.model.delete(&name, None);
             let _: () = self.look.del(&*name).unwrap();
         }
-        // What the last command did may have been published.
+        // The last command may have published.
         self.model.take_effects();
         let keys: Vec<String> = self.names.iter().map(|name| token_key(name)).collect();
         for (name, key) in self.names.iter().zip(keys) {
@@ -337,7 +337,7 @@ impl Both {
         }
     }
 
-    /// What an adaptive lock has learnt.
+    /// The lease that an adaptive lock has learnt.
     fn learnt(&mut self, name: &Name) -> Option<f64> {
         self.look.get(learnt_key(name)).unwrap()
     }

@@ -34,7 +34,7 @@ impl Live {
         self.look.get(key).unwrap()
     }
 
-    /// What the lock's key has, as another program that speaks this protocol would have left it.
+    /// The value of the lock's key, as another program that speaks this protocol would have left it.
     fn held_by_another(&mut self, ms: u64) {
         self.cmd::<String>("SET orders theirs NX PX", &[&ms.to_string()]);
     }

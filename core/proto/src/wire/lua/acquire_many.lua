@@ -50,7 +50,7 @@ end
 -- A write of ours ends the tracking of the keys for us, a read begins it again.
 local seen = taken and call('EXISTS', unpack(KEYS))
 --# plain
--- Whoever may not do this has got nothing, and no answer but that.
+-- A caller that may not do this gets nothing but that answer.
 if type(seen) == 'table' then
   for i = 1, #KEYS do
     if not (others and others[i]) then call('DEL', KEYS[i]) end

@@ -1,4 +1,4 @@
--- What an adaptive lock learnt, if it can be a lease: the seconds of the last works as a decimal string,
+-- The lease that an adaptive lock learnt, if it can be one: the seconds of the last works as a decimal string,
 -- kept for a day.
 local DAY = 24 * 3600
 local learnt = tonumber(redis.call('GET', KEYS[#KEYS]) or nil)

@@ -31,7 +31,7 @@ local function learn(took, asked)
     redis.call('DEL', KEYS[#KEYS])
   end
 end
--- Of a clean-up nothing is learnt. A server that refuses this (full) must not keep the lock.
+-- A clean-up teaches nothing. A server that refuses this (full) must not keep the lock.
 if ARGV[4] then pcall(learn, tonumber(ARGV[4]), tonumber(ARGV[5])) end
 --# plain learning
 redis.call('DEL', lock)
