@@ -53,7 +53,7 @@ faults: build ## the fault matrix: what goes wrong x what the program is doing x
 	@$(if $(filter full,$(SCALE)),scripts/build --release &&) . scripts/env.sh && \
 		python faults/matrix.py $(if $(filter full,$(SCALE)),--scale full --release) 2>$${CARGO_TARGET_DIR}/faults.log
 
-fuzz: setup ## what comes from outside, mutated for MINUTES=0.5 a target; the C API with hostile calls; KEEP=1 keeps what is new
+fuzz: setup ## what comes from outside, mutated for MINUTES=0.5 a target; the C API with hostile calls
 	@scripts/fuzz
 
 soak: setup ## all languages at once with random faults for MINUTES=2, built with optimisations; the recorded history is checked

@@ -104,8 +104,9 @@ mod driver;
 pub mod embed;
 #[doc(hidden)] // reached as `embed::exit`
 pub mod exit;
-#[cfg(test)]
-mod fuzz;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod guard;
 mod lock;
 mod loss;

@@ -51,7 +51,7 @@ use crate::wire::Name;
 
 pub(crate) use connect::{Address, Manner};
 use inline::InlineSlot;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use replies::value as reply;
 use run::{Driver, Threads};
 pub(crate) use session::InlineCall;
