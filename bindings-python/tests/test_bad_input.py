@@ -6,7 +6,7 @@ import math
 import socket
 import threading
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -203,10 +203,9 @@ def test_a_server_that_cannot_be_reached() -> None:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Any:
-    server = Server(tmp_path, "--requirepass", "geheim")
-    yield server
-    server.stop()
+def guarded() -> Iterator[Server]:
+    with Server("", "--requirepass", "geheim") as server:
+        yield server
 
 
 def test_a_wrong_password(guarded: Server) -> None:

@@ -178,7 +178,7 @@ def test_without_a_server_the_deadline_tells(own_server: Server) -> None:
     told: list[redlatch.LockLostError] = []
     client = redlatch.Client(own_server.url, watchdog_lease=RENEWED, close_limit=0.1)
     with pytest.raises(redlatch.LockLostError) as caught, client.lock("a", on_lost=told.append) as grant:
-        own_server.stop()
+        own_server.kill()
         eventually(lambda: told)
         assert not grant.held
     assert caught.value.reason == told[0].reason == "unreachable"

@@ -319,10 +319,9 @@ def test_what_cannot_be_taken_over_is_refused() -> None:
         redispy.Lock(aio.Client("redis://localhost"), "a")  # type: ignore[arg-type]
 
 
-def test_a_password_and_a_socket(tmp_path: Path) -> None:
-    server = Server(tmp_path, "--requirepass", "p@ss word")
-    try:
-        for options in ({"port": server.port}, {"unix_socket_path": server.unix_socket}):
+def test_a_password_and_a_socket() -> None:
+    with Server("", "--requirepass", "p@ss word") as server:
+        for options in ({"port": server.port}, {"unix_socket_path": str(server.unix_socket)}):
             with redis.Redis(**options, password="p@ss word", db=1) as client:
                 with redispy.Lock(client, "a", timeout=60):
                     assert client.exists("a")
@@ -330,15 +329,13 @@ def test_a_password_and_a_socket(tmp_path: Path) -> None:
             lock = redispy.Lock(redis.Redis(**options, password="wrong"), "a")
             with pytest.raises(redis.exceptions.AuthenticationError):
                 lock.acquire()
-    finally:
-        server.stop()
 
 
 def test_a_server_that_is_gone(own_server: Server) -> None:
     client = redis.Redis(port=own_server.port, retry=Retry(NoBackoff(), 0))
     theirs, ours = (make(client, "a", timeout=60) for make in (redis.lock.Lock, redispy.Lock))
     assert ours.acquire()
-    own_server.stop()
+    own_server.kill()
     with pytest.raises(redis.exceptions.ConnectionError):
         theirs.acquire()
     with pytest.raises(redis.exceptions.ConnectionError):

