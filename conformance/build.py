@@ -1,4 +1,4 @@
-"""Builds the drivers, or finds them built."""
+"""Builds the programs of all languages, or finds them built. With REDLATCH_BUILT set nothing of Rust is built anew."""
 
 import os
 import shutil
@@ -13,7 +13,6 @@ from drivers import Side
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-BUILT = TARGET / "debug"
 DRIVERS = HERE / "drivers"
 # The generations whose wire differs: plain PUBLISH; the verb as an argument; the newest of each line.
 REDISSONS = ("3.21.3", "3.23.5", "3.52.0", "4.7.0")
@@ -27,13 +26,14 @@ def build(wanted: list[str], topology: str = "single") -> list[Side]:
     return [make() for name, make in sides.items() if not wanted or any(map(name.startswith, wanted))]
 
 
-def ours() -> dict[str, Callable[[], Side]]:
+def ours(profile: str = "debug") -> dict[str, Callable[[], Side]]:
+    """The faces of redlatch. Rust's and C's programs are built in this profile."""
     return {
-        "rust": lambda: Side("rust", rust()),
-        "python": lambda: Side("python", python("driver.py")),
-        "asyncio": lambda: Side("asyncio", python("driver_asyncio.py")),
+        "rust": lambda: Side("rust", rust(profile)),
+        "python": lambda: Side("python", python("driver.py", "threads")),
+        "asyncio": lambda: Side("asyncio", python("driver.py", "asyncio")),
         "node": lambda: Side("node", node("driver.mjs")),
-        "c": lambda: Side("c", c()),
+        "c": lambda: Side("c", c(profile)),
     }
 
 
@@ -51,47 +51,48 @@ def others() -> dict[str, Callable[[], Side]]:
         return lambda: Side(name, java_driver("foreign", "Foreign"), name, name, waits=False, renews=renews)
 
     return {
-        "redis-py": lambda: Side("redis-py", python("foreign.py"), "redis-py", "redis-py"),
+        "redis-py": lambda: Side("redis-py", python("foreign.py", "threads"), "redis-py", "redis-py"),
         "redis-py-asyncio": lambda: Side(
-            "redis-py-asyncio", python("foreign_asyncio.py"), "redis-py", "redis-py"
+            "redis-py-asyncio", python("foreign.py", "asyncio"), "redis-py", "redis-py"
         ),
         "redlock": node_lock("redlock", "redlock"),
         "redlock-5": node_lock("redlock-5", "redlock"),
-        "redsync": lambda: Side("redsync", python("foreign.py"), "redsync", "redsync"),
+        "redsync": lambda: Side("redsync", python("foreign.py", "threads"), "redsync", "redsync"),
         "redis-semaphore": node_lock("redis-semaphore", "redis-semaphore", renews=True),
         "article": java_lock("article"),
         "adaptive": java_lock("adaptive", renews=True),
     }
 
 
-def python(program: str) -> tuple[str, ...]:
-    return (sys.executable, str(DRIVERS / "python" / program))
+def python(program: str, face: str) -> tuple[str, ...]:
+    return (sys.executable, str(DRIVERS / "python" / program), face)
 
 
 def node(program: str) -> tuple[str, ...]:
-    return ("node", str(DRIVERS / "node" / program))
+    return ("node", "--expose-gc", "--no-warnings", str(DRIVERS / "node" / program))
 
 
-def rust() -> tuple[str, ...]:
-    subprocess.run(["cargo", "build", "--quiet", "--package", "redlatch-conformance"], cwd=ROOT, check=True)
-    return (str(BUILT / "redlatch-conformance"),)
+def cargo(package: str, profile: str) -> Path:
+    """Builds a package of the workspace, unless of a tree that goes on changing meanwhile; the folder it is in."""
+    if not os.environ.get("REDLATCH_BUILT"):
+        release = ["--release"] if profile == "release" else []
+        subprocess.run(["cargo", "build", "--quiet", "--package", package, *release], cwd=ROOT, check=True)
+    return TARGET / profile
 
 
-def c() -> tuple[str, ...]:
-    program, source = BUILT / "conformance_c", DRIVERS / "c" / "driver.c"
-    header = ROOT / "c-api" / "include"
-    words = [
-        "cc",
-        "-std=c11",
-        "-Wall",
-        "-Wextra",
-        "-g",
-        f"-I{header}",
-        str(source),
-        f"-L{BUILT}",
-        f"-Wl,-rpath,{BUILT}",
-    ]
-    subprocess.run([*words, "-lredlatch", "-lpthread", "-o", str(program)], check=True)
+def rust(profile: str) -> tuple[str, ...]:
+    return (str(cargo("redlatch-conformance", profile) / "redlatch-conformance"),)
+
+
+def c(profile: str) -> tuple[str, ...]:
+    built = cargo("redlatch-c", profile)
+    library, program = built / "libredlatch.so.0", built / "conformance_c"
+    if not library.is_symlink():
+        library.symlink_to("libredlatch.so")
+    sources = map(str, sorted((DRIVERS / "c").glob("*.c")))
+    words = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", f"-I{ROOT / 'c-api' / 'include'}"]
+    words += [*sources, f"-L{built}", f"-Wl,-rpath,{built}", "-lredlatch", "-lpthread", "-o", str(program)]
+    subprocess.run(words, check=True)
     return (str(program),)
 
 

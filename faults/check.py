@@ -13,7 +13,7 @@ tokens grow from each hold to all that began after it was granted; the counts th
 a hold that is lost before it is released is told so once, others never; what was told lost is not called held any more; a hold whose key
 was deleted is not called held for longer than a lease; a hold whose key nobody deleted is not lost before its time is over.
 
-The lines of a file are those that `workers/README.md` describes. Names have nothing to do with each other, so they
+The lines of a file are those that `conformance/drivers/README.md` describes. Names have nothing to do with each other, so they
 are read one after the other.
 """
 

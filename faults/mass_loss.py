@@ -95,11 +95,11 @@ def main() -> int:
         "--topologies", nargs="+", default=["single", "cluster"], choices=["single", "cluster"]
     )
     parser.add_argument("--leases", type=float, nargs="+", default=[0.5, 0.7, 0.75, 0.85, 1.0, 1.5])
-    parser.add_argument("--program", help="a redlatch-programs built before; without it, one is built")
+    parser.add_argument("--program", help="a redlatch-conformance built before; without it, one is built")
     args = parser.parse_args()
     programs.profile = "release"
     if args.program:
-        programs.built["rust"] = [args.program]
+        programs.built["rust"] = (args.program,)
     print(HEAD, flush=True)
     rows = []
     for topology in args.topologies:

@@ -1,62 +1,35 @@
-"""Programs of the matrix that play an act in a process of their own; see programs/README.md."""
+"""Programs of the matrix that play an act in a process of their own; see conformance/drivers/README.md."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
-from world import PATIENCE, ROOT, Failed
+from world import PATIENCE, Failed, build
 
-HERE = Path(__file__).resolve().parent / "programs"
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 building = threading.Lock()
-built: dict[str, list[str]] = {}
+built: dict[str, tuple[str, ...]] = {}
 # What is said for a program that says nothing more.
 OVER = "(it is over)"
 # Sizes that take long want what is measured to be what is shipped.
 profile = "debug"
 
 
-def command(language: str) -> list[str]:
+def command(language: str) -> tuple[str, ...]:
     with building:
         if language not in built:
-            built[language] = {"rust": rust, "c": c}.get(language, lambda: SCRIPTS[language])()
+            built[language] = build.ours(profile)[language]().command
         return built[language]
-
-
-SCRIPTS = {
-    "python": [sys.executable, str(HERE / "threads.py")],
-    "asyncio": [sys.executable, str(HERE / "tasks.py")],
-    "node": ["node", "--expose-gc", "--no-warnings", str(HERE / "program.mjs")],
-}
-
-
-def rust() -> list[str]:
-    release = ["--release"] if profile == "release" else []
-    words = ["cargo", "build", "--quiet", "--package", "redlatch-programs", *release]
-    subprocess.run(words, cwd=ROOT, check=True)
-    return [str(TARGET / profile / "redlatch-programs")]
-
-
-def c() -> list[str]:
-    libraries, program = TARGET / profile, TARGET / profile / "program_c"
-    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]
-    words = ["cc", *strict, f"-I{ROOT / 'c-api' / 'include'}", str(HERE / "program.c"), f"-L{libraries}"]
-    subprocess.run(
-        [*words, f"-Wl,-rpath,{libraries}", "-lredlatch", "-lpthread", "-o", str(program)], check=True
-    )
-    return [str(program)]
 
 
 class Program:
     """An act that is being played."""
 
     def __init__(self, language: str, act: str, url: str, lock: str, lease_ms: int, size: int) -> None:
-        words = [*command(language), act, url, lock, str(lease_ms), str(size)]
+        plan = {"act": act, "url": url, "lock": lock, "lease_ms": lease_ms, "size": size}
+        words = [*command(language), "act", json.dumps(plan)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(["nice", "-n", "5", *words], stderr=subprocess.STDOUT, **pipes)
         self.lines: list[str] = []

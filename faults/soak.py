@@ -2,7 +2,7 @@
 
 soak.py [--minutes M] [--seed N] [--processes N] [--callers N] [--keep FOLDER]
 
-In each language some processes (workers/) acquire as fast as they can, by many callers each, on a few hot names and
+In each language some processes (conformance/drivers) acquire as fast as they can, by many callers each, on a few hot names and
 many others, and write down what happened to them. Meanwhile their connections are cut, held up and killed, the network
 goes away for longer than a lease, the server is paused and forgets its scripts, keys are deleted, and processes are
 stopped and killed.
@@ -19,6 +19,7 @@ Ends with `history: acquisitions=N violations=N planted=N rejected=N`,
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -36,11 +37,8 @@ from pathlib import Path
 from check import Deletion, File, summary
 from second import Missing, Soaked, failed, report
 from second import build as build_porcupine
-from world import PATIENCE, ROOT, Failed, Proxies, Redis, Server
+from world import PATIENCE, Failed, Proxies, Redis, Server, build
 
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-BUILT = TARGET / "release"
-WORKERS = Path(__file__).resolve().parent / "workers"
 LEASE_MS = 3000
 # What is not a lock's: it stays.
 COUNTERS = "redisson_lock_token:"
@@ -64,37 +62,6 @@ PLAN = {
 }
 # What a client's memory may grow by while it does the same again and again: fragments, buffers, a collector's whims.
 SLACK_KB = 32 * 1024
-
-
-def cargo(*words: str) -> None:
-    if os.environ.get("REDLATCH_BUILT"):  # of a tree that goes on changing meanwhile
-        return
-    subprocess.run(["cargo", "build", "--quiet", *words], cwd=ROOT, check=True)
-
-
-def build_c() -> str:
-    cargo("--release", "--package", "redlatch-c")
-    library = BUILT / "libredlatch.so.0"
-    library.unlink(missing_ok=True)
-    library.symlink_to("libredlatch.so")
-    program = BUILT / "soak_c"
-    flags = ["-std=c11", "-Wall", "-Wextra", "-O2", f"-I{ROOT / 'c-api' / 'include'}"]
-    where = [f"-L{BUILT}", f"-Wl,-rpath,{BUILT}", "-lredlatch", "-lpthread"]
-    subprocess.run(["cc", *flags, str(WORKERS / "worker.c"), *where, "-o", str(program)], check=True)
-    return str(program)
-
-
-def commands() -> dict[str, list[str]]:
-    """The programs, built with optimisations (or as they are, with REDLATCH_BUILT set); those of Python and Node.js find the packages that are there."""
-    cargo("--release", "--package", "redlatch-soak")
-    python = [sys.executable, str(WORKERS / "worker.py")]
-    return {
-        "rust": [str(BUILT / "redlatch-soak")],
-        "python": [*python, "face=threads"],
-        "asyncio": [*python, "face=asyncio"],
-        "node": ["node", "--expose-gc", str(WORKERS / "worker.mjs")],
-        "c": [build_c()],
-    }
 
 
 @dataclass
@@ -124,14 +91,13 @@ class Worker:
         self.files.append(self.file)
         plan = PLAN | {
             "url": f"redis://127.0.0.1:{self.port}",
-            "file": self.file.path,
+            "file": str(self.file.path),
             "until": self.soak.until,
             "callers": self.soak.callers,
             "seed": self.soak.random.getrandbits(32),
         }
-        words = [f"{name}={value}" for name, value in plan.items()]
         self.process = subprocess.Popen(
-            [*self.soak.commands[self.language], *words],
+            [*self.soak.commands[self.language], "soak", json.dumps(plan)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -163,15 +129,15 @@ class Worker:
         output, _ = self.process.communicate(timeout=2 * PATIENCE)
         if self.process.returncode != 0:
             raise Failed(f"{self.who} ended with {self.process.returncode}")
-        pairs = (word.split("=") for word in output.split())
-        return Report({name: int(value) for name, value in pairs})
+        return Report(json.loads(output))
 
 
 class Soak:
     def __init__(self, minutes: float, seed: int, processes: int, callers: int, folder: Path) -> None:
         self.minutes, self.seed, self.callers, self.folder = minutes, seed, callers, folder
         self.random = random.Random(seed)
-        self.commands = commands()
+        # Built with optimisations, those of Rust and C. Python and Node.js find the packages that are there.
+        self.commands = {language: side().command for language, side in build.ours("release").items()}
         self.proxies, self.server = Proxies("release"), Server()
         self.redis = Redis(self.server.port)
         self.until = time.monotonic_ns() + int(minutes * 60e9)

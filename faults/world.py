@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "conformance"), str(ROOT / "scripts" / "lib")]
 
-from build import BUILT, build  # noqa: E402
+import build  # noqa: E402
 from drivers import Driver  # noqa: E402
 from drivers import Side as Kind  # noqa: E402
 from server import Redis, Server, find_server  # noqa: E402
@@ -34,7 +33,7 @@ LANGUAGES = ["rust", "python", "asyncio", "node", "c"]
 
 def sides(names: list[str]) -> list[Kind]:
     """The faces of these names, built."""
-    return [kind for kind in build(names) if kind.name in names]
+    return [kind for kind in build.build(names) if kind.name in names]
 
 
 class Failed(Exception):
@@ -45,11 +44,9 @@ class Proxies:
     """The fault proxy: one process, a port for each cell."""
 
     def __init__(self, profile: str = "debug") -> None:
-        command = ["cargo", "build", "--quiet", "--package", "redlatch-faults"]
-        if not os.environ.get("REDLATCH_BUILT"):
-            subprocess.run([*command, *(["--release"] if profile == "release" else [])], cwd=ROOT, check=True)
+        program = build.cargo("redlatch-faults", profile) / "redlatch-faults"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([str(BUILT.parent / profile / "redlatch-faults")], **pipes)
+        self.process = subprocess.Popen([str(program)], **pipes)
         self.lock = threading.Lock()
 
     def __call__(self, *words: object) -> list[str]:
@@ -290,7 +287,3 @@ class Cell:
         self.redis.close()
         if self.own_server:
             self.server.close()
-
-
-def environment_number(name: str, default: int) -> int:
-    return int(os.environ.get(name) or default)

@@ -10,7 +10,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// hold is an acquisition that a program called, and everything that came of it. workers/README.md says what each
+// hold is an acquisition that a program called, and everything that came of it. conformance/drivers/README.md says what each
 // field means. Times are nanoseconds.
 type hold struct {
 	who              string

@@ -12,7 +12,7 @@
 //	h WHO CALLED ANSWERED STATUS TRIED TOKEN COUNTED TOLD SURE KEPT UNTIL FREED DONE RELEASE WATCHED LOST
 //	.                                     the end of this name
 //
-// workers/README.md says what the words of a hold mean. TOKEN and RELEASE are `-` when there is none, WATCHED is 1
+// conformance/drivers/README.md says what the words of a hold mean. TOKEN and RELEASE are `-` when there is none, WATCHED is 1
 // if the program lived to write all that it was told, and LOST are the times at which the holder was told of a loss,
 // separated by commas, or `-`. Each name is answered by one line of JSON on standard output.
 package main

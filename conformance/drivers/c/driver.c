@@ -1,31 +1,18 @@
-/* The conformance driver of C; see conformance/README.md for the protocol.
+/* The program of C: driver [act|soak JSON]; see conformance/drivers/README.md.
  *
  * Every request is served by a thread of its own; an actor thread is an owner number. Acquisitions go
  * through the event loop face, one loop thread per client, so that they can be cancelled; those that are
  * `blocked` go through the face for threads. */
-#define _POSIX_C_SOURCE 200809L
+#include "driver.h"
+
 #include <poll.h>
 #include <pthread.h>
-#include <redlatch.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { FIELDS = 16, LONGEST = 4096, CLIENTS = 4096, LOCKS = 16384 };
+enum { CLIENTS = 4096, LOCKS = 16384 };
 
-/* ---- lines: flat objects of strings, numbers and truth values ---- */
-
-struct request {
-    int count;
-    char *names[FIELDS];
-    char *values[FIELDS];
-    char line[LONGEST];
-    char text[LONGEST];
-};
+/* ---- lines ---- */
 
 static char *append_utf8(char *out, unsigned code)
 {
@@ -78,7 +65,7 @@ static char *read_string(const char **at, char *out)
     return out;
 }
 
-static void parse(struct request *request)
+void parse(struct request *request)
 {
     const char *at = strchr(request->line, '{');
     char *out = request->text;
@@ -100,7 +87,7 @@ static void parse(struct request *request)
     }
 }
 
-static const char *field(const struct request *request, const char *name)
+const char *field(const struct request *request, const char *name)
 {
     int i;
     for (i = 0; i < request->count; i++)
@@ -109,7 +96,7 @@ static const char *field(const struct request *request, const char *name)
     return NULL;
 }
 
-static int64_t number(const struct request *request, const char *name, int64_t otherwise)
+int64_t number(const struct request *request, const char *name, int64_t otherwise)
 {
     const char *text = field(request, name);
     return text == NULL ? otherwise : strtoll(text, NULL, 10);
@@ -467,7 +454,7 @@ static void *perform(void *of)
     return NULL;
 }
 
-int main(void)
+static int serve(void)
 {
     pthread_attr_t detached;
     pthread_attr_init(&detached);
@@ -483,4 +470,21 @@ int main(void)
         else if (pthread_create(&thread, &detached, perform, request) != 0)
             return 1;
     }
+}
+
+int main(int count, char **words)
+{
+    static struct request plan;
+    if (count == 1)
+        return serve();
+    if (count == 3 && strlen(words[2]) < sizeof plan.line) {
+        strcpy(plan.line, words[2]);
+        parse(&plan);
+        if (strcmp(words[1], "act") == 0)
+            return play_act(&plan);
+        if (strcmp(words[1], "soak") == 0)
+            return soak(&plan);
+    }
+    fprintf(stderr, "driver [act|soak JSON]\n");
+    return 2;
 }

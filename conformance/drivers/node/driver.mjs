@@ -1,4 +1,4 @@
-// The conformance driver of Node.js; see conformance/README.md for the protocol.
+// The program of Node.js: driver.mjs [act|soak JSON]; see conformance/drivers/README.md.
 import { createRequire } from 'node:module'
 import { createInterface } from 'node:readline'
 import { Client, LockError, LockLostError } from 'redlatch'
@@ -114,4 +114,6 @@ async function serve(request) {
   console.log(JSON.stringify({ status: 'ok', ...reply, id: request.id }))
 }
 
-createInterface({ input: process.stdin }).on('line', line => serve(JSON.parse(line)))
+const other = { act: './acts.mjs', soak: './soak.mjs' }[process.argv[2]]
+if (other) await import(other)
+else createInterface({ input: process.stdin }).on('line', line => serve(JSON.parse(line)))

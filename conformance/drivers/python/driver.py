@@ -1,144 +1,128 @@
-"""The conformance driver of Python's threads; see conformance/README.md for the protocol.
+"""The program of both Python faces; see conformance/drivers/README.md.
 
-Every actor thread is a real thread, since the thread is the owner. A driver of its own ("private") runs the thread
-`main` on the main thread, where Ctrl-C cancels.
+driver.py threads|asyncio [act|soak JSON]
 """
 
+from __future__ import annotations
+
+import asyncio
+import json
 import os
-import queue
-import signal
 import sys
-import threading
 from collections import defaultdict
+from concurrent.futures import Future
 from typing import Any
 
 import redlatch
-from protocol import answer, client_options, failure, hello, lines, lock_options, patience
+from face import ASYNCIO, Actors, Job, done, enter, leave, seconds
+from redlatch import _redlatch, aio
 
-Job = dict[str, Any]
+Client: Any = aio.Client if ASYNCIO else redlatch.Client
+
+
+def failure(error: Exception) -> Job | None:
+    if not isinstance(error, redlatch.LockError):
+        return None
+    reply = {"status": error.kind, "text": str(error)}
+    return reply | ({"reason": error.reason} if isinstance(error, redlatch.LockLostError) else {})
+
+
+def hello() -> Job:
+    return {
+        "language": "asyncio" if ASYNCIO else "python",
+        "version": _redlatch.__version__,
+        "errors": {row[1]: row[0] for row in _redlatch.error_kinds()},
+        "reasons": {row[1]: row[0] for row in _redlatch.lost_reasons()},
+        "options": [row[0] for row in _redlatch.options()],
+    }
+
+
+def client_options(request: Job) -> dict[str, Any]:
+    # The locks that scenarios re-enter in every language. Here that has to be asked for.
+    options = {"watchdog_lease": request["watchdog_ms"] / 1000}
+    if request.get("kind", "reentrant") == "reentrant":
+        options["reentrant"] = True
+    if "recheck_ms" in request:
+        options["recheck"] = request["recheck_ms"] / 1000
+    same = ("fencing", "cluster_pubsub", "kind", "reentrant")
+    return options | {name: request[name] for name in same if name in request}
 
 
 class Driver:
     def __init__(self) -> None:
-        self.clients: dict[str, redlatch.Client] = {}
-        self.entered: dict[tuple[str, str, str], list[tuple[redlatch.Lock, redlatch.Grant]]] = defaultdict(
-            list
-        )
-        self.threads: dict[tuple[str, str], queue.SimpleQueue[Job]] = {}
-        self.main: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self.private = False
-        self.on_main: int | None = None
+        self.clients: dict[str, Any] = {}
+        self.entered: dict[tuple[str, str, str], list[tuple[Any, Any]]] = defaultdict(list)
 
-    def read(self) -> None:
-        for request in lines():
-            if request["op"] == "cancel":
-                self.cancel(request)
-                continue
-            self.private = self.private or bool(request.get("private"))
-            self.thread(request).put(request)
-        os._exit(0)
-
-    def thread(self, request: Job) -> "queue.SimpleQueue[Job]":
-        name = (request.get("client", ""), request.get("as", "main"))
-        if self.private and name[1] == "main":
-            return self.main
-        if name not in self.threads:
-            self.threads[name] = queue.SimpleQueue()
-            threading.Thread(target=self.work, args=(self.threads[name],), daemon=True).start()
-        return self.threads[name]
-
-    def cancel(self, request: Job) -> None:
-        here = self.on_main == request["target"]
-        if here:
-            os.kill(os.getpid(), signal.SIGINT)
-        answer(request, {"status": "ok" if here else "not_found"})
-
-    def work(self, jobs: "queue.SimpleQueue[Job]") -> None:
-        while True:
-            self.serve(jobs.get())
-
-    def serve(self, request: Job) -> None:
-        try:
-            reply = self.perform(request)
-        except redlatch.LockError as error:
-            reply = failure(error)
-        except KeyboardInterrupt:
-            reply = {"status": "cancelled"}
-        answer(request, reply)
-
-    def work_on_main(self) -> None:
-        while True:
-            job = self.main.get()
-            self.on_main = job["id"]
-            self.serve(job)
-            self.on_main = None
-
-    def perform(self, request: Job) -> dict[str, Any]:
-        op, name = request["op"], request.get("client", "")
-        if op == "hello":
-            return hello("python")
-        if op == "open":
-            self.clients[name] = redlatch.Client(request["url"], **client_options(request)).connect()
-            return {"status": "ok"}
-        client = self.clients[name]
-        if op == "close":
-            return {"status": "ok", "value": client.close()}
-        if op == "acquire":
-            lock = client.lock(request["lock"], **lock_options(name, request))
-            if "token" in request:
-                won = lock.acquire(timeout=patience(request), token=request["token"])
-                return {"status": "ok" if won else "timeout", "token": None}
-            grant = lock.__enter__()
-            self.grants(request).append((lock, grant))
-            if "extend_ms" in request:
-                grant.extend(request["extend_ms"] / 1000)
-            return {"status": "ok", "token": grant.fencing_token}
-        lock = client.lock(request["lock"])
-        return self.ask(op, request, lock)
-
-    def grants(self, request: Job) -> list[tuple[redlatch.Lock, redlatch.Grant]]:
+    def grants(self, request: Job) -> list[tuple[Any, Any]]:
         return self.entered[request["client"], request["as"], request["lock"]]
 
-    def ask(self, op: str, request: Job, lock: redlatch.Lock) -> dict[str, Any]:
+    async def perform(self, request: Job) -> Job:
+        op, name = request["op"], request.get("client", "")
+        if op == "hello":
+            return hello()
+        if op == "open":
+            client = Client(request["url"], **client_options(request))
+            await done(client.connect())
+            self.clients[name] = client
+            return {}
+        client = self.clients[name]
+        if op == "close":
+            return {"value": await done(client.close())}
+        if op == "acquire":
+            return await self.acquire(client, request)
+        return await self.ask(op, request, client.lock(request["lock"]))
+
+    async def acquire(self, client: Any, request: Job) -> Job:
+        wait, lease = seconds(request, "wait_ms"), seconds(request, "lease_ms")
+        lock = client.lock(request["lock"], timeout=wait, **({} if lease is None else {"lease": lease}))
+        if "token" in request:
+            patience = -1 if wait is None else wait
+            won = await done(lock.acquire(timeout=patience, token=request["token"]))
+            return {"status": "ok" if won else "timeout", "token": None}
+        grant = await done(enter(lock))
+        self.grants(request).append((lock, grant))
+        if "extend_ms" in request:
+            await done(grant.extend(request["extend_ms"] / 1000))
+        return {"token": grant.fencing_token}
+
+    async def ask(self, op: str, request: Job, lock: Any) -> Job:
         if op == "release":
-            if grants := self.grants(request):
-                entered, _ = grants.pop()
-                entered.__exit__(None, None, None)
-            else:
-                lock.release()
+            grants = self.grants(request)
+            await done(leave(grants.pop()[0]) if grants else lock.release())
         elif op == "extend":
-            lock.extend(request["lease_ms"] / 1000)
+            await done(lock.extend(request["lease_ms"] / 1000))
         elif op == "force":
-            return {"status": "ok", "value": lock.force_release()}
+            return {"value": await done(lock.force_release())}
         elif op == "held":
-            return {"status": "ok", "value": lock.owned()}
+            return {"value": lock.owned()}
         elif op == "count":
-            return {"status": "ok", "value": lock.hold_count}
+            return {"value": lock.hold_count}
         elif op == "locked":
-            return {"status": "ok", "value": lock.locked()}
+            return {"value": await done(lock.locked())}
         elif op == "holder":
-            holder = lock.holder()
-            return {"status": "ok", "value": holder and {"owner": holder.owner, "count": holder.count}}
+            holder = await done(lock.holder())
+            return {"value": holder and {"owner": holder.owner, "count": holder.count}}
         elif op == "lost":
-            return self.lost(request)
-        elif op == "fork":
+            return await self.lost(request)
+        elif op == "fork" and not ASYNCIO:
             return fork(lock)
         else:
             return {"status": "unsupported"}
-        return {"status": "ok"}
+        return {}
 
-    def lost(self, request: Job) -> dict[str, Any]:
-        told: queue.Queue[redlatch.LockLostError] = queue.Queue()
+    async def lost(self, request: Job) -> Job:
+        told: Future[redlatch.LockLostError] = Future()
         _, grant = self.grants(request)[-1]
-        grant.on_lost(told.put)
+        grant.on_lost(told.set_result)
+        within = request["within_ms"] / 1000
         try:
-            error = told.get(timeout=request["within_ms"] / 1000)
-        except queue.Empty:
+            waiting = asyncio.wait_for(asyncio.wrap_future(told), within) if ASYNCIO else told.result(within)
+            return {"reason": (await done(waiting)).reason}
+        except TimeoutError:
             return {"status": "timeout"}
-        return {"status": "ok", "reason": error.reason}
 
 
-def fork(lock: redlatch.Lock) -> dict[str, Any]:
+def fork(lock: redlatch.Lock) -> Job:
     """A child process is told this when it uses the parent's client."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -157,13 +141,19 @@ def fork(lock: redlatch.Lock) -> dict[str, Any]:
     return {"status": status}
 
 
-def main() -> None:
-    # A shell starts background jobs with SIGINT ignored, and Python leaves that so.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    driver = Driver()
-    threading.Thread(target=driver.read, daemon=True).start()
-    driver.work_on_main()
+def main(mode: str = "", plan: str = "{}") -> int:
+    if mode == "act":
+        import acts
+
+        return acts.play(acts.Act(**json.loads(plan)))
+    if mode == "soak":
+        import soak
+
+        soak.work(json.loads(plan))
+    else:
+        Actors(Driver().perform, failure).serve()
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[2:]))

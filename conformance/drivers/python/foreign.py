@@ -1,22 +1,23 @@
-"""The conformance driver of redis-py's `Lock`, and of a lock that writes what Go's redsync writes.
+"""The conformance driver of redis-py's locks, and of a lock that writes what Go's redsync writes.
 
-Every actor thread is a real thread, since redis-py keeps its token there.
+foreign.py threads|asyncio
 """
+
+from __future__ import annotations
 
 import base64
 import os
-import queue
 import random
-import threading
 import time
 from typing import Any
 
 import redis
-from lines import answer, lines, seconds
+import redis.asyncio
+import redis.asyncio.lock
+import redis.lock
+from face import ASYNCIO, Actors, Job, done, seconds
 from redis.exceptions import LockError, ResponseError
-from redis.lock import Lock
 
-Job = dict[str, Any]
 # Neither renews: what has no lease given must outlast the row.
 LONG = 30.0
 
@@ -32,7 +33,7 @@ class Redsync:
         " else return 0 end"
     )
 
-    def __init__(self, client: "redis.Redis", name: str, timeout: float) -> None:
+    def __init__(self, client: redis.Redis, name: str, timeout: float) -> None:
         self.client, self.name, self.timeout = client, name, timeout
         self.value = base64.b64encode(os.urandom(16)).decode()
 
@@ -61,81 +62,56 @@ class Redsync:
         return self.client.get(self.name) is not None
 
 
-KINDS: dict[str, Any] = {"redis-py": Lock, "redsync": Redsync}
+theirs: Any = redis.asyncio if ASYNCIO else redis
+KINDS: dict[str, Any] = {"redis-py": theirs.lock.Lock, "redsync": Redsync}
+
+
+def failure(error: Exception) -> Job | None:
+    if isinstance(error, LockError):
+        return {"status": "not_owner", "text": str(error)}
+    if isinstance(error, ResponseError):
+        return {"status": "foreign_kind" if "WRONGTYPE" in str(error) else "error", "text": str(error)}
+    return None
 
 
 class Driver:
     def __init__(self) -> None:
-        self.clients: dict[str, tuple[redis.Redis, Any]] = {}
+        self.clients: dict[str, tuple[Any, Any]] = {}
         self.locks: dict[tuple[str, str, str], Any] = {}
-        self.threads: dict[tuple[str, str], queue.SimpleQueue[Job]] = {}
 
-    def take(self, request: Job) -> None:
-        name = (request.get("client", ""), request.get("as", "main"))
-        if name not in self.threads:
-            self.threads[name] = queue.SimpleQueue()
-            threading.Thread(target=self.work, args=(self.threads[name],), daemon=True).start()
-        self.threads[name].put(request)
-
-    def work(self, jobs: "queue.SimpleQueue[Job]") -> None:
-        while True:
-            request = jobs.get()
-            try:
-                reply = self.perform(request)
-            except LockError as error:
-                reply = {"status": "not_owner", "text": str(error)}
-            except ResponseError as error:
-                reply = {
-                    "status": "foreign_kind" if "WRONGTYPE" in str(error) else "error",
-                    "text": str(error),
-                }
-            answer(request, reply)
-
-    def perform(self, request: Job) -> dict[str, Any]:
+    async def perform(self, request: Job) -> Job:
         op = request["op"]
         if op == "hello":
-            return {
-                "status": "ok",
-                "version": redis.__version__ if request["side"] != "redsync" else "values",
-            }
+            return {"version": redis.__version__ if request["side"] != "redsync" else "values"}
         if op == "open":
-            kind = KINDS[request["kind"]]
-            self.clients[request["client"]] = (redis.Redis.from_url(request["url"]), kind)
-            return {"status": "ok"}
+            self.clients[request["client"]] = (
+                theirs.Redis.from_url(request["url"]),
+                KINDS[request["kind"]],
+            )
+            return {}
         client, kind = self.clients[request["client"]]
         if op == "close":
-            client.close()
-            return {"status": "ok"}
+            await done(client.aclose() if ASYNCIO else client.close())
+            return {}
         place = (request["client"], request["as"], request["lock"])
         if op == "acquire":
             lock = kind(client, request["lock"], timeout=seconds(request, "lease_ms") or LONG)
             wait = seconds(request, "wait_ms")
-            if not lock.acquire(blocking=wait != 0, blocking_timeout=wait or None):
+            if not await done(lock.acquire(blocking=wait != 0, blocking_timeout=wait or None)):
                 return {"status": "timeout"}
             self.locks[place] = lock
-            return {"status": "ok", "token": None}
-        return self.ask(op, request, self.locks.get(place) or kind(client, request["lock"], timeout=LONG))
-
-    def ask(self, op: str, request: Job, lock: Any) -> dict[str, Any]:
+            return {"token": None}
+        lock = self.locks.get(place) or kind(client, request["lock"], timeout=LONG)
         if op == "release":
-            lock.release()
+            await done(lock.release())
         elif op == "extend":
-            lock.extend(request["lease_ms"] / 1000, replace_ttl=True)
-        elif op == "held":
-            return {"status": "ok", "value": lock.owned()}
-        elif op == "locked":
-            return {"status": "ok", "value": lock.locked()}
+            await done(lock.extend(request["lease_ms"] / 1000, replace_ttl=True))
+        elif op in ("held", "locked"):
+            return {"value": await done(lock.locked() if op == "locked" else lock.owned())}
         elif op != "crash":  # nobody renews: nothing needs to be stopped
             return {"status": "unsupported"}
-        return {"status": "ok"}
-
-
-def main() -> None:
-    driver = Driver()
-    for request in lines():
-        driver.take(request)
-    os._exit(0)
+        return {}
 
 
 if __name__ == "__main__":
-    main()
+    Actors(Driver().perform, failure).serve()

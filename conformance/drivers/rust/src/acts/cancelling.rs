@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::{Client, Guard, Lock, Operation};
 
-use crate::act::{Act, Outcome, PATIENCE, at_rest, ensure, eventually, ready, say};
-use crate::ending::works;
+use super::act::{Act, Outcome, PATIENCE, at_rest, ensure, eventually, ready, say};
+use super::ending::works;
 
 /// Wakes the thread that polls.
 struct Unpark(Thread);

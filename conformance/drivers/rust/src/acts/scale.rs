@@ -7,8 +7,8 @@ use redlatch::{Client, Guard};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::act::{Act, Outcome, at_rest, ensure, eventually, ready, renewed, say, say_resources};
-use crate::ending::works;
+use super::act::{Act, Outcome, at_rest, ensure, eventually, ready, renewed, say, say_resources};
+use super::ending::works;
 
 pub(crate) fn runtime() -> Outcome<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(2).build()?)
@@ -36,7 +36,7 @@ pub(crate) fn waiters(act: &Act) -> Outcome {
         eventually("cancelled ones wait", || client.stats().waiting == 0)?;
         held.release().wait()?;
         at_rest(&client)?;
-        say_resources(if turn == 0 { "before" } else { "after" })?;
+        say_resources(if turn == 0 { "before" } else { "after" });
     }
     works(act, &client)
 }
@@ -128,13 +128,13 @@ pub(crate) fn names(act: &Act) -> Outcome {
     for number in 0..act.size {
         if number == act.size / 2 {
             settle(&client)?;
-            say_resources("before")?;
+            say_resources("before");
         }
         let lock = client.lock(&format!("{}:{number}", act.lock))?;
         runtime.block_on(async { lock.acquire().await?.release().await })?;
     }
     settle(&client)?;
-    say_resources("after")?;
+    say_resources("after");
     works(act, &client)
 }
 

@@ -1,4 +1,4 @@
-//! One act of the fault matrix, in Rust; see `faults/programs/README.md` for the acts.
+//! The acts of the fault matrix; `conformance/drivers/README.md` says what happens in each.
 
 mod act;
 mod cancelling;
@@ -9,8 +9,9 @@ mod scale;
 use std::process::ExitCode;
 
 use act::{Act, Outcome};
+use serde_json::Value;
 
-fn play(act: &Act) -> Outcome {
+fn play_act(act: &Act) -> Outcome {
     match act.name.as_str() {
         "fork" => ending::fork(act),
         "exit-return" | "exit-exit" | "exit-panic" => ending::exit(act),
@@ -30,9 +31,8 @@ fn play(act: &Act) -> Outcome {
     }
 }
 
-fn main() -> ExitCode {
-    let played = Act::from_arguments().and_then(|act| play(&act));
-    match played {
+pub(crate) fn play(plan: &Value) -> ExitCode {
+    match Act::new(plan).and_then(|act| play_act(&act)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             act::say(&format!("failed {error}"));

@@ -1,4 +1,4 @@
-//! The soak's program in Rust; `faults/workers/README.md` says what it does and writes.
+//! Acquires as fast as it can; `conformance/drivers/README.md` says what it does and writes.
 //!
 //! Every second caller is a task, the others are threads that block: the same code for both, since
 //! a thread's steps are done when they return.
@@ -6,7 +6,6 @@
 mod plan;
 mod record;
 
-use std::error::Error;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +13,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use plan::{Plan, Random};
-use record::{History, Usage, now};
+use record::{History, now};
 use redlatch::embed::{ClientExt, GuardExt};
 use redlatch::{AcquireOptions, Client, Guard, Kind, Operation};
+use serde_json::{Value, json};
 
-type Failure = Box<dyn Error + Send + Sync>;
+use crate::Failure;
+use crate::usage::Usage;
 
 /// How long threads and descriptors may take to be gone after a client was closed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -246,8 +247,8 @@ async fn left(before: &Usage) -> Usage {
 }
 
 #[tokio::main(worker_threads = 2)]
-async fn main() -> Result<(), Failure> {
-    let plan = Plan::from_arguments()?;
+pub(crate) async fn soak(plan: &Value) -> Result<(), Failure> {
+    let plan = Plan::new(plan)?;
     let history = History::create(&plan.file)?;
     let before = Usage::now();
     let client = Client::builder(&plan.url)
@@ -268,16 +269,17 @@ async fn main() -> Result<(), Failure> {
     worker.client.join(PATIENCE);
     let after = left(&before).await;
     let attempts = worker.attempts.load(Ordering::Relaxed);
-    println!(
-        "attempts={attempts} granted={} holds={} waiting={} unreleased={} files={} threads={} memory={} since={}",
-        worker.granted.load(Ordering::Relaxed),
-        stats.holds,
-        stats.waiting,
-        unreleased.len(),
-        after.files.saturating_sub(before.files),
-        after.threads.saturating_sub(before.threads),
-        memory.saturating_sub(middle_memory),
-        attempts - middle_attempts,
-    );
+    let report = json!({
+        "attempts": attempts,
+        "granted": worker.granted.load(Ordering::Relaxed),
+        "holds": stats.holds,
+        "waiting": stats.waiting,
+        "unreleased": unreleased.len(),
+        "files": after.files.saturating_sub(before.files),
+        "threads": after.threads.saturating_sub(before.threads),
+        "memory": memory.saturating_sub(middle_memory),
+        "since": attempts - middle_attempts,
+    });
+    println!("{report}");
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! What the harness asks for, and the dice.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use redlatch::LockOptions;
+use serde_json::Value;
 
-use crate::Failure;
+use crate::{Failure, text};
 
-/// The arguments. Chances are per thousand, times milliseconds.
+/// The plan. Chances are per thousand, times milliseconds.
 pub(crate) struct Plan {
     pub(crate) url: String,
     pub(crate) file: String,
@@ -27,23 +27,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn from_arguments() -> Result<Plan, Failure> {
-        let words: Vec<String> = std::env::args().skip(1).collect();
-        let given: HashMap<&str, &str> = words
-            .iter()
-            .filter_map(|word| word.split_once('='))
-            .collect();
-        let text = |name: &str| {
-            given
-                .get(name)
-                .copied()
-                .ok_or_else(|| format!("{name}=... is missing"))
-        };
-        let number = |name: &str| -> Result<u64, Failure> { Ok(text(name)?.parse()?) };
+    pub(crate) fn new(plan: &Value) -> Result<Plan, Failure> {
+        let number = |field: &str| crate::number(plan, field);
         Ok(Plan {
-            url: text("url")?.to_owned(),
-            file: text("file")?.to_owned(),
-            until: text("until")?.parse()?,
+            url: text(plan, "url")?.to_owned(),
+            file: text(plan, "file")?.to_owned(),
+            until: i64::try_from(number("until")?)?,
             lease: Duration::from_millis(number("lease")?),
             callers: number("callers")?,
             seed: number("seed")?,

@@ -1,17 +1,9 @@
-/* The soak's program in C; README.md says what it does and writes.
- *
- * cc -O2 worker.c $(pkg-config --cflags --libs redlatch) -lpthread */
-#define _POSIX_C_SOURCE 200809L
-#include <dirent.h>
+/* Acquires as fast as it can; conformance/drivers/README.md says what it does and writes. */
+#include "driver.h"
+
 #include <fcntl.h>
 #include <pthread.h>
-#include <redlatch.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
     PATIENCE_MS = 20000, /* until threads and descriptors of a closed client have to be gone */
@@ -23,8 +15,7 @@ enum {
 
 static const int waits_ms[] = {20, 200, 2000, 20000};
 
-/* Arguments: chances are per thousand, times milliseconds. */
-static const char *url, *file;
+/* The plan: chances are per thousand, times milliseconds. */
 static long long until, lease, callers, seed, hot, hot_names, cold_names, tries, fixed, reenter, extend, linger, oversleep;
 
 static redlatch_client *client;
@@ -52,19 +43,6 @@ static void fail(const char *what)
 {
     fprintf(stderr, "%s: %s\n", what, redlatch_last_error());
     exit(1);
-}
-
-static long long now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000LL + time.tv_nsec;
-}
-
-static void pause_ms(long long ms)
-{
-    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&time, NULL);
 }
 
 /* A line that is in the file at once, whole: what a killed program did is known. */
@@ -136,7 +114,7 @@ static long long hold(struct caller *caller, redlatch_lock *lock, int simple, in
             sure = at;
         if (rest <= 0)
             return sure;
-        pause_ms(rest < LOOK_MS ? rest : LOOK_MS);
+        pause_us(1000 * (rest < LOOK_MS ? rest : LOOK_MS));
     }
 }
 
@@ -183,31 +161,7 @@ static void *work(void *of)
     return NULL;
 }
 
-static long field(const char *name)
-{
-    char line[256];
-    long value = 0;
-    FILE *status = fopen("/proc/self/status", "r");
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        if (strncmp(line, name, strlen(name)) == 0)
-            value = strtol(line + strlen(name), NULL, 10);
-    if (status != NULL)
-        fclose(status);
-    return value;
-}
-
-static long files(void)
-{
-    long count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (folder != NULL && readdir(folder) != NULL)
-        count++;
-    if (folder != NULL)
-        closedir(folder);
-    return count;
-}
-
-static void parse(int count, char **words)
+static void read_plan(const struct request *plan)
 {
     const struct {
         const char *name;
@@ -217,23 +171,13 @@ static void parse(int count, char **words)
                    {"fixed", &fixed},     {"reenter", &reenter},       {"extend", &extend},         {"linger", &linger},
                    {"oversleep", &oversleep}};
     size_t each;
-    int at;
-    for (at = 1; at < count; at++) {
-        const char *value = strchr(words[at], '=') + 1;
-        size_t length = (size_t)(value - words[at]);
-        if (strncmp(words[at], "url=", length) == 0)
-            url = value;
-        if (strncmp(words[at], "file=", length) == 0)
-            file = value;
-        for (each = 0; each < sizeof numbers / sizeof *numbers; each++)
-            if (strlen(numbers[each].name) + 1 == length && strncmp(words[at], numbers[each].name, length - 1) == 0)
-                *numbers[each].value = strtoll(value, NULL, 10);
-    }
+    for (each = 0; each < sizeof numbers / sizeof *numbers; each++)
+        *numbers[each].value = number(plan, numbers[each].name, 0);
     if (callers > CALLERS)
         callers = CALLERS;
 }
 
-static void open_client(void)
+static void open_client(const char *url)
 {
     char text[32];
     int simple;
@@ -272,7 +216,7 @@ static void close_client(void)
 {
     int at, each;
     redlatch_status status = redlatch_client_close(client, REDLATCH_CLOSE_LIMIT);
-    printf("unreleased=%d ", status != REDLATCH_OK);
+    printf("\"unreleased\": %d, ", status != REDLATCH_OK);
     for (at = 0; at < callers; at++)
         for (each = 0; each < KEPT; each++)
             redlatch_lock_free(all[at].kept[each].lock);
@@ -281,37 +225,46 @@ static void close_client(void)
     redlatch_client_free(client);
 }
 
-int main(int count, char **words)
+static long grown(long after, long before)
 {
-    long memory, threads, descriptors, since, granted = 0;
+    return after > before ? after - before : 0;
+}
+
+int soak(const struct request *plan)
+{
+    struct usage before = usage(), after;
+    long memory, since, granted = 0;
     int at, waited;
-    parse(count, words);
-    history = open(file, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
+    read_plan(plan);
+    history = open(field(plan, "file"), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
     if (history < 0)
         fail("history");
-    threads = field("Threads:");
-    descriptors = files();
-    open_client();
+    before.files++;
+    open_client(field(plan, "url"));
     for (at = 0; at < callers; at++) {
         all[at].number = at;
         all[at].random = (uint64_t)seed + ((uint64_t)at << 32);
         if (pthread_create(&all[at].thread, NULL, work, &all[at]) != 0)
             fail("thread");
     }
-    pause_ms((until - now()) / 2000000);
-    memory = field("VmRSS:");
+    pause_us((until - now()) / 2000);
+    memory = usage().memory;
     since = total_attempts();
     for (at = 0; at < callers; at++) {
         pthread_join(all[at].thread, NULL);
         granted += all[at].granted;
     }
-    memory = field("VmRSS:") - memory;
+    memory = grown(usage().memory, memory);
     since = total_attempts() - since;
-    printf("attempts=%ld granted=%ld holds=%llu waiting=%llu ", total_attempts(), granted, stat_of("holds"), stat_of("waiting"));
+    printf("{\"attempts\": %ld, \"granted\": %ld, \"holds\": %llu, \"waiting\": %llu, ", total_attempts(), granted,
+           stat_of("holds"), stat_of("waiting"));
     close_client();
-    for (waited = 0; waited < PATIENCE_MS && (field("Threads:") > threads || files() > descriptors); waited += LOOK_MS)
-        pause_ms(LOOK_MS);
-    printf("files=%ld threads=%ld memory=%ld since=%ld\n", files() > descriptors ? files() - descriptors : 0,
-           field("Threads:") > threads ? field("Threads:") - threads : 0, memory > 0 ? memory : 0, since);
+    after = usage();
+    for (waited = 0; waited < PATIENCE_MS && (after.threads > before.threads || after.files > before.files); waited += LOOK_MS) {
+        pause_us(1000 * LOOK_MS);
+        after = usage();
+    }
+    printf("\"files\": %ld, \"threads\": %ld, \"memory\": %ld, \"since\": %ld}\n", grown(after.files, before.files),
+           grown(after.threads, before.threads), memory, since);
     return 0;
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use redlatch::Client;
 use tokio::runtime::Runtime;
 
-use crate::act::{Act, Outcome, at_rest, ensure, eventually, ready, renewed, say};
-use crate::scale::{acquire_all, acquire_over, runtime};
+use super::act::{Act, Outcome, at_rest, ensure, eventually, ready, renewed, say};
+use super::scale::{acquire_all, acquire_over, runtime};
 
 /// How often the program looks at its counters. The engine's thread needs the processor more.
 const LOOK: Duration = Duration::from_millis(10);

@@ -1,20 +1,17 @@
-// The soak's program in Node.js; README.md says what it does and writes.
-import { openSync, readFileSync, readdirSync, writeSync } from 'node:fs'
+// What the soak's program does in Node.js; see conformance/drivers/README.md.
+import { openSync, writeSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, LockError } from 'redlatch'
+import { usage } from './usage.mjs'
 
 const PATIENCE = 20_000 // until threads and descriptors of a closed client have to be gone
 const REENTERING = 2000
 const LOOK = 50 // how often one that holds looks whether it does
 const WAITS = [20, 200, 2000, 20_000]
 
-const given = Object.fromEntries(process.argv.slice(2).map(word => {
-  const at = word.indexOf('=')
-  return [word.slice(0, at), word.slice(at + 1)]
-}))
-const { url, file } = given
-const plan = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, Number(value)]))
-const until = BigInt(given.until)
+const plan = JSON.parse(process.argv[3])
+const { url, file } = plan
+const until = BigInt(plan.until)
 const now = () => process.hrtime.bigint()
 const below = end => Math.floor(Math.random() * end)
 const chance = name => below(1000) < plan[name]
@@ -109,12 +106,6 @@ async function heap() {
   return (heapUsed + external) >> 10
 }
 
-function usage() {
-  const lines = readFileSync('/proc/self/status', 'utf8').split('\n')
-  const field = name => Number(lines.find(line => line.startsWith(name)).split(/\s+/)[1])
-  return { threads: field('Threads:'), files: readdirSync('/proc/self/fd').length }
-}
-
 const before = usage()
 // Told in the hold's signal as well.
 client.on('lost', () => {})
@@ -132,8 +123,14 @@ while ((left.threads > before.threads || left.files > before.files) && performan
   await sleep(50)
   left = usage()
 }
-console.log(
-  `attempts=${attempts} granted=${granted} holds=${stats.holds} waiting=${stats.waiting} unreleased=${unreleased.length} ` +
-  `files=${Math.max(0, left.files - before.files)} threads=${Math.max(0, left.threads - before.threads)} ` +
-  `memory=${Math.max(0, memory - middle.memory)} since=${attempts - middle.attempts}`,
-)
+console.log(JSON.stringify({
+  attempts,
+  granted,
+  holds: stats.holds,
+  waiting: stats.waiting,
+  unreleased: unreleased.length,
+  files: Math.max(0, left.files - before.files),
+  threads: Math.max(0, left.threads - before.threads),
+  memory: Math.max(0, memory - middle.memory),
+  since: attempts - middle.attempts,
+}))

@@ -1,13 +1,15 @@
-// One act of the fault matrix, in Node.js; see README.md for the acts.
-import { readdirSync, readFileSync, readSync } from 'node:fs'
+// The acts of the fault matrix; see conformance/drivers/README.md. Each is a process of its own.
+import { readSync } from 'node:fs'
 import { setImmediate as tick, setTimeout as sleep } from 'node:timers/promises'
 import { getHeapStatistics } from 'node:v8'
 import { Worker, isMainThread, parentPort, workerData } from 'node:worker_threads'
 import { Client } from 'redlatch'
+import { usage } from './usage.mjs'
 
 // How long anything may take that has no limit of its own: only a hang reaches it.
 const PATIENCE = 60_000
-const [name, url, lockName, lease, size] = process.argv.slice(2).map((word, at) => (at < 3 ? word : Number(word)))
+const plan = isMainThread ? JSON.parse(process.argv[3]) : workerData
+const { act: name, url, lock: lockName, lease_ms: lease, size } = plan
 const busyName = `${lockName}:busy`
 
 const say = word => console.log(word)
@@ -67,11 +69,10 @@ async function sayResources(when) {
   gc()
   await sleep(50)
   gc()
-  const resident = Number(readFileSync('/proc/self/status', 'utf8').match(/VmRSS:\s+(\d+)/)[1])
+  const { memory: resident, threads, files } = usage()
   const { total_physical_size: heap, used_heap_size: used } = getHeapStatistics()
   const memory = resident - Math.round((heap - used) / 1024)
-  const [threads, descriptors] = ['task', 'fd'].map(what => readdirSync(`/proc/self/${what}`).length)
-  say(`${when} memory=${memory} threads=${threads} descriptors=${descriptors}`)
+  say(`${when} memory=${memory} threads=${threads} descriptors=${files}`)
 }
 
 // ---- parts of the process end ----
@@ -98,7 +99,7 @@ async function holdInWorker() {
 // A worker is ended while it holds and waits.
 async function runtimeEnds() {
   const client = await connect()
-  const worker = new Worker(new URL(import.meta.url), { argv: process.argv.slice(2), workerData: 'hold' })
+  const worker = new Worker(new URL(import.meta.url), { workerData: plan })
   await new Promise((resolve, reject) => worker.once('message', resolve).once('error', reject))
   ready()
   await worker.terminate()
@@ -315,7 +316,7 @@ const ACTS = {
 }
 
 try {
-  await (isMainThread ? ACTS[name]() : holdInWorker(workerData))
+  await (isMainThread ? ACTS[name]() : holdInWorker())
 } catch (error) {
   say(`failed ${error.stack.replaceAll('\n', ' /')}`)
   process.exit(1)

@@ -10,7 +10,7 @@ use redlatch::embed::{CompletionQueue, OperationExt};
 use redlatch::{AcquireOptions, Client, ErrorKind, Guard, ReentryKey};
 use tokio::runtime;
 
-use crate::act::{Act, Outcome, ensure, eventually, ready, renewed, say};
+use super::act::{Act, Outcome, ensure, eventually, ready, renewed, say};
 
 /// Runs `child` in a forked process and gives what it says.
 fn in_child(child: impl FnOnce() -> Outcome) -> Outcome {
@@ -224,11 +224,11 @@ pub(crate) fn blocked(act: &Act) -> Outcome {
 pub(crate) fn works(act: &Act, client: &Client) -> Outcome {
     let guard = act
         .lock(client)?
-        .acquire_timeout(crate::act::PATIENCE)
+        .acquire_timeout(super::act::PATIENCE)
         .wait()?;
     ensure(guard.hold_count() == 1, "the count is another one")?;
     guard.release().wait()?;
-    crate::act::at_rest(client)?;
+    super::act::at_rest(client)?;
     say("done");
     client.close().wait()?;
     Ok(())

@@ -1,18 +1,20 @@
-//! What all acts need: their arguments, talking to the matrix, and looking at the process itself.
+//! What all acts need: their plan, and talking to the matrix.
 
-use std::error::Error;
 use std::io::{BufRead, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Lock, OptionValue};
+use serde_json::Value;
 
-pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+use crate::usage::Usage;
+use crate::{Failure, number, text};
+
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// How long anything may take that has no limit of its own: only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `ACT URL LOCK LEASE_MS SIZE`.
 #[derive(Clone)]
 pub(crate) struct Act {
     pub(crate) name: String,
@@ -23,17 +25,13 @@ pub(crate) struct Act {
 }
 
 impl Act {
-    pub(crate) fn from_arguments() -> Outcome<Act> {
-        let words: Vec<String> = std::env::args().skip(1).collect();
-        let [name, url, lock, lease, size] = words.as_slice() else {
-            return Err("ACT URL LOCK LEASE_MS SIZE".into());
-        };
+    pub(crate) fn new(plan: &Value) -> Outcome<Act> {
         Ok(Act {
-            name: name.clone(),
-            url: url.clone(),
-            lock: lock.clone(),
-            lease: Duration::from_millis(lease.parse()?),
-            size: size.parse()?,
+            name: text(plan, "act")?.to_owned(),
+            url: text(plan, "url")?.to_owned(),
+            lock: text(plan, "lock")?.to_owned(),
+            lease: Duration::from_millis(number(plan, "lease_ms")?),
+            size: usize::try_from(number(plan, "size")?)?,
         })
     }
 
@@ -100,27 +98,14 @@ pub(crate) fn at_rest(client: &Client) -> Outcome {
     })
 }
 
-/// What the process has: resident memory in KiB, threads, descriptors.
-pub(crate) fn resources() -> Outcome<[usize; 3]> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let memory = line
-        .and_then(|line| line.split_whitespace().next())
-        .ok_or("no VmRSS")?
-        .parse()?;
-    let entries = |folder| std::fs::read_dir(folder).map(Iterator::count);
-    Ok([
-        memory,
-        entries("/proc/self/task")?,
-        entries("/proc/self/fd")?,
-    ])
-}
-
 /// Says what the process has; the matrix compares.
-pub(crate) fn say_resources(when: &str) -> Outcome {
-    let [memory, threads, descriptors] = resources()?;
+pub(crate) fn say_resources(when: &str) {
+    let Usage {
+        memory,
+        threads,
+        files,
+    } = Usage::now();
     say(&format!(
-        "{when} memory={memory} threads={threads} descriptors={descriptors}"
+        "{when} memory={memory} threads={threads} descriptors={files}"
     ));
-    Ok(())
 }

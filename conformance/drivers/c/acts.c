@@ -1,17 +1,10 @@
-/* One act of the fault matrix, in C; see README.md for the acts. */
-#define _GNU_SOURCE
-#include <redlatch.h>
+/* The acts of the fault matrix; see conformance/drivers/README.md. */
+#include "driver.h"
 
-#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 /* How long anything may take that has no limit of its own: only a hang reaches it. */
 #define PATIENCE_MS 60000
@@ -44,30 +37,17 @@ static void say(const char *format, ...)
     } while (0)
 #define EVENTUALLY(condition, text)                                                                             \
     do {                                                                                                        \
-        int64_t end_ = now_us() + PATIENCE_MS * 1000;                                                           \
+        int64_t end_ = now() + PATIENCE_MS * INT64_C(1000000);                                                  \
         while (!(condition)) {                                                                                  \
-            ENSURE(now_us() < end_, "%s", text);                                                                \
+            ENSURE(now() < end_, "%s", text);                                                                   \
             pause_us(2000);                                                                                     \
         }                                                                                                       \
     } while (0)
 
-static int64_t now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
-static void pause_us(long us)
-{
-    struct timespec time = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&time, NULL);
-}
-
 static void spin_us(int64_t us)
 {
-    int64_t end = now_us() + us;
-    while (now_us() < end) {
+    int64_t end = now() + us * 1000;
+    while (now() < end) {
     }
 }
 
@@ -162,29 +142,11 @@ static void works(redlatch_client *client)
     redlatch_client_free(client);
 }
 
-static int entries(const char *folder)
-{
-    int count = -2; /* itself and its parent */
-    DIR *directory = opendir(folder);
-    ENSURE(directory != NULL, "cannot read %s", folder);
-    while (readdir(directory) != NULL)
-        count++;
-    closedir(directory);
-    return count;
-}
-
-/* What the process has, memory in KiB; the matrix compares. */
+/* What the process has; the matrix compares. */
 static void say_resources(const char *when)
 {
-    char line[256];
-    long memory = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    ENSURE(file != NULL, "cannot read /proc/self/status");
-    while (fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, "VmRSS:", 6) == 0)
-            memory = strtol(line + 6, NULL, 10);
-    fclose(file);
-    say("%s memory=%ld threads=%d descriptors=%d", when, memory, entries("/proc/self/task"), entries("/proc/self/fd"));
+    struct usage has = usage();
+    say("%s memory=%ld threads=%ld descriptors=%ld", when, has.memory, has.threads, has.files);
 }
 
 /* ---- events ---- */
@@ -503,18 +465,17 @@ static const struct {
     {"names", play_names},
 };
 
-int main(int argc, char **argv)
+int play_act(const struct request *plan)
 {
-    size_t number;
-    ENSURE(argc == 6, "ACT URL LOCK LEASE_MS SIZE");
-    act = argv[1];
-    url = argv[2];
-    name = argv[3];
-    lease_ms = strtoll(argv[4], NULL, 10);
-    size = atoi(argv[5]);
-    for (number = 0; number < sizeof acts / sizeof *acts; number++)
-        if (strcmp(acts[number].name, act) == 0) {
-            acts[number].play();
+    size_t each;
+    act = field(plan, "act");
+    url = field(plan, "url");
+    name = field(plan, "lock");
+    lease_ms = number(plan, "lease_ms", 0);
+    size = (int)number(plan, "size", 0);
+    for (each = 0; each < sizeof acts / sizeof *acts; each++)
+        if (strcmp(acts[each].name, act) == 0) {
+            acts[each].play();
             return 0;
         }
     say("failed no act %s", act);

@@ -1,0 +1,77 @@
+/* What the modes of the program share: flat JSON objects, clocks, and what the process has. */
+#ifndef DRIVER_H
+#define DRIVER_H
+
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <redlatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FIELDS = 24, LONGEST = 4096 };
+
+/* An object of strings, numbers and truth values. */
+struct request {
+    int count;
+    char *names[FIELDS];
+    char *values[FIELDS];
+    char line[LONGEST];
+    char text[LONGEST];
+};
+
+void parse(struct request *request);
+/* The text of a field, or NULL. */
+const char *field(const struct request *request, const char *name);
+int64_t number(const struct request *request, const char *name, int64_t otherwise);
+
+int play_act(const struct request *plan);
+int soak(const struct request *plan);
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+static inline int64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static inline void pause_us(int64_t us)
+{
+    struct timespec time = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&time, NULL);
+}
+
+/* The process's resident memory in KiB, its threads and descriptors. */
+struct usage {
+    long memory, threads, files;
+};
+
+static inline long entries(const char *folder)
+{
+    long count = -2; /* itself and its parent */
+    DIR *directory = opendir(folder);
+    while (directory != NULL && readdir(directory) != NULL)
+        count++;
+    if (directory != NULL)
+        closedir(directory);
+    return count;
+}
+
+static inline struct usage usage(void)
+{
+    char line[256];
+    struct usage usage = {0, entries("/proc/self/task"), 0};
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (strncmp(line, "VmRSS:", 6) == 0)
+            usage.memory = strtol(line + 6, NULL, 10);
+    if (status != NULL)
+        fclose(status);
+    usage.files = entries("/proc/self/fd");
+    return usage;
+}
+
+#endif

@@ -1,0 +1,269 @@
+//! Serves the requests of stdin; see `conformance/README.md` for the protocol.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redlatch::embed::all_options;
+use redlatch::{
+    AcquireOptions, Client, Error, ErrorKind, Guard, LostReason, Operation, OptionValue, ReentryKey,
+};
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::{Notify, oneshot};
+
+type Reply = Map<String, Value>;
+
+/// The options of a client, and the fields of a request that give them.
+const OPTIONS: [(&str, &str); 6] = [
+    ("watchdog_lease", "watchdog_ms"),
+    ("fencing", "fencing"),
+    ("recheck", "recheck_ms"),
+    ("cluster_pubsub", "cluster_pubsub"),
+    ("kind", "kind"),
+    ("reentrant", "reentrant"),
+];
+
+/// The guards of one actor thread on one lock, newest last, and the key they are acquired with.
+struct Seat {
+    key: ReentryKey,
+    guards: Mutex<Vec<Guard>>,
+}
+
+#[derive(Default)]
+struct State {
+    clients: Mutex<HashMap<String, Client>>,
+    seats: Mutex<HashMap<(String, String, String), Arc<Seat>>>,
+    running: Mutex<HashMap<i64, oneshot::Sender<()>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text<'a>(request: &'a Value, field: &str) -> &'a str {
+    request[field].as_str().unwrap_or_default()
+}
+
+fn millis(request: &Value, field: &str) -> Option<Duration> {
+    request[field].as_u64().map(Duration::from_millis)
+}
+
+fn ok() -> Reply {
+    status("ok")
+}
+
+fn status(status: &str) -> Reply {
+    Map::from_iter([("status".to_owned(), json!(status))])
+}
+
+fn with(field: &str, value: Value) -> Reply {
+    let mut reply = ok();
+    reply.insert(field.to_owned(), value);
+    reply
+}
+
+fn failed(error: &Error) -> Reply {
+    let mut reply = status(error.kind().name());
+    reply.insert("text".into(), json!(error.to_string()));
+    if let Some(reason) = error.lost_reason() {
+        reply.insert("reason".into(), json!(reason.name()));
+    }
+    reply
+}
+
+/// Every driver of redlatch says this of itself: the tables must be the same in all languages.
+fn hello() -> Reply {
+    let mut reply = with("language", json!("rust"));
+    let numbers = |kinds: &mut dyn Iterator<Item = (&'static str, u8)>| -> Value {
+        kinds
+            .map(|(name, number)| (name.to_owned(), json!(number)))
+            .collect::<Reply>()
+            .into()
+    };
+    let options: Vec<&str> = all_options().map(|info| info.name).collect();
+    reply.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
+    reply.insert(
+        "errors".into(),
+        numbers(
+            &mut ErrorKind::ALL
+                .iter()
+                .map(|kind| (kind.name(), kind.number())),
+        ),
+    );
+    reply.insert(
+        "reasons".into(),
+        numbers(
+            &mut LostReason::ALL
+                .iter()
+                .map(|kind| (kind.name(), kind.number())),
+        ),
+    );
+    reply.insert("options".into(), json!(options));
+    reply
+}
+
+/// An option as a request gives it; absent: its default.
+fn option_value(given: &Value) -> OptionValue<'_> {
+    match given {
+        Value::String(text) => OptionValue::Text(text),
+        Value::Bool(flag) => OptionValue::Flag(*flag),
+        Value::Number(ms) => ms.as_f64().map_or(OptionValue::Unset, OptionValue::Millis),
+        _ => OptionValue::Unset,
+    }
+}
+
+/// Waits as a future, or as a thread that is blocked meanwhile, if the request says so.
+async fn wait<T: Send + 'static>(request: &Value, operation: Operation<T>) -> Result<T, Error> {
+    if request["blocked"].as_bool() != Some(true) {
+        return operation.await;
+    }
+    let waited = tokio::task::spawn_blocking(move || operation.wait()).await;
+    waited.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
+    let name = text(request, "client");
+    match text(request, "op") {
+        "hello" => return Ok(hello()),
+        "open" => {
+            let mut builder = Client::builder(text(request, "url"));
+            for (option, given) in OPTIONS {
+                builder.set(option, option_value(&request[given]))?;
+            }
+            let client = builder.build()?;
+            client.ready().await?;
+            locked(&state.clients).insert(name.to_owned(), client);
+            return Ok(ok());
+        }
+        _ => {}
+    }
+    let Some(client) = locked(&state.clients).get(name).cloned() else {
+        return Ok(status("no_client"));
+    };
+    if text(request, "op") == "close" {
+        locked(&state.seats).retain(|(owner, _, _), _| owner != name);
+        return Ok(with("value", json!(client.close().await?)));
+    }
+    let lock = client.lock(text(request, "lock"))?;
+    let place = (
+        name.to_owned(),
+        text(request, "as").to_owned(),
+        lock.name().to_owned(),
+    );
+    let seat = locked(&state.seats)
+        .entry(place)
+        .or_insert_with(|| {
+            Arc::new(Seat {
+                key: ReentryKey::new_task(),
+                guards: Mutex::default(),
+            })
+        })
+        .clone();
+    Ok(match text(request, "op") {
+        "acquire" => {
+            let mut options = AcquireOptions::new().key(seat.key);
+            options = millis(request, "wait_ms").map_or(options.clone(), |wait| options.wait(wait));
+            options =
+                millis(request, "lease_ms").map_or(options.clone(), |lease| options.lease(lease));
+            if let Some(token) = request["token"].as_str() {
+                options = options.token(token);
+            }
+            let guard = wait(request, lock.acquire_with(options)).await?;
+            let reply = with("token", json!(guard.fencing_token()));
+            let longer = millis(request, "extend_ms").map(|lease| guard.extend(lease));
+            locked(&seat.guards).push(guard);
+            if let Some(extension) = longer {
+                wait(request, extension).await?;
+            }
+            reply
+        }
+        "release" => {
+            let guard = locked(&seat.guards).pop();
+            match guard {
+                Some(guard) => wait(request, guard.release()).await?,
+                None => wait(request, lock.release_by(seat.key)).await?,
+            }
+            ok()
+        }
+        "extend" => {
+            let lease = millis(request, "lease_ms").unwrap_or_default();
+            wait(request, lock.extend_by(seat.key, lease)).await?;
+            ok()
+        }
+        "force" => with("value", json!(wait(request, lock.force_release()).await?)),
+        "held" => with("value", json!(lock.hold(seat.key).is_held())),
+        "count" => with("value", json!(lock.hold(seat.key).count())),
+        "locked" => with("value", json!(wait(request, lock.is_locked()).await?)),
+        "holder" => {
+            let holder = wait(request, lock.holder()).await?;
+            with(
+                "value",
+                holder.map_or(
+                    Value::Null,
+                    |holder| json!({"owner": holder.owner, "count": holder.count}),
+                ),
+            )
+        }
+        "lost" => lost(&seat, millis(request, "within_ms").unwrap_or_default()).await,
+        _ => status("unsupported"),
+    })
+}
+
+/// Waits until the seat's hold is told lost.
+async fn lost(seat: &Seat, within: Duration) -> Reply {
+    let told = Arc::new((Notify::new(), Mutex::new(None)));
+    {
+        let guards = locked(&seat.guards);
+        let Some(guard) = guards.last() else {
+            return status("not_owner");
+        };
+        let told = told.clone();
+        guard.on_lost(move |reason| {
+            *locked(&told.1) = Some(reason);
+            told.0.notify_one();
+        });
+    }
+    let _ = tokio::time::timeout(within, told.0.notified()).await;
+    let reason = *locked(&told.1);
+    reason.map_or(status("timeout"), |reason| {
+        with("reason", json!(reason.name()))
+    })
+}
+
+async fn serve(state: Arc<State>, request: Value) {
+    let id = request["id"].as_i64().unwrap_or_default();
+    let reply = if text(&request, "op") == "cancel" {
+        let target = locked(&state.running).remove(&request["target"].as_i64().unwrap_or_default());
+        if target.is_some_and(|cancel| cancel.send(()).is_ok()) {
+            ok()
+        } else {
+            status("not_found")
+        }
+    } else {
+        let (cancel, cancelled) = oneshot::channel();
+        locked(&state.running).insert(id, cancel);
+        let reply = tokio::select! {
+            result = perform(&state, &request) => result.unwrap_or_else(|error| failed(&error)),
+            Ok(()) = cancelled => status("cancelled"),
+        };
+        locked(&state.running).remove(&id);
+        reply
+    };
+    let mut reply = reply;
+    reply.insert("id".into(), json!(id));
+    println!("{}", Value::Object(reply));
+}
+
+#[tokio::main]
+pub(crate) async fn serve_stdin() -> std::io::Result<()> {
+    let state = Arc::new(State::default());
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        match serde_json::from_str(&line) {
+            Ok(request) => drop(tokio::spawn(serve(state.clone(), request))),
+            Err(error) => eprintln!("not a request: {error}"),
+        }
+    }
+    Ok(())
+}
