@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -30,6 +31,19 @@ class Side:
         return self.family == "redlatch"
 
 
+def begin(command: Sequence[str], stderr: int | None = None) -> subprocess.Popen[str]:
+    """Starts a program of ours, to talk to it by lines."""
+    # The server comes first: on a busy machine a driver may wait, the server that all share may not.
+    return subprocess.Popen(
+        ["nice", "-n", "5", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        encoding="utf-8",
+    )
+
+
 class Driver:
     """A running driver program. Requests go out by line, replies come back in any order."""
 
@@ -37,15 +51,13 @@ class Driver:
         self.ids = itertools.count(1)
         self.futures: dict[int, Future[dict]] = {}
         self.lock = threading.Lock()
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-        # The server comes first: on a busy machine a driver may wait, the server that all share may not.
-        self.process = subprocess.Popen(["nice", "-n", "5", *command], **pipes)
+        self.process = begin(command)
         self.outgoing: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self.listen, daemon=True).start()
         threading.Thread(target=self.talk, daemon=True).start()
 
     def listen(self) -> None:
-        for line in self.process.stdout:
+        for line in self.process.stdout or ():
             reply = json.loads(line)
             with self.lock:
                 future = self.futures.pop(int(reply["id"]), None)
@@ -58,15 +70,16 @@ class Driver:
 
     def talk(self) -> None:
         """A stopped driver does not read: only this thread may wait for it."""
-        while (line := self.outgoing.get()) is not None:
+        stdin = self.process.stdin
+        while stdin and (line := self.outgoing.get()) is not None:
             try:
-                self.process.stdin.write(line)
-                self.process.stdin.flush()
+                stdin.write(line)
+                stdin.flush()
             except OSError:
                 return
 
     def ask(self, **request: object) -> tuple[int, Future[dict]]:
-        number, future = next(self.ids), Future()
+        number, future = next(self.ids), Future[dict]()
         with self.lock:
             self.futures[number] = future
         self.outgoing.put(json.dumps({"id": number, **request}) + "\n")

@@ -13,10 +13,12 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tomllib
 from adaptive import Lesson
@@ -206,7 +208,7 @@ class Play:
         if not holds:
             raise Failed(text)
 
-    def redis(self, *words: str) -> object:
+    def redis(self, *words: str) -> Any:
         """A command for the primary of the key it names; one without a key, for the primary of the lock."""
         named = words[1] if len(words) > 1 and self.key in words[1] else self.key
         return self.ground.ask(named, *words)
@@ -244,8 +246,8 @@ class Play:
         if "times" in step:
             names = [f"{request['lock']}:{number}" for number in range(step["times"])]
             replies = [driver.ask(**(request | {"lock": name}))[1] for name in names]
-            for reply in replies:
-                self.judge(actor, step, reply.result(PATIENCE), begun)
+            for answer in replies:
+                self.judge(actor, step, answer.result(PATIENCE), begun)
             return
         reply = driver.ask(**request)[1].result(PATIENCE)
         self.answered[step[actor]] = time.monotonic()
@@ -269,7 +271,7 @@ class Play:
     def judge(self, actor: str, step: dict, reply: dict, begun: float) -> None:
         # A lease counts from when it was asked for, so a slow machine cannot make the rest of it shorter. The server's clock
         # may be a little quicker than ours.
-        took = (time.monotonic() - self.sent.get(step.get("since"), begun)) * 1000
+        took = (time.monotonic() - self.sent.get(step.get("since", ""), begun)) * 1000
         side = self.row.sides[actor]
         expected = self.expected(actor, step)
         if "tell" in step:
@@ -365,7 +367,7 @@ class Play:
         if most is not None:
             self.check(value <= most, f"Redis answers {value!r}")
 
-    def holder(self) -> object:
+    def holder(self) -> Any:
         """The holder of the lock, as it lies in Redis."""
         if self.row.kinds["a"].hash:
             fields = self.redis("HGETALL", self.key)
@@ -508,7 +510,7 @@ class Play:
     def subscribers(self) -> int:
         return self.ground.subscribers(self.channel())
 
-    def eventually(self, holds: object, text: str) -> None:
+    def eventually(self, holds: Callable[[], object], text: str) -> None:
         end = time.monotonic() + PATIENCE / 4
         while not holds():
             if time.monotonic() > end:
@@ -623,10 +625,9 @@ def casts(scenario: dict, sides: list[Side]) -> list[tuple[dict[str, LockKind], 
 
 def pairs(scenario: dict, kinds: dict[str, LockKind], sides: list[Side]) -> list[tuple[Side, Side]]:
     a_sides, b_sides = (players(scenario, actor, kind, sides) for actor, kind in kinds.items())
-    found = itertools.product(a_sides, b_sides)
     # Two others are not ours to test; where nobody else plays they test the table.
     theirs = all(not side.ours for side in sides)
-    found = [(a, b) for a, b in found if a.ours or b.ours or theirs]
+    found = [(a, b) for a, b in itertools.product(a_sides, b_sides) if a.ours or b.ours or theirs]
     if any(kind.name in FOREIGN for kind in kinds.values()):
         return [(a, b) for a, b in found if a.kind in FOREIGN or b.kind in FOREIGN]
     if scenario["who"] == "mixed":

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 DIED = "died"
 # What every lease is relied on for, from the call of its acquire on: a little more than this part of it.
@@ -59,6 +59,12 @@ class Hold:
     @property
     def granted(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def given_back(self) -> float:
+        """When its last release was called."""
+        assert self.freed is not None
+        return self.freed
 
     def possible(self, lease: float) -> tuple[float, float]:
         if self.granted and self.release == "ok" and self.done is not None:
@@ -236,13 +242,18 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     def instead(old: Hold, new: Hold) -> Past:
         return Past([new if hold is old else hold for hold in past.holds], past.deletions)
 
-    example = max(certain, key=lambda hold: hold.freed - hold.answered)
-    middle = (example.answered + example.freed) / 2
+    example = max(certain, key=lambda hold: hold.given_back - hold.answered)
+    middle = (example.answered + example.given_back) / 2
     second = replace(example, who="planted", called=middle, answered=middle, token=None, counted=1, told=1)
     found["a second holder"] = with_one(
         replace(second, freed=middle + lease, done=middle + lease, release="ok")
     )
-    unsure = {"sure": middle + lease, "freed": None, "done": middle + lease, "release": "lost"}
+    unsure: dict[str, Any] = {
+        "sure": middle + lease,
+        "freed": None,
+        "done": middle + lease,
+        "release": "lost",
+    }
     found["a second holder that lost it later"] = with_one(replace(second, **unsure, lost=[middle + lease]))
     end = max(max(hold.answered, hold.done or 0.0) for hold in past.holds) + 10 * lease
     nobody = Hold(example.name, "planted", end, end + lease / 1000, "timeout", tried=True)
@@ -250,19 +261,28 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     with_token = [hold for hold in certain if hold.token is not None]
     if with_token:
         first = with_token[0]
-        after = {"called": end, "answered": end, "sure": end, "freed": end, "done": end, "who": "planted"}
+        after: dict[str, Any] = {
+            "called": end,
+            "answered": end,
+            "sure": end,
+            "freed": end,
+            "done": end,
+            "who": "planted",
+        }
         found["a token twice"] = with_one(replace(first, **after))
         found["a token that falls"] = with_one(replace(first, **after, token=(first.token or 0) - 1))
     found["a wrong count"] = instead(certain[0], replace(certain[0], told=certain[0].told + 1))
     if pair := undisturbed(past, certain):
         first, follower = pair
-        late = (follower.answered + follower.freed) / 2 + lease * 1e-6
+        late = (follower.answered + follower.given_back) / 2 + lease * 1e-6
         found["a release that came too late"] = instead(first, replace(first, freed=late, done=late))
     found["a loss that is none"] = instead(example, replace(example, lost=[middle]))
     quiet = replace(example, release="lost", sure=example.answered, lost=[], watched=True, kept=False)
     found["a loss that is not told"] = instead(example, quiet)
     found["a loss that is told twice"] = instead(example, replace(quiet, lost=[middle, middle]))
-    found["held after it was told lost"] = instead(example, replace(quiet, lost=[middle], sure=example.freed))
+    found["held after it was told lost"] = instead(
+        example, replace(quiet, lost=[middle], sure=example.given_back)
+    )
     long_ago = Deletion(middle, middle)
     deaf = replace(quiet, lost=[middle + 3 * lease], sure=middle + 2 * lease)
     others = [hold for hold in past.holds if hold is not example]
@@ -275,9 +295,9 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
         [*others, late_found], [*past.deletions, long_ago]
     )
     # Told before its time by nothing but its release, or by its event.
-    early = replace(example, release="lost", lost=[], kept=True, until=example.done + lease)
+    early = replace(example, release="lost", lost=[], kept=True, until=(example.done or 0.0) + lease)
     found["a loss without a cause that its release tells"] = instead(example, early)
-    event = replace(early, lost=[example.freed], kept=False)
+    event = replace(early, lost=[example.given_back], kept=False)
     found["a loss without a cause that is told at once"] = instead(example, event)
     return found
 
@@ -286,7 +306,7 @@ def undisturbed(past: Past, certain: list[Hold]) -> tuple[Hold, Hold] | None:
     """One hold after another while nobody deleted the key: a deletion would end what is certain of the first."""
     for first, follower in pairwise(certain):
         deletion = past.deletion(first)
-        if follower.answered > first.freed and not (deletion and deletion.called <= follower.freed):
+        if follower.answered > first.given_back and not (deletion and deletion.called <= follower.given_back):
             return first, follower
     return None
 
@@ -355,7 +375,7 @@ class Lines:
     def __init__(self, files: list[File]) -> None:
         self.files = files
         self.by_name: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
-        self.told: dict[tuple[int, bytes, bytes], list[int]] = defaultdict(list)
+        self.told: dict[tuple[int, bytes, bytes], list[float]] = defaultdict(list)
         self.hangs: list[str] = []
         for number in range(len(files)):
             self.read(number)

@@ -111,17 +111,17 @@ def touched(cell: Cell) -> None:
 def forced_before_its_own_waiters(cell: Cell) -> None:
     """A client forces what it holds itself, while it waits for it too."""
     cell.ok("acquire")
-    waiter = cell.call("acquire", wait_ms=60000, **{"as": "waiter"})
+    waiter = cell.call("acquire", wait_ms=60000, actor="waiter")
     # It waits in the client, in the order in which it was asked for.
-    cell.ok("locked", **{"as": "third"})
+    cell.ok("locked", actor="third")
     begun = time.monotonic()
-    cell.check(cell.ok("force", **{"as": "third"})["value"], "there was nothing to delete")
+    cell.check(cell.ok("force", actor="third")["value"], "there was nothing to delete")
     cell.status({"ok"}, "the waiter", waiter)
     cell.check(time.monotonic() - begun < SOON, "the waiter looks again too late")
     cell.eventually(lambda: not cell.ok("held")["value"], "the forced hold is not told", TOLD)
     cell.status({"lost"}, "release", cell.call("release"))
     cell.check(cell.counts() == ["1"], f"the late release has left {cell.counts()}")
-    cell.ok("release", **{"as": "waiter"})
+    cell.ok("release", actor="waiter")
     cell.works()
 
 

@@ -129,7 +129,12 @@ def run(
     folders = tempfile.TemporaryDirectory(prefix="redlatch-planted-", ignore_cleanup_errors=True)
     with folders as temporary, group.start(command, folder, env | {"TMPDIR": temporary}) as process:
         hung = threading.Event()
-        watch = threading.Timer(limit, lambda: (hung.set(), group.end(process)))
+
+        def give_up() -> None:
+            hung.set()
+            group.end(process)
+
+        watch = threading.Timer(limit, give_up)
         watch.start()
         lines, by = [], None
         for line in process.stdout or ():
@@ -153,7 +158,7 @@ def has_run(output: str) -> bool:
 def plant(
     bug: Bug, scratch: Path, env: dict[str, str], build: list[str], chosen: list[Layer], always: int
 ) -> None:
-    originals = {}
+    originals: dict[Path, str] = {}
     try:
         for file, old, new in bug.edits:
             path = scratch / file

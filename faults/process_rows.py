@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from server_rows import Play, on
 from world import LEASE_MS, SOON, Cell
@@ -61,7 +62,7 @@ def killed_while_waiting(cell: Cell) -> None:
     cell.gone()
 
 
-def alone(perform: object) -> Play:
+def alone(perform: Callable[[Cell], None]) -> Play:
     return on(perform, own_driver=True, lease_ms=LEASE_MS)
 
 

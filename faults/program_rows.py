@@ -64,14 +64,14 @@ class Stage:
 
     def rival(self) -> Callable[[float], None]:
         """Somebody else waits for what the program holds; gives what awaits that."""
-        waiting = self.cell.call("acquire", "b", wait_ms=int(PATIENCE * 1000), **{"as": "rival"})
+        waiting = self.cell.call("acquire", "b", wait_ms=int(PATIENCE * 1000), actor="rival")
 
         def served(within: float) -> None:
             begun = time.monotonic()
             self.cell.status({"ok"}, "the rival", waiting)
             took = time.monotonic() - begun
             self.cell.check(took < within, f"it was {took:.1f} s until somebody else had the lock")
-            self.cell.ok("release", "b", **{"as": "rival"})
+            self.cell.ok("release", "b", actor="rival")
 
         return served
 
@@ -152,6 +152,7 @@ def goes_on(stage: Stage) -> None:
 
 
 def ends_well(stage: Stage) -> None:
+    assert stage.program
     stage.program.said("done", stage.patience)
     stage.program.ended()
     stage.nothing_left()

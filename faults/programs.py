@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from world import PATIENCE, Failed, build
+from world import PATIENCE, Failed, begin, build
 
 building = threading.Lock()
 built: dict[str, tuple[str, ...]] = {}
@@ -30,15 +30,14 @@ class Program:
     def __init__(self, language: str, act: str, url: str, lock: str, lease_ms: int, size: int) -> None:
         plan = {"act": act, "url": url, "lock": lock, "lease_ms": lease_ms, "size": size}
         words = [*command(language), "act", json.dumps(plan)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(["nice", "-n", "5", *words], stderr=subprocess.STDOUT, **pipes)
+        self.process = begin(words, stderr=subprocess.STDOUT)
         self.lines: list[str] = []
         self.seen = 0
         self.changed = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        for line in self.process.stdout:
+        for line in self.process.stdout or ():
             with self.changed:
                 self.lines.append(line.rstrip())
                 self.changed.notify_all()
@@ -62,6 +61,7 @@ class Program:
                     raise Failed(f"{word} is not said within {within} s: {' / '.join(self.lines[-5:])}")
 
     def go_on(self, told: str = "") -> None:
+        assert self.process.stdin
         self.process.stdin.write(f"{told}\n")
         self.process.stdin.flush()
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 from check import Deletion, File, Hold, Past, check, check_past, judge, reject
 
 LEASE = 1.0
 
 
-def held(who: str, begin: float, end: float, token: int | None = None, **more: object) -> Hold:
+def held(who: str, begin: float, end: float, token: int | None = None, **more: Any) -> Hold:
     """Called a little before it was granted, freed a little before that was answered."""
     times = {"called": begin - 0.1, "answered": begin, "sure": end, "freed": end, "done": end + 0.1}
     rest = {"status": "ok", "release": "ok", "token": token, "counted": 1, "told": 1}
     return Hold("n", who, **(times | rest | more))
 
 
-def lost(who: str, begin: float, end: float, **more: object) -> Hold:
+def lost(who: str, begin: float, end: float, **more: Any) -> Hold:
     """Called held for the last time at the end, and told lost soon after."""
-    return held(who, begin, end, **({"release": "lost", "lost": [end + 0.05], "kept": False} | more))
+    told: dict[str, Any] = {"release": "lost", "lost": [end + 0.05], "kept": False}
+    return held(who, begin, end, **(told | more))
 
 
 def refused(who: str, at: float) -> Hold:

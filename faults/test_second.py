@@ -9,6 +9,7 @@ import tempfile
 import unittest
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from check import Deletion, File, Hold, Past, Verdict, check_past, judge, planted
@@ -21,7 +22,7 @@ RECORDED_LEASE = 3_000_000_000
 DELETED = [(3_000_000_000, 3_000_367_012), (6_630_878_761, 6_631_116_306), (8_089_225_358, 8_089_427_552)]
 
 
-def held(who: str, begin: float, end: float, token: int | None = None, **more: object) -> Hold:
+def held(who: str, begin: float, end: float, token: int | None = None, **more: Any) -> Hold:
     """A hold that was released; times in leases."""
     times = {"called": begin - 0.1, "answered": begin, "sure": end, "freed": end, "done": end + 0.1}
     rest = {"status": "ok", "release": "ok", "token": token, "counted": 1, "told": 1}
@@ -32,8 +33,9 @@ def held(who: str, begin: float, end: float, token: int | None = None, **more: o
     return hold
 
 
-def lost(who: str, begin: float, end: float, **more: object) -> Hold:
-    return held(who, begin, end, **({"release": "lost", "lost": [end + 0.05], "kept": False} | more))
+def lost(who: str, begin: float, end: float, **more: Any) -> Hold:
+    told: dict[str, Any] = {"release": "lost", "lost": [end + 0.05], "kept": False}
+    return held(who, begin, end, **(told | more))
 
 
 def refused(who: str, at: float) -> Hold:

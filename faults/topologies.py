@@ -5,13 +5,14 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
-from server import SERVICE, SLOTS, Server, eventually, fields, slot_of  # noqa: E402
+from server import SERVICE, SLOTS, Many, Server, eventually, fields, slot_of  # noqa: E402
 
 # Nobody is to be taken for dead here: fail-overs are conformance/failover.py's.
 PATIENT_MS = 600_000
@@ -19,39 +20,26 @@ DEBUG = ("--enable-debug-command", "yes")
 BUS = 10_000
 
 
-class Behind:
+class Behind(Many):
     """Servers, each with a proxy before it."""
 
-    topology = ""
-    url = ""
+    def __init__(self, program: str, proxies: Callable[..., list[str]]) -> None:
+        super().__init__()
+        self.program, self.proxies = program, proxies
+        self.build(self.begin)
 
-    def __init__(self, binary: str, proxies: object) -> None:
-        self.binary, self.proxies = binary, proxies
-        self.processes: list[Server] = []
-        try:
-            self.build()
-        except BaseException:
-            self.close()
-            raise
-
-    def build(self) -> None:
+    def begin(self) -> None:
         raise NotImplementedError
 
     def place_of(self, lock: str) -> tuple[Server, int]:
         """The server that has this lock, and its proxy."""
         raise NotImplementedError
 
-    def start(self, *options: str, **more: object) -> Server:
-        self.processes.append(Server(self.binary, *options, **more))
-        return self.processes[-1]
+    def start(self, *options: str, **more: Any) -> Server:
+        return self.add(Server(self.program, *options, **more))
 
     def proxy(self, server: Server) -> int:
         return int(self.proxies("open", server.port)[0])
-
-    def close(self) -> None:
-        # Sentinels first, as in `server.Many`.
-        for server in reversed(self.processes):
-            server.close()
 
 
 class Watched(Behind):
@@ -59,7 +47,7 @@ class Watched(Behind):
 
     topology = "sentinel"
 
-    def build(self) -> None:
+    def begin(self) -> None:
         self.primary = self.start(*DEBUG)
         self.port = self.proxy(self.primary)
         config = (
@@ -81,7 +69,7 @@ class Sharded(Behind):
 
     topology = "cluster"
 
-    def build(self) -> None:
+    def begin(self) -> None:
         mode = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(PATIENT_MS))
         announced = ("--cluster-announce-ip", "127.0.0.1", "--cluster-require-full-coverage", "no")
         nodes = [self.start(*mode, *announced, *DEBUG, spread=BUS) for _ in range(3)]
@@ -115,7 +103,7 @@ AT_ONCE = 3
 class Pool:
     """Lends a deployment to one cell after the other; one that a cell failed on is not lent again."""
 
-    def __init__(self, binary: str, proxies: object) -> None:
+    def __init__(self, binary: str, proxies: Callable[..., list[str]]) -> None:
         self.binary, self.proxies = binary, proxies
         self.idle: dict[str, queue.LifoQueue[Behind | None]] = {}
         self.all: list[Behind] = []

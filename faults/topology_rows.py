@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from operations import OPERATIONS, play
 from server_rows import (
@@ -74,7 +75,7 @@ OTHERS: list[tuple[str, str, Perform]] = [
 ]
 
 
-def on_topology(topology: str, perform: Perform, **options: bool) -> Callable[[World, Kind], None]:
+def on_topology(topology: str, perform: Perform, **options: Any) -> Callable[[World, Kind], None]:
     def play(world: World, kind: Kind) -> None:
         with world.pool.lent(topology) as behind:
             cell = Cell(world, topology, kind, behind=behind, **options)

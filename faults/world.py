@@ -11,12 +11,13 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "conformance"), str(ROOT / "scripts" / "lib")]
 
 import build  # noqa: E402
-from drivers import Driver  # noqa: E402
+from drivers import Driver, begin  # noqa: E402, F401
 from drivers import Side as Kind  # noqa: E402
 from server import Redis, Server, find_server  # noqa: E402
 from topologies import Behind, Pool  # noqa: E402
@@ -45,21 +46,22 @@ class Proxies:
 
     def __init__(self, profile: str = "debug") -> None:
         program = build.cargo("redlatch-faults", profile) / "redlatch-faults"
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([str(program)], **pipes)
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdin and self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.lock = threading.Lock()
 
     def __call__(self, *words: object) -> list[str]:
         with self.lock:
-            self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
-            self.process.stdin.flush()
-            status, *answer = self.process.stdout.readline().split()
+            self.stdin.write(" ".join(str(word) for word in words) + "\n")
+            self.stdin.flush()
+            status, *answer = self.stdout.readline().split()
         if status != "ok":
             raise Failed(f"the proxy answers {status} {answer} to {words}")
         return answer
 
     def close(self) -> None:
-        self.process.stdin.close()
+        self.stdin.close()
         self.process.wait()
 
 
@@ -85,8 +87,9 @@ class World:
     def learn_scripts(self, kind: Kind) -> dict[str, str]:
         """The hashes of the scripts, by what they are for: they are ours to know by their use only."""
         cell = Cell(self, "scripts", kind)
-        for op, more in (("acquire", {}), ("extend", {"lease_ms": 2 * LEASE_MS}), ("release", {})):
-            cell.ok(op, **more)
+        cell.ok("acquire")
+        cell.ok("extend", lease_ms=2 * LEASE_MS)
+        cell.ok("release")
         acquire, renew, release = self.proxies("scripts", cell.port)[:3]
         cell.close()
         return {"acquire": acquire, "renew": renew, "release": release}
@@ -189,21 +192,21 @@ class Cell:
     def direct_calls(self) -> int:
         return int(self.tell("direct")[0])
 
-    def call(self, op: str, who: str = "a", **more: object) -> Future[dict]:
+    def call(self, op: str, who: str = "a", **more: Any) -> Future[dict]:
         return self.begin(op, who, **more)[1]
 
-    def begin(self, op: str, who: str = "a", **more: object) -> tuple[int, Future[dict]]:
+    def begin(self, op: str, who: str = "a", actor: str = "main", **more: Any) -> tuple[int, Future[dict]]:
         if op != "open":
             self.ready(who)
         driver = self.world.drivers[self.kind.name] if who == "b" else self.driver
-        request = {"client": f"{self.number}{who}", "lock": self.lock, "as": "main", **more}
+        request = {"client": f"{self.number}{who}", "lock": self.lock, "as": actor, **more}
         if self.direct and who == "a":
             # The direct connection is for those who wait with a thread, and for event loops.
             request["blocked"] = True
         return driver.ask(op=op, **request)
 
-    def ok(self, op: str, who: str = "a", within: float = PATIENCE, **more: object) -> dict:
-        return self.status({"ok"}, op, self.call(op, who, **more), within)
+    def ok(self, op: str, who: str = "a", **more: Any) -> dict:
+        return self.status({"ok"}, op, self.call(op, who, **more))
 
     def status(self, allowed: set[str], what: str, future: Future[dict], within: float = PATIENCE) -> dict:
         try:

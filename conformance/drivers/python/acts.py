@@ -510,12 +510,12 @@ async def wait_and_be_served(act: Act, client: Any, other: Any) -> None:
 
 async def wait_in_vain(act: Act, client: Any, other: Any) -> None:
     refused: list[bool] = []
-    limit = None if ASYNCIO else 2 + act.size / 500
+    limit = 2 + act.size / 500
     held = other.lock(act.lock)
     await done(enter(held))
 
     async def be_refused() -> None:
-        patience = {} if limit is None else {"timeout": limit}
+        patience = {} if ASYNCIO else {"timeout": limit}
         refused.append(not await done(client.lock(act.lock).acquire(**patience)))
 
     if ASYNCIO:

@@ -25,12 +25,12 @@ class Caller:
 
     def __init__(self, worker: Worker, number: int) -> None:
         self.worker, self.plan, self.number = worker, worker.plan, number
-        self.lease = worker.plan["lease"] / 1000
+        self.lease: float = worker.plan["lease"] / 1000
         self.random = random.Random(f"{self.plan['seed']}/{number}")
         self.attempts = self.granted = 0
 
     def chance(self, name: str) -> bool:
-        return self.random.randrange(1000) < self.plan[name]
+        return self.random.randrange(1000) < int(self.plan[name])
 
     def name(self) -> tuple[str, str]:
         if self.chance("hot"):
