@@ -82,7 +82,7 @@ class Driver:
         number, future = next(self.ids), Future[dict]()
         with self.lock:
             self.futures[number] = future
-        self.outgoing.put(json.dumps({"id": number, **request}) + "\n")
+        self.outgoing.put(json.dumps({"id": number, **request}, ensure_ascii=False) + "\n")
         return number, future
 
     def signal(self, name: str) -> None:

@@ -14,32 +14,6 @@ enum { CLIENTS = 4096, LOCKS = 16384 };
 
 /* ---- lines ---- */
 
-static char *append_utf8(char *out, unsigned code)
-{
-    if (code < 0x80) {
-        *out++ = (char)code;
-    } else if (code < 0x800) {
-        *out++ = (char)(0xc0 | code >> 6);
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-        *out++ = (char)(0xe0 | code >> 12);
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else {
-        *out++ = (char)(0xf0 | code >> 18);
-        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    }
-    return out;
-}
-
-static unsigned hex4(const char *at)
-{
-    char digits[5] = {at[0], at[1], at[2], at[3], 0};
-    return (unsigned)strtoul(digits, NULL, 16);
-}
-
 static char *read_string(const char **at, char *out)
 {
     for (++*at; **at != '"' && **at != 0; ++*at) {
@@ -48,17 +22,7 @@ static char *read_string(const char **at, char *out)
             continue;
         }
         ++*at;
-        if (**at == 'u') {
-            unsigned code = hex4(*at + 1);
-            *at += 4;
-            if (code >= 0xd800 && code < 0xdc00) { /* the first of a pair */
-                code = 0x10000 + ((code - 0xd800) << 10) + (hex4(*at + 3) - 0xdc00);
-                *at += 6;
-            }
-            out = append_utf8(out, code);
-        } else {
-            *out++ = **at == 'n' ? '\n' : **at == 't' ? '\t' : **at;
-        }
+        *out++ = **at == 'n' ? '\n' : **at == 't' ? '\t' : **at;
     }
     ++*at;
     *out++ = 0;

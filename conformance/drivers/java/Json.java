@@ -50,10 +50,6 @@ final class Json {
             switch (text.charAt(at)) {
                 case 'n': value.append('\n'); break;
                 case 't': value.append('\t'); break;
-                case 'u':
-                    value.append((char) Integer.parseInt(text.substring(at + 1, at + 5), 16));
-                    at += 4;
-                    break;
                 default: value.append(text.charAt(at));
             }
         }

@@ -105,13 +105,13 @@ class Actors:
         finish(self.work(self.main))
 
     def read(self) -> None:
-        for line in sys.stdin:
+        for line in sys.stdin.buffer:
             self.take(json.loads(line))
         os._exit(0)
 
     async def read_in_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
+        while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
             self.take(json.loads(line))
 
     def take(self, request: Job) -> None:
