@@ -137,8 +137,8 @@ function valueOf(answer) {
   return answer
 }
 
-async function resultOf(started, names) {
-  const answer = answerTo(unwrap(started, names))
+async function resultOf(started) {
+  const answer = answerTo(unwrap(started))
   return valueOf(answer instanceof Promise ? await answer : answer)
 }
 

@@ -5,7 +5,7 @@ const { isMainThread } = require('node:worker_threads')
 const { internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock } = require('./lock.js')
-const { asyncDispose, camel } = require('./names.js')
+const { asyncDispose } = require('./names.js')
 const { plain, split, text } = require('./options.js')
 const { unwrap } = internal
 
@@ -34,7 +34,7 @@ class Client extends EventEmitter {
     const { names, values } = split(options, [])
     // A worker thread has an environment of its own, which the core cannot see.
     url ??= process.env.REDLATCH_URL || undefined
-    this.#native = unwrap(border.client(url === undefined ? url : text('the URL', url), names, values), names)
+    this.#native = unwrap(border.client(url === undefined ? url : text('the URL', url), names, values))
     const { id } = this.#native
     clients.set(id, new WeakRef(this))
     watchSignals()
@@ -65,13 +65,13 @@ class Client extends EventEmitter {
       unwrap(family.locks.name(name))
       return family
     }
-    const made = new Family(this, unwrap(this.#native.locks(name, names, values), names), own.context)
+    const made = new Family(this, unwrap(this.#native.locks(name, names, values)), own.context)
     this.#latest = { options, family: made }
     return made
   }
 
   stats() {
-    return Object.fromEntries(unwrap(this.#native.stats()).map(({ name, value }) => [camel(name), value]))
+    return Object.fromEntries(unwrap(this.#native.stats()).map(({ name, value }) => [name, value]))
   }
 
   async close(limit) {

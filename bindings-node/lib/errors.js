@@ -2,7 +2,6 @@
 // The error classes, made from the core's table.
 
 const native = require('./native.js')
-const { camel, pascal } = require('./names.js')
 
 class LockError extends Error {
   constructor(message, options) {
@@ -25,24 +24,19 @@ function rename(errorClass, name) {
   Object.defineProperty(errorClass.prototype, 'name', { value: name, configurable: true, writable: true })
 }
 
-// Kinds whose bare name would say too little.
-const NAMED_AFTER_THE_LOCK = new Set(['timeout', 'cancelled', 'lost'])
-
 const classes = {}
 const byNumber = new Map()
-for (const { number, name, retryable } of native.errorKinds()) {
+for (const { number, name, className, retryable } of native.errorKinds()) {
   const errorClass = class extends LockError {
     static kind = name
     static retryable = retryable
   }
-  const className = `${NAMED_AFTER_THE_LOCK.has(name) ? 'Lock' : ''}${pascal(name)}Error`
   rename(errorClass, className)
   classes[className] = errorClass
   byNumber.set(number, errorClass)
 }
 
 const reasons = new Map(native.lostReasons().map((reason) => [reason.number, reason]))
-const optionNames = new Set(native.options().map(({ name }) => name))
 
 const on = (lockName, message) => (lockName === undefined ? message : `lock ${JSON.stringify(lockName)}: ${message}`)
 
@@ -57,15 +51,12 @@ function lostError(lockName, number) {
   return new classes.LockLostError(on(lockName, meaning), { lockName, reason })
 }
 
-// Returns what a native function gave, or throws the failure it told of. The core spells the names of options in its
-// own way; `given` are those that the caller wrote, `own` those that are JavaScript's alone, of which it cannot tell.
-function unwrap(result, given = [], own = []) {
+// Returns what a native function gave, or throws the failure it told of. `own` are the options that are JavaScript's alone:
+// the core cannot tell of them where it lists all that there are.
+function unwrap(result, own = []) {
   if (typeof result === 'number' || result?.message === undefined) return result
-  const message = result.message.replace(/\b[a-z]+(?:_[a-z]+)+\b/g, (name) =>
-    optionNames.has(name) || given.includes(name) ? camel(name) : name,
-  )
-  const more = own.length > 0 && /is no option of .*; there are /.test(message) ? `, ${own.join(', ')}` : ''
-  throw errorFrom({ ...result, message: message + more })
+  const more = result.listsOptions ? own : []
+  throw errorFrom({ ...result, message: [result.message, ...more].join(', ') })
 }
 
 module.exports = { LockError, ...classes, internal: { errorFrom, lostError, unwrap } }

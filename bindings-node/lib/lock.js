@@ -53,7 +53,7 @@ class Lock {
     const { signal } = own
     checkSignal(signal)
     if (signal?.aborted) throw reasonOf(signal)
-    const started = unwrap(this.#start(own, names, values), names, OWN)
+    const started = unwrap(this.#start(own, names, values), OWN)
     let answer = answerTo(started, signal)
     // The caller may abort its signal in the tick of the call, which is later than an answer that is here.
     if (signal !== undefined || answer instanceof Promise) answer = await answer

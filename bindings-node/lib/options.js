@@ -2,11 +2,8 @@
 // Takes an object of options apart: those that mean something in JavaScript only, and those of the core.
 
 const { InvalidArgumentError } = require('./errors.js')
-const native = require('./native.js')
-const { camel, snake } = require('./names.js')
 
 const NONE = Object.freeze({})
-const NAMES = native.options().map(({ name }) => camel(name))
 const TIMEOUT =
   '"timeout" is no option; how long to wait for a lock is wait, in milliseconds, an option of acquire() and using(), ' +
   'and how long to wait for a connection is connectTimeout, an option of a client'
@@ -24,20 +21,11 @@ function split(options, own) {
     if (own.includes(name)) {
       parts.own[name] = value
     } else {
-      if (!/^[a-z][a-zA-Z0-9]*$/.test(name)) throw misspelt(name)
-      parts.names.push(snake(name))
+      parts.names.push(name)
       parts.values.push(plain(name, value))
     }
   }
   return parts
-}
-
-// A name that no option of JavaScript can have; the core's `watchdog_lease` is one.
-function misspelt(name) {
-  const letters = (text) => text.replaceAll('_', '').toLowerCase()
-  const near = NAMES.find((known) => letters(known) === letters(name))
-  const hint = near === undefined ? 'names are written as watchdogLease is' : `did you mean ${near}?`
-  return new InvalidArgumentError(`${JSON.stringify(name)} is no option; ${hint}`)
 }
 
 // A value that the core can judge.

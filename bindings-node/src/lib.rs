@@ -38,7 +38,7 @@ impl Border {
         caught(|| {
             let from_env = redlatch::Client::builder_from_env;
             let mut builder = url.map_or_else(from_env, |url| redlatch::Client::builder(&url));
-            set_all(&names, &values, |name, value| builder.set(name, value))?;
+            set_all(&mut builder, &names, &values)?;
             let client = builder.build()?;
             self.0.add(&client);
             Ok(Client(Rc::new(Shared {
@@ -181,7 +181,7 @@ impl Client {
     pub fn locks(&self, name: String, names: Names, values: Values) -> Checked<Locks> {
         caught(|| {
             let mut options = self.0.client.lock_options();
-            set_all(&names, &values, |name, value| options.set(name, value))?;
+            set_all(&mut options, &names, &values)?;
             let first = self.0.client.lock_with(&name, options)?;
             Ok(Locks(Rc::new(Family {
                 first,
@@ -357,6 +357,6 @@ impl Locks {
 
 fn acquire_options(names: &Names, values: &Values) -> redlatch::Result<AcquireOptions> {
     let mut options = AcquireOptions::new();
-    set_all(names, values, |name, value| options.set(name, value))?;
+    set_all(&mut options, names, values)?;
     Ok(options)
 }

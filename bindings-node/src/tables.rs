@@ -4,6 +4,8 @@ use napi_derive::napi;
 use redlatch::embed::all_options;
 use redlatch::{ErrorKind, LostReason};
 
+use crate::values::SPELLING;
+
 /// One row of the table of errors or of lost reasons.
 #[napi(object)]
 pub struct Row {
@@ -11,6 +13,8 @@ pub struct Row {
     pub number: u32,
     /// The name, in the core's spelling.
     pub name: String,
+    /// The name of the class of errors.
+    pub class_name: Option<String>,
     /// Whether the same call can succeed later.
     pub retryable: bool,
     /// One sentence for people.
@@ -23,6 +27,7 @@ pub fn error_kinds() -> Vec<Row> {
     let row = |kind: &ErrorKind| Row {
         number: kind.number().into(),
         name: kind.name().to_owned(),
+        class_name: Some(kind.class_name().to_owned()),
         retryable: kind.retryable(),
         meaning: kind.meaning().to_owned(),
     };
@@ -35,6 +40,7 @@ pub fn lost_reasons() -> Vec<Row> {
     let row = |reason: &LostReason| Row {
         number: reason.number().into(),
         name: reason.name().to_owned(),
+        class_name: None,
         retryable: reason.retryable(),
         meaning: reason.meaning().to_owned(),
     };
@@ -46,6 +52,8 @@ pub fn lost_reasons() -> Vec<Row> {
 pub struct OptionRow {
     /// The name, in the core's spelling.
     pub name: String,
+    /// The name as JavaScript spells it.
+    pub spelled: String,
     /// The place where the option can be given.
     pub scope: String,
     /// The type of its value.
@@ -57,6 +65,7 @@ pub struct OptionRow {
 pub fn options() -> Vec<OptionRow> {
     let row = |info: &redlatch::embed::OptionInfo| OptionRow {
         name: info.name.to_owned(),
+        spelled: SPELLING.of(info.name),
         scope: format!("{:?}", info.scope).to_lowercase(),
         r#type: format!("{:?}", info.r#type),
     };

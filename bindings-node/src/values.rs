@@ -5,13 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use napi::Either;
 use napi::bindgen_prelude::{BigInt, Either4, Null};
 use napi_derive::napi;
-use redlatch::embed::Outcome;
 use redlatch::embed::exit::uninterrupted;
+use redlatch::embed::{Outcome, SetOption, Spelling};
 use redlatch::{Error, ErrorKind, Event, LostReason, OptionValue, Result};
 
 use crate::border::Id;
 
-/// Names of options, in the core's spelling; absent when there are none.
+/// The spelling of options and counters.
+pub(crate) const SPELLING: Spelling = Spelling::CamelCase;
+
+/// Names of options; absent when there are none.
 pub(crate) type Names = Option<Vec<String>>;
 /// Their values, in the same order.
 pub(crate) type Values = Option<Vec<Value>>;
@@ -36,11 +39,15 @@ pub struct Failure {
     pub lock_name: Option<String>,
     /// The number of the lost reason.
     pub reason: Option<u32>,
+    /// Whether the text ends with the names of all options that there are.
+    pub lists_options: bool,
 }
 
 impl From<redlatch::Error> for Failure {
     fn from(error: redlatch::Error) -> Self {
+        let error = error.spelled(|name| SPELLING.of(name));
         Failure {
+            lists_options: error.option_fault().is_some_and(|fault| fault.lists_names),
             kind: error.kind().number().into(),
             message: error.message().to_owned(),
             lock_name: error.lock_name().map(str::to_owned),
@@ -78,13 +85,9 @@ pub(crate) fn option(value: &Value) -> OptionValue<'_> {
 }
 
 /// Sets options one by one.
-pub(crate) fn set_all(
-    names: &Names,
-    values: &Values,
-    mut set: impl FnMut(&str, OptionValue<'_>) -> Result<()>,
-) -> Result<()> {
+pub(crate) fn set_all(to: &mut impl SetOption, names: &Names, values: &Values) -> Result<()> {
     let mut all = names.iter().flatten().zip(values.iter().flatten());
-    all.try_for_each(|(name, value)| set(name, option(value)))
+    all.try_for_each(|(name, value)| to.set_spelled(SPELLING, name, option(value)))
 }
 
 /// A value in a [`Batch`].
@@ -197,7 +200,7 @@ impl From<Event> for EventRow {
 /// One counter.
 #[napi(object)]
 pub struct Stat {
-    /// Its name, in the core's spelling.
+    /// Its name.
     pub name: String,
     /// Its value.
     pub value: f64,
@@ -206,7 +209,7 @@ pub struct Stat {
 impl From<(&'static str, u64)> for Stat {
     fn from((name, value): (&'static str, u64)) -> Self {
         Stat {
-            name: name.to_owned(),
+            name: SPELLING.of(name),
             value: value as f64,
         }
     }

@@ -8,7 +8,6 @@ const { tmpdir } = require('node:os')
 const { join } = require('node:path')
 const ts = require('typescript')
 const native = require('../lib/native.js')
-const { camel } = require('../lib/names.js')
 const redlatch = require('../index.js')
 const { PACKAGE, runNode, shared } = require('./support/index.js')
 
@@ -24,13 +23,13 @@ const union = (name) => named(name).type.types.map((type) => type.literal.text)
 test('the options are those of the table, with their types', () => {
   const types = { Duration: 'Time | null', Flag: 'boolean | null', Count: 'number | null', Word: 'string | null' }
   Object.assign(types, { Text: 'string | null', Pem: 'string | null' })
-  const typeOf = (name, type) => types[type] ?? `${name[0].toUpperCase()}${camel(name).slice(1)} | null`
+  const typeOf = (name, type) => types[type] ?? `${name[0].toUpperCase()}${name.slice(1)} | null`
   const table = (scope) =>
     Object.fromEntries(
       native
         .options()
         .filter((option) => option.scope === scope)
-        .map(({ name, type }) => [camel(name), typeOf(name, type.split(/[ (]/)[0])]),
+        .map(({ spelled, type }) => [spelled, typeOf(spelled, type.split(/[ (]/)[0])]),
     )
   const { signal, key, hold, context, ...attempt } = members('TryOptions')
   assert.ok(signal && key && hold && context)

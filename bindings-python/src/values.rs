@@ -122,16 +122,23 @@ pub(crate) fn option(
     done.map_err(|error| raise(value.py(), &error))
 }
 
-/// Reads and checks a time in seconds, by the row of the option `name`.
+/// Reads and checks a time in seconds, by the row of the option `name`; `called` is what its errors
+/// call it.
 #[pyfunction]
-pub(crate) fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    duration(name, value).map(|time| time.as_secs_f64())
+#[pyo3(signature = (name, value, called=None))]
+pub(crate) fn seconds(name: &str, value: &Bound<'_, PyAny>, called: Option<&str>) -> PyResult<f64> {
+    time(name, value, called).map(|time| time.as_secs_f64())
 }
 
 pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    time(name, value, None)
+}
+
+fn time(name: &str, value: &Bound<'_, PyAny>, called: Option<&str>) -> PyResult<Duration> {
     let mut time = Duration::ZERO;
     option(name, value, &mut |name, value| {
-        time = read_duration(name, value)?;
+        time = read_duration(name, value)
+            .map_err(|error| error.spelled(|name| called.unwrap_or(name)))?;
         Ok(())
     })?;
     Ok(time)

@@ -18,7 +18,7 @@ use crate::guard::{Guard, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::lock::Lock;
 use crate::operation::Operation;
-use crate::options::{ClientOptions, LockOptions, OptionValue};
+use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{DeferredWakers, ParkingGroup, ParkingGroups};
 use crate::process;
@@ -441,6 +441,14 @@ impl ClientBuilder {
             self.options,
             Arc::new(self.locks),
         ))))
+    }
+}
+
+impl SetOption for ClientBuilder {
+    const SCOPE: Scope = Scope::Client;
+
+    fn set_option(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
+        self.set(name, value)
     }
 }
 

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::completion_queue::{Completion, CompletionQueue, Outcome, Serving};
+pub use crate::error::OptionFault;
 pub use crate::exit;
 pub use crate::operation::{Caller, Cancelled, Pending, Submitted};
-pub use crate::options::{OptionInfo, Scope, Type, all_options, read_duration};
+pub use crate::options::{
+    OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_duration,
+};
 
 use crate::canceller::Canceller;
 use crate::client::Client;

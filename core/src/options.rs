@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{Lease, Terms};
-use crate::error::{Error, Result};
+use crate::error::{Error, OptionFault, Piece, Result};
 use crate::owner::ReentryKey;
 use crate::wire::{Fencing, Kind, Publish};
 
@@ -213,7 +213,7 @@ macro_rules! options {
                         return Ok(());
                     }
                 )+
-                Err(unknown(name, Scope::$scope))
+                Err(unknown(name, Scope::$scope, Spelling::SnakeCase))
             }
 
             /// Checks the values that the typed setters stored without a check.
@@ -475,7 +475,7 @@ impl AcquireOptions {
             "wait" => self.wait = given(wait, value)?,
             "lease" => self.lease = given(lease, value)?,
             "token" => self.token = given(token, value)?,
-            _ => return Err(unknown(name, Scope::Acquire)),
+            _ => return Err(unknown(name, Scope::Acquire, Spelling::SnakeCase)),
         }
         Ok(())
     }
@@ -536,30 +536,120 @@ pub(crate) fn check_lease(lease: Duration) -> Result<()> {
 pub fn read_duration(option: &str, value: OptionValue<'_>) -> Result<Duration> {
     match all_options().find(|info| info.name == option) {
         Some(info) => Stored::read(info, value),
-        None => Err(unknown(option, Scope::Client)),
+        None => Err(unknown(option, Scope::Client, Spelling::SnakeCase)),
     }
 }
 
-/// The error for an unknown name. Tells whether it is an option of something else, or suggests a
-/// similar name.
-fn unknown(name: &str, scope: Scope) -> Error {
-    let here: Vec<&str> = all_options()
-        .filter(|info| scope.takes(info.scope))
+/// The spelling of option names in a language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// The table's own: `watchdog_lease`.
+    SnakeCase,
+    /// `watchdogLease`.
+    CamelCase,
+}
+
+impl Spelling {
+    /// The name of an option or a counter in this spelling.
+    pub fn of(self, name: &str) -> String {
+        self.letters(name).collect()
+    }
+
+    fn letters(self, name: &str) -> impl Iterator<Item = char> {
+        let mut begins = false;
+        name.chars().filter_map(move |letter| match self {
+            Spelling::SnakeCase => Some(letter),
+            Spelling::CamelCase if letter == '_' => {
+                begins = true;
+                None
+            }
+            Spelling::CamelCase if std::mem::take(&mut begins) => Some(letter.to_ascii_uppercase()),
+            Spelling::CamelCase => Some(letter),
+        })
+    }
+
+    /// The option that is spelled like this.
+    fn find(self, given: &str) -> Option<&'static OptionInfo> {
+        all_options().find(|info| self.letters(info.name).eq(given.chars()))
+    }
+}
+
+/// The options of a client, a lock or an acquisition, for bindings that have names and values.
+pub trait SetOption {
+    /// The place of these options.
+    const SCOPE: Scope;
+
+    /// Sets one option by its name in the table.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a name that is unknown here, and for an unacceptable value.
+    fn set_option(&mut self, name: &str, value: OptionValue<'_>) -> Result<()>;
+
+    /// Sets one option by its name in a language's spelling.
+    ///
+    /// # Errors
+    /// As [`set_option`](SetOption::set_option). The text has the names in that spelling.
+    fn set_spelled(
+        &mut self,
+        spelling: Spelling,
+        name: &str,
+        value: OptionValue<'_>,
+    ) -> Result<()> {
+        match spelling.find(name) {
+            Some(info) => self.set_option(info.name, value),
+            None => Err(unknown(name, Self::SCOPE, spelling)),
+        }
+        .map_err(|error| error.spelled(|name| spelling.of(name)))
+    }
+}
+
+impl SetOption for LockOptions {
+    const SCOPE: Scope = Scope::Lock;
+
+    fn set_option(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
+        self.set(name, value)
+    }
+}
+
+impl SetOption for AcquireOptions {
+    const SCOPE: Scope = Scope::Acquire;
+
+    fn set_option(&mut self, name: &str, value: OptionValue<'_>) -> Result<()> {
+        self.set(name, value)
+    }
+}
+
+/// The error for a name that `scope` does not have. Tells whether it is an option of something
+/// else, or suggests a similar name.
+fn unknown(name: &str, scope: Scope, spelling: Spelling) -> Error {
+    let here = || all_options().filter(|info| scope.takes(info.scope));
+    let elsewhere = spelling.find(name).filter(|info| !scope.takes(info.scope));
+    let suggestion = here()
         .map(|info| info.name)
-        .collect();
-    let hint = if let Some(other) = all_options().find(|info| info.name == name) {
-        format!("it is an option of {}", other.scope.of())
-    } else if let Some(near) = here
-        .iter()
-        .filter(|known| likeness(name, known))
-        .min_by_key(|known| known.len())
-    {
-        format!("did you mean {near}?")
-    } else {
-        format!("there are {}", here.join(", "))
+        .filter(|known| elsewhere.is_none() && likeness(name, known))
+        .min_by_key(|known| known.len());
+    let given: String = name.chars().take(64).collect();
+    let mut text = match elsewhere {
+        Some(info) => vec!["\"".into(), Piece::Name(info.name), "\"".into()],
+        None => vec![format!("{given:?}").into()],
     };
-    let name: String = name.chars().take(64).collect();
-    Error::invalid(format!("{name:?} is no option of {}; {hint}", scope.of()))
+    text.push(format!(" is no option of {}; ", scope.of()).into());
+    match (elsewhere, suggestion) {
+        (Some(other), _) => text.push(format!("it is an option of {}", other.scope.of()).into()),
+        (None, Some(near)) => {
+            text.extend(["did you mean ".into(), Piece::Name(near), "?".into()]);
+        }
+        (None, None) => {
+            for (at, info) in here().enumerate() {
+                let before = if at == 0 { "there are " } else { ", " };
+                text.extend([before.into(), Piece::Name(info.name)]);
+            }
+        }
+    }
+    let mut fault = OptionFault::new(given, text);
+    fault.suggestion = suggestion;
+    fault.lists_names = elsewhere.is_none() && suggestion.is_none();
+    fault.into()
 }
 
 #[cfg(test)]
@@ -724,6 +814,43 @@ mod tests {
             "{client}"
         );
         assert!(refused(&"ü".repeat(100_000), value).len() < 400);
+    }
+
+    #[test]
+    fn an_option_is_known_by_its_name_in_the_spelling_of_a_language() {
+        let set = |name: &str| {
+            let error = LockOptions::new()
+                .set_spelled(Spelling::CamelCase, name, OptionValue::Millis(7.0))
+                .expect_err("refused");
+            (error.message().to_owned(), error.option_fault().cloned())
+        };
+        let (text, fault) = set("watchdogLease");
+        assert_eq!(
+            text,
+            "watchdogLease is 7 ms; give it a time from 100 ms to 24 h"
+        );
+        let fault = fault.expect("an option");
+        assert_eq!(fault.option, "watchdog_lease");
+        assert_eq!(fault.value.as_deref(), Some("7 ms"));
+        assert_eq!(fault.allowed.as_deref(), Some("a time from 100 ms to 24 h"));
+        let (text, fault) = set("watchdog_lease");
+        assert_eq!(
+            text,
+            "\"watchdog_lease\" is no option of a lock; did you mean watchdogLease?"
+        );
+        assert_eq!(fault.expect("an option").suggestion, Some("watchdog_lease"));
+        assert_eq!(
+            set("connectTimeout").0,
+            "\"connectTimeout\" is no option of a lock; it is an option of a client"
+        );
+        let (text, fault) = set("x_y");
+        assert!(
+            text.starts_with(
+                "\"x_y\" is no option of a lock; there are kind, reentrant, lease, watchdogLease"
+            ),
+            "{text}"
+        );
+        assert!(fault.expect("an option").lists_names);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `code` strings, C's status numbers and `docs/errors.md` are generated from [`ErrorKind::ALL`]
 //! and [`LostReason::ALL`], or a test compares them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -204,6 +205,78 @@ struct Inner {
     message: String,
     lock: Option<Arc<str>>,
     reason: Option<LostReason>,
+    option: Option<OptionFault>,
+}
+
+/// An option that cannot be used as it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OptionFault {
+    /// The name: the table's, or the given one if the table does not have it.
+    pub option: String,
+    /// The value for people, if the fault is the value.
+    pub value: Option<String>,
+    /// The acceptable values for people, if the fault is the value.
+    pub allowed: Option<String>,
+    /// The option that was probably meant, if the name is unknown.
+    pub suggestion: Option<&'static str>,
+    /// Whether the text ends with a list of all names that would be acceptable.
+    pub lists_names: bool,
+    text: Vec<Piece>,
+}
+
+/// A piece of the text of an [`OptionFault`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Text that is the same in every language.
+    Words(Cow<'static, str>),
+    /// The name of an option, which languages spell in their own way.
+    Name(&'static str),
+}
+
+impl From<&'static str> for Piece {
+    fn from(words: &'static str) -> Self {
+        Piece::Words(words.into())
+    }
+}
+
+impl From<String> for Piece {
+    fn from(words: String) -> Self {
+        Piece::Words(words.into())
+    }
+}
+
+impl OptionFault {
+    /// A fault of the option `option`, with a text for people.
+    pub fn new(option: impl Into<String>, text: impl Into<Vec<Piece>>) -> Self {
+        OptionFault {
+            option: option.into(),
+            value: None,
+            allowed: None,
+            suggestion: None,
+            lists_names: false,
+            text: text.into(),
+        }
+    }
+
+    fn text<S: AsRef<str>>(&self, spell: impl Fn(&'static str) -> S) -> String {
+        let mut text = String::new();
+        for piece in &self.text {
+            match piece {
+                Piece::Words(words) => text += words,
+                Piece::Name(name) => text += spell(name).as_ref(),
+            }
+        }
+        text
+    }
+}
+
+impl From<OptionFault> for Error {
+    fn from(fault: OptionFault) -> Self {
+        let mut error = Error::invalid(fault.text(|name| name));
+        error.0.option = Some(fault);
+        error
+    }
 }
 
 /// The result of every call of this crate.
@@ -217,6 +290,7 @@ impl Error {
             message: message.into(),
             lock: None,
             reason: None,
+            option: None,
         }))
     }
 
@@ -279,6 +353,20 @@ impl Error {
     /// Why the hold was lost; only for [`ErrorKind::Lost`].
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.0.reason
+    }
+
+    /// The option that cannot be used, if the error is about one.
+    pub fn option_fault(&self) -> Option<&OptionFault> {
+        self.0.option.as_ref()
+    }
+
+    /// The same error with the names of options in another spelling, for other languages.
+    #[must_use]
+    pub fn spelled<S: AsRef<str>>(mut self, spell: impl Fn(&'static str) -> S) -> Self {
+        if let Some(fault) = &self.0.option {
+            self.0.message = fault.text(spell);
+        }
+        self
     }
 }
 
@@ -358,6 +446,19 @@ mod tests {
                 .message()
                 .ends_with("; release each acquisition once")
         );
+    }
+
+    #[test]
+    fn names_of_options_are_spelled_as_a_language_wants() {
+        let text = [
+            "tls_key".into(),
+            " goes with ".into(),
+            Piece::Name("tls_cert"),
+        ];
+        let error = Error::from(OptionFault::new("tls_key", text)).spelled(str::to_uppercase);
+        assert_eq!(error.message(), "tls_key goes with TLS_CERT");
+        let other = Error::invalid("tls_key").spelled(str::to_uppercase);
+        assert_eq!(other.message(), "tls_key");
     }
 
     #[test]

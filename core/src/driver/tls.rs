@@ -22,7 +22,8 @@ use tokio_rustls::rustls::{
     AlertDescription, CertificateError, ClientConfig, Error as Failure, RootCertStore,
 };
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Piece::{self, Name};
+use crate::error::{Error, ErrorKind, OptionFault, Result};
 use crate::options::{ClientOptions, Pem};
 
 /// A TLS configuration.
@@ -49,20 +50,21 @@ impl Tls {
             (Some(cert), Some(key)) => {
                 let (chain, key) = (certificates("tls_cert", cert)?, private_key(key)?);
                 builder.with_client_auth_cert(chain, key).map_err(|error| {
-                    Error::invalid(format!(
-                        "tls_cert and tls_key do not belong together: {error}"
-                    ))
+                    fault(
+                        "tls_cert",
+                        &[
+                            " and ".into(),
+                            Name("tls_key"),
+                            format!(" do not belong together: {error}").into(),
+                        ],
+                    )
                 })?
             }
             (None, Some(_)) => {
-                return Err(Error::invalid(
-                    "tls_key is given without tls_cert; give both",
-                ));
+                return Err(given_alone("tls_key", "tls_cert"));
             }
             (Some(_), None) => {
-                return Err(Error::invalid(
-                    "tls_cert is given without tls_key; give both",
-                ));
+                return Err(given_alone("tls_cert", "tls_key"));
             }
         };
         Ok(Tls(TlsConnector::from(Arc::new(config))))
@@ -76,9 +78,10 @@ impl Tls {
             ("tls_key", &options.tls_key),
         ];
         match given.into_iter().find(|(_, pem)| pem.is_some()) {
-            Some((name, _)) => Err(Error::invalid(format!(
-                "{name} is given, but the URL does not ask for TLS; let it begin with rediss"
-            ))),
+            Some((name, _)) => Err(fault(
+                name,
+                &[" is given, but the URL does not ask for TLS; let it begin with rediss".into()],
+            )),
             None => Ok(()),
         }
     }
@@ -139,12 +142,13 @@ fn system_roots() -> Result<RootCertStore> {
         .errors
         .first()
         .map_or_else(|| "none was found".to_owned(), ToString::to_string);
-    Err(Error::invalid(format!(
-        "the system has no certificates to trust ({why}); install its package ca-certificates, or give tls_ca"
-    )))
+    let text = format!(
+        "the system has no certificates to trust ({why}); install its package ca-certificates, or give "
+    );
+    Err(OptionFault::new("tls_ca", [text.into(), Name("tls_ca")]).into())
 }
 
-fn certificates(option: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
+fn certificates(option: &'static str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
     let text = read(option, pem)?;
     let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|error| unreadable(option, &error))?;
@@ -161,18 +165,31 @@ fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>> {
         .map_err(|_| unreadable("tls_key", &"no private key stands in it"))
 }
 
-fn read(option: &str, pem: &Pem) -> Result<Vec<u8>> {
+fn read(option: &'static str, pem: &Pem) -> Result<Vec<u8>> {
     match pem.path() {
         None => Ok(pem.text().as_bytes().to_vec()),
         Some(path) => std::fs::read(path)
-            .map_err(|error| Error::invalid(format!("{option}: cannot read {path:?}: {error}"))),
+            .map_err(|error| fault(option, &[format!(": cannot read {path:?}: {error}").into()])),
     }
 }
 
-fn unreadable(option: &str, why: &dyn std::fmt::Display) -> Error {
-    Error::invalid(format!(
-        "{option}: {why}; give it PEM text, or the path of a file of it"
-    ))
+fn unreadable(option: &'static str, why: &dyn std::fmt::Display) -> Error {
+    let text = format!(": {why}; give it PEM text, or the path of a file of it");
+    fault(option, &[text.into()])
+}
+
+fn given_alone(option: &'static str, other: &'static str) -> Error {
+    let text = [
+        " is given without ".into(),
+        Name(other),
+        "; give both".into(),
+    ];
+    fault(option, &text)
+}
+
+/// The error with a text that begins with the name of the option.
+fn fault(option: &'static str, text: &[Piece]) -> Error {
+    OptionFault::new(option, [&[Name(option)], text].concat()).into()
 }
 
 /// Explains a failed handshake and how to fix it; `None` if the failure has another cause. A server

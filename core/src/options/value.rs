@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ClusterPubsub, OptionInfo, Protocol, Type};
-use crate::error::{Error, Result};
+use crate::error::{Error, OptionFault, Piece, Result};
 use crate::wire::Kind;
 
 /// A value as another language gives it.
@@ -356,7 +356,11 @@ fn unacceptable(info: &OptionInfo, value: OptionValue<'_>) -> Error {
 }
 
 fn refuse(info: &OptionInfo, shown: &str) -> Error {
-    Error::invalid(format!("{} is {shown}; give it {}", info.name, info.r#type))
+    let text = format!(" is {shown}; give it {}", info.r#type);
+    let mut fault = OptionFault::new(info.name, [Piece::Name(info.name), text.into()]);
+    fault.value = Some(shown.to_owned());
+    fault.allowed = Some(info.r#type.to_string());
+    fault.into()
 }
 
 impl std::fmt::Display for Type {

@@ -130,11 +130,7 @@ class BaseLock(Generic[C]):
         """None for the watchdog."""
         if not self.timeout:
             return None
-        try:
-            return _redlatch.seconds("lease", float(self.timeout))
-        except InvalidArgumentError as error:
-            # To redis-py's users it has another name.
-            raise InvalidArgumentError(str(error).replace("lease is", "timeout is", 1)) from None
+        return _redlatch.seconds("lease", float(self.timeout), called="timeout")
 
     def _wait(self, blocking: bool | None, blocking_timeout: float | None) -> float | None:
         """How long to wait: None for ever, 0 to try once."""
