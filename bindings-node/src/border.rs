@@ -14,9 +14,7 @@ use napi::bindgen_prelude::{Env, Function};
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use napi::{Status, sys};
 use redlatch::embed::exit::{self, Part};
-use redlatch::embed::{
-    Caller, CompletionQueue, GuardExt, OperationExt, Outcome, Pending, Submitted,
-};
+use redlatch::embed::{Caller, CompletionQueue, GuardExt, OperationExt, Outcome, Submitted};
 use redlatch::{Client, Error, ErrorKind, Guard, Operation, Result};
 
 use crate::values::{Asked, Batch};
@@ -56,11 +54,10 @@ pub(crate) struct State {
     /// The clients of this environment.
     part: Part,
     bell: Arc<Bell>,
-    queue: Arc<CompletionQueue>,
-    last_id: Cell<Id>,
-    /// The calls that JavaScript waits for. An answer to any other call is dropped, which releases
-    /// a grant.
-    pending: RefCell<Map<Pending>>,
+    /// The ids of calls are its tickets.
+    queue: Arc<CompletionQueue<Id>>,
+    /// Whether the event loop is kept alive.
+    alive: Cell<bool>,
     /// The holds that JavaScript has, by the id of the call that acquired them.
     guards: RefCell<Map<Guard>>,
 }
@@ -83,8 +80,7 @@ impl State {
             part: Part::new(),
             bell,
             queue: CompletionQueue::with_notify(move || ringer.ring()),
-            last_id: Cell::new(0),
-            pending: RefCell::default(),
+            alive: Cell::new(false),
             guards: RefCell::default(),
         });
         env.add_env_cleanup_hook(Rc::downgrade(&state), |state| {
@@ -103,8 +99,7 @@ impl State {
 
     /// An id that this environment has not used before.
     pub(crate) fn next_id(&self) -> Id {
-        self.last_id.set(self.last_id.get() + 1);
-        self.last_id.get()
+        self.queue.next_ticket() as Id
     }
 
     /// The callback for a client's events.
@@ -121,17 +116,14 @@ impl State {
 
     /// Sends an operation. Keeps the event loop alive until it is answered.
     pub(crate) fn ask<T>(&self, operation: Operation<T>) -> Asked {
-        let id = self.next_id();
-        let pending = match operation.deliver_soon(&self.queue, id as u64, Caller::EVENT_LOOP) {
-            Submitted::Queued(pending) => pending,
-            Submitted::Ready(outcome) => return self.at_once(id, outcome),
-        };
-        let mut all = self.pending.borrow_mut();
-        all.insert(id, pending);
-        if all.len() == 1 {
-            self.keep_alive(true);
+        let as_id = |ticket| ticket as Id;
+        match operation.deliver_soon(&self.queue, Caller::EVENT_LOOP, as_id) {
+            Submitted::Queued(ticket) => {
+                self.keep_alive(true);
+                Either::A(as_id(ticket))
+            }
+            Submitted::Ready(outcome) => self.at_once(self.next_id(), outcome),
         }
-        Either::A(id)
     }
 
     /// An answer without waiting. If it carries no value it is passed as a number, because an
@@ -166,25 +158,14 @@ impl State {
     }
 
     fn keep(&self, id: Id, guard: Guard) {
-        guard.watch_lost(&self.queue, id as u64);
+        guard.watch_lost(&self.queue, id);
         self.guards.borrow_mut().insert(id, guard);
     }
 
-    /// Stops waiting for a call.
+    /// Stops waiting for a call. A lock that it may have won is released.
     pub(crate) fn cancel(&self, id: Id) {
-        if let Some(pending) = self.answered(id) {
-            pending.cancel();
-        }
-    }
-
-    /// Removes a call from the pending ones.
-    fn answered(&self, id: Id) -> Option<Pending> {
-        let mut all = self.pending.borrow_mut();
-        let pending = all.remove(&id)?;
-        if all.is_empty() {
-            self.keep_alive(false);
-        }
-        Some(pending)
+        self.queue.forget(id as u64);
+        self.keep_alive(!self.queue.is_idle());
     }
 
     /// Takes all answers that have arrived. A single answer without a value is passed as a number,
@@ -192,14 +173,12 @@ impl State {
     pub(crate) fn drain(&self) -> Asked {
         let mut batch = Batch::default();
         for entry in self.queue.drain() {
-            let id = entry.tag as Id;
             match entry.outcome {
-                Outcome::Lost(reason) => batch.lost(id, reason),
-                // The call was cancelled after its answer was queued. Dropping a grant releases it.
-                unwanted if self.answered(id).is_none() => drop(unwanted),
-                other => self.answer(&mut batch, id, other),
+                Outcome::Lost(reason) => batch.lost(entry.tag, reason),
+                other => self.answer(&mut batch, entry.tag, other),
             }
         }
+        self.keep_alive(!self.queue.is_idle());
         let mut eventful = self
             .bell
             .eventful
@@ -239,6 +218,9 @@ impl State {
 
     #[allow(unsafe_code)]
     fn keep_alive(&self, yes: bool) {
+        if self.alive.replace(yes) == yes {
+            return;
+        }
         self.bell.wake.handle.with_read_aborted(|ended| {
             if ended {
                 return;
@@ -262,9 +244,6 @@ impl State {
     /// the leases end the rest.
     fn end(&self) {
         self.bell.ended.store(true, Ordering::Release);
-        for (_, pending) in self.pending.take() {
-            pending.cancel();
-        }
         self.queue.close();
         self.part.end();
         for (_, guard) in self.guards.take() {

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict};
 use redlatch::ErrorKind;
-use redlatch::embed::{Cancelled, Outcome, Pending, Submitted};
+use redlatch::embed::{Outcome, Submitted};
 
 use crate::operation::Queue;
 use crate::task::{Owner, Unsent, awaited_before, awaited_now, warn_unawaited};
@@ -36,9 +36,8 @@ pub(crate) struct Answer {
 
 /// A request that was sent.
 pub(crate) struct Sent {
-    pub(crate) tag: u64,
+    pub(crate) ticket: u64,
     pub(crate) queue: Py<Queue>,
-    pub(crate) pending: Pending,
     /// There is one if the request was sent when it was awaited.
     pub(crate) owner: Option<Owner>,
 }
@@ -123,12 +122,6 @@ impl Answer {
         }
     }
 
-    pub(crate) fn cancel_request(&self) {
-        if let Some(sent) = self.sent.get() {
-            sent.pending.cancel();
-        }
-    }
-
     /// Never held while anything of Python's is called or dropped.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -157,20 +150,18 @@ impl Answer {
     fn begin(this: &Bound<'_, Self>, unsent: Unsent) -> PyResult<Option<Py<Self>>> {
         let (py, own) = (this.py(), this.get());
         unsent.refuse_as_whole_task(this)?;
-        let (queue, tag, owner, delivered) = unsent.send(py)?;
+        let (queue, owner, delivered) = unsent.send(this)?;
         match delivered {
             Submitted::Ready(outcome) => own.finish(py, outcome, Some(&owner)),
-            Submitted::Queued(pending) => {
+            Submitted::Queued(ticket) => {
                 let sent = Sent {
-                    tag,
-                    queue: queue.clone().unbind(),
-                    pending,
+                    ticket,
+                    queue: queue.unbind(),
                     owner: Some(owner),
                 };
                 // It is sent once: whoever finds it unsent takes it.
                 let _ = own.sent.set(sent);
                 own.state().place = Place::Waiting;
-                queue.get().expect(tag, this.clone().unbind());
                 own.wait(this)
             }
         }
@@ -301,14 +292,8 @@ impl Answer {
 
     /// Nobody waits for it any more: it is cancelled, or what it has won is released.
     fn forget(&self) {
-        if let Some(sent) = self
-            .sent
-            .get()
-            .filter(|sent| sent.queue.get().forget(sent.tag))
-            && sent.pending.cancel() == Cancelled::No
-        {
-            // Answered, and not drained: a grant is released now, and not when the loop runs again.
-            drop(sent.queue.get().queue.take(sent.tag));
+        if let Some(sent) = self.sent.get() {
+            sent.queue.get().queue.forget(sent.ticket);
         }
         let place = std::mem::replace(&mut self.state().place, Place::Taken);
         drop(place);

@@ -6,7 +6,7 @@ use redlatch::Level;
 use redlatch::embed::{ClientExt, OperationExt};
 
 use crate::lock::Lock;
-use crate::operation::{Queue, To, run};
+use crate::operation::{Queue, Tag, To, run};
 use crate::task::Key;
 use crate::values::{each_option, raise, text};
 
@@ -64,8 +64,9 @@ impl Client {
 
     /// Closes as the interpreter exits. The tag goes into the queue when closing is done.
     fn close_at_exit(&self, queue: &Queue, tag: u64) {
-        // This operation is never cancelled, so its handle is dropped.
-        let _ = self.0.close_at_exit().deliver_to(&queue.queue, tag);
+        self.0
+            .close_at_exit()
+            .deliver_to(&queue.queue, Tag::Told(tag));
     }
 
     /// Reports that the task with this key has ended.

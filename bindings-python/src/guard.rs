@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use redlatch::embed::{GuardExt, HoldExt};
 use redlatch::{Error, ErrorKind, LostReason};
 
-use crate::operation::{Queue, To, run};
+use crate::operation::{Queue, Tag, To, run};
 use crate::values::{duration, raise};
 
 /// A guard of the core.
@@ -108,9 +108,9 @@ pub(crate) struct Hold(pub(crate) redlatch::Hold);
 
 #[pymethods]
 impl Hold {
-    /// Puts the tag into the queue when the lock is lost.
+    /// Puts the number into the queue when the lock is lost.
     fn watch_lost(&self, queue: &Queue, tag: u64) {
-        self.0.watch_lost(&queue.queue, tag);
+        self.0.watch_lost(&queue.queue, Tag::Told(tag));
     }
 
     /// Whether both are views of the same hold.

@@ -1,10 +1,9 @@
 //! Waiting: on the calling thread, or through a queue that an event loop drains.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -12,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use redlatch::Operation;
-use redlatch::embed::{Caller, OperationExt, Submitted};
+use redlatch::embed::{Caller, Completion, CompletionQueue, OperationExt, Submitted};
 
 use crate::answer::{Answer, Level, Sent, complete, value_of};
 use crate::exit::Waiting;
@@ -25,17 +24,23 @@ pub(crate) type To<'py> = Option<Bound<'py, Queue>>;
 /// Answers for event loops and for the dispatcher; `fd` is readable while some wait.
 #[pyclass(frozen, weakref, module = "redlatch._redlatch")]
 pub(crate) struct Queue {
-    pub(crate) queue: Arc<redlatch::embed::CompletionQueue>,
+    pub(crate) queue: Arc<CompletionQueue<Tag>>,
     /// Its tasks wait for the answers.
     event_loop: Option<Py<PyAny>>,
     /// A future that is done. A task that is told of one asks it for its result, and of one of
     /// asyncio's own it need not call a method.
     done: Option<Py<PyAny>>,
-    /// The answers that tasks wait for.
-    asked: Mutex<Asked>,
 }
 
-type Asked = HashMap<u64, Py<Answer>, foldhash::fast::RandomState>;
+/// Whom an entry of a queue is for.
+pub(crate) enum Tag {
+    /// A task that waits for it.
+    Task(Py<Answer>),
+    /// Whoever knows this number, for Python code.
+    Told(u64),
+    /// There was no memory for a task's future.
+    Nobody,
+}
 
 /// Ends waits of other threads.
 #[pyclass(frozen, module = "redlatch")]
@@ -69,7 +74,7 @@ impl Canceller {
     }
 }
 
-/// Draws a tag: what an entry of a queue is known by.
+/// Draws a number for [`Tag::Told`].
 #[pyfunction]
 pub(crate) fn next_tag() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -77,11 +82,6 @@ pub(crate) fn next_tag() -> u64 {
 }
 
 impl Queue {
-    /// Never held while anything of Python's is called or dropped.
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn event_loop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let known = self.event_loop.as_ref().map(|known| known.bind(py).clone());
         known.ok_or_else(|| PyRuntimeError::new_err("this queue belongs to no event loop"))
@@ -91,17 +91,6 @@ impl Queue {
     pub(crate) fn done(&self) -> Option<&Py<PyAny>> {
         self.done.as_ref()
     }
-
-    /// This one waits for what comes under the tag.
-    pub(crate) fn expect(&self, tag: u64, answer: Py<Answer>) {
-        self.asked().insert(tag, answer);
-    }
-
-    /// Nobody waits for this; false if it came before.
-    pub(crate) fn forget(&self, tag: u64) -> bool {
-        let answer = self.asked().remove(&tag);
-        answer.is_some()
-    }
 }
 
 #[pymethods]
@@ -109,8 +98,7 @@ impl Queue {
     #[new]
     #[pyo3(signature = (event_loop=None))]
     fn new(py: Python<'_>, event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
-        let queue =
-            redlatch::embed::CompletionQueue::with_fd().map_err(|error| raise(py, &error))?;
+        let queue = CompletionQueue::with_fd().map_err(|error| raise(py, &error))?;
         let done = event_loop
             .as_ref()
             .map(|event_loop| done_future(event_loop.bind(py)))
@@ -119,7 +107,6 @@ impl Queue {
             queue,
             event_loop,
             done,
-            asked: Mutex::default(),
         })
     }
 
@@ -128,32 +115,31 @@ impl Queue {
         self.queue.fd().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// Takes what is there: the tags. In a forked child nothing.
+    /// Takes what is there for Python code: the numbers. In a forked child nothing.
     fn drain(&self) -> Vec<u64> {
-        self.queue
-            .drain()
-            .into_iter()
-            .map(|entry| entry.tag)
-            .collect()
+        let number = |entry: Completion<Tag>| match entry.tag {
+            Tag::Told(number) => Some(number),
+            Tag::Task(_) | Tag::Nobody => None,
+        };
+        self.queue.drain().into_iter().filter_map(number).collect()
     }
 
-    /// Gives the answers to those who wait for them; the tags of what nobody waits for are appended
-    /// to `others`. `here`: no task of the loop runs now, so those who wait go on at once, and
+    /// Gives the answers to the tasks that wait for them; the numbers of the other entries are
+    /// appended to `others`. `here`: no task of the loop runs now, so those who wait go on at once, and
     /// whoever gets an answer meanwhile as well.
     fn settle(&self, here: bool, others: &Bound<'_, PyList>) -> PyResult<()> {
         let mut result = Ok(());
         for entry in self.queue.serve() {
-            let answer = self.asked().remove(&entry.tag);
-            let told = match answer {
+            let told = match entry.tag {
                 // An exception of one of them ends the loop, as `KeyboardInterrupt` does. The
                 // others go on when it runs again.
-                Some(answer) => complete(
+                Tag::Task(answer) => complete(
                     answer.bind(others.py()),
                     entry.outcome,
                     here && result.is_ok(),
                 ),
-                // A lock that was won for nobody is released by being dropped.
-                None => others.append(entry.tag),
+                Tag::Told(number) => others.append(number),
+                Tag::Nobody => Ok(()),
             };
             result = result.and(told);
         }
@@ -164,10 +150,6 @@ impl Queue {
     /// come.
     fn give_up(&self) {
         self.queue.close();
-        let asked = std::mem::take(&mut *self.asked());
-        asked
-            .values()
-            .for_each(|answer| answer.get().cancel_request());
     }
 
     /// Makes the descriptor readable without an entry.
@@ -178,15 +160,14 @@ impl Queue {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         visit.call(&self.done)?;
-        let Ok(asked) = self.asked.try_lock() else {
-            return Ok(());
-        };
-        asked.values().try_for_each(|answer| visit.call(answer))
+        self.queue.try_each(|tag| match tag {
+            Tag::Task(answer) => visit.call(answer),
+            Tag::Told(_) | Tag::Nobody => Ok(()),
+        })
     }
 
     fn __clear__(&self) {
-        let asked = std::mem::take(&mut *self.asked());
-        drop(asked);
+        self.queue.close();
     }
 }
 
@@ -223,25 +204,22 @@ where
 
 /// Sends an operation for a task: its answer, or what the task has to await for it.
 fn deliver<T>(queue: &Bound<'_, Queue>, operation: Operation<T>) -> PyResult<Py<PyAny>> {
-    let (py, own, tag) = (queue.py(), queue.get(), next_tag());
-    match operation.deliver_soon(&own.queue, tag, Caller::INTERPRETER) {
-        Submitted::Ready(outcome) => value_of(py, outcome, Level::Guarded),
-        Submitted::Queued(pending) => {
-            let answer = Py::new(
-                py,
-                Answer::sent(
-                    Sent {
-                        tag,
-                        queue: queue.clone().unbind(),
-                        pending,
-                        owner: None,
-                    },
-                    Level::Guarded,
-                ),
-            )?;
-            own.expect(tag, answer.clone_ref(py));
-            Ok(answer.into_any())
+    let (py, mut waits) = (queue.py(), None);
+    let tag = |ticket| {
+        let sent = Sent {
+            ticket,
+            queue: queue.clone().unbind(),
+            owner: None,
+        };
+        let answer = waits.insert(Py::new(py, Answer::sent(sent, Level::Guarded)));
+        match answer {
+            Ok(answer) => Tag::Task(answer.clone_ref(py)),
+            Err(_) => Tag::Nobody,
         }
+    };
+    match operation.deliver_soon(&queue.get().queue, Caller::INTERPRETER, tag) {
+        Submitted::Ready(outcome) => value_of(py, outcome, Level::Guarded),
+        Submitted::Queued(_) => waits.map_or_else(|| Ok(py.None()), |made| Ok(made?.into_any())),
     }
 }
 

@@ -10,14 +10,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
-use redlatch::AcquireOptions;
 use redlatch::embed::{AcquireOptionsExt, Caller, OperationExt, ReentryKeyExt, Submitted};
+use redlatch::{AcquireOptions, Operation};
 
 use crate::answer::Answer;
 use crate::client::Client;
 use crate::guard::Guard;
 use crate::lock::Lock;
-use crate::operation::{Queue, next_tag};
+use crate::operation::{Queue, Tag};
 
 /// The re-entry key of a task.
 #[pyclass(frozen, subclass, module = "redlatch._redlatch")]
@@ -177,12 +177,12 @@ impl Unsent {
         }
     }
 
-    /// Sends it: through which queue the answer comes, and under which tag, or the answer.
-    pub(crate) fn send(
+    /// Sends it for `this`: the queue through which the answer comes, and its ticket or the answer.
+    pub(crate) fn send<'py>(
         self,
-        py: Python<'_>,
-    ) -> PyResult<(Bound<'_, Queue>, u64, Owner, Submitted)> {
-        let core = self.core.get();
+        this: &Bound<'py, Answer>,
+    ) -> PyResult<(Bound<'py, Queue>, Owner, Submitted)> {
+        let (py, core) = (this.py(), self.core.get());
         let known = match &self.task {
             Some(task) => Key::of(task.bind(py))?,
             None => None,
@@ -194,42 +194,20 @@ impl Unsent {
             (Some(key), Some(queue)) => (key, queue),
             _ => self.prepare(py)?,
         };
-        let (key, tag, owner) = (key.get().key, next_tag(), key.unbind());
-        let answers = &queue.get().queue;
+        let (owner, key) = (key.get().key, key.unbind());
         let delivered = match self.what {
             What::Acquire(options) => {
-                let options = options?.caller(key).tied_to_key();
-                core.core
-                    .acquire_with(options)
-                    .deliver_soon(answers, tag, Caller::INTERPRETER)
+                let options = options?.caller(owner).tied_to_key();
+                send(core.core.acquire_with(options), &queue, this)
             }
-            What::Enter(options) => core.core.acquire_with(options?.caller(key)).deliver_soon(
-                answers,
-                tag,
-                Caller::INTERPRETER,
-            ),
-            What::Leave(guard) => {
-                guard
-                    .get()
-                    .take(py)?
-                    .release()
-                    .deliver_soon(answers, tag, Caller::INTERPRETER)
+            What::Enter(options) => {
+                send(core.core.acquire_with(options?.caller(owner)), &queue, this)
             }
-            What::Release => {
-                core.core
-                    .release_by(key)
-                    .deliver_soon(answers, tag, Caller::INTERPRETER)
-            }
+            What::Leave(guard) => send(guard.get().take(py)?.release(), &queue, this),
+            What::Release => send(core.core.release_by(owner), &queue, this),
         };
-        Ok((
-            queue,
-            tag,
-            Owner {
-                key: owner,
-                lock: self.core,
-            },
-            delivered,
-        ))
+        let lock = self.core;
+        Ok((queue, Owner { key, lock }, delivered))
     }
 
     /// A task that does nothing but acquire ends with the lock held: refused. One that was made
@@ -266,6 +244,15 @@ impl Unsent {
     pub(crate) fn references(&self) -> [Option<&Py<PyAny>>; 2] {
         [Some(&self.lock), self.task.as_ref()]
     }
+}
+
+fn send<T>(
+    operation: Operation<T>,
+    queue: &Bound<'_, Queue>,
+    answer: &Bound<'_, Answer>,
+) -> Submitted {
+    let tag = |_| Tag::Task(answer.clone().unbind());
+    operation.deliver_soon(&queue.get().queue, Caller::INTERPRETER, tag)
 }
 
 /// The owner of a request that was sent.

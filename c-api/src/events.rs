@@ -1,14 +1,11 @@
 //! The face for event loops: what was started, and what came of it.
 
-use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use redlatch::embed::{
-    Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome, Pending,
-};
-use redlatch::{Error, ErrorKind, Hold, Operation, ReentryKey, Result};
+use redlatch::embed::{Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome};
+use redlatch::{Error, ErrorKind, Operation, ReentryKey, Result};
 
 use crate::arguments::{Out, shared};
 use crate::client::redlatch_client;
@@ -27,19 +24,14 @@ pub const REDLATCH_EVENT_LOST: i32 = 3;
 /// Operations that were started and have not been told yet. The queue exists once somebody wants it.
 #[derive(Default)]
 pub(crate) struct Events {
-    queue: Option<Arc<CompletionQueue>>,
-    started: HashMap<u64, Started>,
-    /// The holds whose loss would be told.
-    watched: HashMap<u64, Watched>,
-    last: u64,
+    queue: Option<Arc<CompletionQueue<Awaited>>>,
 }
 
-/// Something under way. Freeing its lock forgets it.
-struct Started {
+/// Something that becomes an event. Freeing its lock forgets it.
+struct Awaited {
     tag: u64,
     lock: Weak<redlatch_lock>,
     what: What,
-    pending: Pending,
 }
 
 enum What {
@@ -52,21 +44,23 @@ enum What {
         key: ReentryKey,
         known: bool,
     },
+    /// Of a hold that was acquired under the tag.
+    Loss,
 }
 
-/// A hold that was acquired under a tag. Freeing its lock forgets it.
-struct Watched {
-    tag: u64,
-    lock: Weak<redlatch_lock>,
-    hold: Hold,
-}
+impl Awaited {
+    fn new(lock: &Arc<redlatch_lock>, tag: u64, what: What) -> Awaited {
+        Awaited {
+            tag,
+            lock: Arc::downgrade(lock),
+            what,
+        }
+    }
 
-/// So many may be watched before it is looked which of them have ended.
-const MANY: usize = 64;
-
-/// Whether this belongs to the lock.
-fn is_of(known: &Weak<redlatch_lock>, lock: &Arc<redlatch_lock>) -> bool {
-    ptr::eq(known.as_ptr(), Arc::as_ptr(lock))
+    /// Whether this is an acquisition through this lock.
+    fn acquires(&self, lock: &Arc<redlatch_lock>) -> bool {
+        matches!(self.what, What::Acquire { .. }) && ptr::eq(self.lock.as_ptr(), Arc::as_ptr(lock))
+    }
 }
 
 /// One event, as C gets it.
@@ -78,13 +72,12 @@ struct Event {
 }
 
 impl Events {
-    fn queue(&mut self) -> Result<Arc<CompletionQueue>> {
-        if self.queue.is_none() {
-            self.queue = Some(CompletionQueue::with_fd()?);
-        }
-        self.queue
-            .clone()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "the event queue is gone"))
+    fn queue(&mut self) -> Result<Arc<CompletionQueue<Awaited>>> {
+        let queue = match self.queue.take() {
+            Some(queue) => queue,
+            None => CompletionQueue::with_fd()?,
+        };
+        Ok(self.queue.insert(queue).clone())
     }
 
     pub(crate) fn fd(&mut self) -> Result<RawFd> {
@@ -93,100 +86,39 @@ impl Events {
     }
 
     /// A tag means one thing at a time, so that cancelling is clear.
-    fn refuse_known(&self, tag: u64) -> Result<()> {
-        if self.started.values().any(|started| started.tag == tag) {
+    fn refuse_known(&mut self, tag: u64) -> Result<()> {
+        let is_known = |known: &Awaited| {
+            known.tag == tag && !matches!(known.what, What::Loss) && known.lock.strong_count() > 0
+        };
+        let unless_known = |known: &Awaited| if is_known(known) { Err(()) } else { Ok(()) };
+        self.queue()?.try_each(unless_known).map_err(|()| {
             let text = format!(
                 "tag {tag} is under way already; give another one, or take its event first"
             );
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
-        }
-        Ok(())
+            Error::new(ErrorKind::InvalidArgument, text)
+        })
     }
 
-    /// Sends an operation whose answer becomes an event. Nothing can be taken before it is noted,
-    /// because that needs `self` too.
-    fn start<T>(
-        &mut self,
-        lock: &Arc<redlatch_lock>,
-        tag: u64,
-        what: What,
-        operation: Operation<T>,
-    ) -> Result<()> {
-        let queue = self.queue()?;
-        self.last += 1;
-        let pending = operation.deliver_to(&queue, self.last);
-        self.started.insert(
-            self.last,
-            Started {
-                tag,
-                lock: Arc::downgrade(lock),
-                what,
-                pending,
-            },
-        );
+    /// Sends an operation whose answer becomes an event.
+    fn start<T>(&mut self, awaited: Awaited, operation: Operation<T>) -> Result<()> {
+        operation.deliver_to(&self.queue()?, awaited);
         Ok(())
     }
 
     /// Cancels an acquisition; false if its event waits or was taken, or there is none of this tag.
     fn cancel(&mut self, lock: &Arc<redlatch_lock>, tag: u64) -> bool {
-        let asked =
-            |started: &Started| started.tag == tag && matches!(started.what, What::Acquire { .. });
-        let found = self
-            .started
-            .iter()
-            .find(|(_, started)| asked(started) && is_of(&started.lock, lock));
-        let Some((&id, started)) = found else {
-            return false;
-        };
-        let cancelled = started.pending.cancel() == Cancelled::Yes;
-        if cancelled {
-            self.started.remove(&id);
-        }
-        cancelled
+        self.queue.as_ref().is_some_and(|queue| {
+            let found = queue.find(|known| known.tag == tag && known.acquires(lock));
+            found.is_some_and(|ticket| queue.cancel(ticket) == Cancelled::Yes)
+        })
     }
 
-    /// Forgets what was started on a lock that is freed, and its losses; what it was granted
-    /// meanwhile is released.
+    /// Forgets what was started on a lock that is freed; what it was granted meanwhile is released.
+    /// A release goes on.
     pub(crate) fn forget(&mut self, lock: &Arc<redlatch_lock>) {
-        self.watched
-            .retain(|_, watched| !is_of(&watched.lock, lock));
-        for (id, started) in self
-            .started
-            .extract_if(|_, started| is_of(&started.lock, lock))
-        {
-            // A release goes on.
-            let asked = matches!(started.what, What::Acquire { .. });
-            if asked && started.pending.cancel() == Cancelled::No {
-                drop(self.queue.as_ref().and_then(|queue| queue.take(id)));
-            }
+        if let Some(queue) = &self.queue {
+            queue.forget_all(|known| known.acquires(lock));
         }
-    }
-
-    /// Has the loss of a hold told under a tag.
-    fn watch(
-        &mut self,
-        queue: &Arc<CompletionQueue>,
-        lock: &Arc<redlatch_lock>,
-        tag: u64,
-        hold: Hold,
-    ) {
-        if self.watched.len() >= MANY && self.watched.len() == self.watched.capacity() {
-            // A hold that ended well tells nobody.
-            self.watched.retain(|_, watched| {
-                watched.hold.count() > 0 || watched.hold.lost_reason().is_some()
-            });
-        }
-        self.last += 1;
-        // Noted first: it may be lost already.
-        self.watched.insert(
-            self.last,
-            Watched {
-                tag,
-                lock: Arc::downgrade(lock),
-                hold: hold.clone(),
-            },
-        );
-        hold.watch_lost(queue, self.last);
     }
 
     /// The oldest event, if one waits.
@@ -199,81 +131,55 @@ impl Events {
         }
     }
 
-    /// The event for an answer; `None` if its lock is gone, or another answer is to
-    /// come.
+    /// The event for an answer; `None` if its lock is gone, or another answer is to come.
     fn event(
         &mut self,
-        queue: &Arc<CompletionQueue>,
+        queue: &Arc<CompletionQueue<Awaited>>,
         Completion {
-            tag: id, outcome, ..
-        }: Completion,
+            tag: known,
+            outcome,
+            ..
+        }: Completion<Awaited>,
     ) -> Option<Event> {
-        if let Outcome::Lost(reason) = outcome {
-            let Watched { tag, lock, .. } = self.watched.remove(&id)?;
-            lock.upgrade()?;
-            let result = fail(&reason.into());
-            return Some(Event {
-                kind: REDLATCH_EVENT_LOST,
-                tag,
-                result,
-                token: 0,
-            });
-        }
-        let Started {
-            tag, lock, what, ..
-        } = self.started.remove(&id)?;
-        let lock = lock.upgrade()?;
-        match (outcome, what) {
+        let (tag, lock) = (known.tag, known.lock.upgrade()?);
+        let kind = match known.what {
+            What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
+            What::Release { .. } => REDLATCH_EVENT_RELEASE,
+            What::Loss => REDLATCH_EVENT_LOST,
+        };
+        let (result, token) = match (outcome, known.what) {
+            (Outcome::Lost(reason), _) => (fail(&reason.into()), 0),
             (Outcome::Granted(guard), What::Acquire { owner, key }) => {
                 let (token, begun) = lock.keep(owner, key, guard);
                 if let Some(hold) = begun {
-                    self.watch(queue, &lock, tag, hold);
+                    hold.watch_lost(queue, Awaited::new(&lock, tag, What::Loss));
                 }
-                Some(Event {
-                    kind: REDLATCH_EVENT_ACQUIRE,
-                    tag,
-                    result: 0,
-                    token,
-                })
+                (0, token)
             }
             // That level was released through another handle of this name: the next one.
             (Outcome::Failed(error), What::Release { key, known: true })
                 if error.kind() == ErrorKind::NotOwner =>
             {
-                match self.release(&lock, key, tag) {
-                    Ok(()) => None,
-                    Err(error) => Some(Event {
-                        kind: REDLATCH_EVENT_RELEASE,
-                        tag,
-                        result: fail(&error),
-                        token: 0,
-                    }),
-                }
+                (fail(&self.release(&lock, key, tag).err()?), 0)
             }
-            (outcome, what) => {
-                let kind = match what {
-                    What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
-                    What::Release { .. } => REDLATCH_EVENT_RELEASE,
-                };
-                let result = if let Outcome::Failed(error) = outcome {
-                    fail(&error)
-                } else {
-                    0
-                };
-                Some(Event {
-                    kind,
-                    tag,
-                    result,
-                    token: 0,
-                })
-            }
-        }
+            (Outcome::Failed(error), _) => (fail(&error), 0),
+            _ => (0, 0),
+        };
+        Some(Event {
+            kind,
+            tag,
+            result,
+            token,
+        })
     }
 
     /// Sends the release of the newest level of a key.
     fn release(&mut self, lock: &Arc<redlatch_lock>, key: ReentryKey, tag: u64) -> Result<()> {
         let (operation, known) = lock.start_release(key);
-        self.start(lock, tag, What::Release { key, known }, operation)
+        self.start(
+            Awaited::new(lock, tag, What::Release { key, known }),
+            operation,
+        )
     }
 }
 
@@ -296,7 +202,10 @@ pub unsafe extern "C" fn redlatch_lock_acquire_start(
         let operation = lock.acquire(key, wait_ms, lease_ms)?;
         let mut events = lock.client.events();
         events.refuse_known(tag)?;
-        events.start(&lock, tag, What::Acquire { owner, key }, operation)
+        events.start(
+            Awaited::new(&lock, tag, What::Acquire { owner, key }),
+            operation,
+        )
     })
 }
 

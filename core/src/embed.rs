@@ -11,7 +11,7 @@ use std::time::Duration;
 pub use crate::completion_queue::{Completion, CompletionQueue, Outcome, Serving};
 pub use crate::error::OptionFault;
 pub use crate::exit;
-pub use crate::operation::{Caller, Cancelled, Pending, Submitted};
+pub use crate::operation::{Caller, Cancelled, Submitted};
 pub use crate::options::{
     OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_duration,
 };
@@ -91,8 +91,9 @@ impl ClientExt for Client {
 
 /// Methods of [`Guard`] for bindings.
 pub trait GuardExt: Sized {
-    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
-    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64);
+    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost. Drops `tag` when the
+    /// hold ends by a release.
+    fn watch_lost<T: Send + 'static>(&self, queue: &Arc<CompletionQueue<T>>, tag: T);
 
     /// Like [`reenter`](Guard::reenter), with other options. Mixing leases never shortens the
     /// remaining time, and the lock is renewed while any of its levels needs it. The key in
@@ -113,7 +114,7 @@ pub trait GuardExt: Sized {
 }
 
 impl GuardExt for Guard {
-    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64) {
+    fn watch_lost<T: Send + 'static>(&self, queue: &Arc<CompletionQueue<T>>, tag: T) {
         self.hold().watch_lost(queue, tag);
     }
 
@@ -143,14 +144,15 @@ impl GuardExt for Guard {
 
 /// Methods of [`Hold`] for bindings.
 pub trait HoldExt: Sized {
-    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost.
-    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64);
+    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost. Drops `tag` when the
+    /// hold ends by a release.
+    fn watch_lost<T: Send + 'static>(&self, queue: &Arc<CompletionQueue<T>>, tag: T);
 }
 
 impl HoldExt for Hold {
-    fn watch_lost(&self, queue: &Arc<CompletionQueue>, tag: u64) {
+    fn watch_lost<T: Send + 'static>(&self, queue: &Arc<CompletionQueue<T>>, tag: T) {
         if let Some(cell) = self.cell() {
-            loss::watch(cell, Watcher::Queued(queue.clone(), tag));
+            loss::watch(cell, Watcher::queued(queue, tag));
         }
     }
 }
@@ -207,15 +209,16 @@ impl AcquireOptionsExt for AcquireOptions {
 
 /// Methods of [`Operation`] for bindings.
 pub trait OperationExt<T>: Sized {
-    /// Has the answer put into `queue` under `tag`, and returns at once.
+    /// Has the answer put into `queue` under `tag`, and returns the ticket of the operation at
+    /// once: by it the queue can [cancel](CompletionQueue::cancel) it.
     ///
     /// A request that cannot be sent is answered through the queue as well. An acquisition that was
     /// not granted, also by [`try_acquire`](crate::Lock::try_acquire), comes as [`Outcome::Failed`]
     /// with the kind `timeout`.
-    fn deliver_to(self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending;
+    fn deliver_to<W: Send + 'static>(self, queue: &Arc<CompletionQueue<W>>, tag: W) -> u64;
 
     /// Like [`deliver_to`](Operation::deliver_to), for a call on the thread of an event loop: the
-    /// answer may be there at once.
+    /// answer may be there at once. Else `tag` makes the tag for a ticket.
     ///
     /// While nobody else uses the client and the server has lately answered fast enough for this
     /// `caller`, the calling thread makes the call inline and waits for the answer. That takes less
@@ -223,7 +226,12 @@ pub trait OperationExt<T>: Sized {
     /// next tick of the system's clock, some milliseconds. After a few such answers in a row that
     /// have taken a millisecond or more, one comes through the queue, so that the loop can serve
     /// others.
-    fn deliver_soon(self, queue: &Arc<CompletionQueue>, tag: u64, caller: Caller) -> Submitted;
+    fn deliver_soon<W: Send + 'static>(
+        self,
+        queue: &Arc<CompletionQueue<W>>,
+        caller: Caller,
+        tag: impl FnOnce(u64) -> W,
+    ) -> Submitted;
 
     /// Sends the request. If the calling thread can make the call itself, waits for the answer as
     /// long as `caller` may, else not at all. Returns true if a wait that
@@ -251,12 +259,17 @@ pub trait OperationExt<T>: Sized {
 }
 
 impl<T> OperationExt<T> for Operation<T> {
-    fn deliver_to(self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending {
+    fn deliver_to<W: Send + 'static>(self, queue: &Arc<CompletionQueue<W>>, tag: W) -> u64 {
         self.send_to(queue, tag)
     }
 
-    fn deliver_soon(self, queue: &Arc<CompletionQueue>, tag: u64, caller: Caller) -> Submitted {
-        self.answer_or_send_to(queue, tag, caller)
+    fn deliver_soon<W: Send + 'static>(
+        self,
+        queue: &Arc<CompletionQueue<W>>,
+        caller: Caller,
+        tag: impl FnOnce(u64) -> W,
+    ) -> Submitted {
+        self.answer_or_send_to(queue, caller, tag)
     }
 
     fn wait_briefly(&mut self, caller: Caller) -> bool {

@@ -6,22 +6,16 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use crate::completion_queue::{CompletionQueue, Outcome};
 use crate::error::LostReason;
 use crate::hold::{HoldCell, Listener, LossListener};
 
 /// Called once, on the I/O thread, when the hold is lost. Must not block.
 pub(crate) type LostWatcher = Box<dyn FnOnce(LostReason) + Send>;
 
-/// Takes a loss as an entry with a tag.
-pub(crate) trait LossQueue: Send + Sync {
-    fn lost(self: Arc<Self>, tag: u64, reason: LostReason);
-}
-
 /// A listener for a loss.
 pub(crate) enum Watcher {
     Called(LostWatcher),
-    /// Gets the loss as an entry with this tag.
-    Queued(Arc<dyn LossQueue>, u64),
     /// Wakes the futures that wait for it.
     Woken(Arc<Notify>),
     /// In the order of their registration.
@@ -44,14 +38,13 @@ impl Watcher {
         match self {
             Watcher::Woken(signal) => Some(signal),
             Watcher::Several(all) => all.iter().find_map(Watcher::signal),
-            Watcher::Called(_) | Watcher::Queued(..) => None,
+            Watcher::Called(_) => None,
         }
     }
 
     fn tell(self, reason: LostReason) {
         match self {
             Watcher::Called(watcher) => watcher(reason),
-            Watcher::Queued(queue, tag) => queue.lost(tag, reason),
             Watcher::Woken(signal) => signal.notify_waiters(),
             Watcher::Several(all) => {
                 for watcher in all {
@@ -60,6 +53,16 @@ impl Watcher {
                 }
             }
         }
+    }
+}
+
+impl Watcher {
+    /// Puts the loss into `queue` under `tag`.
+    pub(crate) fn queued<T: Send + 'static>(queue: &Arc<CompletionQueue<T>>, tag: T) -> Watcher {
+        let queue = queue.clone();
+        Watcher::Called(Box::new(move |reason| {
+            queue.push(0, tag, Outcome::Lost(reason));
+        }))
     }
 }
 
@@ -138,7 +141,7 @@ mod tests {
     use redlatch_proto::key::OwnerKey;
 
     use super::*;
-    use crate::completion_queue::{Completion, CompletionQueue, Outcome};
+    use crate::completion_queue::Completion;
     use crate::wire::Form;
 
     fn cell() -> HoldCell {
@@ -174,7 +177,7 @@ mod tests {
             &cell,
             Watcher::Called(Box::new(|_| panic!("a watcher that panics harms no other"))),
         );
-        watch(&cell, Watcher::Queued(queue.clone(), 7));
+        watch(&cell, Watcher::queued(&queue, 7));
         watch(&cell, note(2));
         let mut lost = pin!(lost(&cell));
         let mut context = Context::from_waker(Waker::noop());

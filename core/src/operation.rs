@@ -13,7 +13,7 @@ use tracing::Span;
 
 use crate::canceller::Canceller;
 use crate::client::{ClientInner, Running};
-use crate::completion_queue::{Completion, CompletionQueue, Outcome};
+use crate::completion_queue::{Answers, CompletionQueue, Outcome};
 use crate::driver::{self, InlineCall, Sink};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
@@ -155,7 +155,7 @@ enum Place {
     /// The answer wakes this waker.
     Polled(Waker),
     /// The answer goes to this queue.
-    Forward(Arc<CompletionQueue>, u64),
+    Forward(Arc<dyn Answers>, u64),
     Answered(Outcome),
     /// Taken or forwarded.
     Over,
@@ -181,10 +181,10 @@ impl Slot {
             }
             // Entered under the lock, so that a caller that gets `Cancelled::No` finds the entry in
             // the queue.
-            Place::Forward(queue, tag) => {
-                let first = queue.enter(Completion { tag, outcome });
+            Place::Forward(queue, ticket) => {
+                let entered = queue.answered(ticket, outcome);
                 drop(place);
-                first.notify();
+                entered.finish();
             }
             before @ (Place::Over | Place::Cancelled) => {
                 *place = before;
@@ -217,15 +217,15 @@ impl Slot {
     }
 
     /// Puts the answer into `queue`, at once if it is there.
-    fn forward(&self, queue: &Arc<CompletionQueue>, tag: u64) {
+    fn forward(&self, queue: Arc<dyn Answers>, ticket: u64) {
         let mut place = self.place();
         match mem::replace(&mut *place, Place::Over) {
             Place::Answered(outcome) => {
-                let first = queue.enter(Completion { tag, outcome });
+                let entered = queue.answered(ticket, outcome);
                 drop(place);
-                first.notify();
+                entered.finish();
             }
-            _ => *place = Place::Forward(queue.clone(), tag),
+            _ => *place = Place::Forward(queue, ticket),
         }
     }
 
@@ -457,17 +457,21 @@ impl<T> Operation<T> {
     }
 
     /// See [`OperationExt::deliver_to`](crate::embed::OperationExt::deliver_to).
-    pub(crate) fn send_to(mut self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending {
+    pub(crate) fn send_to<W: Send + 'static>(
+        mut self,
+        queue: &Arc<CompletionQueue<W>>,
+        tag: W,
+    ) -> u64 {
         self.start(Way::Engine);
-        self.forward(queue, tag)
+        self.forward(queue, |_| tag)
     }
 
     /// See [`OperationExt::deliver_soon`](crate::embed::OperationExt::deliver_soon).
-    pub(crate) fn answer_or_send_to(
+    pub(crate) fn answer_or_send_to<W: Send + 'static>(
         mut self,
-        queue: &Arc<CompletionQueue>,
-        tag: u64,
+        queue: &Arc<CompletionQueue<W>>,
         caller: Caller,
+        tag: impl FnOnce(u64) -> W,
     ) -> Submitted {
         match self.start_soon(queue.series(), caller.patience) {
             Some(outcome) => Submitted::Ready(outcome),
@@ -476,18 +480,23 @@ impl<T> Operation<T> {
     }
 
     /// Has the answer, now or when it comes, put into the queue.
-    fn forward(mut self, queue: &Arc<CompletionQueue>, tag: u64) -> Pending {
+    fn forward<W: Send + 'static>(
+        mut self,
+        queue: &Arc<CompletionQueue<W>>,
+        tag: impl FnOnce(u64) -> W,
+    ) -> u64 {
+        let ticket = queue.next_ticket();
         match mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
-                sent.promise.slot.forward(queue, tag);
-                Pending(Some(sent))
+                let promise = sent.promise.clone();
+                // Noted first: the answer may be there.
+                queue.expect(ticket, tag(ticket), Pending(sent));
+                promise.slot.forward(queue.clone(), ticket);
             }
-            State::Known(outcome) => {
-                queue.push(Completion { tag, outcome });
-                Pending(None)
-            }
-            State::Unsent(_) | State::Done => Pending(None),
+            State::Known(outcome) => queue.push(ticket, tag(ticket), outcome),
+            State::Unsent(_) | State::Done => {}
         }
+        ticket
     }
 
     /// Sends the request if that has not happened yet. While nobody else uses the client, the call
@@ -710,8 +719,8 @@ impl Caller {
 pub enum Submitted {
     /// The answer. No entry comes into the queue.
     Ready(Outcome),
-    /// The answer comes through the queue.
-    Queued(Pending),
+    /// The answer comes through the queue. This is the ticket of the operation.
+    Queued(u64),
 }
 
 /// Whether a cancellation came in time.
@@ -720,22 +729,18 @@ pub enum Cancelled {
     /// It did. No entry for this operation comes into the queue, and what it may have acquired is
     /// released.
     Yes,
-    /// It did not: the operation was answered before. Its entry is in the queue, or has been
-    /// drained.
+    /// It did not: the operation was answered or cancelled before. The entry of an answer is in the
+    /// queue, or has been drained.
     No,
 }
 
-/// An operation whose answer comes through a queue. Dropping it changes nothing.
-#[derive(Debug)]
-pub struct Pending(Option<Sent>);
+/// An operation that a queue waits for. Dropping it changes nothing.
+pub(crate) struct Pending(Sent);
 
 impl Pending {
     /// Cancels the operation unless it is answered already. Never blocks.
-    pub fn cancel(&self) -> Cancelled {
-        match &self.0 {
-            Some(sent) if sent.cancel() => Cancelled::Yes,
-            _ => Cancelled::No,
-        }
+    pub(crate) fn cancel(&self) {
+        self.0.cancel();
     }
 }
 
@@ -748,6 +753,7 @@ impl fmt::Debug for Sent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::completion_queue::Completion;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::task::Wake;
     use std::thread;
@@ -768,26 +774,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_either_cancelled_or_in_the_queue() {
-        let queue = CompletionQueue::with_notify(|| {});
-        let cancelled = AtomicU32::new(0);
-        race(3000, answer, |slot| {
-            slot.forward(&queue, 1);
-            if slot.give_up() {
-                cancelled.fetch_add(1, Ordering::Relaxed);
-                assert!(slot.give_up(), "cancelled once, cancelled for ever");
-            }
-        });
-        let delivered = u32::try_from(queue.drain().len()).expect("few");
-        assert_eq!(delivered + cancelled.load(Ordering::Relaxed), 3000);
-    }
-
-    #[test]
     fn many_cancels_agree() {
-        let queue = CompletionQueue::with_notify(|| {});
-        let rounds = AtomicU32::new(0);
         race(1000, answer, |slot| {
-            slot.forward(&queue, 1);
             let verdicts: Vec<bool> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| slot.give_up())).collect();
                 threads
@@ -799,10 +787,7 @@ mod tests {
                 verdicts.iter().all(|verdict| *verdict == verdicts[0]),
                 "{verdicts:?}"
             );
-            rounds.fetch_add(u32::from(verdicts[0]), Ordering::Relaxed);
         });
-        let delivered = u32::try_from(queue.drain().len()).expect("few");
-        assert_eq!(delivered + rounds.load(Ordering::Relaxed), 1000);
     }
 
     /// A waker that counts.
@@ -847,8 +832,8 @@ mod tests {
     fn a_known_outcome_is_delivered_to_a_queue() {
         let queue = CompletionQueue::with_notify(|| {});
         let operation = Operation::<()>::failed(Error::invalid("of the test"));
-        let pending = operation.send_to(&queue, 9);
-        assert_eq!(pending.cancel(), Cancelled::No);
+        let ticket = operation.send_to(&queue, 9);
+        assert_eq!(queue.cancel(ticket), Cancelled::No);
         assert!(matches!(
             queue.drain()[..],
             [Completion {

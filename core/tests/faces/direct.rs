@@ -468,7 +468,7 @@ fn an_event_loop_has_answers_at_once_and_its_turn_now_and_then() {
         let asked = Instant::now();
         let outcome = match lock
             .acquire()
-            .deliver_soon(&queue, 1, Caller::with_patience(LIMIT))
+            .deliver_soon(&queue, Caller::with_patience(LIMIT), |_| 1)
         {
             Submitted::Ready(outcome) => {
                 if in_a_row == 0 {
@@ -516,7 +516,7 @@ fn an_event_loop_does_not_wait_while_others_use_the_client() {
     );
     assert!(matches!(
         lock.acquire()
-            .deliver_soon(&queue, 1, Caller::with_patience(LIMIT)),
+            .deliver_soon(&queue, Caller::with_patience(LIMIT), |_| 1),
         Submitted::Queued(_)
     ));
     assert!(matches!(entry(&queue), Outcome::Granted(_)));
@@ -534,14 +534,14 @@ fn an_event_loop_leaves_a_call_that_takes_long_to_others() {
     world.command::<()>("CLIENT PAUSE 300 ALL");
     let kept = lock
         .acquire()
-        .deliver_soon(&queue, 1, Caller::with_patience(ms(1)));
+        .deliver_soon(&queue, Caller::with_patience(ms(1)), |_| 1);
     let cancelled = lock
         .acquire()
-        .deliver_soon(&queue, 2, Caller::with_patience(ms(1)));
+        .deliver_soon(&queue, Caller::with_patience(ms(1)), |_| 2);
     let (Submitted::Queued(_kept), Submitted::Queued(cancelled)) = (kept, cancelled) else {
         panic!("nobody can have answered")
     };
-    assert_eq!(cancelled.cancel(), Cancelled::Yes);
+    assert_eq!(queue.cancel(cancelled), Cancelled::Yes);
     let Outcome::Granted(guard) = entry(&queue) else {
         panic!("the first one is granted")
     };

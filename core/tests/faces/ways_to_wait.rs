@@ -9,7 +9,7 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::pthread::pthread_kill;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use redlatch::embed::{Cancelled, ClientExt, CompletionQueue, OperationExt, Outcome};
+use redlatch::embed::{Cancelled, ClientExt, CompletionQueue, GuardExt, OperationExt, Outcome};
 use redlatch::{AcquireOptions, Client, ErrorKind, Guard, ReentryKey};
 
 use super::{LIMIT, Random, World, eventually, ms, refusal, soon};
@@ -292,7 +292,7 @@ async fn a_cancelled_waiter_leaves_the_queue_at_once() {
         world.client.stats().waiting == 2
     })
     .await;
-    assert_eq!(delivered.cancel(), Cancelled::Yes);
+    assert_eq!(queue.cancel(delivered), Cancelled::Yes);
     eventually("the delivery does not either", || {
         world.client.stats().waiting == 1
     })
@@ -301,6 +301,49 @@ async fn a_cancelled_waiter_leaves_the_queue_at_once() {
     eventually("nor the thread", || world.client.stats().waiting == 0).await;
     assert_eq!(thread.join().unwrap().map(drop), Err("stop"));
     guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_keeps_the_tag_while_it_is_needed() {
+    let world = World::new().await;
+    let (lock, queue) = (world.lock("n"), CompletionQueue::with_fd().unwrap());
+    let guard = lock.acquire().await.unwrap();
+    let tags = [1, 2, 3].map(Arc::new);
+    let uses = || tags.each_ref().map(Arc::strong_count);
+    let [first, ..] = tags
+        .each_ref()
+        .map(|tag| lock.acquire().deliver_to(&queue, tag.clone()));
+    eventually("all three wait", || world.client.stats().waiting == 3).await;
+    assert_eq!(
+        (queue.find(|tag| **tag == 1), uses()),
+        (Some(first), [2, 2, 2])
+    );
+    queue.forget_all(|tag| **tag == 2);
+    eventually("one was forgotten", || world.client.stats().waiting == 2).await;
+    assert_eq!(uses(), [2, 1, 2]);
+    guard.release().await.unwrap();
+    let granted = loop {
+        if let Some(entry) = queue.pop() {
+            break entry;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(
+        (granted.tag.as_ref(), queue.find(|tag| **tag == 1)),
+        (&1, None)
+    );
+    queue.close();
+    eventually("nothing waits", || world.client.stats().waiting == 0).await;
+    drop(granted.tag);
+    assert!(queue.is_idle());
+    // A hold drops the tag of its loss when it is released.
+    let Outcome::Granted(guard) = granted.outcome else {
+        panic!("{:?}", granted.outcome)
+    };
+    guard.watch_lost(&queue, tags[1].clone());
+    assert_eq!(uses(), [1, 2, 1]);
+    guard.release().await.unwrap();
+    eventually("no tag is kept", || uses() == [1, 1, 1]).await;
 }
 
 /// Every request is either cancelled, and then no entry comes, or its entry comes exactly once.
@@ -328,8 +371,8 @@ async fn a_cancelled_delivery_never_comes() {
                         for _ in 0..random.below(3000) {
                             std::hint::spin_loop();
                         }
-                        if pending.cancel() == Cancelled::Yes {
-                            assert_eq!(pending.cancel(), Cancelled::Yes, "asked twice");
+                        if queue.cancel(pending) == Cancelled::Yes {
+                            assert_eq!(queue.cancel(pending), Cancelled::No, "asked twice");
                             cancelled.lock().unwrap().insert(tag);
                         }
                     }
