@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use redlatch::embed::{GuardExt, HoldExt};
-use redlatch::{Error, ErrorKind, LostReason};
+use redlatch::{Error, LostReason};
 
 use crate::operation::{Queue, Tag, To, run};
 use crate::values::{duration, raise};
@@ -93,13 +93,7 @@ impl Drop for Guard {
 }
 
 fn released(py: Python<'_>) -> PyErr {
-    raise(
-        py,
-        &Error::new(
-            ErrorKind::NotOwner,
-            "this grant was released before; release each acquisition once",
-        ),
-    )
+    raise(py, &Error::released_before("grant"))
 }
 
 /// A hold as it is known without I/O.

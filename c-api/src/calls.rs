@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use nix::sys::signal::{SigSet, SigmaskHow};
+use redlatch::embed::spawn;
 use redlatch::{Error, ErrorKind, Result};
 
 use crate::uncancelled::Uncancelled;
@@ -111,26 +111,16 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) fn start() -> Result<Calls> {
         let (jobs, waiting) = channel();
-        let failed = |error: &dyn std::fmt::Display| {
+        let thread = spawn("redlatch-calls", move || work(&waiting)).map_err(|error| {
             Error::new(
                 ErrorKind::Internal,
                 format!("cannot start the thread that calls: {error}"),
             )
-        };
-        // Signals belong to the threads of the program; a thread inherits the mask of its maker.
-        let before = SigSet::all()
-            .thread_swap_mask(SigmaskHow::SIG_SETMASK)
-            .map_err(|error| failed(&error))?;
-        let spawned = thread::Builder::new()
-            .name("redlatch-calls".to_owned())
-            .spawn(move || work(&waiting));
-        let restored = before.thread_set_mask();
-        let calls = Calls {
+        })?;
+        Ok(Calls {
             caller: Caller(jobs),
-            thread: Some(spawned.map_err(|error| failed(&error))?),
-        };
-        restored.map_err(|error| failed(&error))?;
-        Ok(calls)
+            thread: Some(thread),
+        })
     }
 
     pub(crate) fn caller(&self) -> Caller {

@@ -5,7 +5,9 @@
 //! ([`all_options`]) and learns from here when a thread of its language waits inline ([`Caller`]).
 //! It holds no default, no waiting time and no name of a key of its own.
 
+use std::io;
 use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 pub use crate::completion_queue::{Completion, CompletionQueue, Outcome, Serving};
@@ -18,6 +20,7 @@ pub use crate::options::{
 
 use crate::canceller::Canceller;
 use crate::client::Client;
+use crate::driver::without_signals;
 use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::Guard;
@@ -27,6 +30,14 @@ use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
 use crate::wire::names;
+
+/// Starts a thread that no signal interrupts: signals belong to the threads of the program.
+///
+/// # Errors
+/// The error of the system.
+pub fn spawn(name: &str, life: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    without_signals(|| Builder::new().name(name.to_owned()).spawn(life))?
+}
 
 /// Methods of [`Client`] for bindings.
 pub trait ClientExt: Sized {
