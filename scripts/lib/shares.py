@@ -1,0 +1,96 @@
+"""Counts the lines of each binding and of the core, and refuses a binding that has grown too large beside the core.
+
+    shares.py [FOLDER]
+
+A line counts if it has code: no blank line, comment, documentation or test. A binding is all that its users load, in both
+languages; Python's drop-in for redis-py and C's header for C++ are faces of their own and are counted apart.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable
+from pathlib import Path
+
+BINDINGS: dict[str, list[str]] = {
+    "Python": ["bindings-python/src/*.rs", "bindings-python/python/redlatch/*.py"],
+    "Node.js": ["bindings-node/src/*.rs", "bindings-node/build.rs", "bindings-node/lib/*.js"],
+    "C": ["c-api/src/*.rs", "c-api/build.rs"],
+}
+APART: dict[str, list[str]] = {
+    "redis-py drop-in": ["bindings-python/python/redlatch/compat/**/*.py"],
+    "C++ header": ["c-api/include/redlatch.hpp"],
+}
+CORE = ["core/src/**/*.rs", "core/proto/src/**/*.rs", "core/proto/src/**/*.lua"]
+# Modules that only tests compile.
+TESTS = re.compile(
+    r"(^|/)(tests|[a-z_]*_tests\.rs|fuzz\.rs|campaign\.rs|real\.rs|simulated\.rs|wire/encode\.rs)(/|$)"
+)
+
+# The largest share of the core that a binding may have, in percent. The goal is 12 for each; lower a bound when its
+# binding gets thinner.
+BOUNDS = {"Python": 18.0, "Node.js": 7.8, "C": 8.1}
+
+TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\n(?:#\[.*\]\n)*mod \w+ \{\n(?:.*\n)*?\}\n", re.MULTILINE)
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def lines_of_python(text: str) -> int:
+    """Lines with a token that is neither a comment nor a string that stands alone."""
+    lines: set[int] = set()
+    statement: list[tokenize.TokenInfo] = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NEWLINE:
+            if any(part.type != tokenize.STRING for part in statement):
+                for part in statement:
+                    lines.update(range(part.start[0], part.end[0] + 1))
+            statement = []
+        elif token.type not in NO_CODE:
+            statement.append(token)
+    return len(lines)
+
+
+def lines_of(path: Path) -> int:
+    text = path.read_text()
+    if path.suffix == ".py":
+        return lines_of_python(text)
+    text = re.sub(r"/\*.*?\*/", "", TEST_MODULE.sub("", text), flags=re.DOTALL)
+    comment = "--" if path.suffix == ".lua" else "//"
+    lines = (line.strip() for line in text.splitlines())
+    return sum(1 for line in lines if line and not line.startswith(comment))
+
+
+def count(folder: Path, patterns: Iterable[str]) -> int:
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    return sum(lines_of(file) for file in files if not TESTS.search(str(file.relative_to(folder))))
+
+
+def main(folder: Path) -> int:
+    core = count(folder, CORE)
+    print(f"shares: the core has {core} lines of code")
+    broken = 0
+    for name, patterns in {**BINDINGS, **APART}.items():
+        own = count(folder, patterns)
+        share, bound = 100 * own / core, BOUNDS.get(name)
+        limit = "" if bound is None else f", at most {bound:.1f} %"
+        print(f"shares: {name} has {own}, {share:.1f} %{limit}")
+        broken += bound is not None and share > bound
+    if broken:
+        print(
+            "gate broken: a binding is thin beside the core; move what it decides into the core (redlatch::embed)"
+        )
+    return broken
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2])))
