@@ -38,7 +38,7 @@ fn compare(file: &str, wanted: &str) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == wanted,
-        "docs/{file} is not what the tables say; run this test with REDLATCH_BLESS=1"
+        "{file} is not what the tables say; run this test with REDLATCH_BLESS=1"
     );
 }
 
@@ -157,6 +157,80 @@ fn options_page() -> String {
 #[test]
 fn options_md_is_what_the_table_says() {
     compare("options.md", &options_page());
+}
+
+// ---- the options as Python's type checkers want them ----
+
+const PYTHON: &str = r#""""The core's options as keyword arguments, for type checkers and editors.
+
+Generated from `core/src/options.rs`; a test compares them. The table also holds defaults and bounds and is printed
+in docs/options.md. Times are in seconds; None stands for the default.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+"#;
+
+/// The Python type of an option's values, and the definition of it if it is a choice of words.
+fn python_type(info: &OptionInfo) -> (String, Option<String>) {
+    let name = match info.r#type {
+        Type::Duration { .. } => "float",
+        Type::Flag => "bool",
+        Type::Count { .. } => "int",
+        Type::Choice(words) => {
+            let camel = camel_case(info.name);
+            let name = camel[..1].to_uppercase() + &camel[1..];
+            let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+            let (words, definition) = (words.join(", "), format!("\n{name} = Literal["));
+            // The formatter breaks a line of more than 110 characters.
+            let definition = if definition.len() + words.len() > 110 {
+                format!("{definition}\n    {words}\n]\n")
+            } else {
+                format!("{definition}{words}]\n")
+            };
+            return (name, Some(definition));
+        }
+        _ => "str",
+    };
+    (name.to_owned(), None)
+}
+
+fn python_options() -> String {
+    let mut page = PYTHON.to_owned();
+    page.extend(all_options().filter_map(|info| python_type(info).1));
+    for (class, base, doc, scope) in [
+        (
+            "LockOptions",
+            "TypedDict",
+            "Options of a lock.",
+            Scope::Lock,
+        ),
+        (
+            "ClientOptions",
+            "LockOptions",
+            "Options of a client; those of a lock are defaults for the locks of this client.",
+            Scope::Client,
+        ),
+    ] {
+        write!(
+            page,
+            "\n\nclass {class}({base}, total=False):\n    \"\"\"{doc}\"\"\"\n\n"
+        )
+        .unwrap();
+        for info in all_options().filter(|info| info.scope == scope) {
+            writeln!(page, "    {}: {} | None", info.name, python_type(info).0).unwrap();
+        }
+    }
+    page
+}
+
+#[test]
+fn the_options_of_python_are_what_the_table_says() {
+    compare(
+        "../bindings-python/python/redlatch/_options.py",
+        &python_options(),
+    );
 }
 
 /// The text of index.d.ts about an option, on one line.

@@ -1,6 +1,6 @@
 """The core's options as keyword arguments, for type checkers and editors.
 
-A test compares the names and types with the core's table, which also holds defaults and bounds and is printed
+Generated from `core/src/options.rs`; a test compares them. The table also holds defaults and bounds and is printed
 in docs/options.md. Times are in seconds; None stands for the default.
 """
 
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+ClusterPubsub = Literal["auto", "sharded", "classic", "both"]
+
+Protocol = Literal["auto", "resp2", "resp3"]
+
 Kind = Literal[
     "reentrant", "simple", "redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive"
 ]
-
-ClusterPubsub = Literal["auto", "sharded", "classic", "both"]
 
 
 class LockOptions(TypedDict, total=False):
@@ -43,7 +45,7 @@ class ClientOptions(LockOptions, total=False):
     direct: bool | None
     cluster_pubsub: ClusterPubsub | None
     client_name: str | None
-    protocol: Literal["auto", "resp2", "resp3"] | None
+    protocol: Protocol | None
     keep_alive: float | None
     tls_ca: str | None
     tls_cert: str | None
