@@ -9,7 +9,7 @@ use redlatch_proto::key::OwnerKey;
 
 use crate::completion_queue::Outcome;
 use crate::driver::{
-    Command, DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink,
+    DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink, Way,
 };
 use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
@@ -602,35 +602,19 @@ impl Running {
         }
     }
 
-    /// Sends a request; `sink` gets exactly one answer. Not for a forked child: see
-    /// [`ClientInner::running`].
+    /// Submits a request; `sink` gets exactly one answer. Returns the inline call that the caller
+    /// has to make itself, if any. Not for a forked child: see [`ClientInner::running`].
     pub(crate) fn request(
         self: &Arc<Self>,
         request: Request,
         sink: Arc<dyn Sink>,
-    ) -> Result<RequestId> {
-        let id = self.prepare(&request);
-        if self.handle.send(Command::Request { id, request, sink }) {
-            Ok(id)
-        } else {
-            Err(self.ended())
-        }
-    }
-
-    /// Like `request`, for a caller that blocks. Returns the inline call that the caller has to
-    /// make itself, if any. `alone`: return one only if no other caller uses the client and the
-    /// call will probably be short.
-    pub(crate) fn request_blocking(
-        self: &Arc<Self>,
-        request: Request,
-        sink: Arc<dyn Sink>,
-        alone: bool,
+        way: Way,
     ) -> Result<(RequestId, Option<InlineCall>)> {
         let id = self.prepare(&request);
         let call = self
             .handle
-            .request(id, request, sink, alone)
-            .map_err(|()| self.ended())?;
+            .request(id, request, sink, way)
+            .map_err(|_| self.ended())?;
         Ok((id, call))
     }
 
@@ -663,7 +647,7 @@ impl Running {
     /// the end.
     pub(crate) fn tell(&self, input: Input) {
         if !self.is_forked() {
-            let _ = self.handle.send(Command::Tell(input));
+            self.handle.tell(input);
         }
     }
 

@@ -144,9 +144,9 @@ impl<T: Send + 'static> CompletionQueue<T> {
 
     /// A queue that calls `notify` when an entry comes into it while it is empty.
     ///
-    /// `notify` runs on the I/O thread, or on the thread of a caller: one whose operation cannot be
-    /// sent, or one that releases or asks for a lock that others wait for. It must not block, nor
-    /// take a mutex that is held while an operation is sent or a guard is released or dropped.
+    /// `notify` runs on the I/O thread, or on the thread of a caller that sends an operation or
+    /// releases or drops a guard. It must not block, nor take a mutex that is held while a caller
+    /// does so.
     pub fn with_notify(notify: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Self::new(Signal::Notify(Box::new(notify)))
     }

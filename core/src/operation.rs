@@ -14,7 +14,7 @@ use tracing::Span;
 use crate::canceller::Canceller;
 use crate::client::{ClientInner, Running};
 use crate::completion_queue::{Answers, CompletionQueue, Outcome};
-use crate::driver::{self, InlineCall, Sink};
+use crate::driver::{InlineCall, Sink, Way};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, spent};
@@ -122,17 +122,6 @@ struct Sent {
     /// Waiters that this request granted the lock to. They are woken when this caller goes to sleep
     /// or finishes. Woken earlier, they would only wait for the processor, or for Python's GIL.
     later: WakeList,
-}
-
-/// How a request is sent.
-#[derive(Clone, Copy)]
-enum Way {
-    /// By the I/O thread.
-    Engine,
-    /// By the caller, if nothing else is in flight: it blocks for the answer anyway.
-    Caller,
-    /// By the caller, if nobody else uses the client and the answer can be expected soon.
-    Alone,
 }
 
 /// The state of a request that its caller and the engine share. The engine answers it exactly once.
@@ -282,11 +271,7 @@ impl Unsent {
         });
         let (running, sink) = (&promise.running, promise.clone());
         let request = mem::replace(&mut self.request, Request::Connect);
-        let (id, own) = match way {
-            Way::Engine => (running.request(request, sink)?, None),
-            Way::Caller => running.request_blocking(request, sink, false)?,
-            Way::Alone => running.request_blocking(request, sink, true)?,
-        };
+        let (id, own) = running.request(request, sink, way)?;
         Ok(Sent {
             promise,
             id,
@@ -462,7 +447,7 @@ impl<T> Operation<T> {
         queue: &Arc<CompletionQueue<W>>,
         tag: W,
     ) -> u64 {
-        self.start(Way::Engine);
+        self.start(Way::IoThread);
         self.forward(queue, |_| tag)
     }
 
@@ -510,7 +495,7 @@ impl<T> Operation<T> {
             Ok(Some(outcome)) => self.state = State::Known(outcome),
             Ok(None) => {}
             // The thread is ending and has no budget any more.
-            Err(_) => self.start(Way::Engine),
+            Err(_) => self.start(Way::IoThread),
         }
         matches!(&self.state, State::Sent(sent) if !sent.promise.slot.is_open())
     }
@@ -520,11 +505,7 @@ impl<T> Operation<T> {
     /// unless it is late or the budget of inline answers is spent.
     fn start_soon(&mut self, series: &YieldBudget, patience: Duration) -> Option<Outcome> {
         let at_once = series.has_remaining();
-        self.start(if driver::is_engine_thread() {
-            Way::Engine
-        } else {
-            Way::Alone
-        });
+        self.start(Way::Alone);
         let State::Sent(sent) = &mut self.state else {
             return None;
         };
@@ -615,7 +596,7 @@ impl<T> Operation<T> {
         if !matches!(self.state, State::Unsent(_)) {
             return;
         }
-        let ((), later) = WakeList::of(|| self.start(Way::Caller));
+        let ((), later) = WakeList::of(|| self.start(Way::Blocking));
         if let State::Sent(sent) = &mut self.state
             && sent.own.is_none()
         {

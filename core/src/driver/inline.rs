@@ -35,11 +35,13 @@ use redis::io::tcp::socket2::SockRef;
 use redis::{Cmd, ConnectionAddr};
 use redlatch_proto::value::Value;
 
+use super::News;
 use super::connect::{Address, fresh_identity};
 use super::link::Link;
 use super::replies;
 use super::server_clock::ServerClock;
 use crate::clock;
+use crate::engine::Input;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{self, Call, Op, Publish};
@@ -63,6 +65,8 @@ struct Keep {
 enum Place {
     /// There is none.
     Empty,
+    /// It was made, and the engine has not heard of its identity yet.
+    New(Box<InlineConnection>),
     Idle(Box<InlineConnection>),
     /// A caller uses it.
     Taken,
@@ -119,9 +123,13 @@ impl InlineSlot {
         keep.asked = keep.asked.saturating_add(1);
     }
 
-    /// Whether there is no connection, but may be one.
-    pub(super) fn is_missing(&self) -> bool {
-        matches!(self.keep().place, Place::Empty)
+    /// The engine has heard of the identity of a connection that was made: callers may use it.
+    pub(super) fn open(&self) {
+        let mut keep = self.keep();
+        match std::mem::replace(&mut keep.place, Place::Empty) {
+            Place::New(connection) => keep.place = Place::Idle(connection),
+            other => keep.place = other,
+        }
     }
 
     /// Puts the connection back after use.
@@ -157,7 +165,7 @@ impl InlineSlot {
         let mut keep = self.keep();
         self.generation.store(generation, Ordering::Release);
         keep.cut_short();
-        if let Place::Idle(_) = keep.place {
+        if let Place::New(_) | Place::Idle(_) = keep.place {
             (keep.place, keep.stream) = (Place::Empty, None);
         }
     }
@@ -167,12 +175,15 @@ impl InlineSlot {
         matches!(keep.place, Place::Empty) && keep.asked >= tuning::INLINE_WORTH
     }
 
-    fn made(&self, connection: InlineConnection) {
+    /// Keeps a connection that was made. Returns false if it is of no use any more.
+    fn made(&self, connection: InlineConnection) -> bool {
         let mut keep = self.keep();
-        if self.is_current(&connection) && matches!(keep.place, Place::Empty) {
+        let wanted = self.is_current(&connection) && matches!(keep.place, Place::Empty);
+        if wanted {
             keep.stream = Some(connection.stream.clone());
-            keep.place = Place::Idle(Box::new(connection));
+            keep.place = Place::New(Box::new(connection));
         }
+        wanted
     }
 }
 
@@ -206,7 +217,13 @@ type Attempt = Pin<Box<dyn Future<Output = io::Result<InlineConnection>>>>;
 
 impl InlineConnector {
     /// Makes a connection if one is wanted.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, direct: &InlineSlot, link: &Link) {
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        direct: &InlineSlot,
+        link: &Link,
+        news: &mut News,
+    ) {
         let generation = link.generation();
         if self.generation != generation {
             self.generation = generation;
@@ -225,7 +242,11 @@ impl InlineConnector {
             self.attempt = None;
             // Without it calls go through the I/O thread, so nobody has to be told.
             match made {
-                Ok(connection) => direct.made(connection),
+                Ok(connection) => {
+                    if direct.made(connection) {
+                        news.tell(Input::Identity(fresh_identity()));
+                    }
+                }
                 Err(_) => self.rests_until = now.after(tuning::INLINE_REFUSED),
             }
         }
@@ -263,13 +284,11 @@ impl Plan {
                 generation,
                 used: clock::now(),
                 patience: None,
-                identity: None,
                 took: Duration::ZERO,
                 pace: Pace::default(),
                 tracked,
             };
             connection.log_in(&address)?;
-            connection.identity = Some(fresh_identity());
             Ok(connection)
         });
         made.await.map_err(io::Error::other)?
@@ -291,8 +310,6 @@ pub(super) struct InlineConnection {
     used: Moment,
     /// The read timeout of the socket, as the system knows it; `None`: no limit.
     patience: Option<Duration>,
-    /// The engine gets this as `Input::Identity` before the first call.
-    pub(super) identity: Option<u64>,
     /// How long the last answer took.
     took: Duration,
     pub(super) pace: Pace,
@@ -649,13 +666,14 @@ mod tests {
             generation: 0,
             used,
             patience: None,
-            identity: None,
             took: Duration::ZERO,
             pace: Pace::default(),
             tracked: false,
         };
         let direct = InlineSlot::new(true);
-        direct.made(connection);
+        assert!(direct.made(connection));
+        assert!(direct.take(used).is_none(), "the engine does not know it");
+        direct.open();
         (direct, theirs)
     }
 
@@ -732,6 +750,12 @@ mod tests {
         }
         // The general way reads those.
         assert_eq!((natural(b"-1"), natural(b"+1")), (None, None));
+    }
+
+    impl InlineSlot {
+        fn is_missing(&self) -> bool {
+            matches!(self.keep().place, Place::Empty)
+        }
     }
 
     /// The signals that wait for this thread, as bits.

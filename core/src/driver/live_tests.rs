@@ -1575,8 +1575,25 @@ impl Whole {
     fn send(&self, id: RequestId, request: Request) -> mpsc::Receiver<Result<Done>> {
         let (answer, answers) = mpsc::channel();
         let sink = called(move |result| answer.send(result).unwrap());
-        self.handle.send(Command::Request { id, request, sink });
+        let _ = self.handle.request(id, request, sink, Way::IoThread);
         answers
+    }
+
+    /// Leaves a request to the I/O thread, which then calls the sink.
+    fn leave(&self, id: RequestId, request: Request, sink: Arc<dyn Sink>) {
+        let completion = Completer(Some(sink));
+        let asked = PendingRequest {
+            id,
+            request,
+            completion,
+        };
+        let kept = self
+            .handle
+            .session
+            .machine
+            .inbox
+            .push(Message::Request(asked));
+        assert!(kept.is_ok());
     }
 
     fn ask(&self, id: RequestId, request: Request) -> Result<Done> {
@@ -1591,7 +1608,11 @@ impl Whole {
     fn ask_by_caller(&self, id: RequestId, request: Request) -> Result<Done> {
         let (answer, answers) = mpsc::channel();
         let sink = called(move |result| answer.send(result).unwrap());
-        if let Some(mut call) = self.handle.request(id, request, sink, false).unwrap() {
+        if let Some(mut call) = self
+            .handle
+            .request(id, request, sink, Way::Blocking)
+            .unwrap()
+        {
             call.wait(true, None, || Ok::<_, ()>(true)).unwrap();
         }
         answers.recv_timeout(PATIENCE).unwrap()
@@ -1710,9 +1731,9 @@ impl Whole {
 
     fn has_ended(&self) -> bool {
         self.handle.join(PATIENCE);
-        !self
-            .handle
-            .send(Command::Tell(Input::KeyEnded(OwnerKey::Thread(0))))
+        let message = Message::Tell(Input::KeyEnded(OwnerKey::Thread(0)));
+        let refused = self.handle.session.submit(message, Way::IoThread);
+        refused.is_err()
     }
 
     /// Which of the thread's descriptors callers have as well: its timer, and the socket of its
@@ -1847,11 +1868,7 @@ fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
         // Longer than the call may take and than the connection may be silent.
         std::thread::sleep(Duration::from_millis(2500));
     });
-    whole.handle.send(Command::Request {
-        id: 3,
-        request: Request::Connect,
-        sink: pause,
-    });
+    whole.leave(3, Request::Connect, pause);
     assert!(matches!(
         answer.recv_timeout(PATIENCE).unwrap(),
         Ok(Done::Inspected(None))
@@ -1950,7 +1967,10 @@ fn the_thread_is_woken_in_time_for_what_a_caller_has_acquired() {
         let sleeps = alarm > clock::now().after(LIMIT);
         let (answer, answers) = mpsc::channel();
         let sink = called(move |result| answer.send(result).unwrap());
-        let call = whole.handle.request(id, request("n"), sink, false).unwrap();
+        let call = whole
+            .handle
+            .request(id, request("n"), sink, Way::Blocking)
+            .unwrap();
         let direct = call.is_some();
         call.into_iter()
             .for_each(|mut call| call.wait(true, None, || Ok::<_, ()>(true)).unwrap());
@@ -1972,6 +1992,43 @@ fn the_thread_is_woken_in_time_for_what_a_caller_has_acquired() {
             )
             .unwrap();
     }
+}
+
+#[test]
+fn a_message_that_was_left_comes_before_a_later_one() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    whole.ask(1, Request::Connect).unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let pause = called(move |_| {
+        begun.send(()).unwrap();
+        wait.recv().unwrap();
+    });
+    whole.leave(2, Request::Connect, pause);
+    has_begun.recv_timeout(PATIENCE).unwrap();
+    // The I/O thread is busy, and somebody else has the engine.
+    let state = whole.handle.session.machine.wreck();
+    let first = whole.send(3, request("n"));
+    drop(state);
+    let Request::Acquire {
+        name, key, terms, ..
+    } = request("n")
+    else {
+        unreachable!()
+    };
+    let once = Request::Acquire {
+        name,
+        key,
+        wait: Some(Duration::ZERO),
+        terms,
+        token: None,
+    };
+    let second = whole.send(4, once);
+    go_on.send(()).unwrap();
+    granted(first.recv_timeout(PATIENCE).unwrap());
+    let error = second.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
 /// It was told with the engine's lock held, and every caller had to wait.
@@ -2003,7 +2060,7 @@ fn a_subscriber_that_blocks_keeps_no_caller_from_a_lock() {
         let sink = called(move |result| answer.send(result).unwrap());
         let call = whole
             .handle
-            .request(ids.next().unwrap(), request("n"), sink, false)
+            .request(ids.next().unwrap(), request("n"), sink, Way::Blocking)
             .unwrap();
         let direct = call.is_some();
         call.into_iter()
@@ -2179,7 +2236,7 @@ fn an_answer_that_comes_when_there_is_another_connection_for_commands_grants_not
         (
             whole
                 .handle
-                .request(ids.next().unwrap(), request("n"), sink, false)
+                .request(ids.next().unwrap(), request("n"), sink, Way::Blocking)
                 .unwrap(),
             answers,
         )
@@ -2239,11 +2296,7 @@ fn a_sink_that_panics_harms_nobody_else() {
     let server = Server::start();
     let whole = Whole::start(&server.url());
     let sink = called(|_| panic!("a sink that panics"));
-    whole.handle.send(Command::Request {
-        id: 1,
-        request: Request::Connect,
-        sink,
-    });
+    whole.leave(1, Request::Connect, sink);
     whole.grant(2, "n");
 }
 
@@ -2284,20 +2337,15 @@ fn requests_that_come_while_it_closes_are_answered() {
     let whole = Whole::start(&server.url());
     whole.ask(1, Request::Connect).unwrap();
     let sink = called(|_| std::thread::sleep(Duration::from_millis(100)));
-    whole.handle.send(Command::Request {
-        id: 2,
-        request: Request::Close { limit: LIMIT },
-        sink,
-    });
+    whole.leave(2, Request::Close { limit: LIMIT }, sink);
     // While that sink sleeps, the engine has stopped already and the inbox is still open.
     for id in 3.. {
         let (answer, answers) = mpsc::channel();
         let sink = called(move |result| answer.send(result).unwrap());
-        if !whole.handle.send(Command::Request {
-            id,
-            request: Request::Connect,
-            sink,
-        }) {
+        let refused = whole
+            .handle
+            .request(id, Request::Connect, sink, Way::IoThread);
+        if refused.is_err() {
             assert!(answers.recv().is_err(), "a refused sink is not called");
             break;
         }
@@ -2320,11 +2368,7 @@ fn closing_again_while_it_closes_is_no_error() {
         wait.recv().unwrap();
     });
     let request = || Request::Close { limit: LIMIT };
-    whole.handle.send(Command::Request {
-        id: 2,
-        request: request(),
-        sink,
-    });
+    whole.leave(2, request(), sink);
     closed.recv_timeout(PATIENCE).unwrap().unwrap();
     let again = whole.send(3, request());
     go_on.send(()).unwrap();
@@ -2341,10 +2385,10 @@ fn a_thread_without_a_handle_finishes_its_releases_and_ends() {
     let whole = Whole::start(&server.url());
     let (cell, level) = whole.grant(1, "n");
     let (kept, _) = whole.grant(2, "kept");
-    whole.handle.send(Command::Tell(Input::Dropped {
+    whole.handle.tell(Input::Dropped {
         owner: cell.owner,
         level,
-    }));
+    });
     let Whole { handle, shared: _ } = whole;
     let ended = handle.ended.clone();
     drop(handle);

@@ -7,6 +7,7 @@ mod attentive;
 mod channels;
 mod cluster;
 mod connect;
+mod inbox;
 mod inline;
 mod link;
 #[cfg(test)]
@@ -33,7 +34,6 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use redis::ConnectionInfo;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
@@ -50,6 +50,7 @@ use crate::url::{Place, Topology};
 use crate::wire::Name;
 
 pub(crate) use connect::{Address, Manner};
+use inbox::Closed;
 use inline::InlineSlot;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replies::value as reply;
@@ -64,16 +65,15 @@ pub(crate) trait Sink: Send + Sync {
     fn answer(&self, result: Result<Done>);
 }
 
-/// A command to the I/O thread.
-pub(crate) enum Command {
-    /// A request, and the sink for its answer.
-    Request {
-        id: RequestId,
-        request: Request,
-        sink: Arc<dyn Sink>,
-    },
-    /// Any other input of the engine.
-    Tell(Input),
+/// How the caller of a request takes part in its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It does not: the I/O thread makes the call.
+    IoThread,
+    /// It makes the call inline if nothing else is in flight: it blocks for the answer anyway.
+    Blocking,
+    /// It makes the call inline if nobody else uses the client and the answer can be expected soon.
+    Alone,
 }
 
 /// The servers of a client.
@@ -271,16 +271,9 @@ impl Handle {
     /// # Errors
     /// `unavailable` when the system gives no thread, timer or event queue.
     pub(crate) fn start(config: DriverConfig, shared: Arc<Shared>) -> Result<Handle> {
-        let (inbox, messages) = unbounded_channel();
         let direct = Arc::new(InlineSlot::new(config.direct));
-        let machine = Arc::new(SharedEngine::new(config.engine.clone(), shared, direct));
-        let mailbox = Mailbox {
-            inbox,
-            machine: machine.clone(),
-        };
         let session = Arc::new(Session {
-            machine,
-            mailbox,
+            machine: SharedEngine::new(config.engine.clone(), shared, direct),
             pid: process::id(),
         });
         let ended = Arc::new(Ended::default());
@@ -293,7 +286,7 @@ impl Handle {
             // runtime.
             match Threads::new().and_then(|threads| Ok((threads.timer()?, threads))) {
                 Ok((timer, threads)) => {
-                    let driver = Driver::new(config, own, messages, timer, threads.late().clone());
+                    let driver = Driver::new(config, own, timer, threads.late().clone());
                     let _ = ready.send(Ok(()));
                     run::run(threads, driver);
                 }
@@ -319,55 +312,29 @@ impl Handle {
         }
     }
 
-    /// Sends a command to the thread. False if the thread has ended; the sink is then dropped
-    /// uncalled.
-    pub(crate) fn send(&self, command: Command) -> bool {
-        let message = match command {
-            Command::Request { id, request, sink } => Message::Request(PendingRequest {
-                id,
-                request,
-                completion: Completer(Some(sink)),
-            }),
-            Command::Tell(input) => Message::Tell(input),
-        };
-        self.session
-            .pass_on(message)
-            .is_none_or(|message| self.post(message))
-    }
-
-    /// Sends a message. False if the thread has ended; the sink of a request is then dropped
-    /// uncalled.
-    fn post(&self, message: Message) -> bool {
-        match self.session.mailbox.send(message) {
-            None => true,
-            Some(refused) => {
-                if let Message::Request(PendingRequest { mut completion, .. }) = refused {
-                    completion.0 = None;
-                }
-                false
-            }
-        }
-    }
-
-    /// Submits a request whose caller blocks. Returns the call that follows from it if the caller
-    /// has to make that call itself. With `alone` this happens only if nobody else uses the client
-    /// and the answer is expected soon. `Err` if the thread has ended; the sink is then dropped
-    /// uncalled.
+    /// Submits a request. Returns the call that follows from it if the caller has to make that call
+    /// itself.
+    ///
+    /// # Errors
+    /// If the thread has ended. The sink is then dropped uncalled.
     pub(crate) fn request(
         &self,
         id: RequestId,
         request: Request,
         sink: Arc<dyn Sink>,
-        alone: bool,
-    ) -> std::result::Result<Option<InlineCall>, ()> {
-        let mut asked = Some(PendingRequest {
+        way: Way,
+    ) -> std::result::Result<Option<InlineCall>, Closed> {
+        let asked = Message::Request(PendingRequest {
             id,
             request,
             completion: Completer(Some(sink)),
         });
-        let call = self.session.request(&mut asked, alone);
-        let done = asked.is_none_or(|asked| self.post(Message::Request(asked)));
-        if done { Ok(call) } else { Err(()) }
+        self.session.submit(asked, way)
+    }
+
+    /// Tells the engine something that needs no answer. Does nothing if the thread has ended.
+    pub(crate) fn tell(&self, input: Input) {
+        drop(self.session.submit(Message::Tell(input), Way::IoThread));
     }
 
     /// Whether the thread has ended.
@@ -396,7 +363,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.pid == process::id() {
-            self.session.mailbox.send(Message::Orphaned);
+            drop(self.session.machine.inbox.push(Message::Orphaned));
         } else {
             // This is a forked child, which shares the event descriptor with its parent: a message
             // would wake the parent's thread. The thread itself does not exist here.
@@ -452,13 +419,11 @@ impl Drop for EndGuard {
     }
 }
 
-/// A message to the I/O thread. The sink of a request is called even if nobody reads the message.
+/// A message to the engine. The sink of a request is called even if nobody reads the message.
 enum Message {
     Request(PendingRequest),
     Tell(Input),
-    /// A caller has left work to the thread.
-    Wake,
-    /// The caller no longer waits for this call: the thread finishes it.
+    /// The caller no longer waits for this call: the I/O thread finishes it.
     Finish(Box<InlineCall>),
     /// The [`Handle`] was dropped.
     Orphaned,
@@ -469,29 +434,6 @@ struct PendingRequest {
     id: RequestId,
     request: Request,
     completion: Completer,
-}
-
-impl Message {
-    /// Whether the message carries something for the engine. `Wake` does not.
-    fn is_news(&self) -> bool {
-        !matches!(self, Message::Wake)
-    }
-}
-
-/// The sending side of the I/O thread's inbox.
-struct Mailbox {
-    inbox: UnboundedSender<Message>,
-    machine: Arc<SharedEngine>,
-}
-
-impl Mailbox {
-    /// Returns the message if the thread has ended.
-    fn send(&self, message: Message) -> Option<Message> {
-        if message.is_news() {
-            self.machine.posted();
-        }
-        self.inbox.send(message).err().map(|refused| refused.0)
-    }
 }
 
 /// A sink that gets an answer even when it is dropped.

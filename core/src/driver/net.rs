@@ -178,7 +178,7 @@ impl One {
         self.listen(news);
         self.subscriptions.poll(cx, news);
         self.heed(news);
-        self.maker.poll(cx, &self.direct, self.link.plain());
+        self.maker.poll(cx, &self.direct, self.link.plain(), news);
     }
 
     /// Has pub/sub messages come from the server that calls go to: on the same connection if it can

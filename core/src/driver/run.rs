@@ -1,6 +1,7 @@
 //! The loop of the I/O thread: gather what has happened, let the engine decide, carry out its
 //! effects, sleep.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -10,16 +11,15 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::link::Manner;
 use super::net::Net;
 use super::session::Session;
-use super::shared_engine::{Effect, SharedEngine, State};
+use super::shared_engine::{Effect, State};
 use super::timer::Timer;
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
-use crate::engine::{Done, Input, Output, Request};
+use crate::engine::{Done, Output, Request};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
@@ -86,11 +86,7 @@ pub(super) fn run(threads: Threads, mut driver: Driver) {
 }
 
 pub(super) struct Driver {
-    machine: Arc<SharedEngine>,
-    /// Keeps a sender of the inbox, so that the inbox is never closed by its senders: a child
-    /// process that drops its copy of one must not wake this thread.
     session: Arc<Session>,
-    inbox: UnboundedReceiver<Message>,
     timer: Timer,
     /// When the timer fires, at the latest.
     wakes: Option<Moment>,
@@ -99,7 +95,8 @@ pub(super) struct Driver {
     /// The runtime that waits for a call that its caller has left.
     late: Handle,
     net: Net,
-    messages: Vec<Message>,
+    /// Callers have called this thread.
+    called: bool,
     news: News,
     effects: Vec<Effect>,
     /// Calls since the connections last had time to write.
@@ -113,7 +110,6 @@ impl Driver {
     pub(super) fn new(
         config: DriverConfig,
         session: Arc<Session>,
-        inbox: UnboundedReceiver<Message>,
         timer: Timer,
         late: Handle,
     ) -> Self {
@@ -127,15 +123,13 @@ impl Driver {
             pubsub,
         };
         Driver {
-            machine: session.machine.clone(),
             net: Net::new(config.servers, manner, session.machine.direct.clone()),
             session,
-            inbox,
             timer,
             wakes: None,
             fired: false,
             late,
-            messages: Vec::new(),
+            called: false,
             news: News::default(),
             effects: Vec::new(),
             sent: 0,
@@ -145,7 +139,7 @@ impl Driver {
     }
 
     async fn serve(&mut self) -> io::Result<()> {
-        let machine = self.machine.clone();
+        let session = self.session.clone();
         while !self.stopped {
             poll_fn(|cx| self.gather(cx)).await?;
             let now = clock::now();
@@ -163,9 +157,9 @@ impl Driver {
             }
             // On a busy machine a woken thread preempts this one, so wake-ups wait until everything
             // is written.
-            let together = WakeScope::new(&machine.shared.tasks);
+            let together = WakeScope::new(&session.machine.shared.tasks);
             self.step()?;
-            let last = together.has_any() || self.inbox.is_empty();
+            let last = together.has_any() || !self.called && !session.machine.inbox.is_called();
             if self.sent >= tuning::CALLS_PER_WRITE || self.sent > 0 && last {
                 self.sent = 0;
                 self.write().await;
@@ -175,8 +169,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets the connections write what they were given, although more messages may be waiting in
-    /// the inbox.
+    /// Lets the connections write what they were given, although callers may have left more.
     async fn write(&mut self) {
         let hand_over = |cx: &mut Context<'_>| {
             self.net.poll(cx, &mut self.news);
@@ -194,14 +187,9 @@ impl Driver {
             Poll::Pending => false,
         };
         self.net.poll(cx, &mut self.news);
-        let most = if self.net.is_idle() {
-            tuning::INBOX_BATCH_IDLE
-        } else {
-            tuning::INBOX_BATCH
-        };
-        let _ = self.inbox.poll_recv_many(cx, &mut self.messages, most);
+        self.called |= self.session.machine.inbox.poll_called(cx);
         self.fired |= fired;
-        let something = self.fired || !self.messages.is_empty() || !self.news.is_empty();
+        let something = self.fired || self.called || !self.news.is_empty();
         // Only the connections can have an earlier deadline now. The engine's deadline changes in
         // `step`, or with a message.
         let is_due = |due: Moment| self.wakes.is_none_or(|wakes| due < wakes);
@@ -233,7 +221,7 @@ impl Driver {
         let due = |state: &MutexGuard<'_, State>| {
             overdue || state.engine.next_wake().is_some_and(|due| due <= now)
         };
-        let state = self.machine.state().filter(due);
+        let state = self.session.machine.state().filter(due);
         if state.is_some() {
             threshold.skip(None);
         }
@@ -258,11 +246,11 @@ impl Driver {
 
     /// Gives the engine everything that has happened, and carries out everything it wants.
     fn step(&mut self) -> io::Result<()> {
-        let machine = self.machine.clone();
+        let session = self.session.clone();
+        let machine = &session.machine;
         let now = clock::now();
         self.net.wake(now, &mut self.news);
         let mut state = machine.state().ok_or_else(panicked)?;
-        self.inform(now, &mut state);
         self.read(now, &mut state);
         machine.end_late_call(&mut state, now);
         if state.engine.next_wake().is_some_and(|due| due <= now) {
@@ -284,8 +272,8 @@ impl Driver {
     /// Sets when the thread wakes. Unless more is to be taken in, calls are written before this,
     /// because setting a timer can cost as much as a call.
     fn settle(&mut self) -> io::Result<()> {
-        let machine = self.machine.clone();
-        let mut state = machine.state().ok_or_else(panicked)?;
+        let session = self.session.clone();
+        let mut state = session.machine.state().ok_or_else(panicked)?;
         let now = clock::now();
         self.listen(now, &mut state);
         // A time that was set earlier stays set, even if its reason is gone, because callers count
@@ -304,12 +292,11 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells the engine what the connections have learnt, and takes over the effects that callers
-    /// have deferred.
+    /// Tells the engine what the connections have learnt.
     fn inform(&mut self, now: Moment, state: &mut State) {
-        self.effects.append(&mut state.left);
+        let machine = &self.session.machine;
         let mut news = std::mem::take(&mut self.news);
-        self.machine
+        machine
             .shared
             .counters
             .connects
@@ -322,50 +309,36 @@ impl Driver {
                 .map(|event| Effect::Do(Output::Event(event))),
         );
         for input in news.inputs.drain(..) {
-            self.machine
-                .handle(state, now, input, |effect, _| self.effects.push(effect));
+            machine.handle(state, now, input, |effect, _| self.effects.push(effect));
         }
+        machine.direct.open();
         self.news = news;
     }
 
-    /// Gives the engine the messages of the inbox.
+    /// Takes over the effects that callers have deferred, and gives the engine what has happened.
     fn read(&mut self, now: Moment, state: &mut State) {
-        let mut messages = std::mem::take(&mut self.messages);
-        let news = messages.iter().filter(|message| message.is_news()).count();
-        for message in messages.drain(..) {
-            let input = match message {
-                Message::Request(PendingRequest {
-                    id,
-                    request,
-                    completion,
-                }) => {
-                    state.completions.insert(id, completion);
-                    Input::Request { id, request }
-                }
-                Message::Tell(input) => input,
-                Message::Wake => continue,
-                Message::Finish(call) => {
-                    self.effects.push(Effect::Finish(call));
-                    continue;
-                }
-                Message::Orphaned => {
-                    self.orphaned = Some(now.after(tuning::ORPHAN_LIMIT));
-                    Input::Orphaned
-                }
-            };
-            self.machine
-                .handle(state, now, input, |effect, _| self.effects.push(effect));
+        let session = self.session.clone();
+        let machine = &session.machine;
+        let most = if self.net.is_idle() {
+            tuning::DEFERRED_BATCH_IDLE
+        } else {
+            tuning::DEFERRED_BATCH
+        };
+        let left = state.left.len().min(most);
+        self.effects.extend(state.left.drain(..left));
+        self.inform(now, state);
+        let drained = machine.drain(state, now, |effect, _| self.effects.push(effect));
+        if drained || left > 0 {
+            machine.shared.gates.next();
         }
-        self.messages = messages;
-        self.machine.read(news);
-        if news > 0 {
-            self.machine.shared.gates.next();
-        }
+        // The rest comes in the next round, after the connections had time to write.
+        self.called = !state.left.is_empty();
     }
 
     fn run(&mut self, now: Moment, effect: Effect) {
         match effect {
-            Effect::Answer(_, completion, result) => completion.complete(result),
+            Effect::Answer(completion, result) => completion.complete(result),
+            Effect::Orphaned => self.orphaned = Some(now.after(tuning::ORPHAN_LIMIT)),
             // This takes at most the time limit of the call, and ends with an input of the engine.
             Effect::Finish(mut call) => {
                 drop(
@@ -385,12 +358,12 @@ impl Driver {
             // Both may call the program, and that code may wait for one of the program's threads:
             // wake them first.
             Effect::Do(Output::Lost(cell, reason)) => {
-                wake_now(&self.machine.shared.tasks);
+                wake_now(&self.session.machine.shared.tasks);
                 cell.tell(reason);
             }
             Effect::Do(Output::Event(event)) => {
-                wake_now(&self.machine.shared.tasks);
-                self.machine.shared.tell(event);
+                wake_now(&self.session.machine.shared.tasks);
+                self.session.machine.shared.tell(event);
             }
             Effect::Do(Output::Stop) => self.stopped = true,
             // These were carried out as soon as the engine produced them.
@@ -408,7 +381,7 @@ impl Driver {
 
     /// Ends the thread in good order. Requests that came too late are answered with `closed`.
     fn end(&mut self) {
-        let mut state = self.machine.wreck();
+        let mut state = self.session.machine.wreck();
         state.ended = true;
         // Callers may keep the state long after this. Its descriptors are closed together with the
         // thread's.
@@ -417,8 +390,7 @@ impl Driver {
         drop(state);
         answer_all(left);
         self.session.machine.direct.end();
-        self.inbox.close();
-        while let Ok(message) = self.inbox.try_recv() {
+        for message in self.session.machine.inbox.close() {
             if let Message::Request(PendingRequest {
                 request,
                 completion,
@@ -440,11 +412,12 @@ impl Driver {
     /// The thread cannot go on. Nobody may wait for it any more, or trust the holds that it kept.
     fn break_down(&mut self, why: &str) {
         let text = format!("the engine's thread ended: {why}");
-        self.machine
+        self.session
+            .machine
             .shared
             .tell(Event::new("ended", Level::Warn, None, text));
         self.session.machine.direct.end();
-        let mut state = self.machine.wreck();
+        let mut state = self.session.machine.wreck();
         state.ended = true;
         // Callers may keep the state long after this. Its descriptors are closed together with the
         // thread's.
@@ -460,16 +433,15 @@ impl Driver {
             }
         }
         // Their sinks answer `internal` when they are dropped.
-        self.inbox.close();
-        drop(completions);
+        drop((self.session.machine.inbox.close(), completions));
     }
 }
 
 /// Gives the answers that callers have deferred to the I/O thread. Other effects are of no use any
 /// more.
-fn answer_all(left: Vec<Effect>) {
+fn answer_all(left: VecDeque<Effect>) {
     for effect in left {
-        if let Effect::Answer(_, completion, result) = effect {
+        if let Effect::Answer(completion, result) = effect {
             completion.complete(result);
         }
     }

@@ -1,6 +1,7 @@
-//! The front door for callers. Where possible, the engine decides about a request on the calling
-//! thread, and a blocked caller makes its call itself on the inline connection.
+//! The front door for callers. The engine decides about a message on the calling thread, and a
+//! caller may make its call itself on the inline connection.
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
@@ -9,21 +10,21 @@ use std::time::Duration;
 use redlatch_proto::value::Value;
 
 use super::calls::{is_demoted, millis};
-use super::inline::InlineConnection;
+use super::inbox::Closed;
+use super::inline::{InlineConnection, InlineSlot};
 use super::server_clock::ServerClock;
 use super::shared_engine::{Effect, Own, SharedEngine, State};
-use super::{Completer, Mailbox, Message, PendingRequest, is_engine_thread};
+use super::{Message, PendingRequest, Way};
 use crate::clock;
-use crate::engine::{CallId, CallOutcome, Engine, Input, Output, Request, RequestId, Target};
+use crate::engine::{CallId, CallOutcome, Inline, Input, Output, Request, RequestId};
 use crate::moment::Moment;
 use crate::process;
 use crate::tuning;
 use crate::wire::{self, Op};
 
-/// The engine and the mailbox of the I/O thread, for callers.
+/// The engine, for callers.
 pub(super) struct Session {
-    pub(super) machine: Arc<SharedEngine>,
-    pub(super) mailbox: Mailbox,
+    pub(super) machine: SharedEngine,
     /// The process in which the I/O thread runs.
     pub(super) pid: u32,
 }
@@ -33,6 +34,7 @@ pub(super) struct Session {
 pub(crate) struct InlineCall {
     session: Arc<Session>,
     id: RequestId,
+    way: Way,
     /// How long the caller may wait without looking at signals and at its own time limit.
     patience: Duration,
     /// `None` once the engine knows the outcome.
@@ -48,8 +50,9 @@ struct InFlight {
     full: bool,
 }
 
-/// The next call that the engine wants for this request.
+/// A call that the caller makes itself.
 struct Next {
+    connection: Box<InlineConnection>,
     call: CallId,
     op: Arc<Op>,
     limit: Duration,
@@ -57,196 +60,98 @@ struct Next {
     at: Moment,
 }
 
+/// A thread that lets the engine decide, with what it can do itself.
+struct Caller {
+    /// Its request, if it waits for one.
+    id: Option<RequestId>,
+    way: Way,
+    /// The inline connection, if the caller has it already.
+    connection: Option<Box<InlineConnection>>,
+}
+
+impl Caller {
+    /// The connection for a call that the engine offers to a caller, if this caller can make it.
+    fn accepts(&mut self, inline: Inline, direct: &InlineSlot) -> Option<Box<InlineConnection>> {
+        let alone = self.way == Way::Alone;
+        if self.way == Way::IoThread || self.id != Some(inline.of) || alone && !inline.alone {
+            return None;
+        }
+        let Some(mut connection) = self.connection.take().or_else(|| direct.take(clock::now()))
+        else {
+            // With client tracking the inline connection would not do.
+            if !(alone && inline.tracked) {
+                direct.wish();
+            }
+            return None;
+        };
+        let fits = direct.is_current(&connection) && !(inline.tracked && connection.is_unseen());
+        if fits && (!alone || connection.pace.is_worth_it()) {
+            return Some(connection);
+        }
+        direct.give(connection);
+        None
+    }
+}
+
 impl Session {
     fn is_forked(&self) -> bool {
         self.pid != process::id()
     }
 
-    /// Lets the engine decide about a request on the calling thread. If a call follows and can be
-    /// made inline, it is sent, and the returned `InlineCall` waits for its reply. A request that
-    /// needs no call is decided at once, as in `pass_on`. A request for the I/O thread stays in
-    /// `asked`.
+    /// Brings a message to the engine: the one way for callers.
     ///
-    /// `alone`: make the call inline only if nobody else uses the client and the reply is expected
-    /// soon.
-    pub(super) fn request(
+    /// If the engine is free, it decides on this thread. A call that follows may be made inline,
+    /// and the returned `InlineCall` waits for its reply. Otherwise the message stays in the inbox,
+    /// for the next thread that has the engine.
+    ///
+    /// # Errors
+    /// If the I/O thread has ended. The sink of a request is then dropped uncalled.
+    pub(super) fn submit(
         self: &Arc<Self>,
-        asked: &mut Option<PendingRequest>,
-        alone: bool,
-    ) -> Option<InlineCall> {
-        let request = &asked.as_ref()?.request;
-        if let Some(state) = self.state_for(|engine| engine.needs_no_call(request)) {
-            let PendingRequest {
-                id,
-                request,
-                completion,
-            } = asked.take()?;
-            self.decide_alone(
-                state,
-                Some((id, completion)),
-                Input::Request { id, request },
-            );
-            return None;
-        }
-        // Other callers have just sent messages to the I/O thread. This is read without the
-        // engine's lock, which the thread may hold.
-        if !self.machine.is_up_to_date() {
-            return None;
-        }
-        let Some(mut connection) = self.machine.direct.take(clock::now()) else {
-            self.wish(request, alone);
-            return None;
+        message: Message,
+        way: Way,
+    ) -> Result<Option<InlineCall>, Closed> {
+        let now = clock::now();
+        let Some(state) = self.machine.state_for_caller(now) else {
+            return self.machine.inbox.push(message).map(|()| None);
         };
-        let fits = |state: &MutexGuard<'_, State>| {
-            self.machine.direct.is_current(&connection)
-                && self.suits(state, request, alone, connection.is_unseen())
-                && (!alone || connection.pace.is_worth_it())
+        let (id, patience) = match &message {
+            Message::Request(asked) => (Some(asked.id), asked.patience()),
+            _ => (None, tuning::INLINE_TICK),
         };
-        let Some(mut state) = self.machine.state().filter(fits) else {
-            self.machine.direct.give(connection);
-            return None;
-        };
-        let patience = match request {
-            Request::Acquire {
-                wait: Some(wait), ..
-            } if !wait.is_zero() => tuning::INLINE_TICK.min(*wait),
-            _ => tuning::INLINE_TICK,
-        };
-        let PendingRequest {
+        let caller = Caller {
             id,
-            request,
-            completion,
-        } = asked.take()?;
-        state.completions.insert(id, completion);
-        if let Some(identity) = connection.identity.take() {
-            let now = clock::now();
-            self.machine.handle(
-                &mut state,
-                now,
-                Input::Identity(identity),
-                |effect, left| left.push(effect),
-            );
-        }
-        let under_way = self.go_on(id, Some(connection), state, Input::Request { id, request });
-        under_way.map(|call| InlineCall {
+            way,
+            connection: None,
+        };
+        let under_way = self.go_on(caller, state, now, message);
+        Ok(id.zip(under_way).map(|(id, call)| InlineCall {
             session: self.clone(),
             id,
+            way,
             patience,
             under_way: Some(call),
-        })
+        }))
     }
 
-    fn suits(&self, state: &State, request: &Request, alone: bool, unseen: bool) -> bool {
-        !state.ended
-            && self.machine.is_up_to_date()
-            && state.engine.suits_caller(request, alone, unseen)
-    }
-
-    /// Notes that a caller would have used the inline connection, so that one is made. With
-    /// `alone`, only a request that fits counts: callers that come together have no use for the
-    /// connection.
-    fn wish(&self, request: &Request, alone: bool) {
-        if matches!(request, Request::Connect | Request::Close { .. }) {
-            return;
-        }
-        let would = |state: MutexGuard<'_, State>| self.suits(&state, request, alone, true);
-        if !alone || self.machine.direct.is_missing() && self.machine.state().is_some_and(would) {
-            self.machine.direct.wish();
-        }
-    }
-
-    /// Handles, on the calling thread, inputs that send no command: a release that hands the lock
-    /// to a local waiter, or an acquire that only joins the queue. The I/O thread need not wake for
-    /// these, and the calling thread wakes the new holder. Returns every other message, and also
-    /// this one if the engine cannot decide now.
-    pub(super) fn pass_on(&self, message: Message) -> Option<Message> {
-        let needs_no_call = |engine: &Engine| match &message {
-            Message::Request(asked) => engine.needs_no_call(&asked.request),
-            Message::Tell(Input::Dropped { owner, level }) => engine.passes_on(&Target::Level {
-                owner: *owner,
-                level: *level,
-            }),
-            _ => false,
-        };
-        let Some(state) = self.state_for(needs_no_call) else {
-            return Some(message);
-        };
-        match message {
-            Message::Request(PendingRequest {
-                id,
-                request,
-                completion,
-            }) => {
-                self.decide_alone(
-                    state,
-                    Some((id, completion)),
-                    Input::Request { id, request },
-                );
-            }
-            Message::Tell(input) => self.decide_alone(state, None, input),
-            other => return Some(other),
-        }
-        None
-    }
-
-    /// Lets the engine decide about an input that needs no call.
-    fn decide_alone(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        answer_to: Option<(RequestId, Completer)>,
-        input: Input,
-    ) {
-        if let Some((id, completion)) = answer_to {
-            state.completions.insert(id, completion);
-        }
-        self.decide(None, false, state, input);
-        // The I/O thread does not read this request, so callers that come from now on use another
-        // parking group.
-        self.machine.shared.gates.next();
-    }
-
-    /// The state, if the engine is free and up to date, and the input needs no call.
-    fn state_for(
-        &self,
-        needs_no_call: impl FnOnce(&Engine) -> bool,
-    ) -> Option<MutexGuard<'_, State>> {
-        let fits = |state: &MutexGuard<'_, State>| {
-            !state.ended && self.machine.is_up_to_date() && needs_no_call(&state.engine)
-        };
-        let somebody = self.machine.shared.counters.waiting.get() > 0 || self.machine.listens();
-        let may = somebody && !is_engine_thread();
-        may.then(|| self.machine.state_if_free())
-            .flatten()
-            .filter(fits)
-    }
-
-    /// Gives the engine an input of this request and does what it wants, up to the next wait.
+    /// Gives the engine a message of this caller and makes the call that follows from it.
     fn go_on(
         &self,
-        id: RequestId,
-        mut connection: Option<Box<InlineConnection>>,
+        caller: Caller,
         state: MutexGuard<'_, State>,
-        input: Input,
+        now: Moment,
+        message: Message,
     ) -> Option<InFlight> {
-        let mut next = self.decide(Some(id), connection.is_some(), state, input);
+        let id = caller.id;
+        let mut next = self.decide(caller, state, now, message);
         loop {
-            let (
-                mut open,
-                Next {
-                    call,
-                    op,
-                    limit,
-                    at: sent,
-                },
-            ) = match (connection.take(), next) {
-                (Some(open), Some(next)) => (open, next),
-                (open, _) => {
-                    if let Some(open) = open {
-                        self.machine.direct.give(open);
-                    }
-                    return None;
-                }
-            };
+            let Next {
+                connection: mut open,
+                call,
+                op,
+                limit,
+                at: sent,
+            } = next?;
             let not_after = open.clock.least(sent).saturating_add(millis(limit));
             if open.call(&op, &self.machine.shared.uuid, not_after) {
                 return Some(InFlight {
@@ -261,90 +166,121 @@ impl Session {
             // Part of the command may have been sent. The server does nothing with an incomplete
             // command.
             let mut state = self.machine.state()?;
-            state.own.take_if(|own| own.id == id);
-            next = self.decide(
-                Some(id),
-                false,
-                state,
-                Input::Outcome {
-                    call,
-                    outcome: CallOutcome::NotSent,
-                },
-            );
+            state.own.take_if(|own| Some(own.id) == id);
+            let outcome = CallOutcome::NotSent;
+            let message = Message::Tell(Input::Outcome { call, outcome });
+            let broken = Caller {
+                id,
+                way: Way::IoThread,
+                connection: None,
+            };
+            next = self.decide(broken, state, clock::now(), message);
         }
     }
 
     /// Closes the inline connection. The I/O thread makes another one when it is wanted.
     fn lose(&self, connection: InlineConnection) {
         self.machine.direct.lose(connection);
-        self.mailbox.send(Message::Wake);
+        self.machine.inbox.call();
     }
 
-    /// Lets the engine decide. Returns the next call of the request `id` if the caller can make it.
-    /// The answer to this request is given here (without an `id`, the first answer), and the
+    /// Lets the engine decide about the messages of the inbox, and then about one of this caller.
+    /// Returns the next call if the caller makes it. The first answer is given here, and the
     /// remaining effects are deferred to the I/O thread.
     fn decide(
         &self,
-        id: Option<RequestId>,
-        can_call: bool,
+        mut caller: Caller,
         mut state: MutexGuard<'_, State>,
-        input: Input,
+        now: Moment,
+        message: Message,
     ) -> Option<Next> {
+        let machine = &self.machine;
         let (mut next, mut answer, mut events) = (None, None, Vec::new());
-        let now = clock::now();
-        let take = |effect: Effect, left: &mut Vec<Effect>| match effect {
+        let take = |effect: Effect, left: &mut VecDeque<Effect>| match effect {
             Effect::Do(Output::Send {
                 call,
                 op,
                 limit,
-                of,
-            }) if can_call && of == id => {
-                next = Some(Next {
+                inline: Some(inline),
+            }) if next.is_none() => match caller.accepts(inline, &machine.direct) {
+                Some(connection) => {
+                    next = Some(Next {
+                        connection,
+                        call,
+                        op,
+                        limit,
+                        at: now,
+                    });
+                }
+                None => left.push_back(Effect::Do(Output::Send {
                     call,
                     op,
                     limit,
-                    at: now,
-                });
-            }
-            Effect::Answer(of, completion, result)
-                if answer.is_none() && id.is_none_or(|id| of == id) =>
-            {
+                    inline: None,
+                })),
+            },
+            Effect::Answer(completion, result) if answer.is_none() => {
                 answer = Some((completion, result));
             }
-            Effect::Do(Output::Event(event)) if !self.machine.shared.ring.wants(event.level) => {
+            Effect::Do(Output::Event(event)) if !machine.shared.ring.wants(event.level) => {
                 events.push(event);
             }
-            other => left.push(other),
+            other => left.push_back(other),
         };
-        let handle = || self.machine.handle(&mut state, now, input, take);
-        if catch_unwind(AssertUnwindSafe(handle)).is_err() {
+        let handle = || {
+            machine.drain(&mut state, now, |effect, left| left.push_back(effect));
+            machine.bring(&mut state, now, message, take);
+        };
+        let handled = catch_unwind(AssertUnwindSafe(handle));
+        if let Some(unused) = caller.connection {
+            machine.direct.give(unused);
+        }
+        if handled.is_err() {
             // The I/O thread reports the panic to everybody.
             state.ended = true;
             state.broken = true;
             drop(state);
-            self.mailbox.send(Message::Wake);
+            machine.inbox.call();
             return None;
         }
-        if let (Some(id), Some(next)) = (id, &next) {
+        if let (Some(id), Some(next)) = (caller.id, &next) {
             state.own = Some(Own {
                 id,
                 end: now.after(next.limit),
             });
         }
         state.listen(now, next.is_some());
-        let look = state.is_left_something(now);
+        let call = state.is_left_something(now);
+        let waits = next.is_none() && answer.is_none() && state.left.is_empty();
         drop(state);
         // Before the answer is given: its sink may do anything.
-        if look {
-            self.mailbox.send(Message::Wake);
+        if call {
+            machine.inbox.call();
+        }
+        if waits {
+            // The I/O thread makes no call for this caller, so callers that come from now on use
+            // another parking group.
+            machine.shared.gates.next();
         }
         if let Some((completion, result)) = answer {
             completion.complete(result);
         }
         events
             .into_iter()
-            .for_each(|event| self.machine.shared.tell(event));
+            .for_each(|event| machine.shared.tell(event));
         next
+    }
+}
+
+impl PendingRequest {
+    /// How long the caller of an inline call may wait without looking at its own time limit.
+    fn patience(&self) -> Duration {
+        match &self.request {
+            Request::Acquire {
+                wait: Some(wait), ..
+            } if !wait.is_zero() => tuning::INLINE_TICK.min(*wait),
+            _ => tuning::INLINE_TICK,
+        }
     }
 }
 
@@ -416,7 +352,7 @@ impl InlineCall {
             let session = self.session.clone();
             // If the thread has ended, the message comes back and is dropped, which gives the call
             // up.
-            drop(session.mailbox.send(Message::Finish(Box::new(self))));
+            drop(session.machine.inbox.push(Message::Finish(Box::new(self))));
         }
     }
 
@@ -445,13 +381,19 @@ impl InlineCall {
         };
         // The I/O thread may have shut the socket down when the answer was already there.
         let is_whole = state.own.take().is_some();
-        let connection = if in_order && is_whole && is_current {
-            Some(connection)
+        let mut caller = Caller {
+            id: Some(self.id),
+            way: self.way,
+            connection: None,
+        };
+        if in_order && is_whole && is_current {
+            caller.connection = Some(connection);
         } else {
             self.session.lose(*connection);
-            None
-        };
-        self.under_way = self.session.go_on(self.id, connection, state, input);
+            caller.way = Way::IoThread;
+        }
+        let input = Message::Tell(input);
+        self.under_way = self.session.go_on(caller, state, clock::now(), input);
     }
 
     /// A forked child forgets the call. The connection, the engine and the locks belong to the

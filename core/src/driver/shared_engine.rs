@@ -1,17 +1,18 @@
 //! The engine behind a mutex, with everything that belongs to it. The I/O thread shares it with
-//! callers that make inline calls.
+//! callers.
 //!
-//! Both let the engine decide while they hold the lock, and carry out its effects after they have
-//! released it. A caller makes its own calls; every other effect of its request is deferred to the
-//! I/O thread.
+//! Both drain the inbox and let the engine decide while they hold the lock, and carry out effects
+//! after they have released it. A caller may make its own call; every other effect of its request is
+//! deferred to the I/O thread.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::inbox::Inbox;
 use super::inline::InlineSlot;
 use super::receive_threshold::ReceiveThreshold;
 use super::timer::Alarm;
-use super::{Completer, InlineCall, Shared};
+use super::{Completer, InlineCall, Message, PendingRequest, Shared, is_engine_thread};
 use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
 use crate::maps::SmallMap;
@@ -22,11 +23,9 @@ pub(super) struct SharedEngine {
     pub(super) shared: Arc<Shared>,
     /// The inline connection.
     pub(super) direct: Arc<InlineSlot>,
+    /// Messages that came while somebody else had the lock.
+    pub(super) inbox: Inbox,
     state: Mutex<State>,
-    /// Messages to the I/O thread that the engine has not been told of yet.
-    unread: AtomicUsize,
-    /// Whether the engine has a channel on which other clients may announce releases.
-    listens: AtomicBool,
 }
 
 /// The state that the mutex protects.
@@ -37,7 +36,7 @@ pub(super) struct State {
     /// The inline call in flight.
     pub(super) own: Option<Own>,
     /// Effects that callers have deferred to the I/O thread.
-    pub(super) left: Vec<Effect>,
+    pub(super) left: VecDeque<Effect>,
     /// Sets when the I/O thread wakes if nothing else happens. Callers use it to make the thread
     /// wake earlier. `None` without a thread.
     pub(super) alarm: Option<Alarm>,
@@ -47,7 +46,9 @@ pub(super) struct State {
     pub(super) ended: bool,
     /// The engine has panicked.
     pub(super) broken: bool,
+    /// Empty buffers that keep their memory.
     out: Vec<Output>,
+    messages: Vec<Message>,
 }
 
 /// An inline call whose caller waits for the reply, maybe without looking at anything else.
@@ -60,9 +61,11 @@ pub(super) struct Own {
 
 /// Something to carry out without the lock.
 pub(super) enum Effect {
-    Answer(RequestId, Completer, Result<Done>),
+    Answer(Completer, Result<Done>),
     /// A call that its caller no longer waits for.
     Finish(Box<InlineCall>),
+    /// No handle is left to ask for anything.
+    Orphaned,
     Do(Output),
 }
 
@@ -79,15 +82,13 @@ impl State {
     /// Whether the I/O thread has to be woken now: effects are deferred to it, or its timer could
     /// not be set.
     pub(super) fn is_left_something(&mut self, now: Moment) -> bool {
-        let mut left = !self.left.is_empty();
-        if let Some(wake) = self.next_wake() {
-            // With the timer set, the thread need not wake for this now.
-            left |= self
-                .alarm
-                .as_mut()
-                .is_none_or(|alarm| alarm.set(now, wake).is_err());
-        }
-        left
+        // With the timer set, the thread need not wake now.
+        !self.left.is_empty()
+            || self.next_wake().is_some_and(|wake| {
+                self.alarm
+                    .as_mut()
+                    .is_none_or(|alarm| alarm.set(now, wake).is_err())
+            })
     }
 
     /// Adjusts the receive threshold: messages that need not wake the I/O thread stay in the
@@ -118,19 +119,19 @@ impl SharedEngine {
             engine: Engine::new(config, shared.counters.clone()),
             completions: SmallMap::default(),
             own: None,
-            left: Vec::new(),
+            left: VecDeque::new(),
             alarm: None,
             threshold: None,
             ended: false,
             broken: false,
             out: Vec::new(),
+            messages: Vec::new(),
         };
         SharedEngine {
             shared,
             direct,
+            inbox: Inbox::default(),
             state: Mutex::new(state),
-            unread: AtomicUsize::new(0),
-            listens: AtomicBool::new(false),
         }
     }
 
@@ -140,10 +141,17 @@ impl SharedEngine {
         self.state.lock().ok().filter(|state| !state.broken)
     }
 
-    /// Takes the lock if it is free. A caller that drops something may hold the lock already,
-    /// because the engine drops what callers have given it, guards included.
-    pub(super) fn state_if_free(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.try_lock().ok().filter(|state| !state.broken)
+    /// Takes the lock for a caller that brings a message, if the engine can decide now.
+    ///
+    /// Another thread may have the lock, or even this one: the engine drops what callers have given
+    /// it, guards included. If something is due, the I/O thread has to read the sockets first.
+    pub(super) fn state_for_caller(&self, now: Moment) -> Option<MutexGuard<'_, State>> {
+        if is_engine_thread() {
+            return None;
+        }
+        let state = self.state.try_lock().ok()?;
+        let due = state.engine.next_wake().is_some_and(|due| due <= now);
+        (!state.broken && !state.ended && !due).then_some(state)
     }
 
     /// The state even after a panic, to tell everybody that it is over.
@@ -151,21 +159,61 @@ impl SharedEngine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the engine one input. `take` gets each effect, and the list in which it can defer
-    /// the effect to the I/O thread.
+    /// Gives the engine the messages of the inbox. Returns whether there were any. `take` gets each
+    /// effect, and the list in which it can defer the effect to the I/O thread.
+    pub(super) fn drain(
+        &self,
+        state: &mut State,
+        now: Moment,
+        mut take: impl FnMut(Effect, &mut VecDeque<Effect>),
+    ) -> bool {
+        let mut messages = std::mem::take(&mut state.messages);
+        self.inbox.swap(&mut messages);
+        let some = !messages.is_empty();
+        for message in messages.drain(..) {
+            self.bring(state, now, message, &mut take);
+        }
+        state.messages = messages;
+        some
+    }
+
+    /// Gives the engine one message.
+    pub(super) fn bring(
+        &self,
+        state: &mut State,
+        now: Moment,
+        message: Message,
+        mut take: impl FnMut(Effect, &mut VecDeque<Effect>),
+    ) {
+        let input = match message {
+            Message::Request(PendingRequest {
+                id,
+                request,
+                completion,
+            }) => {
+                state.completions.insert(id, completion);
+                Input::Request { id, request }
+            }
+            Message::Tell(input) => input,
+            Message::Finish(call) => return take(Effect::Finish(call), &mut state.left),
+            Message::Orphaned => {
+                take(Effect::Orphaned, &mut state.left);
+                Input::Orphaned
+            }
+        };
+        self.handle(state, now, input, take);
+    }
+
+    /// Gives the engine one input.
     pub(super) fn handle(
         &self,
         state: &mut State,
         now: Moment,
         input: Input,
-        take: impl FnMut(Effect, &mut Vec<Effect>),
+        take: impl FnMut(Effect, &mut VecDeque<Effect>),
     ) {
         state.engine.set_listened(self.shared.is_followed());
         state.engine.handle(now, input, &mut state.out);
-        let listens = state.engine.has_channels();
-        if self.listens() != listens {
-            self.listens.store(listens, Ordering::Relaxed);
-        }
         self.sort(state, take);
     }
 
@@ -185,7 +233,7 @@ impl SharedEngine {
 
     /// Turns outputs into effects. The registry of holds is updated here, under the lock: two
     /// threads that carry out effects at the same time could do it in the wrong order.
-    fn sort(&self, state: &mut State, mut take: impl FnMut(Effect, &mut Vec<Effect>)) {
+    fn sort(&self, state: &mut State, mut take: impl FnMut(Effect, &mut VecDeque<Effect>)) {
         for output in state.out.drain(..) {
             match output {
                 Output::Opened(cell) => self.shared.registry.open(cell),
@@ -196,32 +244,11 @@ impl SharedEngine {
                         self.direct.cut_short();
                     }
                     if let Some(completion) = state.completions.remove(&id) {
-                        take(Effect::Answer(id, completion, result), &mut state.left);
+                        take(Effect::Answer(completion, result), &mut state.left);
                     }
                 }
                 output => take(Effect::Do(output), &mut state.left),
             }
         }
-    }
-
-    /// Whether other clients may announce releases. Read without the lock.
-    pub(super) fn listens(&self) -> bool {
-        self.listens.load(Ordering::Relaxed)
-    }
-
-    /// Counts a message that is about to be sent.
-    pub(super) fn posted(&self) {
-        self.unread.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Tells that the engine knows this many messages more.
-    pub(super) fn read(&self, messages: usize) {
-        self.unread.fetch_sub(messages, Ordering::AcqRel);
-    }
-
-    /// Whether the engine knows everything that was sent to it. The calling thread's own messages
-    /// are certainly counted, so the requests of one thread stay in order.
-    pub(super) fn is_up_to_date(&self) -> bool {
-        self.unread.load(Ordering::Acquire) == 0
     }
 }

@@ -180,7 +180,7 @@ impl Cleanups {
                 cleanup.again_at.take_if(|at| *at <= cx.now);
                 let op = release_of(cleanup.name.clone(), owner, cleanup.form.clone());
                 let purpose = Purpose::Cleanup { link, owner };
-                cx.send(purpose, op, cleanup.limit, None);
+                cx.send(purpose, op.into(), cleanup.limit, None);
             } else {
                 lane.waiting.push_back(owner);
             }

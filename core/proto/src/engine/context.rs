@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::links::Links;
 use super::timers::Timers;
 use super::timing::Jitter;
-use super::{CallId, Config, Done, LinkId, Output, RequestId};
+use super::{CallId, Config, Done, Inline, LinkId, Output, RequestId};
 use crate::error::{Error, ErrorKind};
 use crate::event::{Counters, Event, Level as EventLevel};
 use crate::maps::SmallMap;
@@ -107,24 +107,23 @@ impl Context {
         owner.wrapping_sub(self.first_owner) > self.last_owner.wrapping_sub(self.first_owner)
     }
 
-    /// Sends a call. `of`: the request whose caller waits for it, if there is one.
+    /// Sends a call. `inline`: a caller may make it itself.
     pub(super) fn send(
         &mut self,
         purpose: Purpose,
-        op: impl Into<Arc<Op>>,
+        op: Arc<Op>,
         limit: Duration,
-        of: Option<RequestId>,
+        inline: Option<Inline>,
     ) -> CallId {
         let call = self.next_id();
         self.counters.calls.add(1);
         let sent = self.now;
         self.calls.insert(call, Call { purpose, sent });
-        let op = op.into();
         self.out.push(Output::Send {
             call,
             op,
             limit,
-            of,
+            inline,
         });
         call
     }

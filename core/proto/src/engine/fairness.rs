@@ -12,8 +12,7 @@ use std::time::Duration;
 use super::holds::Phase;
 use super::timers::Timer;
 use super::waiters::{Attempt, WaitQueue};
-use super::{Engine, Output, Request};
-use crate::key::OwnerKey;
+use super::{Engine, Output};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::Name;
@@ -202,27 +201,6 @@ impl Engine {
         let leaves = hold.phase == Phase::Releasing
             && self.names.queues.get(&hold.cell.name)?.channel.confirmed;
         leaves.then_some(&hold.cell.name)
-    }
-
-    /// Whether an acquisition would leave the lock to other clients for now, without a call.
-    pub(super) fn leaves_to_others(&self, request: &Request) -> bool {
-        let Request::Acquire {
-            name, key, wait, ..
-        } = request
-        else {
-            return false;
-        };
-        let Some(queue) = self.names.queues.get(name).filter(|_| self.has_channels()) else {
-            return false;
-        };
-        let free =
-            queue.waiters.is_empty() && queue.holds().is_empty() && queue.attempt == Attempt::Idle;
-        let can = free
-            && !matches!(key, OwnerKey::Hold(_))
-            && self.closing.is_none()
-            && self.cx.links.is_up(name);
-        let patient = |end: Moment| wait.is_none_or(|wait| self.cx.now.after(wait) > end);
-        can && queue.turn.of_others(self.cx.now).is_some_and(patient)
     }
 
     /// A message on the channel of a name: the lock was released.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::hold_ops::{HoldOp, Task};
 use super::holds::{Hold, Phase};
 use super::waiters::{Attempt, WaitQueue, Waiter};
-use super::{CallId, CallOutcome, Engine, Output, Purpose, RequestId, Target, timing};
+use super::{CallId, CallOutcome, Engine, Output, Purpose, RequestId, timing};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
@@ -113,12 +113,6 @@ impl Engine {
     }
 
     // ---- optimistic hand-over ----
-
-    /// Whether a release of this level would pass its lock on at once.
-    pub fn passes_on(&self, target: &Target) -> bool {
-        self.target(target)
-            .is_ok_and(|(owner, level)| self.takes_at_once(owner, &HoldOp::Leave(level)).is_some())
-    }
 
     /// The waiter that gets the lock of this hold at once when its only level is released, and when
     /// the call was sent that last confirmed the hold.

@@ -48,7 +48,7 @@ use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply, first_o
 use cleanup::Cleanups;
 use context::{Call, Context, Purpose};
 use expired::Expired;
-use holds::Hold;
+use holds::{Hold, Phase};
 use invalidations::Tracking;
 pub use links::{LinkId, Routes, STANDALONE};
 use queries::{Closing, NOBODY, Query, extension_of, release_of};
@@ -223,17 +223,29 @@ pub enum Done {
     Closed(Vec<Name>),
 }
 
+/// A call that the caller of a request may make itself, on an inline connection. No other call is
+/// in flight that this one could share a batch with, and nobody else here waits for the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inline {
+    /// The request whose caller waits for the call.
+    pub of: RequestId,
+    /// Nobody else uses the client.
+    pub alone: bool,
+    /// The call needs a connection with client tracking, where connections have it.
+    pub tracked: bool,
+}
+
 /// Everything the engine can ask of the driver.
 #[derive(Debug)]
 pub enum Output {
     /// Send this call, and report an [`Input::Outcome`] at most `limit` from now. If the call
-    /// carries a not-after, it is a lower bound of the server's current time plus `limit`. `of`:
-    /// the request whose caller waits for this call, if there is one.
+    /// carries a not-after, it is a lower bound of the server's current time plus `limit`.
+    /// `inline`: a caller may make the call itself.
     Send {
         call: CallId,
         op: Arc<Op>,
         limit: Duration,
-        of: Option<RequestId>,
+        inline: Option<Inline>,
     },
     /// Subscribe to the channel of this name, and again after every gap, until
     /// [`Output::Unsubscribe`].
@@ -377,59 +389,44 @@ impl Engine {
         }
     }
 
-    /// Whether the caller may make the call of this request itself, on the inline connection. No
-    /// other call may be in flight that this one could share a batch with, nobody here may wait for
-    /// the lock, and the server must be reachable. `alone`: only if nobody else uses the client.
-    /// `unseen`: the inline connection has no client tracking.
-    pub fn suits_caller(&self, request: &Request, alone: bool, unseen: bool) -> bool {
-        if alone && (!self.names.waiters.is_empty() || self.holds.len() > 1) {
+    /// How the caller that waits for this call may make it itself, if it may.
+    fn inline(&self, purpose: &Purpose, op: &Op) -> Option<Inline> {
+        if !self.cx.calls.is_empty() || matches!(op, Op::Acquire { replicas: 1.., .. }) {
+            return None;
+        }
+        let (of, behind) = match purpose {
+            Purpose::Try(id) => (*id, 1),
+            Purpose::Query { id, .. } => (*id, 0),
+            Purpose::Command(owner) => (self.holds.get(owner)?.asked_by()?, 0),
+            // A hand-over serves two callers, the others none.
+            Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup { .. } => {
+                return None;
+            }
+        };
+        let queue = self.names.queues.get(op.name()?);
+        if queue.is_some_and(|queue| queue.waiters.len() > behind) {
+            return None;
+        }
+        Some(Inline {
+            of,
+            alone: self.names.waiters.len() <= behind && self.holds.len() <= 1,
+            tracked: queue.is_some_and(|queue| self.needs_tracking(purpose, op, queue)),
+        })
+    }
+
+    /// Whether a call needs the connection with client tracking. An acquisition that may have to
+    /// wait must learn of changes. A write without tracking to a key that the server tracks for us
+    /// would come back as a change by somebody else. The release that frees a lock is harmless.
+    fn needs_tracking(&self, purpose: &Purpose, op: &Op, queue: &WaitQueue) -> bool {
+        let hold = |owner: &OwnerId| self.holds.get(owner);
+        if let Purpose::Command(owner) = purpose
+            && hold(owner).is_some_and(|hold| hold.phase == Phase::Releasing)
+        {
             return false;
         }
-        let name = match request {
-            Request::Acquire { name, terms, .. } if terms.replicas == 0 => Some(name),
-            Request::Release(target) | Request::Extend { target, .. } => self.name_of(target),
-            Request::ReleaseToken { name, .. }
-            | Request::ExtendToken { name, .. }
-            | Request::Force { name, .. }
-            | Request::Inspect { name, .. } => Some(name),
-            Request::Acquire { .. } | Request::Connect | Request::Close { .. } => None,
-        };
-        let free = |name: &Name| {
-            let queue = self.names.queues.get(name);
-            queue.is_none_or(|queue| {
-                queue.waiters.is_empty() && !(unseen && self.is_better_seen(queue, request))
-            })
-        };
-        self.cx.calls.is_empty() && name.is_some_and(|name| self.cx.links.is_up(name) && free(name))
-    }
-
-    /// Whether the call should use the connection with client tracking. An acquisition that may
-    /// have to wait must learn of changes. A write without tracking to a key that the server tracks
-    /// for us would come back as a change by somebody else. The release that frees a lock is
-    /// harmless.
-    fn is_better_seen(&self, queue: &WaitQueue, request: &Request) -> bool {
-        let watched = |owner: &OwnerId| {
-            self.holds
-                .get(owner)
-                .is_some_and(|hold| !hold.renewal.unseen)
-        };
-        let last = |owner: &OwnerId| self.holds.get(owner).is_some_and(|hold| hold.count() == 1);
-        match request {
-            Request::Acquire { .. } => queue.channel.wanted || queue.holds().iter().any(watched),
-            Request::Release(Target::Level { owner, .. }) => watched(owner) && !last(owner),
-            Request::Release(_) => queue
-                .holds()
-                .iter()
-                .any(|owner| watched(owner) && !last(owner)),
-            _ => queue.holds().iter().any(watched),
-        }
-    }
-
-    fn name_of<'a>(&'a self, target: &'a Target) -> Option<&'a Name> {
-        match target {
-            Target::Level { owner, .. } => self.holds.get(owner).map(|hold| &hold.cell.name),
-            Target::Key { name, .. } => Some(name),
-        }
+        let tracked = |owner: &OwnerId| hold(owner).is_some_and(|hold| !hold.renewal.unseen);
+        let may_wait = matches!(op, Op::Acquire { .. }) && queue.channel.wanted;
+        may_wait || queue.holds().iter().any(tracked)
     }
 
     /// Sets whether anybody listens to debug events, which follow single locks.
@@ -572,12 +569,8 @@ impl Engine {
     }
 
     fn send(&mut self, purpose: Purpose, op: impl Into<Arc<Op>>, limit: Duration) -> CallId {
-        let of = match &purpose {
-            Purpose::Try(id) | Purpose::Query { id, .. } => Some(*id),
-            Purpose::Command(owner) => self.holds.get(owner).and_then(|hold| hold.asked_by()),
-            // A hand-over serves two callers, the others none.
-            Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup { .. } => None,
-        };
-        self.cx.send(purpose, op, limit, of)
+        let op = op.into();
+        let inline = self.inline(&purpose, &op);
+        self.cx.send(purpose, op, limit, inline)
     }
 }

@@ -16,7 +16,7 @@ use super::queries::foreign;
 use super::slab::Slab;
 use super::timers::Timer;
 use super::timing;
-use super::{CallOutcome, Engine, Lease, Purpose, Request, RequestId, Terms};
+use super::{CallOutcome, Engine, Lease, Purpose, RequestId, Terms};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::Level as EventLevel;
 use crate::key::OwnerKey;
@@ -525,32 +525,6 @@ impl Engine {
                     || is_blocked(&self.holds, queue, head.form.kind, false)
             })
         })
-    }
-
-    /// Whether the engine handles this request without a call: a release that passes the lock on to
-    /// a local waiter, or an acquisition that only joins a queue or leaves the lock to other
-    /// clients for now.
-    pub fn needs_no_call(&self, request: &Request) -> bool {
-        match request {
-            Request::Release(target) => self.passes_on(target),
-            request => self.lines_up(request) || self.leaves_to_others(request),
-        }
-    }
-
-    fn lines_up(&self, request: &Request) -> bool {
-        let Request::Acquire {
-            name, key, wait, ..
-        } = request
-        else {
-            return false;
-        };
-        let waits = *wait != Some(Duration::ZERO) && !matches!(key, OwnerKey::Hold(_));
-        waits
-            && self
-                .names
-                .queues
-                .get(name)
-                .is_some_and(|queue| !queue.waiters.is_empty())
     }
 
     /// Whether a caller of this client holds the name or waits for it. A try never barges past

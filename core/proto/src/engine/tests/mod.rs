@@ -96,6 +96,7 @@ struct Sent {
     call: CallId,
     op: Op,
     limit: Duration,
+    inline: Option<Inline>,
 }
 
 impl Sent {
@@ -359,11 +360,15 @@ impl Rig {
         for output in out {
             match output {
                 Output::Send {
-                    call, op, limit, ..
+                    call,
+                    op,
+                    limit,
+                    inline,
                 } => self.sent.push(Sent {
                     call,
                     op: (*op).clone(),
                     limit,
+                    inline,
                 }),
                 Output::Subscribe(name) => {
                     assert!(!self.subscribed.contains(&name), "subscribed twice: {name}");

@@ -290,32 +290,18 @@ fn a_late_release_message_after_the_wait_causes_no_try() {
 }
 
 #[test]
-fn a_hand_over_needs_no_call() {
+fn a_turn_of_others_is_waited_for_without_a_call() {
     let mut rig = Rig::new();
-    let wants = |rig: &Rig, wait| {
-        let (name, key, terms) = ("n".into(), OwnerKey::Once, WATCHED);
-        rig.engine.needs_no_call(&Request::Acquire {
-            name,
-            key,
-            wait,
-            terms,
-            token: None,
-        })
-    };
     let grant = won_from_others(&mut rig);
-    assert!(!wants(&rig, None), "it is held here");
     rig.release(&grant);
-    assert!(!wants(&rig, None), "the release is on its way");
     let sent = rig.sent();
     rig.reply(&sent, Reply::Released(3));
-    assert!(wants(&rig, None) && wants(&rig, Some(TURN * 3)));
-    assert!(
-        !wants(&rig, Some(TURN * 2)),
-        "whose time is shorter tries at once"
-    );
-    assert!(!wants(&rig, Some(Duration::ZERO)), "a try");
-    rig.pass(TURN * 2);
-    rig.acquire("n");
+    let id = rig.acquire_with("n", OwnerKey::Once, Some(TURN * 3), WATCHED);
+    rig.nothing_sent();
+    rig.input(Input::Cancel { id });
+    assert_eq!(rig.failed(id), ErrorKind::Cancelled);
+    // Time that ends before the turn does is used for a try at once.
+    rig.acquire_with("n", OwnerKey::Once, Some(TURN * 2), WATCHED);
     rig.sent().acquire();
 }
 

@@ -23,30 +23,34 @@ fn an_uncontended_pair_is_two_calls_and_leaves_nothing() {
 }
 
 #[test]
-fn a_caller_does_its_call_itself_while_nothing_is_under_way_that_it_might_overtake() {
+fn a_call_may_be_inline_while_no_other_is_in_flight() {
     let mut rig = Rig::new();
-    let suits = |rig: &Rig| {
-        let terms = WATCHED;
-        let request = Request::Acquire {
-            name: "n".into(),
-            key: OwnerKey::Once,
-            wait: None,
-            terms,
-            token: None,
-        };
-        rig.engine.suits_caller(&request, false, false)
-    };
-    assert!(suits(&rig));
-    let id = rig.acquire("other");
+    let id = rig.acquire("n");
     let sent = rig.sent();
-    assert!(!suits(&rig), "an acquisition is under way");
+    let inline = |of, alone| {
+        Some(Inline {
+            of,
+            alone,
+            tracked: false,
+        })
+    };
+    assert_eq!(sent.inline, inline(id, true));
+    let other = rig.acquire("other");
+    let behind = rig.sent();
+    assert_eq!(behind.inline, None, "an acquisition is in flight");
     rig.grant(&sent);
-    let grant = rig.granted(id);
-    assert!(suits(&rig));
-    rig.release(&grant);
-    assert!(!suits(&rig), "a release is under way");
-    rig.input(down());
-    assert!(!suits(&rig), "there is no connection");
+    rig.grant(&behind);
+    let (grant, held) = (rig.granted(id), rig.granted(other));
+    let id = rig.release(&grant);
+    let sent = rig.sent();
+    assert_eq!(sent.inline, inline(id, false), "another lock is held");
+    rig.reply(&sent, Reply::Released(0));
+    rig.released(id);
+    let id = rig.release(&held);
+    let sent = rig.sent();
+    assert_eq!(sent.inline, inline(id, true));
+    rig.reply(&sent, Reply::Released(0));
+    rig.released(id);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use crate::engine::holds::{Hold, Phase};
 use crate::engine::queries::NOBODY;
 use crate::engine::timing;
 use crate::engine::{
-    CallId, CallOutcome, Config, Done, Engine, Input, LinkId, Output, Request, RequestId, Routes,
-    STANDALONE, Target,
+    CallId, CallOutcome, Config, Done, Engine, Inline, Input, LinkId, Output, Request, RequestId,
+    Routes, STANDALONE, Target,
 };
 use crate::error::{Error, ErrorKind, LostReason, Result as Answer};
 use crate::event::Counters;
@@ -196,6 +196,8 @@ struct Direct {
     belongs_to: u64,
     /// The request that uses it at the moment, and the call in flight.
     user: Option<RequestId>,
+    /// The user makes its call inline only if nobody else uses the client.
+    polite: bool,
     call: Option<CallId>,
 }
 
@@ -890,11 +892,12 @@ impl World {
                     call,
                     op,
                     limit,
-                    of,
+                    inline,
                 } => {
                     self.note_renewals(place, &op);
                     self.clients[place].asks(&op, limit);
-                    let connection = self.connection_for(place, of.filter(|_| !waits), call, &op);
+                    let connection =
+                        self.connection_for(place, inline.filter(|_| !waits), call, &op);
                     self.send(place, connection, call, op, limit);
                 }
                 Output::Subscribe(name) => {
@@ -1027,17 +1030,20 @@ impl World {
     fn connection_for(
         &mut self,
         place: usize,
-        request: Option<RequestId>,
+        inline: Option<Inline>,
         call: CallId,
         op: &Op,
     ) -> usize {
         let client = &mut self.clients[place];
         let at_direct = client.at_direct();
-        if let Some(direct) = client
-            .direct
-            .as_mut()
-            .filter(|direct| request.is_some() && direct.user == request)
-        {
+        let suits = |direct: &&mut Direct| {
+            inline.is_some_and(|inline| {
+                direct.user == Some(inline.of)
+                    && (inline.alone || !direct.polite)
+                    && !(inline.tracked && client.tracks)
+            })
+        };
+        if let Some(direct) = client.direct.as_mut().filter(suits) {
             assert!(direct.call.is_none(), "two calls at once for one caller");
             direct.call = Some(call);
             return at_direct;
@@ -1726,17 +1732,12 @@ impl World {
 
     // ---- the inline connection ----
 
-    /// A blocking caller takes the inline connection for its request, if the engine allows it.
-    fn take_direct(&mut self, place: usize, id: RequestId, request: &Request) {
-        let (wanted, alone) = (self.random.chance(800), self.random.chance(300));
-        let client = &mut self.clients[place];
-        let suits = wanted && client.engine.suits_caller(request, alone, client.tracks);
-        if let Some(direct) = client
-            .direct
-            .as_mut()
-            .filter(|direct| suits && direct.user.is_none())
-        {
-            direct.user = Some(id);
+    /// A caller takes the inline connection for its request, in case the engine offers it a call.
+    fn take_direct(&mut self, place: usize, id: RequestId) {
+        let (wanted, polite) = (self.random.chance(800), self.random.chance(300));
+        let direct = self.clients[place].direct.as_mut();
+        if let Some(direct) = direct.filter(|direct| wanted && direct.user.is_none()) {
+            (direct.user, direct.polite) = (Some(id), polite);
         }
     }
 
@@ -2052,7 +2053,7 @@ impl World {
         if matches!(&request, Request::Acquire { terms, .. } if terms.replicas > 0) {
             self.wants_replica.insert((uuid, id));
         }
-        self.take_direct(place, id, &request);
+        self.take_direct(place, id);
         let released = match &request {
             Request::Release(Target::Level { owner, .. }) => Some((uuid, *owner)),
             _ => None,
