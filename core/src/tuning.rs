@@ -36,14 +36,15 @@ pub(crate) const CHANNEL_LINGER: Duration = Duration::from_millis(200);
 
 // The I/O thread
 
-/// How many effects that callers have deferred are carried out in one round, so that their calls
-/// leave together.
-pub(crate) const DEFERRED_BATCH: usize = 32;
+/// How many messages are taken in before their effects are carried out, so that their calls leave
+/// together.
+pub(crate) const INBOX_BATCH: usize = 32;
 
 /// The same while the server is idle, so that it can start soon.
-pub(crate) const DEFERRED_BATCH_IDLE: usize = PARKING_GROUP;
+pub(crate) const INBOX_BATCH_IDLE: usize = PARKING_GROUP;
 
-/// After this many calls the connections write, before more is taken over. With one large batch, the client would wait while the server works, and the server while the client works.
+/// After this many calls the connections write, before more messages are taken in. With one large
+/// batch, the client would wait while the server works, and the server while the client works.
 pub(crate) const CALLS_PER_WRITE: usize = PARKING_GROUP;
 
 /// After the last handle is gone, how long work that nobody waits for may go on.

@@ -1,6 +1,8 @@
-//! The inbox of the engine: messages that came while somebody else had the engine's lock. The next
-//! one to have the lock drains it, before anything of its own.
+//! The inbox of the engine: messages that came while somebody else had the engine's lock, or while
+//! the I/O thread was about to take it. The next one to have the lock drains it, before anything of
+//! its own.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +27,7 @@ pub(crate) struct Closed;
 
 #[derive(Default)]
 struct Kept {
-    messages: Vec<Message>,
+    messages: VecDeque<Message>,
     closed: bool,
 }
 
@@ -47,20 +49,23 @@ impl Inbox {
             }
             return Err(Closed);
         }
-        kept.messages.push(message);
+        kept.messages.push_back(message);
         drop(kept);
         self.call();
         Ok(())
     }
 
-    /// Exchanges the messages for an empty list. The caller has the engine's lock, so the messages
-    /// of one thread stay in order.
-    pub(super) fn swap(&self, empty: &mut Vec<Message>) {
-        mem::swap(&mut self.kept().messages, empty);
+    /// Takes the oldest messages, at most `most`. Returns whether more are left. The caller has the
+    /// engine's lock, so the messages of one thread stay in order.
+    pub(super) fn take(&self, most: usize, into: &mut Vec<Message>) -> bool {
+        let mut kept = self.kept();
+        let taken = kept.messages.len().min(most);
+        into.extend(kept.messages.drain(..taken));
+        !kept.messages.is_empty()
     }
 
     /// Refuses all messages from now on, and returns those that were kept.
-    pub(super) fn close(&self) -> Vec<Message> {
+    pub(super) fn close(&self) -> VecDeque<Message> {
         let mut kept = self.kept();
         kept.closed = true;
         mem::take(&mut kept.messages)

@@ -1,7 +1,6 @@
 //! The loop of the I/O thread: gather what has happened, let the engine decide, carry out its
 //! effects, sleep.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -292,8 +291,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells the engine what the connections have learnt.
+    /// Takes over the effects that callers have deferred, and tells the engine what the connections
+    /// have learnt.
     fn inform(&mut self, now: Moment, state: &mut State) {
+        self.effects.append(&mut state.left);
         let machine = &self.session.machine;
         let mut news = std::mem::take(&mut self.news);
         machine
@@ -315,24 +316,22 @@ impl Driver {
         self.news = news;
     }
 
-    /// Takes over the effects that callers have deferred, and gives the engine what has happened.
+    /// Gives the engine what has happened: first on the connections, then in the inbox.
     fn read(&mut self, now: Moment, state: &mut State) {
         let session = self.session.clone();
         let machine = &session.machine;
         let most = if self.net.is_idle() {
-            tuning::DEFERRED_BATCH_IDLE
+            tuning::INBOX_BATCH_IDLE
         } else {
-            tuning::DEFERRED_BATCH
+            tuning::INBOX_BATCH
         };
-        let left = state.left.len().min(most);
-        self.effects.extend(state.left.drain(..left));
         self.inform(now, state);
-        let drained = machine.drain(state, now, |effect, _| self.effects.push(effect));
-        if drained || left > 0 {
+        let take = |effect, _: &mut Vec<Effect>| self.effects.push(effect);
+        // The rest comes in the next round, after the connections had time to write.
+        let more = machine.drain(most, state, now, take);
+        if std::mem::replace(&mut self.called, more) {
             machine.shared.gates.next();
         }
-        // The rest comes in the next round, after the connections had time to write.
-        self.called = !state.left.is_empty();
     }
 
     fn run(&mut self, now: Moment, effect: Effect) {
@@ -439,7 +438,7 @@ impl Driver {
 
 /// Gives the answers that callers have deferred to the I/O thread. Other effects are of no use any
 /// more.
-fn answer_all(left: VecDeque<Effect>) {
+fn answer_all(left: Vec<Effect>) {
     for effect in left {
         if let Effect::Answer(completion, result) = effect {
             completion.complete(result);

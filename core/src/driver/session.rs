@@ -1,7 +1,6 @@
 //! The front door for callers. The engine decides about a message on the calling thread, and a
 //! caller may make its call itself on the inline connection.
 
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
@@ -196,7 +195,7 @@ impl Session {
     ) -> Option<Next> {
         let machine = &self.machine;
         let (mut next, mut answer, mut events) = (None, None, Vec::new());
-        let take = |effect: Effect, left: &mut VecDeque<Effect>| match effect {
+        let take = |effect: Effect, left: &mut Vec<Effect>| match effect {
             Effect::Do(Output::Send {
                 call,
                 op,
@@ -212,7 +211,7 @@ impl Session {
                         at: now,
                     });
                 }
-                None => left.push_back(Effect::Do(Output::Send {
+                None => left.push(Effect::Do(Output::Send {
                     call,
                     op,
                     limit,
@@ -225,10 +224,11 @@ impl Session {
             Effect::Do(Output::Event(event)) if !machine.shared.ring.wants(event.level) => {
                 events.push(event);
             }
-            other => left.push_back(other),
+            other => left.push(other),
         };
+        let leave = |effect: Effect, left: &mut Vec<Effect>| left.push(effect);
         let handle = || {
-            machine.drain(&mut state, now, |effect, left| left.push_back(effect));
+            machine.drain(usize::MAX, &mut state, now, leave);
             machine.bring(&mut state, now, message, take);
         };
         let handled = catch_unwind(AssertUnwindSafe(handle));

@@ -5,7 +5,6 @@
 //! after they have released it. A caller may make its own call; every other effect of its request is
 //! deferred to the I/O thread.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::inbox::Inbox;
@@ -36,7 +35,7 @@ pub(super) struct State {
     /// The inline call in flight.
     pub(super) own: Option<Own>,
     /// Effects that callers have deferred to the I/O thread.
-    pub(super) left: VecDeque<Effect>,
+    pub(super) left: Vec<Effect>,
     /// Sets when the I/O thread wakes if nothing else happens. Callers use it to make the thread
     /// wake earlier. `None` without a thread.
     pub(super) alarm: Option<Alarm>,
@@ -119,7 +118,7 @@ impl SharedEngine {
             engine: Engine::new(config, shared.counters.clone()),
             completions: SmallMap::default(),
             own: None,
-            left: VecDeque::new(),
+            left: Vec::new(),
             alarm: None,
             threshold: None,
             ended: false,
@@ -144,9 +143,11 @@ impl SharedEngine {
     /// Takes the lock for a caller that brings a message, if the engine can decide now.
     ///
     /// Another thread may have the lock, or even this one: the engine drops what callers have given
-    /// it, guards included. If something is due, the I/O thread has to read the sockets first.
+    /// it, guards included. If the I/O thread was called, it decides about all that comes until it
+    /// looks: their calls share commands, and the engine's data stay in one processor's cache. If
+    /// something is due, the I/O thread has to read the sockets first.
     pub(super) fn state_for_caller(&self, now: Moment) -> Option<MutexGuard<'_, State>> {
-        if is_engine_thread() {
+        if self.inbox.is_called() || is_engine_thread() {
             return None;
         }
         let state = self.state.try_lock().ok()?;
@@ -159,22 +160,22 @@ impl SharedEngine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the engine the messages of the inbox. Returns whether there were any. `take` gets each
-    /// effect, and the list in which it can defer the effect to the I/O thread.
+    /// Gives the engine messages of the inbox, at most `most`. Returns whether more are left.
+    /// `take` gets each effect, and the list in which it can defer the effect to the I/O thread.
     pub(super) fn drain(
         &self,
+        most: usize,
         state: &mut State,
         now: Moment,
-        mut take: impl FnMut(Effect, &mut VecDeque<Effect>),
+        mut take: impl FnMut(Effect, &mut Vec<Effect>),
     ) -> bool {
         let mut messages = std::mem::take(&mut state.messages);
-        self.inbox.swap(&mut messages);
-        let some = !messages.is_empty();
+        let more = self.inbox.take(most, &mut messages);
         for message in messages.drain(..) {
             self.bring(state, now, message, &mut take);
         }
         state.messages = messages;
-        some
+        more
     }
 
     /// Gives the engine one message.
@@ -183,7 +184,7 @@ impl SharedEngine {
         state: &mut State,
         now: Moment,
         message: Message,
-        mut take: impl FnMut(Effect, &mut VecDeque<Effect>),
+        mut take: impl FnMut(Effect, &mut Vec<Effect>),
     ) {
         let input = match message {
             Message::Request(PendingRequest {
@@ -210,7 +211,7 @@ impl SharedEngine {
         state: &mut State,
         now: Moment,
         input: Input,
-        take: impl FnMut(Effect, &mut VecDeque<Effect>),
+        take: impl FnMut(Effect, &mut Vec<Effect>),
     ) {
         state.engine.set_listened(self.shared.is_followed());
         state.engine.handle(now, input, &mut state.out);
@@ -233,7 +234,7 @@ impl SharedEngine {
 
     /// Turns outputs into effects. The registry of holds is updated here, under the lock: two
     /// threads that carry out effects at the same time could do it in the wrong order.
-    fn sort(&self, state: &mut State, mut take: impl FnMut(Effect, &mut VecDeque<Effect>)) {
+    fn sort(&self, state: &mut State, mut take: impl FnMut(Effect, &mut Vec<Effect>)) {
         for output in state.out.drain(..) {
             match output {
                 Output::Opened(cell) => self.shared.registry.open(cell),
