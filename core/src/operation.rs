@@ -128,6 +128,8 @@ struct Sent {
 struct Promise {
     running: Arc<Running>,
     slot: Slot,
+    /// The name of the operation.
+    name: &'static str,
     terms: Option<Terms>,
     /// The hold of the guard that made the request.
     of: Option<Arc<HoldCell>>,
@@ -266,6 +268,7 @@ impl Unsent {
         let promise = Arc::new(Promise {
             running,
             slot: Slot::default(),
+            name: self.request.name(),
             terms,
             of,
         });
@@ -287,6 +290,7 @@ impl Sink for Promise {
             (Err(error), Some(cell)) => Err(cell.explain(error)),
             (result, _) => result,
         };
+        let result = result.map_err(|error| error.during(self.name));
         self.slot.answer(
             self.running.outcome(result, self.terms.as_ref()),
             self.running.tasks(),
@@ -389,6 +393,7 @@ impl<T> Operation<T> {
         };
         let closing = matches!(unsent.request, Request::Close { .. });
         let releasing = matches!(unsent.request, Request::Release(_));
+        let name = unsent.request.name();
         self.state = match unsent.send(way) {
             // A guard that a forked child has inherited belongs to the parent: there is nothing to
             // do or to report.
@@ -400,7 +405,7 @@ impl<T> Operation<T> {
             Err(error) if closing && error.kind() == ErrorKind::Closed => {
                 State::Known(Outcome::Closed(Vec::new()))
             }
-            Err(error) => State::Known(Outcome::Failed(error)),
+            Err(error) => State::Known(Outcome::Failed(error.during(name))),
         };
     }
 

@@ -205,6 +205,7 @@ struct Inner {
     message: String,
     lock: Option<Arc<str>>,
     reason: Option<LostReason>,
+    operation: Option<&'static str>,
     option: Option<OptionFault>,
 }
 
@@ -290,6 +291,7 @@ impl Error {
             message: message.into(),
             lock: None,
             reason: None,
+            operation: None,
             option: None,
         }))
     }
@@ -335,6 +337,13 @@ impl Error {
         self
     }
 
+    /// Adds the name of the operation that failed.
+    #[must_use]
+    pub fn during(mut self, operation: &'static str) -> Self {
+        self.0.operation = Some(operation);
+        self
+    }
+
     /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -353,6 +362,12 @@ impl Error {
     /// Why the hold was lost; only for [`ErrorKind::Lost`].
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.0.reason
+    }
+
+    /// The operation that failed, such as `acquire` or `force_release`. `None` if the arguments were
+    /// refused before there was one.
+    pub fn operation(&self) -> Option<&'static str> {
+        self.0.operation
     }
 
     /// The option that cannot be used, if the error is about one.

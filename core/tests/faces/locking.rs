@@ -122,6 +122,25 @@ async fn a_guard_enters_again_on_its_own_terms() {
 }
 
 #[tokio::test]
+async fn an_error_names_the_operation_that_failed() {
+    let world = World::new().await;
+    let lock = world.lock("n");
+    let key = ReentryKey::Explicit(7);
+    let failed = |error: redlatch::Error| error.operation();
+    let _held = lock.acquire().await.unwrap();
+    assert_eq!(
+        failed(lock.acquire_timeout(ms(1)).await.unwrap_err()),
+        Some("acquire")
+    );
+    assert_eq!(
+        failed(lock.release_by(key).await.unwrap_err()),
+        Some("release")
+    );
+    world.client.close().await.unwrap();
+    assert_eq!(failed(lock.holder().await.unwrap_err()), Some("holder"));
+}
+
+#[tokio::test]
 async fn one_key_is_one_owner() {
     let world = World::new().await;
     let lock = world.lock("n");

@@ -150,6 +150,23 @@ pub enum Request {
     Close { limit: Duration },
 }
 
+impl Request {
+    /// The name of the operation, for errors.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Connect => "connect",
+            Request::Acquire { .. } => "acquire",
+            Request::Release(_) => "release",
+            Request::Extend { .. } => "extend",
+            Request::ReleaseToken { .. } => "release_token",
+            Request::ExtendToken { .. } => "extend_token",
+            Request::Force { .. } => "force_release",
+            Request::Inspect { .. } => "holder",
+            Request::Close { .. } => "close",
+        }
+    }
+}
+
 /// Selects a level of a hold.
 #[derive(Debug, Clone)]
 pub enum Target {
