@@ -1,6 +1,6 @@
 //! A completion queue: the I/O thread fills it, the event loop of another language drains it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::Guard;
+use crate::maps::Map;
 use crate::operation::{Cancelled, Pending};
 use crate::parking;
 use crate::process;
@@ -73,7 +74,7 @@ pub struct CompletionQueue<T = u64> {
 
 struct State<T> {
     /// The operations without an answer, by their tickets.
-    asked: BTreeMap<u64, (T, Pending)>,
+    asked: Map<u64, (T, Pending)>,
     entries: VecDeque<Entry<T>>,
     /// The event loop was signalled and has not drained the queue since, or is still draining it.
     told: bool,
@@ -153,7 +154,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
 
     fn new(signal: Signal) -> Arc<Self> {
         let state = State {
-            asked: BTreeMap::new(),
+            asked: Map::default(),
             entries: VecDeque::new(),
             told: false,
             closed: false,

@@ -298,16 +298,16 @@ impl Sink for Promise {
     }
 }
 
-impl Sent {
+impl Promise {
     /// Cancels the request unless it is answered. Returns true if it was cancelled.
-    fn cancel(&self) -> bool {
+    fn cancel(&self, id: RequestId) -> bool {
         // In a forked child the slot may be locked for ever, and the request belongs to the parent.
-        if self.promise.running.is_forked() {
+        if self.running.is_forked() {
             return false;
         }
-        let cancelled = self.promise.slot.give_up();
+        let cancelled = self.slot.give_up();
         if cancelled {
-            self.promise.running.tell(Input::Cancel { id: self.id });
+            self.running.tell(Input::Cancel { id });
         }
         cancelled
     }
@@ -478,10 +478,10 @@ impl<T> Operation<T> {
         let ticket = queue.next_ticket();
         match mem::replace(&mut self.state, State::Done) {
             State::Sent(sent) => {
-                let promise = sent.promise.clone();
+                let pending = Pending(sent.promise.clone(), sent.id);
                 // Noted first: the answer may be there.
-                queue.expect(ticket, tag(ticket), Pending(sent));
-                promise.slot.forward(queue.clone(), ticket);
+                queue.expect(ticket, tag(ticket), pending);
+                sent.promise.slot.forward(queue.clone(), ticket);
             }
             State::Known(outcome) => queue.push(ticket, tag(ticket), outcome),
             State::Unsent(_) | State::Done => {}
@@ -657,7 +657,7 @@ impl<T> Future for Operation<T> {
 impl<T> Drop for Operation<T> {
     fn drop(&mut self) {
         if let State::Sent(sent) = &self.state {
-            sent.cancel();
+            sent.promise.cancel(sent.id);
         }
     }
 }
@@ -721,12 +721,12 @@ pub enum Cancelled {
 }
 
 /// An operation that a queue waits for. Dropping it changes nothing.
-pub(crate) struct Pending(Sent);
+pub(crate) struct Pending(Arc<Promise>, RequestId);
 
 impl Pending {
     /// Cancels the operation unless it is answered already. Never blocks.
     pub(crate) fn cancel(&self) {
-        self.0.cancel();
+        self.0.cancel(self.1);
     }
 }
 
