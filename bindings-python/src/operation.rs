@@ -32,11 +32,11 @@ pub(crate) struct Queue {
     done: Option<Py<PyAny>>,
 }
 
-/// Whom an entry of a queue is for.
+/// The receiver of an entry of a queue.
 pub(crate) enum Tag {
     /// A task that waits for it.
     Task(Py<Answer>),
-    /// Whoever knows this number, for Python code.
+    /// Python code, which knows this number.
     Told(u64),
     /// There was no memory for a task's future.
     Nobody,

@@ -21,7 +21,7 @@ pub const REDLATCH_EVENT_RELEASE: i32 = 2;
 /// A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST.
 pub const REDLATCH_EVENT_LOST: i32 = 3;
 
-/// Operations that were started and have not been told yet. The queue exists once somebody wants it.
+/// What was started and has not been told yet. The queue exists once somebody wants it.
 #[derive(Default)]
 pub(crate) struct Events {
     queue: Option<Arc<CompletionQueue<Awaited>>>,
@@ -39,12 +39,12 @@ enum What {
         owner: u64,
         key: ReentryKey,
     },
-    /// For a level that is known here, or for the newest that the engine knows.
+    /// The release of a level that is known here, or of the newest that the engine knows.
     Release {
         key: ReentryKey,
         known: bool,
     },
-    /// Of a hold that was acquired under the tag.
+    /// The loss of a hold that was acquired under the tag.
     Loss,
 }
 
