@@ -25,7 +25,7 @@ struct Unpark(Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        if !wake_list::leave(|| Waker::from(self.clone())) {
+        if !wake_list::leave_waker(|| Waker::from(self.clone())) {
             self.0.unpark();
         }
     }
@@ -44,7 +44,7 @@ struct Alarm {
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        if !wake_list::leave(|| Waker::from(self.clone())) {
+        if !wake_list::leave_waker(|| Waker::from(self.clone())) {
             // Fails only when the counter is full, and then the descriptor is readable anyway.
             let _ = self.fd.write(1);
         }

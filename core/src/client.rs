@@ -20,10 +20,11 @@ use crate::lock::Lock;
 use crate::operation::Operation;
 use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
-use crate::parking::{DeferredWakers, ParkingGroup, ParkingGroups};
+use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
 use crate::tuning;
 use crate::url;
+use crate::wake_list::DeferredWakers;
 use crate::wire::{Name, names};
 
 /// Access to Redis under one identity. Share one client in the whole program. Cloning is cheap;

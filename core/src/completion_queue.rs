@@ -12,8 +12,8 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::Guard;
 use crate::maps::Map;
 use crate::operation::{Cancelled, Pending};
-use crate::parking;
 use crate::process;
+use crate::wake_list;
 use crate::wire::Holder;
 use crate::yield_budget::YieldBudget;
 
@@ -352,7 +352,7 @@ impl<T: Send + 'static> CompletionQueue<T> {
             };
         }
         state.entries.push_back((ticket, entry));
-        let told = std::mem::replace(&mut state.told, true) || parking::leave(self);
+        let told = std::mem::replace(&mut state.told, true) || wake_list::leave(self);
         Entered {
             signal: (!told && self.signal()).then(|| self.clone() as Arc<dyn Answers>),
             ..Entered::default()
@@ -425,7 +425,7 @@ impl<T: Send + 'static> Answers for CompletionQueue<T> {
     }
 }
 
-impl<T: Send + 'static> parking::Deferred for CompletionQueue<T> {
+impl<T: Send + 'static> wake_list::Deferred for CompletionQueue<T> {
     fn tell(&self) {
         let Some(state) = self.state().filter(|state| !state.entries.is_empty()) else {
             return;
@@ -496,7 +496,7 @@ impl<T> fmt::Debug for CompletionQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parking::{DeferredWakers, WakeScope};
+    use crate::wake_list::{DeferredWakers, WakeScope};
     use std::sync::atomic::AtomicU32;
 
     fn put(queue: &Arc<CompletionQueue>, tag: u64) {

@@ -19,8 +19,8 @@ use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, spent};
 use crate::hold::HoldCell;
-use crate::parking::{DeferredWakers, ParkingGroup};
-use crate::wake_list::WakeList;
+use crate::parking::ParkingGroup;
+use crate::wake_list::{DeferredWakers, WakeList};
 use crate::yield_budget::YieldBudget;
 
 thread_local! {

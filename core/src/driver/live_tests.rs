@@ -27,7 +27,7 @@ use crate::event::Level;
 use crate::loss::{Watcher, watch};
 use crate::moment::Moment;
 use crate::options::{ClientOptions, Protocol};
-use crate::parking::{DeferredWakers, ParkingGroups};
+use crate::parking::ParkingGroups;
 use crate::support::Server;
 use crate::wire::{Fencing, Form, Kind, Op, Reply, names};
 

@@ -44,9 +44,10 @@ use redlatch_proto::outbox::{News, calls, limiter, server_clock, slotmap, wanted
 use crate::hold::HoldCell;
 use crate::maps::Set;
 use crate::options::ClusterPubsub;
-use crate::parking::{DeferredWakers, ParkingGroups};
+use crate::parking::ParkingGroups;
 use crate::process;
 use crate::url::{Place, Topology};
+use crate::wake_list::DeferredWakers;
 use crate::wire::Name;
 
 pub(crate) use connect::{Address, Manner};

@@ -22,8 +22,8 @@ use crate::engine::{Done, Output, Request};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
-use crate::parking::{WakeScope, wake_now};
 use crate::tuning;
+use crate::wake_list::{WakeScope, wake_now};
 
 /// The runtimes of a driver.
 pub(super) struct Threads {
