@@ -7,16 +7,13 @@ Ends with `conformance: scenarios=N checks=N failed=N`; the exit code is 0 only 
 
 import argparse
 import itertools
-import platform
 import re
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +21,11 @@ import tomllib
 from adaptive import Lesson
 from build import build
 from drivers import Driver, Side
-from kinds import FOREIGN, KINDS, LockKind, expand
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
+from report import matrix, report  # noqa: E402
+from rows import Row, left_out, rows, version_of  # noqa: E402
 from server import TOPOLOGIES  # noqa: E402
 from tap import Ground  # noqa: E402
 
@@ -81,30 +79,6 @@ OTHERS = {
 
 class Failed(Exception):
     """A check that did not come out as the scenario says."""
-
-
-@dataclass
-class Row:
-    """One scenario with the drivers that play its actors."""
-
-    scenario: dict
-    sides: dict[str, Side]
-    kinds: dict[str, LockKind]
-    name: str | None = None
-    checks: int = 0
-    failure: str = ""
-    trace: list[str] = field(default_factory=list)
-    told: list[tuple[str, str, str, str]] = field(default_factory=list)
-
-    @property
-    def title(self) -> str:
-        who = " × ".join(f"{side.name}: {self.kinds[actor].name}" for actor, side in self.sides.items())
-        return f"{self.scenario['name']}{f' {self.name!r}' if self.name else ''} [{who}]"
-
-    @property
-    def prefix(self) -> str:
-        """The prefix that a kind of this row sets before the name, so that all actors mean the same key."""
-        return max((kind.prefix for kind in self.kinds.values()), key=len)
 
 
 class World:
@@ -579,196 +553,6 @@ def in_words(side: Side, reply: dict) -> str:
     )
 
 
-# ---- which rows there are ----
-
-
-def rows(table: list[dict], sides: list[Side], topology: str) -> list[Row]:
-    found = []
-    for scenario in table:
-        if topology in scenario.get("not_on", ()):
-            continue
-        for name in scenario.get("names", [None]):
-            if topology in scenario.get("names_not_on", {}).get(name, ()):
-                continue
-            for kinds, actors in casts(scenario, sides):
-                found.append(Row(scenario, actors, kinds, name))
-    return found
-
-
-def left_out(table: list[dict], topology: str) -> list[str]:
-    """Scenarios that make no sense on this topology, and why."""
-    found = []
-    for scenario in table:
-        if topology in scenario.get("not_on", ()):
-            found.append(f"- {scenario['name']}: {scenario['not_because']}.")
-        names = [name for name, where in scenario.get("names_not_on", {}).items() if topology in where]
-        if names:
-            found.append(f"- {scenario['name']}, of them {names}: {scenario['not_because']}.")
-    return found
-
-
-def casts(scenario: dict, sides: list[Side]) -> list[tuple[dict[str, LockKind], dict[str, Side]]]:
-    """The players of this scenario, and their kinds of locks."""
-    found = []
-    for kind in expand(scenario.get("kinds", ["reentrant"])):
-        if scenario["who"] == "each":
-            # Among ourselves a preset is the simple kind: only a scenario about the preset itself plays it.
-            preset = kind.name in FOREIGN and not scenario.get("presets")
-            alone = [side for side in players(scenario, "a", kind, sides) if not (side.ours and preset)]
-            found += [({"a": kind}, {"a": side}) for side in alone]
-            continue
-        for other in expand(scenario["kinds_b"]) if "kinds_b" in scenario else [kind]:
-            kinds = {"a": kind, "b": other}
-            found += [(kinds, {"a": a, "b": b}) for a, b in pairs(scenario, kinds, sides)]
-    return found
-
-
-def pairs(scenario: dict, kinds: dict[str, LockKind], sides: list[Side]) -> list[tuple[Side, Side]]:
-    a_sides, b_sides = (players(scenario, actor, kind, sides) for actor, kind in kinds.items())
-    # Two others are not ours to test; where nobody else plays they test the table.
-    theirs = all(not side.ours for side in sides)
-    found = [(a, b) for a, b in itertools.product(a_sides, b_sides) if a.ours or b.ours or theirs]
-    if any(kind.name in FOREIGN for kind in kinds.values()):
-        return [(a, b) for a, b in found if a.kind in FOREIGN or b.kind in FOREIGN]
-    if scenario["who"] == "mixed":
-        partners = {"rust", newest(sides)}
-        return [(a, b) for a, b in found if a.name in partners or b.name in partners]
-    return found
-
-
-def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> list[Side]:
-    """Those who can play this actor with this kind."""
-
-    def plays(side: Side) -> bool:
-        if "only" in scenario and side.name not in scenario["only"]:
-            return False
-        if side.ours:
-            return scenario.get(f"ours_{actor}", True)
-        if side.kind != kind.name or not all(
-            scenario.get(word, True) for word in ("theirs", f"theirs_{actor}")
-        ):
-            return False
-        if any(
-            scenario.get(f"{able}_{actor}") and not getattr(side, able)
-            for able in ("waits", "renews", "forces")
-        ):
-            return False
-        return side.family != "redisson" or scenario.get("redisson") != "newest" or side.name == newest(sides)
-
-    return [side for side in sides if plays(side)]
-
-
-def newest(sides: list[Side]) -> str:
-    """The newest Redisson."""
-    return max((side.name for side in sides if side.family == "redisson"), default="", key=version_of)
-
-
-def version_of(name: str) -> list[int]:
-    return [int(part) for part in name.split("-")[1].split(".")]
-
-
-# ---- what is shown ----
-
-
-def matrix(rows: list[Row]) -> list[str]:
-    """A line per scenario: with which kinds, how many rows, checks, failures."""
-    by_scenario: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_scenario[row.scenario["name"]].append(row)
-    lines = ["| scenario | kinds | rows | checks | failed |", "|---|---|---:|---:|---:|"]
-    for name, group in by_scenario.items():
-        failed = sum(1 for row in group if row.failure)
-        kinds = ", ".join(dict.fromkeys(kind.name for row in group for kind in row.kinds.values()))
-        lines.append(f"| {name} | {kinds} | {len(group)} | {sum(row.checks for row in group)} | {failed} |")
-    return lines
-
-
-def pair_table(rows: list[Row], holders: list[Side], waiters: list[Side], kinds: list[str]) -> list[str]:
-    """Holders against waiters, over all scenarios: rows passed of rows played."""
-    lines = [
-        "| holds \\ waits | " + " | ".join(side.name for side in waiters) + " |",
-        "|---|" + "---:|" * len(waiters),
-    ]
-    for a in holders:
-        cells = []
-        for b in waiters:
-            group = [row for row in rows if row.sides == {"a": a, "b": b} and row.kinds["a"].name in kinds]
-            cells.append(f"{sum(1 for row in group if not row.failure)}/{len(group)}" if group else "")
-        lines.append(f"| {a.name} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
-    ours = [side for side in sides if side.ours]
-    others = [side for side in sides if side.kind in FOREIGN]
-    redissons = [side for side in sides if side.family == "redisson"]
-    everything = list(KINDS)
-    return [
-        "## Pairs: the reentrant kind",
-        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["reentrant"])),
-        "## Pairs: the simple kind",
-        "\n".join(pair_table(rows, ours, ours, ["simple", "simple, reentrant"])),
-        "## Pairs: redlatch holds, the other side waits or tries",
-        "\n".join(pair_table(rows, ours, others, everything)),
-        "## Pairs: the other side holds, redlatch waits or tries",
-        "\n".join(pair_table(rows, others, ours, everything)),
-    ]
-
-
-def told(rows: list[Row]) -> list[str]:
-    """Each side's answer where another kind of data lies at the key."""
-    answers: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    columns: list[str] = []
-    for row in rows:
-        for side, name, op, status in row.told:
-            answers[side, op][name].append(status)
-            columns += [] if name in columns else [name]
-    lines = ["| side | does | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
-    for (side, op), cells in answers.items():
-        texts = [", ".join(dict.fromkeys(cells[name])) for name in columns]
-        lines.append(f"| {side} | {op} | " + " | ".join(texts) + " |")
-    return lines
-
-
-def differences(table: list[dict]) -> list[str]:
-    """Where others answer otherwise, and why."""
-    seen = {}
-    for scenario in table:
-        for step in scenario["steps"]:
-            if "why" in step:
-                seen[scenario["name"]] = step["why"]
-    return [f"- {name}: {why}." for name, why in seen.items()]
-
-
-def report(world: World, table: list[dict], rows: list[Row], summary: str) -> str:
-    topology = world.ground.topology
-    versions = [f"- {name}: {hello.get('version')}" for name, hello in world.hello.items()]
-    parts = [
-        "# Conformance report",
-        "Made by `make conformance`; the scenarios are in `scenarios.toml`.",
-        "\n".join(
-            [
-                f"- server: {world.ground.deployment.version()}, {topology}",
-                *versions,
-                f"- system: {platform.system()} {platform.machine()}",
-            ]
-        ),
-        "\n".join(matrix(rows)),
-        *pair_tables(rows, world.sides),
-        "## At a key of another kind",
-        "\n".join(told(rows)),
-        "## Where others answer otherwise",
-        "\n".join(differences(table)),
-        *(
-            ["## Not played on this topology", "\n".join(missing)]
-            if (missing := left_out(table, topology))
-            else []
-        ),
-        summary,
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", choices=TOPOLOGIES, default="single")
@@ -804,7 +588,8 @@ def main() -> int:
         for line in left_out(table, args.topology):
             print(f"not on {args.topology} {line}")
         if args.report and not failed:
-            args.report.write_text(report(world, table, chosen, summary))
+            versions = {side: str(world.hello[side.name].get("version")) for side in sides}
+            args.report.write_text(report(world.ground.deployment, versions, table, chosen, summary))
         print(summary)
         return 1 if failed else 0
     finally:

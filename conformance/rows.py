@@ -1,0 +1,116 @@
+"""Which rows there are: the scenarios, with everybody who can play their actors."""
+
+import itertools
+from dataclasses import dataclass, field
+
+from drivers import Side
+from kinds import FOREIGN, LockKind, expand
+
+
+@dataclass
+class Row:
+    """One scenario with the drivers that play its actors."""
+
+    scenario: dict
+    sides: dict[str, Side]
+    kinds: dict[str, LockKind]
+    name: str | None = None
+    checks: int = 0
+    failure: str = ""
+    trace: list[str] = field(default_factory=list)
+    told: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        who = " × ".join(f"{side.name}: {self.kinds[actor].name}" for actor, side in self.sides.items())
+        return f"{self.scenario['name']}{f' {self.name!r}' if self.name else ''} [{who}]"
+
+    @property
+    def prefix(self) -> str:
+        """The prefix that a kind of this row sets before the name, so that all actors mean the same key."""
+        return max((kind.prefix for kind in self.kinds.values()), key=len)
+
+
+def rows(table: list[dict], sides: list[Side], topology: str) -> list[Row]:
+    found = []
+    for scenario in table:
+        if topology in scenario.get("not_on", ()):
+            continue
+        for name in scenario.get("names", [None]):
+            if topology in scenario.get("names_not_on", {}).get(name, ()):
+                continue
+            for kinds, actors in casts(scenario, sides):
+                found.append(Row(scenario, actors, kinds, name))
+    return found
+
+
+def left_out(table: list[dict], topology: str) -> list[str]:
+    """Scenarios that make no sense on this topology, and why."""
+    found = []
+    for scenario in table:
+        if topology in scenario.get("not_on", ()):
+            found.append(f"- {scenario['name']}: {scenario['not_because']}.")
+        names = [name for name, where in scenario.get("names_not_on", {}).items() if topology in where]
+        if names:
+            found.append(f"- {scenario['name']}, of them {names}: {scenario['not_because']}.")
+    return found
+
+
+def casts(scenario: dict, sides: list[Side]) -> list[tuple[dict[str, LockKind], dict[str, Side]]]:
+    """The players of this scenario, and their kinds of locks."""
+    found = []
+    for kind in expand(scenario.get("kinds", ["reentrant"])):
+        if scenario["who"] == "each":
+            # Among ourselves a preset is the simple kind: only a scenario about the preset itself plays it.
+            preset = kind.name in FOREIGN and not scenario.get("presets")
+            alone = [side for side in players(scenario, "a", kind, sides) if not (side.ours and preset)]
+            found += [({"a": kind}, {"a": side}) for side in alone]
+            continue
+        for other in expand(scenario["kinds_b"]) if "kinds_b" in scenario else [kind]:
+            kinds = {"a": kind, "b": other}
+            found += [(kinds, {"a": a, "b": b}) for a, b in pairs(scenario, kinds, sides)]
+    return found
+
+
+def pairs(scenario: dict, kinds: dict[str, LockKind], sides: list[Side]) -> list[tuple[Side, Side]]:
+    a_sides, b_sides = (players(scenario, actor, kind, sides) for actor, kind in kinds.items())
+    # Two others are not ours to test; where nobody else plays they test the table.
+    theirs = all(not side.ours for side in sides)
+    found = [(a, b) for a, b in itertools.product(a_sides, b_sides) if a.ours or b.ours or theirs]
+    if any(kind.name in FOREIGN for kind in kinds.values()):
+        return [(a, b) for a, b in found if a.kind in FOREIGN or b.kind in FOREIGN]
+    if scenario["who"] == "mixed":
+        partners = {"rust", newest(sides)}
+        return [(a, b) for a, b in found if a.name in partners or b.name in partners]
+    return found
+
+
+def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> list[Side]:
+    """Those who can play this actor with this kind."""
+
+    def plays(side: Side) -> bool:
+        if "only" in scenario and side.name not in scenario["only"]:
+            return False
+        if side.ours:
+            return scenario.get(f"ours_{actor}", True)
+        if side.kind != kind.name or not all(
+            scenario.get(word, True) for word in ("theirs", f"theirs_{actor}")
+        ):
+            return False
+        if any(
+            scenario.get(f"{able}_{actor}") and not getattr(side, able)
+            for able in ("waits", "renews", "forces")
+        ):
+            return False
+        return side.family != "redisson" or scenario.get("redisson") != "newest" or side.name == newest(sides)
+
+    return [side for side in sides if plays(side)]
+
+
+def newest(sides: list[Side]) -> str:
+    """The newest Redisson."""
+    return max((side.name for side in sides if side.family == "redisson"), default="", key=version_of)
+
+
+def version_of(name: str) -> list[int]:
+    return [int(part) for part in name.split("-")[1].split(".")]
