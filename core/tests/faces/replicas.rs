@@ -1,7 +1,5 @@
 //! Acquisitions that replicas have to acknowledge, on a real primary with real replicas.
 
-use std::time::Instant;
-
 use redlatch::{AcquireOptions, Client, ErrorKind, Kind, Lock, LockOptions, ReentryKey};
 
 use super::wire_budget::Monitor;
@@ -118,29 +116,27 @@ async fn a_replica_that_hangs_delays_nobody_else() {
     let pid = i32::try_from(replicas[0].pid()).unwrap();
     let signal = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     signal(nix::sys::signal::Signal::SIGSTOP);
-    let waiting = tokio::spawn(replicated.acquire());
-    eventually("it is on its way", || {
-        world.command::<i64>(&["EXISTS", "n"]) == 1
-    })
-    .await;
-    let start = Instant::now();
     let other = world.lock("m");
-    while !waiting.is_finished() {
-        soon("others go on", other.acquire())
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+    // A busy machine may not run the other caller before the wait for the replica is over. If that
+    // wait held others up, no try would succeed.
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let waiting = tokio::spawn(replicated.acquire());
+        eventually("it is on its way", || {
+            world.command::<i64>(&["EXISTS", "n"]) == 1 || waiting.is_finished()
+        })
+        .await;
+        let guard = soon("others go on", other.acquire()).await.unwrap();
+        soon("others go on", guard.release()).await.unwrap();
+        let delayed = waiting.is_finished();
+        let error = soon("it is answered", waiting).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotReplicated);
+        if !delayed {
+            break;
+        }
+        assert!(tries < 20, "others waited for the replica {tries} times");
     }
-    let pairs = world.client.stats().acquired;
-    assert!(
-        pairs > 5,
-        "{pairs} while it waited for {:?}",
-        start.elapsed()
-    );
-    let error = waiting.await.unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotReplicated);
     signal(nix::sys::signal::Signal::SIGCONT);
     soon("again", replicated.acquire_with(AcquireOptions::new()))
         .await
