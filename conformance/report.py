@@ -1,4 +1,4 @@
-"""What is shown of the rows that were played."""
+"""The summary and the report of the rows that were played."""
 
 import platform
 from collections import defaultdict

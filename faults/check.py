@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 DIED = "died"
-# What every lease is relied on for, from the call of its acquire on: a little more than this part of it.
+# Every lease is relied on, from the call of its acquire on, for a little more than this part of it.
 RELIED_ON = 0.97
-# What is given up by these is not possessed any longer than its clean-up takes.
+# A lock that these give up is not possessed any longer than its clean-up takes.
 ENDED = ("timeout", "cancelled", "foreign_kind")
 
 
@@ -70,7 +70,7 @@ class Hold:
         if self.granted and self.release == "ok" and self.done is not None:
             return self.called, self.done
         if self.status in ENDED:
-            # What its clean-up releases: one more copy, and the way there.
+            # The clean-up releases it: one more copy, and the way there.
             return self.called, self.answered + lease
         return self.called, max(self.answered, self.done or 0.0) + 2 * lease
 
@@ -120,7 +120,7 @@ class Past:
 
 
 def check(history: Iterable[Hold], lease: float) -> list[str]:
-    """What is wrong with holds of any names; `lease`: how long anything lives in Redis that nobody renews."""
+    """The faults in holds of any names; `lease`: how long anything lives in Redis that nobody renews."""
     by_name: dict[str, list[Hold]] = defaultdict(list)
     for hold in history:
         by_name[hold.name].append(hold)
@@ -156,7 +156,7 @@ def refusals(holds: list[Hold], lease: float) -> list[str]:
     """A try that was refused overlaps somebody else's possible hold."""
     wrong = []
     spans = [hold.possible(lease) for hold in holds]
-    # Of what began before: the two that last longest, for one of them may be the try itself.
+    # The two that last longest of those that began before: one of them may be the try itself.
     longest = second = (float("-inf"), -1)
     begun = 0
     tries = [index for index, hold in enumerate(holds) if hold.tried and hold.status == "timeout"]
@@ -207,8 +207,8 @@ def losses(past: Past, lease: float) -> list[str]:
         if not hold.granted:
             continue
         what = f"{hold.name} of {hold.who} since {hold.answered}"
-        # Who finds it lost by releasing it is told by that, and perhaps by nothing else; the rule about deletions
-        # bounds how late that may be. Who did not call it held before the release had been told, so once.
+        # A holder that finds it lost by releasing it is told by that, and perhaps by nothing else; the rule about deletions
+        # bounds how late that may be. A holder that did not call it held before the release had been told, so once.
         if hold.watched and hold.release == "lost" and len(hold.lost) not in ((0, 1) if hold.kept else (1,)):
             wrong.append(f"{what} was lost, which was told {len(hold.lost)} times")
         if hold.lost and hold.release == "ok":
@@ -334,7 +334,7 @@ def reject(past: Past, lease: float, other: Checker | None = None) -> tuple[int,
 
 @dataclass
 class File:
-    """What one process wrote. `died`: when it was killed."""
+    """The history of one process. `died`: when it was killed."""
 
     path: Path
     who: str
@@ -343,7 +343,7 @@ class File:
 
 @dataclass
 class Verdict:
-    """What a check of many names came to."""
+    """The result of a check of many names."""
 
     wrong: list[str] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)

@@ -87,7 +87,7 @@ def older(change: Callable[[Cell], None], status: str) -> Callable[[Cell], None]
         cell.status({status}, "release", cell.call("release"))
         cell.ok("acquire")
         cell.wait_delivered()
-        # What it brings about is over when the next renewal is.
+        # Its consequences are over when the next renewal is.
         time.sleep(LEASE_MS / 2000)
         cell.held_with(1)
         cell.tell("late", 0)
@@ -170,7 +170,7 @@ def denied_halfway(command: str) -> Callable[[Cell], None]:
     return play
 
 
-# What the scripts call, with what fencing needs.
+# The commands of the scripts, and those of fencing.
 COMMANDS = [
     "type",
     "time",

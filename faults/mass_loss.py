@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 from server import Cluster, Deployment, Server
 
 LEASE_MS = 6000
-# Of all holds, so many may be lost beyond the unavoidable.
+# So many of all holds may be lost beyond the unavoidable.
 BOUND = 0.05
 # A node that stands still is not to be taken for dead.
 NODE_TIMEOUT_MS = 600_000
@@ -55,7 +55,7 @@ class Row:
         )
 
 
-# What the program says, in the order of a row.
+# The output of the program, in the order of a row.
 WORDS = ["lost", "ended", "unavoidable", "pass", "millis"]
 
 HEAD = """| servers | holds | stop in leases | lost | ended in the stop | unavoidable | beyond it | one renewal of all | recovered |

@@ -1,4 +1,4 @@
-"""What a program is doing when something goes wrong with one of its commands."""
+"""The operations during which something goes wrong with a command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from world import LEASE_MS, PATIENCE, SOON, Cell, Failed, Kind, World
 
-# What a try may answer when the server was not heard.
+# The answers of a try when the server was not heard.
 UNHEARD = {"ok", "timeout", "unavailable"}
 
 
@@ -104,7 +104,7 @@ OPERATIONS: dict[str, Callable[[Cell, Callable[[str], None]], None]] = {
 
 
 def extend_at_once(cell: Cell, arm: Callable[[str], None]) -> None:
-    """What is held for longer than a few milliseconds is watched by the server, and then extended the other way."""
+    """A hold of more than a few milliseconds is watched by the server, and then extended the other way."""
     cell.ready("a")
     arm("renew")
     cell.ok("acquire", extend_ms=3 * LEASE_MS)
@@ -114,7 +114,7 @@ def extend_at_once(cell: Cell, arm: Callable[[str], None]) -> None:
 def busy(cell: Cell, arm: Callable[[str], None]) -> None:
     cell.ok("acquire", "b")
     cell.ready("a")
-    # Who still listens from the last time has his first try go the other way.
+    # If a channel is still subscribed from the last time, the first try goes the other way.
     cell.eventually(lambda: cell.subscribers() == 0, "somebody still listens")
     arm("acquire")
     waiter = cell.call("acquire", wait_ms=60000)
@@ -125,7 +125,7 @@ def busy(cell: Cell, arm: Callable[[str], None]) -> None:
     cell.ok("release")
 
 
-# What a caller can do himself on the direct connection.
+# The calls that a caller can make on the inline connection.
 DIRECT: dict[str, Callable[[Cell, Callable[[str], None]], None]] = {
     **{name: act for name, act in OPERATIONS.items() if name not in ("be renewed", "wait")},
     "extend": extend_at_once,

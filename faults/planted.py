@@ -91,7 +91,7 @@ def layers(cargo_test: list[str]) -> list[Layer]:
 
 
 def copy_sources(to: Path) -> None:
-    """What is tracked. Only what has changed is written: that is what the next build compiles."""
+    """Copies the tracked files. Only those that have changed are written: the next build compiles them."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -123,9 +123,9 @@ def failed(line: str) -> str | None:
 def run(
     command: list[str], folder: Path, env: dict[str, str], limit: float = LONG
 ) -> tuple[str | None, float, str]:
-    """Who failed, if anybody, after how long, and what was printed. With the first failure it is over."""
+    """The test that failed, if one did, after how long, and the output. The first failure ends it."""
     begun = time.monotonic()
-    # Who is killed cannot clear up: the servers' folders are in one that goes with us.
+    # A process that is killed cannot clear up: the servers' folders are in one that goes with us.
     folders = tempfile.TemporaryDirectory(prefix="redlatch-planted-", ignore_cleanup_errors=True)
     with folders as temporary, group.start(command, folder, env | {"TMPDIR": temporary}) as process:
         hung = threading.Event()
@@ -222,7 +222,7 @@ def main() -> int:
     cargo_test = ["cargo", "test", "--package", "redlatch-proto", "--package", "redlatch", "--lib"]
     chosen = layers([*cargo_test, "--"])
     env = os.environ | {
-        # Of its own: it must not leave a planted bug in what others build on. Dependencies are built once.
+        # A target folder of its own: it must not leave a planted bug in what others build on. Dependencies are built once.
         "CARGO_TARGET_DIR": str(target / "planted"),
         "CARGO_PROFILE_DEV_DEBUG": "false",
         "CARGO_INCREMENTAL": "1",

@@ -1,4 +1,4 @@
-"""What goes wrong with the process that holds."""
+"""Faults of the process that holds."""
 
 from __future__ import annotations
 

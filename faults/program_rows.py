@@ -1,4 +1,4 @@
-"""What goes wrong inside the program: parts of it end, it stands still, it changes its mind, it is very large."""
+"""Faults inside the program: parts of it end, it stands still, it changes its mind, it is very large."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Size:
 
     usual: int
     full: int
-    # What it may take, in seconds, for each thousand.
+    # The limit in seconds for each thousand.
     patience: float = 0.0
 
 

@@ -11,7 +11,7 @@ from world import PATIENCE, Failed, begin, build
 
 building = threading.Lock()
 built: dict[str, tuple[str, ...]] = {}
-# What is said for a program that says nothing more.
+# The plan of a program that gets nothing more.
 OVER = "(it is over)"
 # Sizes that take long want what is measured to be what is shipped.
 profile = "debug"

@@ -1,4 +1,4 @@
-"""What goes wrong with the server, or with the whole network to it."""
+"""Faults of the server, or with the whole network to it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from second import build as build_porcupine
 from world import PATIENCE, Failed, Proxies, Redis, Server, build
 
 LEASE_MS = 3000
-# What is not a lock's: it stays.
+# Keys that are no locks: they stay.
 COUNTERS = "redisson_lock_token:"
 # Between two faults, on average, in seconds.
 PAUSE = 0.5
@@ -60,7 +60,7 @@ PLAN = {
     "linger": 5,
     "oversleep": 1,
 }
-# What a client's memory may grow by while it does the same again and again: fragments, buffers, a collector's whims.
+# The growth of a client's memory that is allowed while it does the same again and again: fragments, buffers, a collector's whims.
 SLACK_KB = 32 * 1024
 
 
@@ -213,7 +213,7 @@ class Soak:
         self.deletions.append((name, Deletion(called, time.monotonic_ns())))
 
     def leaks(self) -> list[str]:
-        """What is left on the server when every client is closed; the counters of the tokens stay."""
+        """The keys that are left on the server when every client is closed; the counters of the tokens stay."""
         end = time.monotonic() + PATIENCE
         while True:
             keys = [key for key in self.redis("KEYS", "*") if not key.startswith(COUNTERS)]

@@ -130,7 +130,7 @@ class Checking(unittest.TestCase):
 
 
 class Reading(unittest.TestCase):
-    """What processes write, in nanoseconds."""
+    """The histories of processes, in nanoseconds."""
 
     def setUp(self) -> None:
         self.folder = tempfile.TemporaryDirectory()

@@ -1,4 +1,4 @@
-"""What a cell of the fault matrix plays in: the proxy, the drivers, servers, and the cell's own client."""
+"""The surroundings of a cell of the fault matrix: the proxy, the drivers, servers, and the cell's own client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from topologies import Behind, Pool  # noqa: E402
 # The watchdog's lease: one copy of a request may take a tenth of it.
 LEASE_MS = 8000
 LIMIT_MS = LEASE_MS // 10
-# What nobody wants has to be gone before its lease is over.
+# A lock that nobody wants has to be gone before its lease is over.
 SOON = 6.0
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
@@ -67,10 +67,10 @@ class Proxies:
 
 @dataclass
 class World:
-    """What all cells share."""
+    """Shared by all cells."""
 
     kinds: list[Kind] = field(default_factory=lambda: sides(LANGUAGES))
-    # What cells have measured, for the report.
+    # The measurements of cells, for the report.
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The contestants: one entry each, and its program. What a program must do is in ../README.md.
+"""The contestants: one entry each, and its program. ../README.md has the rules for programs.
 
 An entry says how to count the commands that its CLIENT sends from the server's command counters, which also count what
 runs inside scripts: a weight per command, 0 for those not named. Where a script runs a command that the client sends

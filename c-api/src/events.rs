@@ -21,7 +21,7 @@ pub const REDLATCH_EVENT_RELEASE: i32 = 2;
 /// A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST.
 pub const REDLATCH_EVENT_LOST: i32 = 3;
 
-/// What was started and has not been told yet. The queue exists once somebody wants it.
+/// Operations that were started and have not been told yet. The queue exists once somebody wants it.
 #[derive(Default)]
 pub(crate) struct Events {
     queue: Option<Arc<CompletionQueue<Awaited>>>,

@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// What a thread does with the wake-ups that it has to make.
+/// The thread's way to make wake-ups.
 #[derive(Default)]
 enum Scope {
     #[default]

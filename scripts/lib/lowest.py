@@ -40,7 +40,7 @@ class Failed(Exception):
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     done = subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise Failed(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

@@ -158,7 +158,7 @@ Self = TypeVar("Self", bound="Deployment")
 
 
 class Deployment:
-    """What all of them have in common."""
+    """Common to all of them."""
 
     url: str
     topology: str

@@ -142,7 +142,7 @@ static void works(redlatch_client *client)
     redlatch_client_free(client);
 }
 
-/* What the process has; the matrix compares. */
+/* The usage of the process; the matrix compares it. */
 static void say_resources(const char *when)
 {
     struct usage has = usage();
@@ -426,7 +426,7 @@ static void play_holds(void)
     works(client);
 }
 
-/* Each name is used once. What grows while the second half is used grows with the names. */
+/* Each name is used once. Memory that grows while the second half is used grows with the names. */
 static void play_names(void)
 {
     redlatch_client *client = open_client();

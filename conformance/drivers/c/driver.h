@@ -1,4 +1,4 @@
-/* What the modes of the program share: flat JSON objects, clocks, and what the process has. */
+/* Shared by the modes of the program: flat JSON objects, clocks, and the usage of the process. */
 #ifndef DRIVER_H
 #define DRIVER_H
 

@@ -63,7 +63,7 @@ async function works(client) {
   await client.close()
 }
 
-// What the process has, memory in KiB; the matrix compares. What V8 keeps for itself comes and goes: of its heap only
+// The usage of the process, memory in KiB; the matrix compares it. V8's own memory comes and goes: of its heap only
 // that counts which is left after a collection, and what a hold needed goes in the turn after the hold.
 async function sayResources(when) {
   gc()
@@ -283,7 +283,7 @@ async function holds() {
   await works(client)
 }
 
-// Each name is used once. What grows while the second half is used grows with the names.
+// Each name is used once. Memory that grows while the second half is used grows with the names.
 async function names() {
   const client = await connect()
   ready()

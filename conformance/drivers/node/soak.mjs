@@ -1,4 +1,4 @@
-// What the soak's program does in Node.js; see conformance/drivers/README.md.
+// The soak's program in Node.js; see conformance/drivers/README.md.
 import { openSync, writeSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, LockError } from 'redlatch'
@@ -35,7 +35,7 @@ function pauseOf() {
   return chance('linger') ? (plan.lease * below(50)) / 100 : 0
 }
 
-// What a promise brings, or the kind of its error.
+// The value of a promise, or the kind of its error.
 async function outcome(promise) {
   try {
     return [await promise, 'ok']

@@ -1,4 +1,4 @@
-// What the process has: resident KiB, threads, open files.
+// The usage of the process: resident KiB, threads, open files.
 import { readFileSync, readdirSync } from 'node:fs'
 
 export function usage() {

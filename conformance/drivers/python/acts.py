@@ -284,7 +284,7 @@ class CancelledAt:
                 if turn == self.turn:
                     self.cancelled = True
                     future.cancel()
-                    # What it waits for from now on is its own cleaning up.
+                    # From now on it waits for its own clean-up.
                     future = steps.throw(asyncio.CancelledError())
                 else:
                     yield future
@@ -410,7 +410,7 @@ async def interrupted(lock: redlatch.Lock, delay: float, free: Callable[[], None
     except KeyboardInterrupt:
         pass
     if lock.owned():
-        # What an interruption between two bytecodes left is nobody's: collected, it is not renewed any more.
+        # A hold that an interruption between two bytecodes left is nobody's: collected, it is not renewed any more.
         gc.collect()
         await until("an interrupted block still holds", lambda: not lock.owned())
     return granted
@@ -557,7 +557,7 @@ async def holds(act: Act) -> None:
 
 
 async def names(act: Act) -> None:
-    """Each name is used once. What grows while the second half is used grows with the names."""
+    """Each name is used once. Memory that grows while the second half is used grows with the names."""
     client = await open_client(act)
     ready()
     for number in range(act.size):

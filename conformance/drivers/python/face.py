@@ -22,7 +22,7 @@ Job = dict[str, Any]
 
 
 async def done(step: Any) -> Any:
-    """What a call brings. A thread's is done when it returns."""
+    """The result of a call. A thread's is done when it returns."""
     return await step if isinstance(step, Awaitable) else step
 
 

@@ -1,4 +1,4 @@
-"""What the soak's program does in Python; see conformance/drivers/README.md."""
+"""The soak's program in Python; see conformance/drivers/README.md."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Caller:
 
 
 async def outcome(call: Callable[..., Any], *given: Any, **more: Any) -> Any:
-    """What a call brings, or the kind of its error."""
+    """The result of a call, or the kind of its error."""
     try:
         return await done(call(*given, **more))
     except redlatch.LockError as error:

@@ -16,7 +16,7 @@ use crate::frames;
 use crate::rules::{Action, Rules, is_greeting};
 use crate::{Shared, locked};
 
-/// What all connections of one proxy share.
+/// Shared by all connections of one proxy.
 #[derive(Debug, Default)]
 pub(crate) struct Proxy {
     pub(crate) target: u16,
@@ -33,7 +33,7 @@ pub(crate) struct Proxy {
     pub(crate) kill: Notify,
 }
 
-/// What is planned for the replies of one connection, by the number of the command.
+/// The plan for the replies of one connection, by the number of the command.
 type Plans = Shared<HashMap<u64, Action>>;
 
 /// Serves a client until one side is gone, or a rule ends it.
@@ -161,7 +161,7 @@ async fn due(late: &VecDeque<(Instant, Vec<u8>)>) {
     }
 }
 
-/// What comes meanwhile is not lost, as with a network that is away for a while.
+/// Data that come meanwhile are not lost, as with a network that is away for a while.
 async fn while_silent(proxy: &Proxy) {
     while proxy.silent.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(5)).await;
@@ -232,7 +232,7 @@ mod tests {
         Ok(())
     }
 
-    /// What had been swallowed by a hole was never looked at again: the server kept the connection
+    /// Data that a hole had swallowed were never looked at again: the server kept the connection
     /// of a client that had gone long ago, and `make soak` counted it as left by the client.
     #[tokio::test]
     async fn a_black_hole_ends_with_its_client_and_lets_nothing_pass_before() -> io::Result<()> {

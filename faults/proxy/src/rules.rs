@@ -1,8 +1,8 @@
-//! What goes wrong, with which command.
+//! The rules: what goes wrong with which command.
 
 use std::time::Duration;
 
-/// What happens to the command that a rule is for.
+/// The fate of the command that a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// So many bytes of the command reach the server, then the connection is gone.
@@ -82,7 +82,7 @@ impl Rules {
         self.waiting.clear();
     }
 
-    /// What is to be done with this command, which came on a direct connection or another one.
+    /// The fate of this command, which came on a direct connection or another one.
     pub(crate) fn judge(&mut self, command: &[u8], direct: bool) -> Option<Action> {
         if self.note_script(command) && direct {
             self.direct += 1;

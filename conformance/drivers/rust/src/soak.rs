@@ -62,7 +62,7 @@ impl Caller {
         Ok(())
     }
 
-    /// What an operation brings; a thread waits for it here.
+    /// The result of an operation; a thread waits for it here.
     async fn done<T>(&self, operation: Operation<T>) -> redlatch::Result<T> {
         if self.blocks {
             operation.wait()
@@ -233,7 +233,7 @@ async fn work(worker: &Arc<Worker>) -> Result<(u64, u64), Failure> {
     Ok(middle)
 }
 
-/// What is left of a client once it is closed.
+/// The parts of a client that are left once it is closed.
 async fn left(before: &Usage) -> Usage {
     let mut waited = Duration::ZERO;
     loop {

@@ -1,6 +1,6 @@
-//! What the process has.
+//! The usage of the process.
 
-/// What the process has now; memory in kilobytes.
+/// The usage of the process now; memory in kilobytes.
 pub(crate) struct Usage {
     pub(crate) memory: u64,
     pub(crate) threads: u64,

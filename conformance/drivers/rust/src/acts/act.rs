@@ -1,4 +1,4 @@
-//! What all acts need: their plan, and talking to the matrix.
+//! Shared by all acts: their plan, and talking to the matrix.
 
 use std::io::{BufRead, Write};
 use std::thread;

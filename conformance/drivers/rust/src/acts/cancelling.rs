@@ -73,7 +73,7 @@ pub(crate) fn steps(act: &Act) -> Outcome {
             };
             let mut future = Box::pin(everything(&lock));
             let mut ended = poll_times(future.as_mut(), times.min(1));
-            // What was to wait does so now.
+            // The operations that were to wait do so now.
             drop(holding);
             if ended.is_none() {
                 ended = poll_times(future.as_mut(), times.saturating_sub(1));

@@ -164,7 +164,7 @@ pub(crate) fn runtime_ends(act: &Act) -> Outcome {
     eventually("the waiter of a runtime that has ended waits", || {
         client.stats().waiting == 0
     })?;
-    // What a task held was dropped with it.
+    // A guard of a task was dropped with it.
     inside.acquire().wait()?.release().wait()?;
     renewed(&client, 3)?;
     outside.check()?;

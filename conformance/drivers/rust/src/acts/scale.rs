@@ -120,7 +120,7 @@ pub(crate) fn holds(act: &Act) -> Outcome {
     works(act, &client)
 }
 
-/// Each name is used once. What grows while the second half is used grows with the names.
+/// Each name is used once. Memory that grows while the second half is used grows with the names.
 pub(crate) fn names(act: &Act) -> Outcome {
     let client = act.client()?;
     let runtime = runtime()?;

@@ -1,4 +1,4 @@
-//! What the harness asks for, and the dice.
+//! The plan of the harness, and the dice.
 
 use std::time::Duration;
 
