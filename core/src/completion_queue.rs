@@ -10,6 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::Guard;
+use crate::loss::Watcher;
 use crate::maps::Map;
 use crate::operation::{Cancelled, Pending};
 use crate::process;
@@ -313,6 +314,14 @@ impl<T: Send + 'static> CompletionQueue<T> {
     /// The budget of inline answers of the event loop, which has one thread.
     pub(crate) fn series(&self) -> &YieldBudget {
         &self.series
+    }
+
+    /// A listener that puts the loss of a hold in, under `tag`.
+    pub(crate) fn watcher(self: &Arc<Self>, tag: T) -> Watcher {
+        let queue = self.clone();
+        Watcher::Called(Box::new(move |reason| {
+            queue.push(0, tag, Outcome::Lost(reason));
+        }))
     }
 
     /// Notes an operation that was sent.

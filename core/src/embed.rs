@@ -25,7 +25,7 @@ use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::Guard;
 use crate::lock::{Hold, Lock};
-use crate::loss::{self, Watcher};
+use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
@@ -163,7 +163,7 @@ pub trait HoldExt: Sized {
 impl HoldExt for Hold {
     fn watch_lost<T: Send + 'static>(&self, queue: &Arc<CompletionQueue<T>>, tag: T) {
         if let Some(cell) = self.cell() {
-            loss::watch(cell, Watcher::queued(queue, tag));
+            loss::watch(cell, queue.watcher(tag));
         }
     }
 }

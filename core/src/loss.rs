@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::completion_queue::{CompletionQueue, Outcome};
 use crate::error::LostReason;
 use crate::hold::{HoldCell, Listener, LossListener};
 
@@ -53,16 +52,6 @@ impl Watcher {
                 }
             }
         }
-    }
-}
-
-impl Watcher {
-    /// Puts the loss into `queue` under `tag`.
-    pub(crate) fn queued<T: Send + 'static>(queue: &Arc<CompletionQueue<T>>, tag: T) -> Watcher {
-        let queue = queue.clone();
-        Watcher::Called(Box::new(move |reason| {
-            queue.push(0, tag, Outcome::Lost(reason));
-        }))
     }
 }
 
@@ -141,7 +130,7 @@ mod tests {
     use redlatch_proto::key::OwnerKey;
 
     use super::*;
-    use crate::completion_queue::Completion;
+    use crate::completion_queue::{Completion, CompletionQueue, Outcome};
     use crate::wire::Form;
 
     fn cell() -> HoldCell {
@@ -177,7 +166,7 @@ mod tests {
             &cell,
             Watcher::Called(Box::new(|_| panic!("a watcher that panics harms no other"))),
         );
-        watch(&cell, Watcher::queued(&queue, 7));
+        watch(&cell, queue.watcher(7));
         watch(&cell, note(2));
         let mut lost = pin!(lost(&cell));
         let mut context = Context::from_waker(Waker::noop());
