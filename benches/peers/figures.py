@@ -217,15 +217,15 @@ def shown(form: str, value: float | None) -> str:
 
 # How many of the others, and of the bounds, the short table shows.
 STRONGEST_PEERS = 3
-STRONGEST_BOUNDS = 2
+STRONGEST_BOUNDS = 1
 # The figures of the short table, beside the one that ranks.
-ESSENTIAL = {"p50_us", "cmds", "cpu_us", "gap_p50", "max_wait_ms", "jain", "rss_lock", "cmds_100", "lost"}
+ESSENTIAL = {"p50_us", "cmds", "gap_p50", "max_wait_ms", "rss_lock", "cmds_100"}
 
 
 def table(workload: str, results: dict[str, Figures], strongest: bool = False) -> str:
     """The contestants of a workload in their order, each with its ratio to the best peer and to the best bound.
 
-    With `strongest` only ours and the best of the others, with the figures that matter to a user.
+    With `strongest` only our faces with the default kind and the best of the others, with the figures that matter to a user.
     """
     key, less = RANKED[workload]
     measured = {name: one for name, one in results.items() if one.get(key)}
@@ -251,6 +251,9 @@ def table(workload: str, results: dict[str, Figures], strongest: bool = False) -
         measured.items(), key=lambda item: (order[item[1]["role"]], item[1][key] * (1 if less else -1))
     )
     if strongest:
+        ranked = [
+            (name, one) for name, one in ranked if one["role"] != "ours" or not name.endswith(", simple")
+        ]
         most = {"limit": STRONGEST_BOUNDS, "floor": STRONGEST_BOUNDS, "peer": STRONGEST_PEERS}
         seen: Counter[str] = Counter()
         kept = []

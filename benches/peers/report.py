@@ -202,7 +202,7 @@ def overview(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
     parts = [
         "# Performance",
         f"`{command}` writes this page. It measures redlatch beside the lock libraries that people use, beside locks written by hand in C (*floors*) and beside"
-        " bounds that are no usable locks (*limits*), interleaved in one run. Times of one machine mean nothing on another: read the ratios.",
+        " bounds that are no usable locks (*limits*), interleaved in one run. Ours are the re-entrant lock, the default. Times of one machine mean nothing on another: read the ratios.",
         contents(everything),
         "All contestants with all figures, the method and the versions: [all.md](performance/all.md)."
         " The programs: [benches/README.md](../benches/README.md).",
@@ -212,7 +212,6 @@ def overview(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
             parts += [f"## {heading}", table(workload, everything[workload]["results"], strongest=True)]
     parts += [
         f"[Goals](performance/all.md#goals): {reached} of {len(found)} reached.",
-        (HERE / "notes.md").read_text().strip(),
         *(f"![{name}](performance/{name}.svg)" for name in charts),
     ]
     return "\n\n".join(parts) + "\n"
@@ -239,7 +238,7 @@ def everybody(everything: dict[str, Any]) -> str:
             parts.append(text.strip())
         if absent := left_out(results):
             parts.append("Not measured: " + "; ".join(absent) + ".")
-    parts += ["## Method", METHOD, method(everything), "## Versions", versions(everything)]
+    parts += [(HERE / "notes.md").read_text().strip(), "## Method", METHOD, method(everything), "## Versions", versions(everything)]
     return "\n\n".join(parts) + "\n"
 
 
