@@ -64,8 +64,10 @@ impl Inbox {
         !kept.messages.is_empty()
     }
 
-    /// Refuses all messages from now on, and returns those that were kept.
+    /// Refuses all messages from now on, and returns those that were kept. The waker of the I/O
+    /// thread goes too, because it would keep the runtime's descriptors as long as a handle lives.
     pub(super) fn close(&self) -> VecDeque<Message> {
+        drop(self.thread.take());
         let mut kept = self.kept();
         kept.closed = true;
         mem::take(&mut kept.messages)
