@@ -2354,6 +2354,50 @@ fn requests_that_come_while_it_closes_are_answered() {
     }
 }
 
+/// A sink that asks again as soon as it is answered.
+struct Again {
+    me: std::sync::Weak<Again>,
+    session: Arc<Session>,
+    last: AtomicUsize,
+    goes_on: AtomicBool,
+}
+
+impl Sink for Again {
+    fn answer(&self, _: Result<Done>) {
+        let Some(me) = self
+            .me
+            .upgrade()
+            .filter(|me| me.goes_on.load(Ordering::SeqCst))
+        else {
+            return;
+        };
+        let id = self.last.fetch_add(1, Ordering::SeqCst);
+        let asked = PendingRequest {
+            id: id.try_into().unwrap(),
+            request: Request::Connect,
+            completion: Completer(Some(me)),
+        };
+        drop(self.session.machine.inbox.push(Message::Request(asked)));
+    }
+}
+
+#[test]
+fn requests_without_calls_do_not_keep_the_thread_from_its_sockets() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    whole.ask(1, Request::Connect).unwrap();
+    let again = Arc::new_cyclic(|me| Again {
+        me: me.clone(),
+        session: whole.handle.session.clone(),
+        last: AtomicUsize::new(100),
+        goes_on: AtomicBool::new(true),
+    });
+    again.answer(Ok(Done::Connected));
+    let granted = whole.send(2, request("n")).recv_timeout(PATIENCE);
+    again.goes_on.store(false, Ordering::SeqCst);
+    assert!(matches!(granted, Ok(Ok(Done::Granted { .. }))));
+}
+
 /// The first close may have been answered before the thread has ended.
 #[test]
 fn closing_again_while_it_closes_is_no_error() {

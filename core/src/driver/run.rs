@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::coop::consume_budget;
 
 use super::link::Manner;
 use super::net::Net;
@@ -140,6 +141,8 @@ impl Driver {
     async fn serve(&mut self) -> io::Result<()> {
         let session = self.session.clone();
         while !self.stopped {
+            // Callers may ask without end. The connections have their turn nevertheless.
+            consume_budget().await;
             poll_fn(|cx| self.gather(cx)).await?;
             let now = clock::now();
             let overdue = self.is_overdue(now);
