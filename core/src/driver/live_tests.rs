@@ -19,6 +19,7 @@ use super::inline::InlineSlot;
 use super::link::{Link, Manner as LinkManner, Target as LinkTarget};
 use super::net::Net;
 use super::pubsub::Subscriptions;
+use super::shared_engine::Effect;
 use super::*;
 use crate::clock;
 use crate::engine::{CallOutcome, Config, Lease, Target, Terms};
@@ -1541,6 +1542,20 @@ impl Whole {
         events: Level,
         tracking: bool,
     ) -> Whole {
+        let (config, shared) = Whole::config(server, recheck, linger, events, tracking);
+        Whole {
+            handle: Handle::start(config, shared.clone()).unwrap(),
+            shared,
+        }
+    }
+
+    fn config(
+        server: Address,
+        recheck: Duration,
+        linger: Duration,
+        events: Level,
+        tracking: bool,
+    ) -> (DriverConfig, Arc<Shared>) {
         let shared = Arc::new(Shared {
             uuid: uuid::Uuid::new_v4().to_string(),
             counters: Arc::default(),
@@ -1566,10 +1581,7 @@ impl Whole {
             pubsub: ClusterPubsub::Auto,
             direct: true,
         };
-        Whole {
-            handle: Handle::start(config, shared.clone()).unwrap(),
-            shared,
-        }
+        (config, shared)
     }
 
     fn send(&self, id: RequestId, request: Request) -> mpsc::Receiver<Result<Done>> {
@@ -1826,6 +1838,8 @@ fn the_descriptors_of_a_thread_end_with_it() {
     ));
     assert!(whole.has_ended());
     assert_eq!(whole.lends(), (false, false));
+    // Its waker keeps the descriptors of the runtime.
+    assert!(!whole.handle.session.machine.inbox.has_waker());
 }
 
 #[test]
@@ -2352,6 +2366,40 @@ fn requests_that_come_while_it_closes_are_answered() {
         let error = answers.recv_timeout(PATIENCE).unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Closed);
     }
+}
+
+/// A caller of an inline call that is cut short drains the inbox. A request that it found there
+/// after the end got an answer that nobody gave.
+#[test]
+fn the_inbox_is_closed_as_soon_as_nobody_carries_effects_out() {
+    let address = address("redis://127.0.0.1:1");
+    let (zero, level) = (Duration::ZERO, Level::Info);
+    let (config, shared) = Whole::config(address, PATIENCE, zero, level, false);
+    let session = Arc::new(Session {
+        machine: SharedEngine::new(
+            config.engine.clone(),
+            shared,
+            Arc::new(InlineSlot::new(true)),
+        ),
+        pid: process::id(),
+    });
+    let threads = Threads::new().unwrap();
+    let timer = threads.timer().unwrap();
+    let mut driver = Driver::new(config, session.clone(), timer, threads.late().clone());
+    let (during, (told, is_refused)) = (session.clone(), mpsc::channel());
+    let sink = called(move |_| {
+        let asked = Message::Request(PendingRequest {
+            id: 2,
+            request: Request::Connect,
+            completion: Completer(Some(called(|_| {}))),
+        });
+        told.send(during.submit(asked, Way::IoThread).is_err())
+            .unwrap();
+    });
+    let answer = Effect::Answer(Completer(Some(sink)), Ok(Done::Connected));
+    session.machine.wreck().left.push(answer);
+    driver.end();
+    assert_eq!(is_refused.recv(), Ok(true));
 }
 
 /// A sink that asks again as soon as it is answered.

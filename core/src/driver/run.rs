@@ -382,9 +382,12 @@ impl Driver {
     }
 
     /// Ends the thread in good order. Requests that came too late are answered with `closed`.
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         let mut state = self.session.machine.wreck();
         state.ended = true;
+        // Under the lock: a caller that still finishes an inline call drains the inbox, and nobody
+        // carries out the effects any more.
+        let messages = self.session.machine.inbox.close();
         // Callers may keep the state long after this. Its descriptors are closed together with the
         // thread's.
         (state.alarm, state.threshold) = (None, None);
@@ -392,7 +395,7 @@ impl Driver {
         drop(state);
         answer_all(left);
         self.session.machine.direct.end();
-        for message in self.session.machine.inbox.close() {
+        for message in messages {
             if let Message::Request(PendingRequest {
                 request,
                 completion,
@@ -421,6 +424,7 @@ impl Driver {
         self.session.machine.direct.end();
         let mut state = self.session.machine.wreck();
         state.ended = true;
+        let messages = self.session.machine.inbox.close();
         // Callers may keep the state long after this. Its descriptors are closed together with the
         // thread's.
         (state.alarm, state.threshold) = (None, None);
@@ -435,7 +439,7 @@ impl Driver {
             }
         }
         // Their sinks answer `internal` when they are dropped.
-        drop((self.session.machine.inbox.close(), completions));
+        drop((messages, completions));
     }
 }
 
