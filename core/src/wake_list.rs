@@ -202,14 +202,21 @@ impl Drop for WakeScope<'_> {
 
 /// Makes the deferred wake-ups of the I/O thread at once.
 pub(crate) fn wake_now(tasks: &DeferredWakers) {
-    // For a sleeping thread this only defers the wake-up of its parking group, so the groups come
-    // last.
-    tasks.wake_all();
     let take = |scope: &mut Scope| match scope {
         Scope::IoThread(later) => mem::take(later),
         _ => Vec::new(),
     };
-    note(take).iter().for_each(|waiting| waiting.tell());
+    loop {
+        // For a sleeping thread this only defers the wake-up of its parking group, so the groups
+        // come last.
+        tasks.wake_all();
+        let later = note(take);
+        if later.is_empty() {
+            return;
+        }
+        // The callback of a queue may put something into another one, whose signal is deferred.
+        later.iter().for_each(|waiting| waiting.tell());
+    }
 }
 
 #[cfg(test)]
@@ -324,6 +331,27 @@ mod tests {
         let ([task, ..], left) = (some_tasks(false), DeferredWakers::default());
         left.wake(task.clone().into());
         assert_eq!(woken(&[task]), [1], "outside, at once");
+    }
+
+    /// Wakes the next one when it is told.
+    struct Chain(Option<Arc<Chain>>, AtomicU32);
+
+    impl Deferred for Chain {
+        fn tell(&self) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            assert!(self.0.as_ref().is_none_or(leave), "in a scope");
+        }
+    }
+
+    #[test]
+    fn a_wake_up_during_the_last_ones_is_made_too() {
+        let last = Arc::new(Chain(None, AtomicU32::new(0)));
+        let first = Arc::new(Chain(Some(last.clone()), AtomicU32::new(0)));
+        let left = DeferredWakers::default();
+        let together = WakeScope::new(&left);
+        assert!(leave(&first));
+        drop(together);
+        assert_eq!(last.1.load(Ordering::SeqCst), 1);
     }
 
     #[test]
