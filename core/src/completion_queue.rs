@@ -355,6 +355,8 @@ impl<T: Send + 'static> CompletionQueue<T> {
         entry: Completion<T>,
     ) -> Entered {
         if state.closed {
+            // Parameters are dropped in reverse order: the tag would be dropped under the lock.
+            drop(state);
             return Entered {
                 unwanted: Some(entry.outcome),
                 ..Entered::default()
@@ -506,6 +508,7 @@ impl<T> fmt::Debug for CompletionQueue<T> {
 mod tests {
     use super::*;
     use crate::wake_list::{DeferredWakers, WakeScope};
+    use std::sync::Weak;
     use std::sync::atomic::AtomicU32;
 
     fn put(queue: &Arc<CompletionQueue>, tag: u64) {
@@ -539,6 +542,36 @@ mod tests {
             3,
             "an empty queue has told of nothing"
         );
+    }
+
+    /// A tag that says when it is dropped while its queue is locked.
+    struct Watchful(Weak<CompletionQueue<Watchful>>, Arc<AtomicU32>);
+
+    impl Drop for Watchful {
+        fn drop(&mut self) {
+            let queue = self.0.upgrade();
+            if queue.is_some_and(|queue| queue.state.try_lock().is_err()) {
+                self.1.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[test]
+    fn no_tag_is_dropped_under_the_lock() {
+        let queue = CompletionQueue::with_notify(|| {});
+        let locked = Arc::new(AtomicU32::new(0));
+        let put = |ticket| {
+            let tag = Watchful(Arc::downgrade(&queue), locked.clone());
+            queue.push(ticket, tag, Outcome::Connected);
+        };
+        (1..4).for_each(put);
+        queue.forget(1);
+        drop(queue.pop());
+        queue.forget_all(|_| true);
+        put(4);
+        queue.close();
+        put(5);
+        assert_eq!(locked.load(Ordering::SeqCst), 0);
     }
 
     #[test]
