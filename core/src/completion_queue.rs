@@ -83,14 +83,10 @@ struct State<T> {
 }
 
 impl<T> State<T> {
-    /// All tags, with the tickets of their operations.
-    fn tags(&self) -> impl Iterator<Item = (u64, &T)> {
-        let asked = self.asked.iter().map(|(ticket, (tag, _))| (*ticket, tag));
-        let entries = self
-            .entries
-            .iter()
-            .map(|(ticket, entry)| (*ticket, &entry.tag));
-        asked.chain(entries)
+    /// All tags.
+    fn tags(&self) -> impl Iterator<Item = &T> {
+        let asked = self.asked.values().map(|(tag, _)| tag);
+        asked.chain(self.entries.iter().map(|(_, entry)| &entry.tag))
     }
 }
 
@@ -241,7 +237,8 @@ impl<T: Send + 'static> CompletionQueue<T> {
         };
         let at = state.entries.iter().position(|(known, _)| *known == ticket);
         let entry = at.and_then(|at| state.entries.remove(at));
-        if state.entries.is_empty() {
+        // Without an entry the signal may be one of other news.
+        if entry.is_some() && state.entries.is_empty() {
             self.clear(&mut state);
         }
         drop(state);
@@ -250,11 +247,20 @@ impl<T: Send + 'static> CompletionQueue<T> {
 
     /// [Forgets](CompletionQueue::forget) all operations with such tags. Never blocks.
     pub fn forget_all(&self, mut is_one: impl FnMut(&T) -> bool) {
-        let tickets: Vec<u64> = self.state().map_or_else(Vec::new, |state| {
-            let tags = state.tags().filter(|(_, tag)| is_one(tag));
-            tags.map(|(ticket, _)| ticket).collect()
-        });
-        tickets.into_iter().for_each(|ticket| self.forget(ticket));
+        let Some(mut state) = self.state() else {
+            return;
+        };
+        let asked: Vec<_> = state.asked.extract_if(|_, (tag, _)| is_one(tag)).collect();
+        // Not by tickets: all losses have the same.
+        let all = std::mem::take(&mut state.entries).into_iter();
+        let (entries, kept) = all.partition::<VecDeque<_>, _>(|(_, entry)| is_one(&entry.tag));
+        state.entries = kept;
+        if !entries.is_empty() && state.entries.is_empty() {
+            self.clear(&mut state);
+        }
+        drop(state);
+        drop(entries);
+        asked.iter().for_each(|(_, (_, pending))| pending.cancel());
     }
 
     /// The ticket of an operation without an answer that has such a tag.
@@ -273,10 +279,10 @@ impl<T: Send + 'static> CompletionQueue<T> {
     /// The error of `visit`.
     pub fn try_each<E>(
         &self,
-        mut visit: impl FnMut(&T) -> std::result::Result<(), E>,
+        visit: impl FnMut(&T) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         match self.state() {
-            Some(state) => state.tags().try_for_each(|(_, tag)| visit(tag)),
+            Some(state) => state.tags().try_for_each(visit),
             None => Ok(()),
         }
     }
@@ -572,6 +578,35 @@ mod tests {
         queue.close();
         put(5);
         assert_eq!(locked.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_loss_is_forgotten_by_its_own_tag() {
+        let (queue, told) = counted();
+        [1, 2, 3].into_iter().for_each(|tag| {
+            let lost = Outcome::Lost(LostReason::Deleted);
+            queue.push(0, tag, lost);
+        });
+        queue.forget_all(|tag| *tag == 2);
+        assert_eq!(tags(queue.drain()), [1, 3]);
+        put(&queue, 4);
+        queue.forget_all(|_| true);
+        assert!(queue.is_idle());
+        put(&queue, 5);
+        assert_eq!(told.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn forgetting_an_unknown_ticket_keeps_the_signal() -> Result<()> {
+        let queue: Arc<CompletionQueue> = CompletionQueue::with_fd()?;
+        let Signal::Fd(fd) = &queue.signal else {
+            unreachable!("it has a descriptor")
+        };
+        queue.wake();
+        queue.forget(7);
+        queue.forget_all(|_| true);
+        assert_eq!(fd.read(), Ok(1));
+        Ok(())
     }
 
     #[test]
