@@ -113,6 +113,8 @@ pub(crate) struct Entered {
     /// An answer that nobody wants: dropping it may release a lock.
     unwanted: Option<Outcome>,
     pending: Option<Pending>,
+    /// The queue itself. Dropping the last reference to it drops its entries.
+    queue: Option<Arc<dyn Answers>>,
 }
 
 impl Entered {
@@ -120,7 +122,7 @@ impl Entered {
         if let Some(queue) = self.signal {
             queue.notify();
         }
-        drop((self.unwanted, self.pending));
+        drop((self.unwanted, self.pending, self.queue));
     }
 }
 
@@ -420,20 +422,25 @@ impl<T> CompletionQueue<T> {
 
 impl<T: Send + 'static> Answers for CompletionQueue<T> {
     fn answered(self: Arc<Self>, ticket: u64, outcome: Outcome) -> Entered {
-        let state = self.state();
-        let asked = state.and_then(|mut state| {
-            let (tag, pending) = state.asked.remove(&ticket)?;
-            Some((state, tag, pending))
-        });
-        match asked {
-            Some((state, tag, pending)) => Entered {
-                pending: Some(pending),
-                ..self.enter(state, ticket, Completion { tag, outcome })
-            },
-            None => Entered {
-                unwanted: Some(outcome),
-                ..Entered::default()
-            },
+        let entered = {
+            let asked = self.state().and_then(|mut state| {
+                let (tag, pending) = state.asked.remove(&ticket)?;
+                Some((state, tag, pending))
+            });
+            match asked {
+                Some((state, tag, pending)) => Entered {
+                    pending: Some(pending),
+                    ..self.enter(state, ticket, Completion { tag, outcome })
+                },
+                None => Entered {
+                    unwanted: Some(outcome),
+                    ..Entered::default()
+                },
+            }
+        };
+        Entered {
+            queue: Some(self),
+            ..entered
         }
     }
 

@@ -814,6 +814,30 @@ mod tests {
         assert!(!answered.give_up());
     }
 
+    /// A tag that says when it is dropped while a slot is locked.
+    struct Watchful(Arc<Slot>, Arc<AtomicU32>);
+
+    impl Drop for Watchful {
+        fn drop(&mut self) {
+            if self.0.0.try_lock().is_err() {
+                self.1.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_answer_drops_its_queue_outside_the_lock() {
+        let (slot, locked) = (Arc::new(Slot::default()), Arc::new(AtomicU32::new(0)));
+        let queue = CompletionQueue::with_notify(|| {});
+        queue.push(1, Watchful(slot.clone(), locked.clone()), Outcome::Released);
+        slot.forward(queue, 2);
+        answer(&slot);
+        assert_eq!(
+            (Arc::strong_count(&locked), locked.load(Ordering::SeqCst)),
+            (1, 0)
+        );
+    }
+
     #[test]
     fn a_known_outcome_is_delivered_to_a_queue() {
         let queue = CompletionQueue::with_notify(|| {});
