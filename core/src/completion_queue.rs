@@ -57,7 +57,8 @@ pub struct Completion<T = u64> {
 /// the promise or the future that waits, for example.
 ///
 /// The queue drops a tag that is not drained on the thread that closes it, cancels its operation or
-/// sends on a closed queue; a hold drops that of a loss which cannot come any more.
+/// sends on a closed queue. Some tags can be dropped on any thread: those of losses, with the last
+/// view of the hold or when the queue is closed, and those in a queue that nobody has closed.
 ///
 /// When the queue is closed or dropped, the locks that were granted by entries still in it are
 /// released. A queue serves the process that made it; in a forked child it is always empty.

@@ -102,8 +102,8 @@ impl ClientExt for Client {
 
 /// Methods of [`Guard`] for bindings.
 pub trait GuardExt: Sized {
-    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost. Drops `tag` when the
-    /// hold ends by a release.
+    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost. A hold that ends by a
+    /// release keeps `tag` until its last view is dropped.
     fn watch_lost<T: Send + 'static>(&self, queue: &Arc<CompletionQueue<T>>, tag: T);
 
     /// Like [`reenter`](Guard::reenter), with other options. Mixing leases never shortens the
@@ -155,8 +155,8 @@ impl GuardExt for Guard {
 
 /// Methods of [`Hold`] for bindings.
 pub trait HoldExt: Sized {
-    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost. Drops `tag` when the
-    /// hold ends by a release.
+    /// Puts [`Outcome::Lost`] into `queue` under `tag` when the lock is lost. A hold that ends by a
+    /// release keeps `tag` until its last view is dropped.
     fn watch_lost<T: Send + 'static>(&self, queue: &Arc<CompletionQueue<T>>, tag: T);
 }
 
