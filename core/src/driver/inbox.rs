@@ -64,8 +64,8 @@ impl Inbox {
         !kept.messages.is_empty()
     }
 
-    /// Refuses all messages from now on, and returns those that were kept. The waker of the I/O
-    /// thread goes too, because it would keep the runtime's descriptors as long as a handle lives.
+    /// Refuses all messages from now on, and returns those that were kept. The waker goes: it keeps
+    /// the descriptors of the thread's runtime.
     pub(super) fn close(&self) -> VecDeque<Message> {
         drop(self.thread.take());
         let mut kept = self.kept();
@@ -89,5 +89,10 @@ impl Inbox {
     /// Whether the I/O thread has been called again.
     pub(super) fn is_called(&self) -> bool {
         self.called.load(Ordering::Acquire)
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_waker(&self) -> bool {
+        self.thread.take().is_some()
     }
 }
