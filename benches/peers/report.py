@@ -238,7 +238,14 @@ def everybody(everything: dict[str, Any]) -> str:
             parts.append(text.strip())
         if absent := left_out(results):
             parts.append("Not measured: " + "; ".join(absent) + ".")
-    parts += [(HERE / "notes.md").read_text().strip(), "## Method", METHOD, method(everything), "## Versions", versions(everything)]
+    parts += [
+        (HERE / "notes.md").read_text().strip(),
+        "## Method",
+        METHOD,
+        method(everything),
+        "## Versions",
+        versions(everything),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -313,6 +313,31 @@ def test_a_child_of_multiprocessing_releases_what_a_collected_client_holds(
     assert not look.exists(name)
 
 
+def test_a_record_that_is_being_written_at_exit_is_waited_for(name: str, look: redis.Redis) -> None:
+    """`logging` closed its handlers while the dispatcher's thread wrote to one: under gevent its lock broke."""
+    source = """
+        import atexit, logging, os, sys, threading
+        ended, writing = threading.Event(), threading.Event()
+        class Handler(logging.Handler):
+            def emit(self, record):
+                writing.set()
+                while not dispatcher.exiting:
+                    ended.wait(0.001)
+                print("ended before" if ended.wait(0.5) else "written")
+        # Registered first, so it is called last.
+        atexit.register(lambda: (ended.set(), print("ended")))
+        import redis, redlatch
+        from redlatch._dispatcher import dispatcher
+        logging.getLogger("redlatch").addHandler(Handler())
+        client = redlatch.Client()
+        lock = client.lock(sys.argv[1])
+        lock.acquire()
+        lock.force_release()
+        writing.wait()
+    """
+    assert run(source, name).splitlines() == ["written", "ended"]
+
+
 def test_an_exit_limit_of_0_leaves_what_is_held_to_its_lease(name: str, look: redis.Redis) -> None:
     run(
         """

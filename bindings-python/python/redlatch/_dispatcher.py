@@ -28,6 +28,7 @@ from redlatch.exceptions import LockLostError
 OnLost = Callable[[LockLostError], object]
 
 logger = logging.getLogger("redlatch")
+STOP_LIMIT = 5.0  # seconds
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 
@@ -114,6 +115,8 @@ class Dispatcher:
     def __init__(self) -> None:
         # Re-entrant, because a signal handler or a finalizer may come in between and use a client as well.
         self._lock = _green.original("_thread", "RLock")()
+        # Held by the thread while it writes events to the log, and for ever once the interpreter ends.
+        self._writing = _green.original("_thread", "allocate_lock")()
         self._clients: weakref.WeakSet[HasCore] = weakref.WeakSet()
         # Clients that nobody has any more, and that hold locks.
         self._outliving: set[HasCore] = set()
@@ -164,6 +167,11 @@ class Dispatcher:
             extra = {"redlatch_event": kind, "redlatch_lock": lock}
             logger.log(LEVELS[level], "%s%s", about, text, extra=extra)
 
+    def stop_writing(self) -> None:
+        """At the end of the interpreter `logging` closes its handlers, whose locks break under gevent if two native threads
+        use them. So the thread writes nothing more; a record that it is writing is waited for, `STOP_LIMIT` at most."""
+        self._writing.acquire(timeout=STOP_LIMIT)
+
     def _started(self) -> _redlatch.Queue:
         if self._queue is None:
             queue = _redlatch.Queue()
@@ -189,7 +197,7 @@ class Dispatcher:
             for tag in queue.drain():
                 with self._outlived("an on_lost callback raised what ends a thread"):
                     self.watchers.fire(tag)
-            with self._outlived("an event could not be logged"):
+            with self._writing, self._outlived("an event could not be logged"):
                 self.flush()
 
     @contextmanager
@@ -235,6 +243,7 @@ def _close_all() -> None:
     finally:
         # Callers that waited for a lock are told `closed`, and have to be back in Python before that ends.
         _redlatch.wait_idle()
+    dispatcher.stop_writing()
     dispatcher.flush()
 
 
