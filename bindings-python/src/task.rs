@@ -140,9 +140,9 @@ impl Key {
 
 /// The thing that a task asks for.
 pub(crate) enum What {
-    /// Or what is wrong about it, which is told when it is awaited.
+    /// With wrong options the error, which is raised when the task awaits it.
     Acquire(PyResult<AcquireOptions>),
-    /// The same for a block, whose guard answers for the level.
+    /// Acquires for a block, whose guard answers for the level.
     Enter(PyResult<AcquireOptions>),
     Release,
     /// The level of the guard, when the block ends.

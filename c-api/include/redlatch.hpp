@@ -271,7 +271,7 @@ public:
     }
 
 #ifdef __cpp_lib_jthread
-    /// The same for a std::stop_token, such as that of a std::jthread.
+    /// Waits until the token asks to stop. A std::jthread has such a token.
     std::uint64_t acquire(const std::stop_token &stop, std::uint64_t owner = REDLATCH_THREAD) {
         const canceller canceller;
         const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });

@@ -116,8 +116,8 @@ impl<T> Operation<T> {
     /// the holder of the lock runs on that thread, the wait never ends.
     ///
     /// # Errors
-    /// Those of the operation; `invalid_argument` inside a callback of redlatch, because it runs on
-    /// the thread that would have to answer.
+    /// The errors of the operation. `invalid_argument` inside a callback of redlatch, because the
+    /// callback runs on the thread that would have to answer.
     pub fn wait(mut self) -> Result<T> {
         refuse_engine_thread()?;
         self.do_own_deaf();
@@ -172,8 +172,8 @@ impl<T> Operation<T> {
     /// nothing in Redis. The thread keeps one file descriptor for its next waits.
     ///
     /// # Errors
-    /// Those of the operation; `cancelled`; `forked` for a canceller that was made before a fork;
-    /// `invalid_argument` inside a callback of redlatch.
+    /// The errors of the operation. `cancelled` after a cancel. `forked` for a canceller that was
+    /// made before a fork. `invalid_argument` inside a callback of redlatch.
     pub fn wait_cancellable(self, canceller: &Canceller) -> Result<T> {
         let Ok(result) = self.wait_looking(Some(canceller), PollTimeout::NONE, || {
             Ok::<(), Infallible>(())

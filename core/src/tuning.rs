@@ -1,7 +1,7 @@
 //! The numbers of the driver and of the faces that were chosen, each with its unit and its reason.
 //!
-//! Those of the engine and the outbox are in `core/proto/src/tuning.rs`. The choices of users are
-//! in `options.rs`, and what the protocol fixes stands where it is used.
+//! `core/proto/src/tuning.rs` has the numbers of the engine and the outbox, and `options.rs` the
+//! options of a user. A number that the protocol fixes stands where it is used.
 
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ class Holder:
     """For how many seconds the lock lives without a renewal; None if it has no expiry."""
 
 
-# Those of gevent and eventlet check less.
+# The locks of gevent and eventlet check less.
 _allocate_lock = _green.original("_thread", "allocate_lock")
 
 

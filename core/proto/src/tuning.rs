@@ -1,7 +1,7 @@
 //! The numbers of the engine and the outbox that were chosen, each with its unit and its reason.
 //!
-//! Those of the driver are in `core/src/tuning.rs`. The options of a user are in
-//! `core/src/options.rs`, and what the protocol fixes stands where it is used.
+//! `core/src/tuning.rs` has the numbers of the driver, and `core/src/options.rs` the options of a
+//! user. A number that the protocol fixes stands where it is used.
 
 use std::time::Duration;
 

@@ -299,9 +299,9 @@ struct Proxy {
 #[derive(Default)]
 struct Line {
     mute: AtomicBool,
-    /// A writer here holds up what is to be passed on.
+    /// A writer here holds up the bytes of the client.
     held: RwLock<()>,
-    /// The same for what the server says.
+    /// A writer here holds up the bytes of the server.
     answers: RwLock<()>,
 }
 

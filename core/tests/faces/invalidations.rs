@@ -91,7 +91,7 @@ impl Drop for Busy {
 #[tokio::test]
 async fn a_full_tracking_table_costs_at_most_twice_the_commands_and_is_told() {
     let (with, without) = (Busy::start(true).await, Busy::start(false).await);
-    // As many renewals as leases need: those of the client without tracking.
+    // The leases need this many renewals, and the client without tracking makes no more.
     let enough = ROUNDS * HOLDS as u64;
     eventually("holds are renewed", || {
         without.client.stats().renewed >= enough

@@ -25,7 +25,7 @@ async fn untold(world: &World) -> Client {
     client
 }
 
-/// The same for every lock at once, and the answers in the same order.
+/// Runs the operations of all locks at once. The answers are in the same order.
 async fn all<T: Send + 'static>(operations: Vec<Operation<T>>) -> Vec<redlatch::Result<T>> {
     let tasks: Vec<_> = operations.into_iter().map(tokio::spawn).collect();
     let mut answers = Vec::new();

@@ -59,8 +59,8 @@ pub(super) fn limit(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
 }
 
-/// The same for an acquisition that replicas have to acknowledge: they get as much time as the
-/// server.
+/// How long one copy of an acquisition may stay unanswered. If replicas have to acknowledge it,
+/// they get as much time as the server.
 pub(super) fn limit_with(replicas: u32, lease: Duration) -> Duration {
     if replicas == 0 {
         limit(lease)

@@ -136,22 +136,30 @@ mod tests {
         assert!(gathered.is_empty() && !gathered.has(&Name::from("n1")));
     }
 
+    /// Gathers releases with these numbers and limits in µs. Returns the size and the limit of each
+    /// batch.
+    fn groups(gathered: &mut Batcher, releases: &[(u64, u64)]) -> Vec<(usize, u128)> {
+        for &(call, limit) in releases {
+            let sending = release(call, limit);
+            let sort = BatchKey::of(&sending.op, Publish::Classic).expect("a plain release");
+            gathered.add(Moment::default(), sort, sending);
+        }
+        let size = |group: &Batch| (group.sendings.len(), group.limit.as_micros());
+        gathered.take().iter().map(size).collect()
+    }
+
     /// If each call had only to fit the last one of a batch, limits could halve again and again
     /// within a batch.
     #[test]
     fn nobody_gets_less_than_half_of_his_time() {
         let mut gathered = Batcher::default();
-        for (call, limit) in [(1, 1_000_000), (2, 500_000), (3, 250_000), (4, 130_000)] {
-            let sending = release(call, limit);
-            let sort = BatchKey::of(&sending.op, Publish::Classic).expect("a plain release");
-            gathered.add(Moment::default(), sort, sending);
-        }
-        let groups: Vec<_> = gathered
-            .take()
-            .iter()
-            .map(|group| (group.sendings.len(), group.limit.as_micros()))
-            .collect();
-        assert_eq!(groups, [(2, 500_000), (2, 130_000)]);
+        assert_eq!(
+            groups(
+                &mut gathered,
+                &[(1, 1_000_000), (2, 500_000), (3, 250_000), (4, 130_000)]
+            ),
+            [(2, 500_000), (2, 130_000)]
+        );
 
         // The process was stopped in between.
         for (at, call) in [(0, 5), (60_000, 6)] {
@@ -166,16 +174,12 @@ mod tests {
     #[test]
     fn those_with_about_the_same_time_go_together_in_the_least_of_it() {
         let mut gathered = Batcher::default();
-        for (call, limit) in [(1, 500_000), (2, 499_990), (3, 500_010), (4, 50_000)] {
-            let sending = release(call, limit);
-            let sort = BatchKey::of(&sending.op, Publish::Classic).expect("a plain release");
-            gathered.add(Moment::default(), sort, sending);
-        }
-        let groups: Vec<_> = gathered
-            .take()
-            .iter()
-            .map(|group| (group.sendings.len(), group.limit.as_micros()))
-            .collect();
-        assert_eq!(groups, [(3, 499_990), (1, 50_000)]);
+        assert_eq!(
+            groups(
+                &mut gathered,
+                &[(1, 500_000), (2, 499_990), (3, 500_010), (4, 50_000)]
+            ),
+            [(3, 499_990), (1, 50_000)]
+        );
     }
 }

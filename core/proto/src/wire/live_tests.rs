@@ -156,7 +156,7 @@ pub(super) fn renew(names: &[&str], ttl: Duration) -> Op {
     }
 }
 
-/// The same for a lock of another kind.
+/// The call for a lock of another kind.
 pub(super) fn of_kind(op: &Op, kind: Kind) -> Op {
     let mut op = op.clone();
     match &mut op {

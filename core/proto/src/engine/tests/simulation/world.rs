@@ -45,8 +45,8 @@ const LINGER: Duration = Duration::from_millis(300);
 /// The longest wait for a free lock while nothing is wrong: a recheck with its jitter, the time
 /// until a possible copy is dead, and the way there and back.
 const PATIENCE: u64 = 1_100_000 + 250_000 + 10_000;
-/// The same for a released lock while every message arrives: the message, a try, and the turns of
-/// other clients.
+/// The longest wait for a released lock while every message arrives. It covers the message, a try,
+/// and the turns of other clients.
 const WOKEN: u64 = 200_000;
 /// Per thousand: the chance that the replica has all writes after a command.
 const REPLICATED: u64 = 400;
