@@ -181,6 +181,12 @@ def phases() -> list[Phase]:
             [(["make", "-s", "-C", "c-api", "test"], plain)],
         ),
         Phase(
+            "cli",
+            ["cli/Cargo.toml"],
+            [["cargo", "build", "--package", "redlatch-cli"]],
+            [(["python", "-m", "pytest", "-rsx", "cli/tests"], pytest)],
+        ),
+        Phase(
             "conformance",
             ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
             everything,
