@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use redlatch::{AcquireOptions, OptionValue};
+use redlatch::{AcquireOptions, OptionValue, embed};
 
 use crate::failure;
 use crate::run::OnLost;
@@ -58,6 +59,19 @@ pub(crate) enum Command {
     Run(Run),
     /// Show who holds a lock. Exit code 0: it is held; 1: it is free.
     Who(Who),
+    /// List the locks that are held, with their holders.
+    ///
+    /// It looks at every key of the servers (SCAN), which takes a while where there are many. A plain
+    /// key counts as a lock if its value is one that redlatch writes.
+    Ls(Ls),
+    /// Show the locks that are held, again and again. `q` ends it.
+    ///
+    /// Without a terminal it prints a line for each change.
+    Watch(Watch),
+    /// Look whether the servers are fit for locks, and say what to change. Exit code 0: fit; 1: not.
+    ///
+    /// It takes the lock NAME, hands it from one client to another, and releases it.
+    Doctor(Doctor),
     /// Delete a lock that somebody holds. The holder is told that it is lost.
     Free(Free),
     /// Check that the server can be reached. It prints one line, or says why not.
@@ -109,6 +123,39 @@ pub(crate) struct Who {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Names with * and ?, as KEYS of Redis takes them.
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// Print a JSON object for each look.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The time between two looks.
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Names with * and ?, as KEYS of Redis takes them.
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A lock that nobody needs. Its name has to be allowed to this user.
+    #[arg(default_value = "redlatch:doctor")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Free {
     /// Really delete it, whoever holds it.
     #[arg(long, required = true)]
@@ -134,4 +181,13 @@ fn checked(option: &str, text: &str) -> Result<String, String> {
         .set(option, OptionValue::Text(text))
         .map(|()| text.to_owned())
         .map_err(|error| failure::text(&error))
+}
+
+/// A time between two looks. Each look reads every key of the servers.
+fn interval(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_millis(100);
+    match embed::read_duration("wait", OptionValue::Text(text)) {
+        Ok(time) if time >= SHORTEST => Ok(time),
+        _ => Err("it is a time of at least 100ms, such as 2s".to_owned()),
+    }
 }

@@ -3,14 +3,25 @@
 use std::fs;
 use std::path::Path;
 
-use redlatch::{Client, OptionValue};
+use redlatch::embed::{ClientBuilderExt, Inspector};
+use redlatch::{Client, ClientBuilder, OptionValue};
 
 use crate::arguments::Server;
 use crate::failure::{Exit, Failure};
 
-/// A client that is not connected yet. A file comes before the URL: the variable may be set for
-/// everybody, and the file names what this call wants.
+/// A client that is not connected yet.
 pub(crate) fn client(server: &Server) -> Result<Client, Failure> {
+    Ok(builder(server)?.build()?)
+}
+
+/// Connections to every primary, to look at them.
+pub(crate) fn inspector(server: &Server) -> Result<Inspector, Failure> {
+    Ok(builder(server)?.inspect()?)
+}
+
+/// The server and the options of the command line. A file comes before the URL: the variable may be
+/// set for everybody, and the file names what this call wants.
+fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
     let url = match (&server.url_file, &server.url) {
         (Some(file), _) => first_line(file)?,
         (None, Some(url)) => url.clone(),
@@ -21,11 +32,11 @@ pub(crate) fn client(server: &Server) -> Result<Client, Failure> {
             ));
         }
     };
-    let mut builder = Client::builder(&url);
+    let mut builder = Client::builder(&url).language("cli");
     for (name, value) in &server.options {
         builder.set(name, OptionValue::Text(value))?;
     }
-    Ok(builder.build()?)
+    Ok(builder)
 }
 
 fn first_line(file: &Path) -> Result<String, Failure> {

@@ -12,9 +12,9 @@ const DECLINED: u8 = 1;
 pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
     let client = connect::client(server)?;
     let lock = client.lock(&arguments.name)?;
-    let holder = lock.holder().wait()?;
-    let state = who::as_text(lock.name(), holder.as_ref());
-    if holder.is_some() && !arguments.yes && !confirmed(&state)? {
+    let held = who::holder(&lock)?;
+    let state = who::as_text(lock.name(), held.as_ref());
+    if held.is_some() && !arguments.yes && !confirmed(&state)? {
         crate::complain("nothing was changed");
         return Ok(DECLINED);
     }

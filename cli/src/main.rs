@@ -2,9 +2,17 @@
 
 mod arguments;
 mod connect;
+mod doctor;
 mod failure;
 mod free;
+mod held;
+mod ls;
+mod processes;
+mod reply;
 mod run;
+mod scan;
+mod waiters;
+mod watch;
 mod who;
 
 use std::io::{self, Write};
@@ -30,6 +38,9 @@ fn main() -> ExitCode {
     let outcome = match &arguments.command {
         Command::Run(command) => run::run(&arguments.server, command),
         Command::Who(command) => who::who(&arguments.server, command),
+        Command::Ls(command) => ls::ls(&arguments.server, command),
+        Command::Watch(command) => watch::watch(&arguments.server, command),
+        Command::Doctor(command) => doctor::doctor(&arguments.server, command),
         Command::Free(command) => free::free(&arguments.server, command),
         Command::Ping => ping(&arguments),
         Command::Completions { shell } => {
@@ -55,15 +66,19 @@ fn complain(text: &str) {
 
 /// Prints a whole text. A reader that has gone away, as `head` does, is no error.
 fn print(text: &[u8]) -> Result<u8, Failure> {
-    match io::stdout()
-        .write_all(text)
-        .and_then(|()| io::stdout().flush())
-    {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+    is_read(text).map(|_| 0)
+}
+
+/// Prints a text, and says whether there is still a reader.
+fn is_read(text: &[u8]) -> Result<bool, Failure> {
+    let mut out = io::stdout();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(
             Exit::Internal,
             format!("cannot write to standard output: {error}"),
         )),
-        _ => Ok(0),
     }
 }
 

@@ -31,7 +31,8 @@ def test_who_shows_the_holder(held: str, look: redis.Redis) -> None:
     )
     shown = json.loads(run("who", "--json", held).stdout)
     assert 0 < shown.pop("remaining_ms") <= 600_000
-    assert shown == {"name": held, "held": True, "owner": "somebody:1", "levels": 2}
+    holder = {"owner": "somebody:1", "levels": 2, "client": None}
+    assert shown == {"name": held, "held": True, "kind": "reentrant", "holders": [holder], "waiting": 0}
     look.persist(held)
     assert "never ends by itself" in run("who", held).stdout
     assert json.loads(run("who", "--json", held).stdout)["remaining_ms"] is None

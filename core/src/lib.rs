@@ -100,6 +100,7 @@ mod canceller;
 mod client;
 mod clock;
 mod completion_queue;
+mod connection_name;
 mod driver;
 pub mod embed;
 #[doc(hidden)] // reached as `embed::exit`
@@ -108,6 +109,7 @@ pub mod exit;
 #[doc(hidden)]
 pub mod fuzz;
 mod guard;
+mod inspector;
 mod lock;
 mod loss;
 mod operation;

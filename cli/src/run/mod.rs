@@ -61,8 +61,8 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
 /// Tells why the lock was not acquired, and who holds it now if that can be had.
 fn conflict(lock: &Lock, error: &Error) -> String {
     let text = failure::text(error);
-    match lock.holder().wait() {
-        Ok(Some(holder)) => format!("{text}; {}", who::as_text(lock.name(), Some(&holder))),
+    match who::holder(lock) {
+        Ok(Some(held)) => format!("{text}; {}", held.as_text()),
         _ => text,
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Manner {
     /// The limit for one attempt, set-up included.
     timeout: Duration,
     /// Shown by CLIENT LIST.
-    client_name: String,
+    client_name: Arc<str>,
     protocol: Protocol,
     keep_alive: Duration,
     tls: Option<Tls>,
@@ -57,7 +57,7 @@ impl Manner {
         };
         Ok(Manner {
             timeout: options.connect_timeout,
-            client_name: options.client_name.clone(),
+            client_name: options.client_name.as_str().into(),
             protocol: options.protocol,
             keep_alive: options.keep_alive,
             tls,
@@ -103,13 +103,19 @@ impl Address {
         }
     }
 
+    /// The same server, whose connections get this name.
+    pub(super) fn named(mut self, name: &Arc<str>) -> Self {
+        self.manner.client_name = name.clone();
+        self
+    }
+
     /// The address as it is shown in messages.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         self.info.addr().to_string()
     }
 
     /// How long one attempt to connect may take, set-up included.
-    pub(super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.manner.timeout
     }
 
@@ -505,7 +511,7 @@ impl Address {
     }
 
     /// The error for an attempt that took too long.
-    pub(super) fn late(&self) -> Error {
+    pub(crate) fn late(&self) -> Error {
         let what = if self.manner.tls.is_some() {
             "speaking TLS"
         } else {
@@ -530,7 +536,7 @@ impl Address {
 
     /// Explains an error of the connection. The text contains the address, but never the user name
     /// or password.
-    pub(super) fn explain(&self, error: &RedisError) -> Error {
+    pub(crate) fn explain(&self, error: &RedisError) -> Error {
         let addr = self.info.addr();
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
             let text =

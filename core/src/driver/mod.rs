@@ -13,6 +13,7 @@ mod link;
 #[cfg(test)]
 mod live_tests;
 mod net;
+mod primaries;
 mod pubsub;
 mod receive_threshold;
 mod replies;
@@ -53,6 +54,7 @@ use crate::wire::Name;
 pub(crate) use connect::{Address, Manner};
 use inbox::Closed;
 use inline::InlineSlot;
+pub(crate) use primaries::primaries;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replies::value as reply;
 use run::{Driver, Threads};
@@ -110,6 +112,27 @@ impl Servers {
                     .map(|host| address(place.server(host)))
                     .collect(),
             ),
+        }
+    }
+
+    /// The same servers, whose connections get this name.
+    pub(crate) fn named(self, name: &Arc<str>) -> Servers {
+        let all = |addresses: Vec<Address>| {
+            let named = addresses.into_iter().map(|address| address.named(name));
+            named.collect()
+        };
+        match self {
+            Servers::Single(address) => Servers::Single(address.named(name)),
+            Servers::Sentinel {
+                sentinels,
+                service,
+                server,
+            } => Servers::Sentinel {
+                sentinels: all(sentinels),
+                service,
+                server: server.named(name),
+            },
+            Servers::Cluster(seeds) => Servers::Cluster(all(seeds)),
         }
     }
 }
