@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, Purpose};
-use super::links::Which;
+use super::interface::CallOutcome;
+use super::links::{LinkId, Which};
 use super::queries::release_of;
 use super::timers::Timer;
-use super::timing;
-use super::{CallOutcome, Engine, LinkId};
+use super::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Form, Layout, Name, OwnerId, Reply};

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::links::Links;
+use super::interface::{CallId, Config, Done, Inline, Output, RequestId};
+use super::links::{LinkId, Links};
 use super::timers::Timers;
 use super::timing::Jitter;
-use super::{CallId, Config, Done, Inline, LinkId, Output, RequestId};
 use crate::error::{Error, ErrorKind};
-use crate::event::{Counters, Event, Level as EventLevel};
+use crate::event::Level as EventLevel;
+use crate::event::{Counters, Event};
 use crate::maps::SmallMap;
 use crate::moment::Moment;
 use crate::wire::{Name, Op, OwnerId};

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::holds::Hold;
+use super::hold::Hold;
 use crate::key::OwnerKey;
 use crate::tuning;
 use crate::wire::OwnerId;

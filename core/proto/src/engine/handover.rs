@@ -16,60 +16,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold_ops::{HoldOp, Task};
-use super::holds::{Hold, Phase};
-use super::waiters::{Attempt, WaitQueue, Waiter};
-use super::{CallId, CallOutcome, Engine, Output, Purpose, RequestId, timing};
+use super::context::Purpose;
+use super::hold::{Hold, Phase};
+use super::interface::{CallId, CallOutcome, Output, RequestId};
+use super::names::{Attempt, WaitQueue};
+use super::waiter::Waiter;
+use super::work::{HoldOp, Task};
+use super::{Engine, timing};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Fencing, Layout, Name, Op, OwnerId, Reply};
-
-/// The streak of local hand-overs since this client won the lock in competition with others.
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub(super) struct Run {
-    /// When the first hand-over was made.
-    began: Option<Moment>,
-    handovers: usize,
-    /// When the last call was sent whose answer confirmed that the lock is ours.
-    heard: Option<Moment>,
-}
-
-impl Run {
-    pub(super) const NONE: Run = Run {
-        began: None,
-        handovers: 0,
-        heard: None,
-    };
-
-    pub(super) fn one_more(self, sent: Moment) -> Run {
-        Run {
-            began: self.began.or(Some(sent)),
-            handovers: self.handovers + 1,
-            ..self
-        }
-    }
-
-    /// Notes that a call sent at `sent` found the lock still ours.
-    pub(super) fn hear(&mut self, sent: Moment) {
-        self.heard = self.heard.max(Some(sent));
-    }
-
-    pub(super) fn has_handed_over(self) -> bool {
-        self.handovers > 0
-    }
-
-    /// How long ago the first hand-over was made.
-    pub(super) fn lasted(self, now: Moment) -> Duration {
-        self.began.map_or(Duration::ZERO, |began| began.until(now))
-    }
-
-    /// Whether the streak has reached its limit, so that other clients must get a chance.
-    pub(super) fn is_over(self, now: Moment, (limit, time): (usize, Duration)) -> bool {
-        self.handovers >= limit || self.began.unwrap_or(now).after(time) <= now
-    }
-}
 
 impl Engine {
     /// The call that releases this hold and gives its lock to the next caller. `None` if the two

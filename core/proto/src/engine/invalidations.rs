@@ -16,9 +16,9 @@
 
 use std::time::Duration;
 
-use super::holds::Phase;
+use super::hold::Phase;
 use super::{Engine, timing};
-use crate::event::Level;
+use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Name, OwnerId};
@@ -153,7 +153,7 @@ impl Engine {
             Mode::Active { since } if tracking.told && since.after(tracking.pause) <= now => {
                 (tracking.told, tracking.pause) = (false, tuning::TRACKING_PAUSE.0);
                 let text = "the server reports changes of keys again: losses are noticed at once";
-                self.link_event("tracking_resumed", Level::Info, text.to_owned());
+                self.link_event("tracking_resumed", EventLevel::Info, text.to_owned());
             }
             Mode::Active { .. } => {}
         }
@@ -204,7 +204,7 @@ impl Engine {
         if !std::mem::replace(&mut tracking.told, true) {
             let text = "the server invalidates keys that have not changed, so losses are noticed at renewals only; it tracks more keys \
                         than its tracking-table-max-keys: raise that";
-            self.link_event("tracking_suspended", Level::Warn, text.to_owned());
+            self.link_event("tracking_suspended", EventLevel::Warn, text.to_owned());
         }
     }
 

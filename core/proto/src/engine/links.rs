@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::Engine;
+use super::interface::Output;
 use super::timers::Timer;
-use super::{Engine, Output};
 use crate::error::{Error, ErrorKind};
-use crate::event::{Event, Level as EventLevel};
+use crate::event::Event;
+use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::wire::Name;
 use crate::wire::slots::slot;

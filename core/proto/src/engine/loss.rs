@@ -1,8 +1,10 @@
 //! Losing a hold, and unwinding its levels afterwards.
 
-use super::hold_ops::{HoldOp, Task};
-use super::holds::{Hold, Phase, unconfirmed};
-use super::{Engine, LevelId, Output};
+use super::Engine;
+use super::errors::unconfirmed;
+use super::hold::{Hold, Phase};
+use super::interface::{LevelId, Output};
+use super::work::{HoldOp, Task};
 use crate::error::{Error, LostReason};
 use crate::event::Level as EventLevel;
 use crate::wire::{Name, OwnerId};

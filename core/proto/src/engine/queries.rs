@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use super::holds::Hold;
+use super::Engine;
+use super::context::Purpose;
+use super::errors::{clocks_differ, foreign, not_of_token, not_sent};
+use super::hold::Hold;
+use super::interface::{CallOutcome, Done, Output, RequestId};
 use super::links::Which;
 use super::timers::Timer;
-use super::waiters::{clocks_differ, not_sent};
-use super::{CallOutcome, Done, Engine, Output, Purpose, RequestId};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::event::Level as EventLevel;
 use crate::tuning;
@@ -356,19 +358,3 @@ pub(super) fn extension_of(name: Name, form: Form, ttl: Duration) -> Op {
 
 /// The owner of a call that identifies the lock by its token alone.
 pub(super) const NOBODY: OwnerId = 0;
-
-fn not_of_token(reason: LostReason) -> Error {
-    let text = match reason {
-        LostReason::Deleted => "nobody holds it",
-        _ => "somebody else holds it",
-    };
-    Error::new(
-        ErrorKind::NotOwner,
-        format!("{text}, not the owner of this token"),
-    )
-}
-
-pub(super) fn foreign(what: &str) -> Error {
-    let text = format!("{what} lies at this name; use another name, or the kind that made it");
-    Error::new(ErrorKind::ForeignKind, text)
-}

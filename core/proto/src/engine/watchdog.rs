@@ -9,11 +9,14 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::hint::black_box;
 use std::time::Duration;
 
-use super::holds::{Hold, Phase, alarmed};
+use super::context::Purpose;
+use super::hold::{Hold, Phase};
+use super::holds::alarmed;
+use super::interface::CallOutcome;
 use super::lazy_box::Idle;
-use super::links::Which;
+use super::links::{LinkId, Which};
 use super::timers::Timer;
-use super::{CallOutcome, Engine, LinkId, Purpose, timing};
+use super::{Engine, timing};
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
