@@ -7,7 +7,7 @@ use super::interface::{CallId, Config, Done, Inline, Output, RequestId};
 use super::links::{LinkId, Links};
 use super::timers::Timers;
 use super::timing::Jitter;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::Level as EventLevel;
 use crate::event::{Counters, Event};
 use crate::maps::SmallMap;
@@ -150,6 +150,15 @@ impl Context {
         });
     }
 
+    /// Answers a caller, if there is one.
+    pub(super) fn answer(&mut self, request: Option<RequestId>, result: Result<Done>) {
+        match (request, result) {
+            (Some(id), Ok(done)) => self.complete(id, done),
+            (Some(id), Err(error)) => self.fail(id, error),
+            (None, _) => {}
+        }
+    }
+
     /// A debug event about a single lock. Its text is made only if somebody listens.
     pub(super) fn trace(&mut self, kind: &'static str, lock: &Name, text: impl FnOnce() -> String) {
         if self.listened {
@@ -169,6 +178,16 @@ impl Context {
             level,
             lock: Some(lock.clone()),
             text: text.into(),
+        }));
+    }
+
+    /// An event about a server or the client.
+    pub(super) fn link_event(&mut self, kind: &'static str, level: EventLevel, text: String) {
+        self.out.push(Output::Event(Event {
+            kind,
+            level,
+            lock: None,
+            text,
         }));
     }
 }

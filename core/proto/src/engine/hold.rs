@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::interface::{LevelId, Terms};
+use super::interface::{LevelId, RequestId, Terms};
 use super::lazy_box::{Idle, LazyBox};
 use super::levels::{Level, Levels};
 use super::timing;
@@ -373,5 +373,47 @@ impl Hold {
         self.levels.remove(at);
         self.cell.set_count(self.count());
         true
+    }
+
+    // ---- work for callers ----
+
+    pub(super) fn take_command(&mut self) -> Option<Command> {
+        self.work.made()?.command.take()
+    }
+
+    /// Takes all tasks, those of the command in flight first.
+    pub(super) fn take_tasks(&mut self) -> Vec<Task> {
+        let Some(mut work) = self.work.take().filter(|work| !work.is_idle()) else {
+            return Vec::new();
+        };
+        work.command
+            .take()
+            .into_iter()
+            .flat_map(Command::into_tasks)
+            .chain(work.todo)
+            .collect()
+    }
+
+    /// The request that waits for the command in flight.
+    pub(super) fn asked_by(&self) -> Option<RequestId> {
+        self.work.command.as_ref()?.task.request
+    }
+
+    /// The tasks of the command in flight and those that wait behind it.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
+        let command = self.work.command.iter();
+        command
+            .flat_map(|command| command.passed.iter().chain([&command.task]))
+            .chain(&self.work.todo)
+    }
+
+    pub(super) fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
+        let work = self.work.made().into_iter();
+        work.flat_map(|work| {
+            let command = work.command.iter_mut();
+            let under_way =
+                command.flat_map(|command| command.passed.iter_mut().chain([&mut command.task]));
+            under_way.chain(&mut work.todo)
+        })
     }
 }

@@ -15,52 +15,55 @@
 
 mod channel;
 mod cleanup;
+mod closing;
 mod context;
 mod errors;
+mod exclusive;
 mod expired;
-mod fairness;
-mod handover;
 mod hold;
-mod hold_ops;
 mod holds;
 mod interface;
-mod invalidations;
 mod lazy_box;
 mod levels;
 mod links;
-mod loss;
 mod names;
+mod ops;
 mod queries;
 mod slab;
 #[cfg(test)]
 pub mod tests;
 mod timers;
 mod timing;
+mod tracking;
 mod turn;
+mod view;
 mod waiter;
-mod waiters;
 mod watchdog;
 mod work;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::event::Counters;
+use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
-use crate::wire::{Form, Op, OwnerId, first_owner};
-use cleanup::Cleanups;
+use crate::tuning;
+use crate::wire::{Form, Name, Op, OwnerId, first_owner};
+use cleanup::{Cleanups, Left};
+use closing::Closing;
 use context::{Call, Context, Purpose};
 use expired::Expired;
-use hold::{Hold, Phase};
-use invalidations::Tracking;
-use names::{Names, WaitQueue};
-use queries::{Closing, NOBODY, Query, extension_of, release_of};
-use slab::Slab;
+use hold::Phase;
+use holds::Holds;
+use links::Which;
+use names::Names;
+use ops::{NOBODY, extension_of, release_of};
+use queries::{Effect, Queries};
 use timers::Timer;
-use watchdog::{Due, Flow};
+use view::View;
+use watchdog::{Due, Renewed, Watchdog};
 
 pub use interface::{
     CallId, CallOutcome, Config, Done, Inline, Input, Lease, LevelId, Output, Request, RequestId,
@@ -75,18 +78,12 @@ pub struct Engine {
     cx: Context,
     /// Names that a caller of this client holds or waits for.
     names: Names,
-    /// There may be very many holds, and each is looked up often. Code that iterates over them
-    /// sorts them.
-    holds: Slab<Hold>,
-    run_out: Expired,
-    /// Holds whose keys were changed. Each key comes in an invalidation of its own, so the engine
-    /// renews these holds only when all pending inputs are handled. That takes few calls.
-    hurried: Vec<OwnerId>,
-    // Ordered, so that the same inputs give the same outputs.
-    flows: BTreeMap<LinkId, Flow>,
+    holds: Holds,
+    /// Holds that ended as their callers had planned.
+    expired: Expired,
+    watchdog: Watchdog,
     cleanups: Cleanups,
-    queries: BTreeMap<RequestId, Query>,
-    tracking: Tracking,
+    queries: Queries,
     closing: Option<Closing>,
 }
 
@@ -95,13 +92,11 @@ impl Engine {
         Engine {
             cx: Context::new(config, counters),
             names: Names::default(),
-            holds: Slab::default(),
-            run_out: Expired::default(),
-            hurried: Vec::new(),
-            flows: BTreeMap::new(),
+            holds: Holds::default(),
+            expired: Expired::default(),
+            watchdog: Watchdog::default(),
             cleanups: Cleanups::default(),
-            queries: BTreeMap::new(),
-            tracking: Tracking::default(),
+            queries: Queries::default(),
             closing: None,
         }
     }
@@ -123,10 +118,10 @@ impl Engine {
     /// The next moment at which [`Engine::wake`] must be called, if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
         let first = self.cx.timers.first();
-        if self.hurried.is_empty() {
-            first
-        } else {
+        if self.watchdog.is_hurried() {
             Some(first.map_or(self.cx.now, |at| at.min(self.cx.now)))
+        } else {
+            first
         }
     }
 
@@ -134,7 +129,7 @@ impl Engine {
     pub fn wake(&mut self, now: Moment, out: &mut Vec<Output>) {
         self.begin(now, out);
         self.do_due();
-        self.look_at_hurried();
+        self.watchdog.look_at_hurried(&mut self.cx, &mut self.holds);
         self.end(out);
     }
 
@@ -149,62 +144,27 @@ impl Engine {
                 Timer::Hold(owner) => {
                     self.tend(owner, at, &mut renewals);
                     let others = self.cx.timers.pop_holds(at, usize::MAX);
-                    self.read_ahead(others.iter().map(|(_, owner)| *owner));
+                    self.holds
+                        .read_ahead(others.iter().map(|(_, owner)| *owner));
                     for (at, owner) in others {
                         self.tend(owner, at, &mut renewals);
                     }
                 }
-                Timer::PutOff(link) => self.put_off_due(link),
+                Timer::PutOff(link) => {
+                    self.watchdog
+                        .put_off_due(&mut self.cx, &mut self.holds, link)
+                }
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
-                Timer::Query(id) => self.query_due(id),
+                Timer::Query(id) => self.queries.due(&mut self.cx, id),
                 Timer::Outage(link) => self.outage_over(link),
-                Timer::Channels => self.channels_due(),
+                Timer::Channels => self.names.channels_due(&mut self.cx),
                 Timer::Close => self.finish_close(),
             }
         }
         if !renewals.owners.is_empty() {
-            self.renew_with_neighbours(renewals);
+            self.watchdog
+                .renew_with_neighbours(&mut self.cx, &mut self.holds, renewals);
         }
-    }
-
-    /// How the caller that waits for this call may make it itself, if it may.
-    fn inline(&self, purpose: &Purpose, op: &Op) -> Option<Inline> {
-        if !self.cx.calls.is_empty() || matches!(op, Op::Acquire { replicas: 1.., .. }) {
-            return None;
-        }
-        let (of, behind) = match purpose {
-            Purpose::Try(id) => (*id, 1),
-            Purpose::Query { id, .. } => (*id, 0),
-            Purpose::Command(owner) => (self.holds.get(owner)?.asked_by()?, 0),
-            // A hand-over serves two callers, the others none.
-            Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup { .. } => {
-                return None;
-            }
-        };
-        let queue = self.names.queues.get(op.name()?);
-        if queue.is_some_and(|queue| queue.waiters.len() > behind) {
-            return None;
-        }
-        Some(Inline {
-            of,
-            alone: self.names.waiters.len() <= behind && self.holds.len() <= 1,
-            tracked: queue.is_some_and(|queue| self.needs_tracking(purpose, op, queue)),
-        })
-    }
-
-    /// Whether a call needs the connection with client tracking. An acquisition that may have to
-    /// wait must learn of changes. A write without tracking to a key that the server tracks for us
-    /// would come back as a change by somebody else. The release that frees a lock is harmless.
-    fn needs_tracking(&self, purpose: &Purpose, op: &Op, queue: &WaitQueue) -> bool {
-        let hold = |owner: &OwnerId| self.holds.get(owner);
-        if let Purpose::Command(owner) = purpose
-            && hold(owner).is_some_and(|hold| hold.phase == Phase::Releasing)
-        {
-            return false;
-        }
-        let tracked = |owner: &OwnerId| hold(owner).is_some_and(|hold| !hold.renewal.unseen);
-        let may_wait = matches!(op, Op::Acquire { .. }) && queue.channel.wanted;
-        may_wait || queue.holds().iter().any(tracked)
     }
 
     /// Sets whether anybody listens to debug events, which follow single locks.
@@ -214,7 +174,15 @@ impl Engine {
 
     /// Whether nothing is left to settle: no hold, no waiter, no clean-up.
     pub fn is_settled(&self) -> bool {
-        self.holds.is_empty() && self.names.waiters.is_empty() && self.cleanups.is_empty()
+        self.view().is_settled()
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            names: &self.names,
+            holds: &self.holds,
+            cleanups: &self.cleanups,
+        }
     }
 
     /// The cells of all holds, for a driver that has to give the holds up.
@@ -229,11 +197,19 @@ impl Engine {
     }
 
     fn end(&mut self, out: &mut Vec<Output>) {
-        if self.closing.is_some() {
-            self.close_if_settled();
+        let (names, holds, cleanups) = (&self.names, &self.holds, &self.cleanups);
+        if let Some(closing) = &mut self.closing {
+            closing.finish_if_settled(
+                &mut self.cx,
+                View {
+                    names,
+                    holds,
+                    cleanups,
+                },
+            );
         }
-        self.forget_alarms();
-        self.tidy_alarms();
+        self.holds.forget_alarms(&mut self.cx);
+        self.holds.tidy_alarms(&mut self.cx);
         self.cx.counters.holds.set(self.holds.len() as u64);
         self.cx
             .counters
@@ -319,9 +295,13 @@ impl Engine {
         }
         let text = "the wait was cancelled; a release goes on, and what else was sent may have taken effect";
         let error = || error(text);
-        if self.queries.contains_key(&id) {
-            self.end_query(id, Err(error()));
-        } else if self.stops_closing(id) {
+        if self.queries.has(id) {
+            self.queries.end(&mut self.cx, id, Err(error()));
+        } else if self
+            .closing
+            .as_mut()
+            .is_some_and(|closing| closing.leave(id))
+        {
             self.cx.fail(id, error());
         } else {
             self.cancel_command(id, error());
@@ -348,7 +328,303 @@ impl Engine {
 
     fn send(&mut self, purpose: Purpose, op: impl Into<Arc<Op>>, limit: Duration) -> CallId {
         let op = op.into();
-        let inline = self.inline(&purpose, &op);
+        let inline = self.view().inline(&self.cx, &purpose, &op);
         self.cx.send(purpose, op, limit, inline)
+    }
+
+    // ---- requests that concern no hold ----
+
+    fn ask(&mut self, id: RequestId, op: Option<Op>) {
+        self.queries.add(&mut self.cx, id, op);
+        self.send_query(id);
+    }
+
+    fn send_query(&mut self, id: RequestId) {
+        if let Some((purpose, op)) = self.queries.next_call(&mut self.cx, id) {
+            self.send(purpose, op, tuning::PLAIN_LIMIT);
+        }
+    }
+
+    fn answered(&mut self, id: RequestId, name: &Name, outcome: CallOutcome) {
+        match self.queries.answered(&mut self.cx, id, name, outcome) {
+            Effect::None => {}
+            Effect::Repeat => self.send_query(id),
+            Effect::Forced => {
+                let text = "force-released by this client";
+                self.cx.event("forced", EventLevel::Info, name, text);
+                self.lose_forced(name);
+            }
+            Effect::Unsure => self.verify(name),
+        }
+    }
+
+    /// Asks the server whether the holds on this name are still there.
+    fn verify(&mut self, name: &Name) {
+        let owners = self.names.holds_on(name);
+        self.watchdog
+            .renew_now(&mut self.cx, &mut self.holds, owners);
+    }
+
+    // ---- renewals ----
+
+    fn renewed(
+        &mut self,
+        link: LinkId,
+        asked: &[(OwnerId, Duration)],
+        sent: Moment,
+        outcome: CallOutcome,
+    ) {
+        let (cx, holds) = (&mut self.cx, &mut self.holds);
+        let Renewed { lost, again } = self.watchdog.renewed(cx, holds, link, asked, sent, outcome);
+        for (owner, reason) in lost {
+            self.lose(owner, reason);
+            self.watchdog.tracking.look_was_right();
+        }
+        let cleaning = self.cleanups.is_busy(link);
+        let (cx, holds) = (&mut self.cx, &mut self.holds);
+        self.watchdog.go_on(cx, holds, link, again, cleaning);
+    }
+
+    /// Handles an invalidation: either the keys of these names were changed, or the server stopped
+    /// tracking them (`None`: all names). Holds are probed, and waiters may try.
+    pub(super) fn invalidated(&mut self, names: Option<Vec<Name>>) {
+        for name in names.unwrap_or_else(|| self.names.all_names()) {
+            for owner in self.names.holds_on(&name) {
+                self.watchdog
+                    .key_changed(&mut self.cx, &mut self.holds, owner);
+            }
+            self.names.hint(&mut self.cx, &name);
+        }
+    }
+
+    // ---- clean-ups ----
+
+    /// Repeats the confirmed releases. Another server, or the same one with older data, may still
+    /// have these locks. Waiters would wait for the end of their leases.
+    pub(super) fn repeat_releases(&mut self, which: Which<'_>) {
+        for old in self.cleanups.take_confirmed(self.cx.now, which) {
+            self.clean_up(&old.name, old.owner, &old.form, old.lease, None);
+        }
+    }
+
+    /// Releases the lock that `owner` may have on `name`. If a copy of its acquire may still run
+    /// until `alive_until`, another release follows then.
+    fn clean_up(
+        &mut self,
+        name: &Name,
+        owner: OwnerId,
+        form: &Form,
+        lease: Duration,
+        alive_until: Option<Moment>,
+    ) {
+        // The lock with this token, if there is one, belongs to a later attempt.
+        let used = |token: &Arc<str>| self.view().is_token_used(name, token);
+        if form.token.as_ref().is_some_and(used) {
+            return;
+        }
+        let known = self.holds.contains_key(&owner);
+        let left = Left {
+            name: name.clone(),
+            owner,
+            form: form.clone(),
+            lease,
+        };
+        self.cleanups.begin(&mut self.cx, left, known, alive_until);
+    }
+
+    pub(super) fn cleanup_due(&mut self, owner: OwnerId) {
+        if let Some(name) = self.cleanups.due(&mut self.cx, owner) {
+            self.advance(&name);
+        }
+    }
+
+    pub(super) fn cleaned(&mut self, link: LinkId, owner: OwnerId, outcome: CallOutcome) {
+        let cleaned = self.cleanups.answered(&mut self.cx, owner, outcome);
+        if let Some((name, by_token)) = cleaned.released {
+            if by_token {
+                // The server cannot tell whose lock it was. A look costs little.
+                self.verify(&name);
+            }
+            // The release is published too, but a waiter of this client need not wait for that.
+            self.wake_head(&name);
+        }
+        if let Some(name) = cleaned.token_free {
+            self.advance(&name);
+        }
+        self.cleanups.send_next(&mut self.cx, link);
+        self.watchdog.forget_flow(link, self.cleanups.is_busy(link));
+    }
+
+    // ---- channels ----
+
+    /// Whether messages about the releases of others may come.
+    pub fn has_channels(&self) -> bool {
+        self.names.channels > 0
+    }
+
+    /// How many release messages may stay unread in the socket before the I/O thread must wake, and
+    /// for which lock. `None`: it must wake for everything. With `elsewhere`, a caller makes its
+    /// call on the inline connection.
+    pub fn skipped(&self, now: Moment, elsewhere: bool) -> Option<(&Name, u32)> {
+        self.view().skipped(&self.cx, now, elsewhere)
+    }
+
+    /// Whether there is no hold, no waiter and no call in flight.
+    pub fn is_at_rest(&self) -> bool {
+        self.holds.is_empty() && self.cx.calls.is_empty() && self.names.waiters.is_empty()
+    }
+
+    /// A message on the channel of a name: the lock was released.
+    pub(super) fn message(&mut self, name: &Name) {
+        let now = self.cx.now;
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        let on_its_way = |owner| {
+            self.holds
+                .get(owner)
+                .is_some_and(|hold| hold.phase == Phase::Releasing)
+        };
+        if queue.holds().iter().any(on_its_way) {
+            // Nobody else can have released the lock, so this is our own message.
+            queue.channel.echoed = true;
+            return;
+        }
+        if queue.channel.echo.take().is_some_and(|until| now < until) {
+            return;
+        }
+        queue.turn.passed(now);
+        let head = queue
+            .waiters
+            .front()
+            .and_then(|id| self.names.waiters.get(id));
+        if head.is_none_or(|head| !head.is_over(now)) {
+            self.wake_head(name);
+        }
+    }
+
+    pub(super) fn subscribed(&mut self, name: &Name) {
+        if let Some(queue) = self.names.queues.get_mut(name) {
+            queue.channel.confirmed = true;
+            queue.channel.echo = None;
+            queue.channel.echoed = false;
+        }
+        self.wake_head(name);
+    }
+
+    // ---- servers ----
+
+    fn link_up(&mut self, id: LinkId) {
+        self.cx.links.set_up(id);
+        self.cx.timers.disarm(Timer::Outage(id));
+        let text = "connected".to_owned();
+        self.cx.link_event("connected", EventLevel::Info, text);
+        let routes = self.cx.links.routes.clone();
+        self.go_on(&|name| routes.link(name) == id);
+    }
+
+    fn link_down(&mut self, id: LinkId, error: Error) {
+        let ends = self.cx.now.after(self.cx.config.outage);
+        let down = self.cx.links.set_down(id, &error, ends);
+        if down.begins_outage {
+            self.cx.timers.arm(Timer::Outage(id), ends);
+        }
+        // Every failed attempt comes here. Only the first one is reported as a warning.
+        let level = if down.first {
+            EventLevel::Warn
+        } else {
+            EventLevel::Debug
+        };
+        let text = format!("not connected: {error}");
+        self.cx.link_event("disconnected", level, text);
+        let routes = self.cx.links.routes.clone();
+        let which = |name: &Name| routes.link(name) == id;
+        if down.was_up {
+            self.holds.arm_all(&mut self.cx, &which);
+        }
+        if down.give_up {
+            self.fail_for_link(&error, &which);
+        } else {
+            self.fail_waiters(&error, true, &which);
+            self.fail_entries(&error, true, &which);
+        }
+    }
+
+    /// The server has been unreachable for longer than callers wait for it.
+    pub(super) fn outage_over(&mut self, id: LinkId) {
+        let Some(error) = self.cx.links.give_up(id) else {
+            return;
+        };
+        let routes = self.cx.links.routes.clone();
+        self.fail_for_link(&error, &|name| routes.link(name) == id);
+    }
+
+    /// Ends the waits of all callers that need this link. Holds stay trusted until their deadlines.
+    fn fail_for_link(&mut self, error: &Error, which: Which<'_>) {
+        self.fail_waiters(error, false, which);
+        self.fail_entries(error, false, which);
+        self.queries.fail(&mut self.cx, error, which);
+        if let Some(error) = self.cx.links.error_of_all() {
+            self.queries.fail_connects(&mut self.cx, &error);
+        }
+    }
+
+    /// Other servers serve some names from now on. For these names the engine does the same as
+    /// after a reconnect.
+    pub(super) fn reroute(&mut self, routes: Routes) {
+        let (before, left) = self.cx.links.reroute(self.cx.now, routes.clone());
+        for id in left {
+            self.cx.timers.disarm(Timer::Outage(id));
+        }
+        self.go_on(&|name| before.link(name) != routes.link(name));
+    }
+
+    /// Continues the work on these names after a reconnect: sends the calls that wait, renews the
+    /// holds, which makes the server track their keys, and lets waiters try. Work for a server that
+    /// is still unreachable waits. Holds come before clean-ups, because after an outage they may
+    /// have little time left.
+    fn go_on(&mut self, which: Which<'_>) {
+        // The queries whose server can be reached now.
+        for id in self.queries.ids() {
+            self.send_query(id);
+        }
+        self.watchdog
+            .renew_all(&mut self.cx, &mut self.holds, which);
+        self.resume_commands(which);
+        self.cleanups.resume(&mut self.cx, which);
+        self.repeat_releases(which);
+        self.probe_all(which);
+    }
+
+    // ---- closing ----
+
+    fn close(&mut self, id: RequestId, limit: Duration) {
+        if let Some(closing) = &mut self.closing {
+            return closing.join(&mut self.cx, id);
+        }
+        self.closing = Some(Closing::new(id));
+        self.cx.timers.arm(Timer::Close, self.cx.now.after(limit));
+        let error = Error::new(ErrorKind::Closed, "the client was closed");
+        self.fail_waiters(&error, false, &|_| true);
+        self.queries.fail_all(&mut self.cx, &error);
+        self.close_holds(!limit.is_zero());
+        self.names.give_up_channels(&mut self.cx);
+        if limit.is_zero() {
+            self.finish_close();
+        }
+    }
+
+    fn finish_close(&mut self) {
+        let (names, holds, cleanups) = (&self.names, &self.holds, &self.cleanups);
+        if let Some(closing) = &mut self.closing {
+            closing.finish(
+                &mut self.cx,
+                View {
+                    names,
+                    holds,
+                    cleanups,
+                },
+            );
+        }
     }
 }

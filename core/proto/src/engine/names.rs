@@ -3,16 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::channel::Channel;
-use super::interface::RequestId;
+use super::context::Context;
+use super::hold::{Hold, Phase};
+use super::holds::Holds;
+use super::interface::{Output, RequestId};
 use super::lazy_box::Idle;
+use super::timers::Timer;
+use super::timing;
 use super::turn::{Run, Turn};
 use super::waiter::Waiter;
+use crate::key::OwnerKey;
 use crate::maps::Map;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Name, OwnerId};
+use crate::wire::{Layout, Name, OwnerId};
 
 /// A name that a caller of this client holds or waits for. There may be a million names. Most are
 /// held once and have no waiters, so they store the owner only.
@@ -118,6 +126,22 @@ impl WaitQueue {
             && let WaitQueue::Other(room) = std::mem::replace(self, plain)
         {
             rooms.keep(room);
+        }
+    }
+}
+
+impl WaitQueue {
+    /// The server confirmed our release. `heard` subscribers got its message.
+    pub(super) fn give_turn(&mut self, now: Moment, heard: u32, handovers: (usize, Duration)) {
+        let own = self.channel.confirmed && heard > 0;
+        if own && !std::mem::take(&mut self.channel.echoed) {
+            self.channel.echo = Some(now.after(tuning::OWN_MESSAGE));
+        }
+        let handed = self.run.has_handed_over();
+        let last = handed && self.run.is_over(now, handovers);
+        if (handed || self.turn.contended) && (last || self.turn.needless <= now) {
+            let ran = last.then(|| self.run.lasted(now));
+            self.turn.given(now, heard - u32::from(own), ran);
         }
     }
 }
@@ -266,4 +290,303 @@ pub(super) struct Names {
     pub(super) idle_channels: BTreeSet<(Moment, Name)>,
     /// How many channels are wanted.
     pub(super) channels: usize,
+}
+
+impl Names {
+    /// The hold that `key` has on `name`, unless it is being released.
+    pub(super) fn hold_of(&self, holds: &Holds, name: &Name, key: OwnerKey) -> Option<OwnerId> {
+        let mine = |owner: &OwnerId| {
+            let hold = holds.get(owner)?;
+            let same = match key {
+                OwnerKey::Hold(level) => hold.position(Some(level)).is_some(),
+                _ => key != OwnerKey::Once && hold.cell.key == key,
+            };
+            (same && hold.phase != Phase::Releasing).then_some(*owner)
+        };
+        // A key that does not re-enter may acquire the name again before it has unwound a lost
+        // hold. The live hold comes first.
+        let owners = self.queues.get(name)?.holds();
+        let live = |owner: &OwnerId| {
+            holds
+                .get(owner)
+                .is_some_and(|hold| hold.phase == Phase::Held)
+        };
+        owners
+            .iter()
+            .filter(|owner| live(owner))
+            .find_map(mine)
+            .or_else(|| owners.iter().rev().find_map(mine))
+    }
+
+    /// Like `hold_of`, but only for holds with a level that only the key can release. Other levels
+    /// belong to guards, which another caller may have.
+    pub(super) fn left_to(&self, holds: &Holds, name: &Name, key: OwnerKey) -> Option<OwnerId> {
+        let left = |hold: &Hold| {
+            hold.cell.key == key
+                && hold.phase != Phase::Releasing
+                && hold.levels.iter().any(|level| level.detached)
+        };
+        let owners = self.queues.get(name)?.holds();
+        let find = |live: bool| {
+            let fits = |owner: &&OwnerId| {
+                holds
+                    .get(owner)
+                    .is_some_and(|hold| left(hold) && hold.is_lost() != live)
+            };
+            owners.iter().find(fits).copied()
+        };
+        find(true).or_else(|| find(false))
+    }
+
+    /// The holds of this client on a name.
+    pub(super) fn holds_on(&self, name: &Name) -> Vec<OwnerId> {
+        self.queues
+            .get(name)
+            .map(|queue| queue.holds().to_vec())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn arm_waiter(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        let deadline = waiter.deadline.filter(|_| !waiter.answered);
+        let due = deadline.into_iter().chain(waiter.retry).min();
+        let timed = std::mem::replace(&mut waiter.timed, due.is_some());
+        match due {
+            Some(at) => cx.timers.arm(Timer::Waiter(id), at),
+            None if timed => cx.timers.disarm(Timer::Waiter(id)),
+            None => {}
+        }
+    }
+
+    /// Takes a waiter out of its queue.
+    pub(super) fn take_waiter(&mut self, cx: &mut Context, id: RequestId) -> Option<Waiter> {
+        let waiter = self.remove_timed(cx, id)?;
+        if let Some(queue) = self.queues.get_mut(&waiter.name) {
+            queue.take_out(id);
+        }
+        Some(waiter)
+    }
+
+    /// Removes a waiter and its timer, but leaves its place in the queue.
+    pub(super) fn remove_timed(&mut self, cx: &mut Context, id: RequestId) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&id)?;
+        if waiter.timed {
+            cx.timers.disarm(Timer::Waiter(id));
+        }
+        Some(waiter)
+    }
+
+    /// Sets what the head does. Returns what it did before.
+    pub(super) fn set_attempt(&mut self, name: &Name, attempt: Attempt) -> Attempt {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return Attempt::Idle;
+        };
+        let before = queue.attempt;
+        // Writing allocates the full state, which a name without waiters does not need.
+        if before != attempt {
+            queue.attempt = attempt;
+        }
+        before
+    }
+
+    /// Parks the head until `at` or a wake-up.
+    pub(super) fn park(&mut self, cx: &mut Context, id: RequestId, at: Moment) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.retry = Some(at);
+        let name = waiter.name.clone();
+        self.set_attempt(&name, Attempt::Parked);
+        self.arm_waiter(cx, id);
+    }
+
+    /// The head waits until the earlier attempt with its token is over. A try waits for that as
+    /// long as for a call.
+    #[cold]
+    pub(super) fn wait_for_token(&mut self, cx: &mut Context, id: RequestId) {
+        let now = cx.now;
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        if waiter.once() && waiter.deadline.is_none() {
+            waiter.deadline = Some(now.after(waiter.limit()));
+            self.arm_waiter(cx, id);
+        }
+    }
+
+    /// Somebody else wrote the key, or the server forgot that we read it. A message usually follows
+    /// a release, so the head waits [`tuning::HINT_DELAY`] for it. The holder's renewals invalidate
+    /// the key too and cause one try per third of a lease. At most [`tuning::HINTED_TRIES_IN_VAIN`]
+    /// more of these tries are in vain than of the others.
+    pub(super) fn hint(&mut self, cx: &mut Context, name: &Name) {
+        let now = cx.now;
+        let Some(queue) = self
+            .queues
+            .get_mut(name)
+            .filter(|queue| queue.attempt == Attempt::Parked)
+        else {
+            return;
+        };
+        if queue.hints >= tuning::HINTED_TRIES_IN_VAIN {
+            return;
+        }
+        let Some(id) = queue.waiters.front().copied() else {
+            return;
+        };
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        // The holder of a simple lock may be a program that publishes nothing.
+        let rest = match waiter.form.kind.layout() {
+            Layout::Hash => timing::period(waiter.terms.lease.duration()),
+            Layout::Plain | Layout::Learning => cx.config.recheck / tuning::HINTED_TRIES,
+        };
+        let rested = queue.hinted.map(|last| last.after(rest));
+        let at = rested
+            .unwrap_or_default()
+            .max(now.after(tuning::HINT_DELAY));
+        // A copy without an answer may be alive until the planned retry.
+        if waiter.unsettled.is_none() && waiter.retry.is_none_or(|retry| at < retry) {
+            waiter.retry = Some(at);
+            queue.hinted = Some(at);
+            queue.hints += 2;
+            self.arm_waiter(cx, id);
+        }
+    }
+
+    /// Every name that a caller of this client holds or waits for, sorted to be deterministic.
+    pub(super) fn all_names(&self) -> Vec<Name> {
+        let mut names: Vec<Name> = self.queues.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    // ---- channels ----
+
+    /// Has the channel of a name subscribed. Returns false if it is already.
+    pub(super) fn want_channel(&mut self, cx: &mut Context, name: &Name) -> bool {
+        let Some(queue) = self
+            .queues
+            .get_mut(name)
+            .filter(|queue| !queue.channel.wanted)
+        else {
+            return false;
+        };
+        queue.channel = Channel {
+            wanted: true,
+            ..Channel::default()
+        };
+        self.channels += 1;
+        cx.out.push(Output::Subscribe(name.clone()));
+        true
+    }
+
+    fn look_at_channel(&mut self, cx: &mut Context, name: &Name, at: Moment) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.channel.looked_at = Some(at);
+            self.idle_channels.insert((at, name.clone()));
+            self.arm_channels(cx);
+        }
+    }
+
+    /// Nobody waits any more: gives the channel up if nobody waits again for some time.
+    pub(super) fn leave_channel(&mut self, cx: &mut Context, name: &Name, linger: Duration) {
+        let now = cx.now;
+        let Some(queue) = self
+            .queues
+            .get_mut(name)
+            .filter(|queue| queue.channel.wanted)
+        else {
+            return;
+        };
+        if linger.is_zero() {
+            return self.give_up_channel(cx, name);
+        }
+        let end = *queue.channel.idle_until.get_or_insert(now.after(linger));
+        if queue.channel.looked_at.is_none() {
+            self.look_at_channel(cx, name, end);
+        }
+    }
+
+    /// Gives up the channels that have been idle for long enough.
+    pub(super) fn channels_due(&mut self, cx: &mut Context) {
+        while let Some((_, name)) = self
+            .idle_channels
+            .first()
+            .filter(|(at, _)| *at <= cx.now)
+            .cloned()
+        {
+            self.idle_channels.pop_first();
+            let Some(queue) = self.queues.get_mut(&name) else {
+                continue;
+            };
+            queue.channel.looked_at = None;
+            match queue.channel.idle_until {
+                Some(end) if end <= cx.now => self.give_up_channel(cx, &name),
+                // A waiter used the channel meanwhile, and nobody uses it now.
+                Some(end) => self.look_at_channel(cx, &name, end),
+                None => {}
+            }
+        }
+        self.arm_channels(cx);
+    }
+
+    fn give_up_channel(&mut self, cx: &mut Context, name: &Name) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        if let Some(at) = queue.channel.looked_at {
+            self.idle_channels.remove(&(at, name.clone()));
+        }
+        if queue.channel.wanted {
+            self.channels -= 1;
+        }
+        queue.channel = Channel::default();
+        cx.out.push(Output::Unsubscribe(name.clone()));
+        self.drop_queue(name);
+        self.arm_channels(cx);
+    }
+
+    /// Gives up the idle channels of a client that closes.
+    pub(super) fn give_up_channels(&mut self, cx: &mut Context) {
+        let idle: Vec<Name> = self
+            .idle_channels
+            .iter()
+            .map(|(_, name)| name.clone())
+            .collect();
+        for name in idle {
+            if self
+                .queues
+                .get(&name)
+                .is_some_and(|queue| queue.waiters.is_empty())
+            {
+                self.give_up_channel(cx, &name);
+            }
+        }
+    }
+
+    /// Forgets a name that nobody needs any more.
+    pub(super) fn drop_queue(&mut self, name: &Name) {
+        if self.queues.get(name).is_some_and(WaitQueue::is_unused) {
+            self.queues.remove(name);
+        }
+    }
+
+    fn arm_channels(&mut self, cx: &mut Context) {
+        match self.idle_channels.first() {
+            Some((at, _)) => cx.timers.arm(Timer::Channels, *at),
+            None => cx.timers.disarm(Timer::Channels),
+        }
+    }
+
+    /// Whether a handle of the lock through which this name came still exists.
+    pub(super) fn has_handle(&self, cx: &Context, name: &Name) -> bool {
+        let queued = self
+            .queues
+            .get_key_value(name)
+            .is_some_and(|(queued, _)| Arc::ptr_eq(queued, name));
+        (cx.config.is_shared)(name, 1 + usize::from(queued))
+    }
 }

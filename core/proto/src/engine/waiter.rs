@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::interface::Terms;
-use super::names::WaitQueue;
 use super::timing;
+use super::turn::Turn;
 use crate::error::Error;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
@@ -64,8 +64,8 @@ impl Waiter {
 
     /// Until when it leaves the lock to other clients. A caller whose wait ends before that tries
     /// at once.
-    pub(super) fn waits_for_turn(&self, queue: &WaitQueue, now: Moment) -> Option<Moment> {
-        let end = queue.turn.of_others(now)?;
+    pub(super) fn waits_for_turn(&self, turn: &Turn, now: Moment) -> Option<Moment> {
+        let end = turn.of_others(now)?;
         let patient = !self.once() && self.deadline.is_none_or(|last| last > end);
         patient.then_some(end)
     }

@@ -4,12 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::Hold;
 use super::interface::{CallId, LevelId, RequestId, Terms};
 use super::lazy_box::Idle;
-use super::queries::release_of;
+use super::ops::release_of;
 use super::timing;
-use super::watchdog::LOOK;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::wire::Op;
@@ -167,7 +165,7 @@ impl Command {
             && !watched
             && let Op::Renew { holds } = Arc::make_mut(&mut self.op)
         {
-            holds.iter_mut().for_each(|hold| hold.ttl = LOOK);
+            holds.iter_mut().for_each(|hold| hold.ttl = timing::LOOK);
         }
     }
 
@@ -200,47 +198,5 @@ impl Idle for Work {
 
     fn is_idle(&self) -> bool {
         self.command.is_none() && self.todo.is_empty()
-    }
-}
-
-impl Hold {
-    pub(super) fn take_command(&mut self) -> Option<Command> {
-        self.work.made()?.command.take()
-    }
-
-    /// Takes all tasks, those of the command in flight first.
-    pub(super) fn take_tasks(&mut self) -> Vec<Task> {
-        let Some(mut work) = self.work.take().filter(|work| !work.is_idle()) else {
-            return Vec::new();
-        };
-        work.command
-            .take()
-            .into_iter()
-            .flat_map(Command::into_tasks)
-            .chain(work.todo)
-            .collect()
-    }
-
-    /// The request that waits for the command in flight.
-    pub(super) fn asked_by(&self) -> Option<RequestId> {
-        self.work.command.as_ref()?.task.request
-    }
-
-    /// The tasks of the command in flight and those that wait behind it.
-    pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
-        let command = self.work.command.iter();
-        command
-            .flat_map(|command| command.passed.iter().chain([&command.task]))
-            .chain(&self.work.todo)
-    }
-
-    pub(super) fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
-        let work = self.work.made().into_iter();
-        work.flat_map(|work| {
-            let command = work.command.iter_mut();
-            let under_way =
-                command.flat_map(|command| command.passed.iter_mut().chain([&mut command.task]));
-            under_way.chain(&mut work.todo)
-        })
     }
 }

@@ -16,13 +16,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::Purpose;
-use super::hold::{Hold, Phase};
-use super::interface::{CallId, CallOutcome, Output, RequestId};
-use super::names::{Attempt, WaitQueue};
-use super::waiter::Waiter;
-use super::work::{HoldOp, Task};
-use super::{Engine, timing};
+use crate::engine::context::Purpose;
+use crate::engine::hold::{Hold, Phase};
+use crate::engine::interface::{CallId, CallOutcome, Output, RequestId};
+use crate::engine::names::{Attempt, WaitQueue};
+use crate::engine::waiter::Waiter;
+use crate::engine::work::{HoldOp, Task};
+use crate::engine::{Engine, timing};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
@@ -32,7 +32,7 @@ use crate::wire::{Fencing, Layout, Name, Op, OwnerId, Reply};
 impl Engine {
     /// The call that releases this hold and gives its lock to the next caller. `None` if the two
     /// need separate calls.
-    pub(super) fn hand_over(&mut self, owner: OwnerId) -> Option<Op> {
+    pub(in crate::engine) fn hand_over(&mut self, owner: OwnerId) -> Option<Op> {
         if self.names.waiters.is_empty() {
             return None;
         }
@@ -45,7 +45,8 @@ impl Engine {
         let waiter = self.names.waiters.get_mut(&to)?;
         waiter.handed = true;
         let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
-        self.set_attempt(&name, Attempt::InFlight { again: false });
+        self.names
+            .set_attempt(&name, Attempt::InFlight { again: false });
         Some(Op::HandOver {
             name,
             owner,
@@ -74,7 +75,7 @@ impl Engine {
 
     /// The waiter that gets the lock of this hold at once when its only level is released, and when
     /// the call was sent that last confirmed the hold.
-    pub(super) fn takes_at_once(
+    pub(in crate::engine) fn takes_at_once(
         &self,
         owner: OwnerId,
         wish: &HoldOp,
@@ -105,13 +106,13 @@ impl Engine {
     }
 
     /// Gives the lock to the next caller, and has the server verify that it was there to be given.
-    pub(super) fn pass_on(
+    pub(in crate::engine) fn pass_on(
         &mut self,
         owner: OwnerId,
         (to, heard): (RequestId, Moment),
         release: Task,
     ) {
-        let Some(waiter) = self.take_waiter(to) else {
+        let Some(waiter) = self.names.take_waiter(&mut self.cx, to) else {
             return self.add_task(owner, release);
         };
         let Waiter {
@@ -143,7 +144,14 @@ impl Engine {
                 .taken(self.cx.now, announced, self.cx.config.handovers.1);
             queue.note_refusal(self.cx.now);
         }
-        self.add_level(to, owner, terms, heard, terms.lease.duration());
+        self.holds.add_level(
+            &mut self.cx,
+            to,
+            owner,
+            terms,
+            heard,
+            terms.lease.duration(),
+        );
         self.add_task(owner, release.passed());
         self.adopt_waiters(&name, key, owner, &form);
         self.advance(&name);
@@ -161,7 +169,12 @@ impl Engine {
 
     /// A call for `ttl` that was sent at `sent`, after an optimistic hand-over, found the lock
     /// still ours.
-    pub(super) fn heard_of_passing(&mut self, owner: OwnerId, sent: Moment, ttl: Duration) {
+    pub(in crate::engine) fn heard_of_passing(
+        &mut self,
+        owner: OwnerId,
+        sent: Moment,
+        ttl: Duration,
+    ) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -179,7 +192,7 @@ impl Engine {
     // ---- hand-over in one call ----
 
     /// The purpose of a hold's command, which says how to read its outcome.
-    pub(super) fn purpose_of(&self, owner: OwnerId, op: &Op) -> Purpose {
+    pub(in crate::engine) fn purpose_of(&self, owner: OwnerId, op: &Op) -> Purpose {
         let head = |name: &Name| self.names.queues.get(name)?.waiters.front().copied();
         match op {
             Op::HandOver { name, .. } => head(name).map_or(Purpose::Command(owner), |to| {
@@ -191,7 +204,7 @@ impl Engine {
 
     /// The outcome of a hand-over. Either the old owner is released and the next one has the lock,
     /// or both continue separately.
-    pub(super) fn handed_over(
+    pub(in crate::engine) fn handed_over(
         &mut self,
         from: OwnerId,
         to: RequestId,
@@ -236,14 +249,14 @@ impl Engine {
         } else {
             waiter.owner
         };
-        self.set_attempt(&name, Attempt::Idle);
+        self.names.set_attempt(&name, Attempt::Idle);
         if unsure {
             self.clean_up(&name, owner, &form, lease, Some(expires));
         }
         if answered {
             return self.remove_waiter(to, false);
         }
-        self.arm_waiter(to);
+        self.names.arm_waiter(&mut self.cx, to);
         self.advance(&name);
     }
 }

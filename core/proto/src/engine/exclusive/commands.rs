@@ -4,15 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::errors::{
+use crate::engine::errors::{
     clocks_differ, not_replicated, not_sent, unanswered_command, unconfirmed, unheard_entry,
 };
-use super::hold::Phase;
-use super::interface::{CallId, CallOutcome, Done, LevelId, Output, RequestId, Target, Terms};
-use super::lazy_box::Idle;
-use super::links::Which;
-use super::work::{Command, HoldOp, Task};
-use super::{Engine, timing};
+use crate::engine::hold::Phase;
+use crate::engine::interface::{
+    CallId, CallOutcome, Done, LevelId, Output, RequestId, Target, Terms,
+};
+use crate::engine::lazy_box::Idle;
+use crate::engine::links::Which;
+use crate::engine::work::{Command, HoldOp, Task};
+use crate::engine::{Engine, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
 use crate::moment::Moment;
@@ -23,7 +25,7 @@ impl Engine {
     // ---- operations ----
 
     /// Re-entry: one more level on a hold.
-    pub(super) fn enter(
+    pub(in crate::engine) fn enter(
         &mut self,
         id: RequestId,
         owner: OwnerId,
@@ -39,21 +41,21 @@ impl Engine {
             wish: HoldOp::Enter { key, terms, wait },
             answer_by,
         };
-        let down = self.error_for(owner).filter(|_| task.once());
+        let down = self.holds.error(&self.cx, owner).filter(|_| task.once());
         self.wish(owner, task);
         if let Some(down) = down {
             self.fail_entry_tries(owner, &down);
         }
     }
 
-    pub(super) fn release(&mut self, id: RequestId, target: &Target) {
+    pub(in crate::engine) fn release(&mut self, id: RequestId, target: &Target) {
         match self.target(target) {
             Ok((owner, level)) => self.leave(Some(id), owner, level),
             Err(error) => self.cx.fail(id, error),
         }
     }
 
-    pub(super) fn leave(
+    pub(in crate::engine) fn leave(
         &mut self,
         request: Option<RequestId>,
         owner: OwnerId,
@@ -70,7 +72,7 @@ impl Engine {
         );
     }
 
-    pub(super) fn extend(&mut self, id: RequestId, target: &Target, lease: Duration) {
+    pub(in crate::engine) fn extend(&mut self, id: RequestId, target: &Target, lease: Duration) {
         match self.target(target) {
             Ok((owner, level)) => {
                 let answer_by = Some(self.answer_by(owner));
@@ -100,14 +102,15 @@ impl Engine {
         )
     }
 
-    pub(super) fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
+    pub(in crate::engine) fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
         match target {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key } => {
                 let not_owner = || Error::not_held().on(name);
                 let target = self
-                    .left_to(name, *key)
-                    .or_else(|| self.hold_of(name, *key));
+                    .names
+                    .left_to(&self.holds, name, *key)
+                    .or_else(|| self.names.hold_of(&self.holds, name, *key));
                 target.map(|owner| (owner, None)).ok_or_else(not_owner)
             }
         }
@@ -116,7 +119,7 @@ impl Engine {
     fn wish(&mut self, owner: OwnerId, task: Task) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             let error = Error::released_before("hold");
-            return self.answer(task.request, Err(error));
+            return self.cx.answer(task.request, Err(error));
         };
         if let Phase::Lost(reason) = hold.phase {
             let name = hold.cell.name.clone();
@@ -132,7 +135,7 @@ impl Engine {
     }
 
     /// Starts a task, or puts it behind the command in flight.
-    pub(super) fn add_task(&mut self, owner: OwnerId, task: Task) {
+    pub(in crate::engine) fn add_task(&mut self, owner: OwnerId, task: Task) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -142,15 +145,6 @@ impl Engine {
             return;
         }
         self.start_next(owner);
-    }
-
-    /// Answers a caller, if there is one.
-    pub(super) fn answer(&mut self, request: Option<RequestId>, result: Result<Done>) {
-        match (request, result) {
-            (Some(id), Ok(done)) => self.cx.complete(id, done),
-            (Some(id), Err(error)) => self.cx.fail(id, error),
-            (None, _) => {}
-        }
     }
 
     // ---- starting and sending ----
@@ -168,7 +162,7 @@ impl Engine {
         if let Some(hold) = self.holds.get_mut(&owner) {
             hold.work.tidy();
         }
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Starts a task, together with the releases before it that passed the lock on. Returns true if
@@ -180,7 +174,7 @@ impl Engine {
                 true
             }
             Err(error) => {
-                self.answer(task.request, Err(error));
+                self.cx.answer(task.request, Err(error));
                 false
             }
         }
@@ -335,13 +329,13 @@ impl Engine {
         self.send_command(owner);
     }
 
-    pub(super) fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
+    pub(in crate::engine) fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
         self.holds.get_mut(&owner)?.work.made()?.command.as_mut()
     }
 
     /// Sends a copy of the command. Without a connection the command waits for `link_up`.
-    pub(super) fn send_command(&mut self, owner: OwnerId) {
-        let (now, up) = (self.cx.now, self.is_up_for(owner));
+    pub(in crate::engine) fn send_command(&mut self, owner: OwnerId) {
+        let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
         let watched = self
             .holds
             .get(&owner)
@@ -368,7 +362,7 @@ impl Engine {
                 command.call = Some(call);
             }
         }
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Corrects the count on the server before anything else is done.
@@ -390,7 +384,7 @@ impl Engine {
             command.retry = at;
         }
         self.drop_pointless(owner);
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Drops a command that waits to be sent although no caller wants it.
@@ -409,8 +403,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn retry_if_due(&mut self, owner: OwnerId) {
-        let (now, up) = (self.cx.now, self.is_up_for(owner));
+    pub(in crate::engine) fn retry_if_due(&mut self, owner: OwnerId) {
+        let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
         let due = |command: &mut Command| command.retry.is_some_and(|at| at <= now);
         if up && self.command_of(owner).is_some_and(due) {
             self.send_command(owner);
@@ -418,8 +412,8 @@ impl Engine {
     }
 
     /// Continues the commands that wait for the server, after a reconnect.
-    pub(super) fn resume_commands(&mut self, which: Which<'_>) {
-        for owner in self.busy_owners(which) {
+    pub(in crate::engine) fn resume_commands(&mut self, which: Which<'_>) {
+        for owner in self.holds.busy_owners(which) {
             // One that has a moment for its next copy keeps it: an earlier copy may be alive.
             let now = self.cx.now;
             if self
@@ -428,14 +422,14 @@ impl Engine {
             {
                 self.send_command(owner);
             }
-            self.arm_hold(owner);
+            self.holds.arm(&mut self.cx, owner);
         }
     }
 
     // ---- outcomes ----
 
     /// The outcome of a hold's command.
-    pub(super) fn commanded(
+    pub(in crate::engine) fn commanded(
         &mut self,
         owner: OwnerId,
         call: CallId,
@@ -482,7 +476,7 @@ impl Engine {
     /// The command was not done, or its outcome is unknown.
     #[cold]
     fn not_commanded(&mut self, owner: OwnerId, sent: Moment, outcome: CallOutcome) {
-        let (now, up) = (self.cx.now, self.is_up_for(owner));
+        let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
         let pause = self.cx.jitter.retry();
         if let Some(hold) = self.holds.get_mut(&owner) {
             hold.renewal.in_doubt |= matches!(
@@ -505,7 +499,7 @@ impl Engine {
                     self.fail_entry_tries(owner, &not_sent());
                 }
                 self.drop_pointless(owner);
-                self.arm_hold(owner);
+                self.holds.arm(&mut self.cx, owner);
             }
             CallOutcome::Unanswered => {
                 // Copies that change a count never overlap.
@@ -514,7 +508,7 @@ impl Engine {
                 command.retry = Some(if soon { now.after(pause) } else { expired });
                 self.fail_entry_tries(owner, &unanswered_command());
                 self.drop_pointless(owner);
-                self.arm_hold(owner);
+                self.holds.arm(&mut self.cx, owner);
             }
             CallOutcome::Refused {
                 error,
@@ -530,7 +524,7 @@ impl Engine {
                 // These callers go first. A command that is dropped may start one of their calls.
                 self.fail_entry_tries(owner, &error);
                 self.drop_pointless(owner);
-                self.arm_hold(owner);
+                self.holds.arm(&mut self.cx, owner);
             }
             CallOutcome::Refused { error, .. } => self.refuse_command(owner, error),
         }
@@ -553,21 +547,23 @@ impl Engine {
             return;
         };
         for task in passed {
-            self.answer(task.request, Err(error.clone().on(&name)));
+            self.cx.answer(task.request, Err(error.clone().on(&name)));
         }
         match task.wish {
             HoldOp::Leave(_) if freeing => {
-                self.answer(task.request, Err(error.on(&name)));
-                self.not_released(&name);
+                self.cx.answer(task.request, Err(error.on(&name)));
+                if let Some(closing) = &mut self.closing {
+                    closing.refused.push(name.clone());
+                }
                 return self.leave_behind(owner);
             }
             HoldOp::Leave(_) => self.left(task.request),
             // An earlier copy may have run.
             HoldOp::Enter { .. } if copies > 1 => {
-                self.answer(task.request, Err(error.on(&name)));
+                self.cx.answer(task.request, Err(error.on(&name)));
                 return self.settle_count(owner);
             }
-            _ => self.answer(task.request, Err(error.on(&name))),
+            _ => self.cx.answer(task.request, Err(error.on(&name))),
         }
         self.start_next(owner);
     }
@@ -589,7 +585,7 @@ impl Engine {
             (HoldOp::Enter { terms, .. }, Reply::NotReplicated { got }) => {
                 let name = hold.cell.name.clone();
                 let error = not_replicated(terms.replicas.into(), got).on(&name);
-                self.answer(request, Err(error));
+                self.cx.answer(request, Err(error));
                 self.settle_count(owner);
             }
             (HoldOp::Leave(_) | HoldOp::Settle, Reply::Kept) => {
@@ -611,7 +607,7 @@ impl Engine {
                 // The lock may have been gone before these callers passed it on.
                 let name = hold.cell.name.clone();
                 for task in passed {
-                    self.answer(task.request, Err(unconfirmed().on(&name)));
+                    self.cx.answer(task.request, Err(unconfirmed().on(&name)));
                 }
                 return self.freed(owner, request);
             }
@@ -623,7 +619,7 @@ impl Engine {
                     level.end = level.end.max(sent.after(timing::trusted(ttl)));
                 }
                 hold.refresh_deadline();
-                self.answer(request, Ok(Done::Extended));
+                self.cx.answer(request, Ok(Done::Extended));
                 self.start_next(owner);
             }
             (HoldOp::Passed, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
@@ -642,7 +638,7 @@ impl Engine {
                 let reason = loss_in(&reply);
                 let name = hold.cell.name.clone();
                 for request in passed.iter().map(|task| task.request).chain([request]) {
-                    self.answer(request, Err(Error::lost(&name, reason)));
+                    self.cx.answer(request, Err(Error::lost(&name, reason)));
                 }
                 return self.lose(owner, reason);
             }
@@ -661,7 +657,8 @@ impl Engine {
     ) {
         match request {
             Some(id) => {
-                self.add_level(id, owner, terms, sent, ttl);
+                self.holds
+                    .add_level(&mut self.cx, id, owner, terms, sent, ttl);
                 self.start_next(owner);
             }
             None => self.settle_count(owner),
@@ -671,7 +668,7 @@ impl Engine {
     /// Counts a released level and answers its caller.
     fn left(&mut self, request: Option<RequestId>) {
         self.cx.counters.released.add(1);
-        self.answer(request, Ok(Done::Released));
+        self.cx.answer(request, Ok(Done::Released));
     }
 
     /// The lock is free. Ends the hold.
@@ -683,14 +680,16 @@ impl Engine {
             self.cx
                 .trace("released", &name, || format!("released by {owner}"));
         }
-        self.keep_release(owner);
+        if let Some(hold) = self.holds.get(&owner) {
+            self.cleanups.keep(self.cx.now, hold);
+        }
         self.left(request);
         self.leave_behind(owner);
     }
 
     /// A task that came too late for its hold. A re-entry becomes a first acquisition, unless it
     /// was meant for this very hold.
-    pub(super) fn outlive(&mut self, name: &Name, form: &Form, task: Task) {
+    pub(in crate::engine) fn outlive(&mut self, name: &Name, form: &Form, task: Task) {
         let Some(id) = task.request else {
             return;
         };
@@ -714,7 +713,7 @@ impl Engine {
 
     /// Cancels a caller of an operation on a hold. A re-entry that succeeds later is undone. A
     /// release goes on.
-    pub(super) fn cancel_command(&mut self, id: RequestId, error: Error) {
+    pub(in crate::engine) fn cancel_command(&mut self, id: RequestId, error: Error) {
         if let Some(owner) = self.cx.callers.get(&id).copied() {
             self.answer_early(owner, id, error);
         }
@@ -735,11 +734,11 @@ impl Engine {
         }
         self.cx.fail(id, error.on(&name));
         self.drop_pointless(owner);
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Answers the callers of a hold whose time is over.
-    pub(super) fn answer_late(&mut self, owner: OwnerId) {
+    pub(in crate::engine) fn answer_late(&mut self, owner: OwnerId) {
         let Some(hold) = self.holds.get(&owner) else {
             return;
         };
@@ -808,8 +807,13 @@ impl Engine {
     }
 
     /// Ends re-entries that wait for an unreachable server: those that try once, or all.
-    pub(super) fn fail_entries(&mut self, error: &Error, only_tries: bool, which: Which<'_>) {
-        for owner in self.busy_owners(which) {
+    pub(in crate::engine) fn fail_entries(
+        &mut self,
+        error: &Error,
+        only_tries: bool,
+        which: Which<'_>,
+    ) {
+        for owner in self.holds.busy_owners(which) {
             self.fail_entries_of(owner, error, |task| !only_tries || task.once());
         }
     }
@@ -818,8 +822,8 @@ impl Engine {
 
     /// Gives up every hold because the client closes. The holders are told, and with `release` the
     /// locks are released.
-    pub(super) fn close_holds(&mut self, release: bool) {
-        for owner in self.owners(&|_| true) {
+    pub(in crate::engine) fn close_holds(&mut self, release: bool) {
+        for owner in self.holds.owners(&|_| true) {
             self.close_hold(owner, release);
         }
     }
@@ -850,7 +854,7 @@ impl Engine {
             .partition(|task| task.wish.is_passed() && !stays);
         for task in others {
             let error = Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name);
-            self.answer(task.request, Err(error));
+            self.cx.answer(task.request, Err(error));
         }
         if cell.set_lost(LostReason::Closed) {
             self.cx
