@@ -2345,6 +2345,46 @@ fn a_panic_of_the_engine_is_told_to_everybody() {
     whole.event("ended");
 }
 
+/// An inline call takes the engine's lock when it is dropped. One that lay in the inbox behind the
+/// message at which the engine panicked was dropped under that lock, and the thread hung.
+#[test]
+fn a_panic_of_the_engine_ends_the_calls_that_were_left() {
+    let server = Server::start();
+    let whole = Whole::start_with(&server.url(), Duration::MAX);
+    whole.ask(1, Request::Connect).unwrap();
+    let late = clock::now().after(PATIENCE);
+    for id in (2..).step_by(2) {
+        assert!(clock::now() < late, "no inline connection");
+        let (answer, answers) = mpsc::channel();
+        let sink = called(move |result| answer.send(result).unwrap());
+        let begun = whole
+            .handle
+            .request(id, request("n"), sink, Way::Blocking)
+            .unwrap();
+        let Some(left) = begun else {
+            let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
+            let owner = cell.owner;
+            let release = Request::Release(Target::Level { owner, level });
+            whole.ask(id + 1, release).unwrap();
+            continue;
+        };
+        let busy = Input::Outcome {
+            call: left.under_way().unwrap(),
+            outcome: CallOutcome::Answered(Reply::Busy { ttl: None }),
+        };
+        // The thread finds both at once.
+        let machine = &whole.handle.session.machine;
+        let state = machine.wreck();
+        machine.inbox.push(Message::Tell(busy)).unwrap();
+        left.leave();
+        drop(state);
+        let error = answers.recv_timeout(PATIENCE).unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+        assert!(whole.has_ended());
+        return;
+    }
+}
+
 #[test]
 fn requests_that_come_while_it_closes_are_answered() {
     let server = Server::start();

@@ -356,6 +356,11 @@ impl InlineCall {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> Option<CallId> {
+        Some(self.under_way.as_ref()?.call)
+    }
+
     /// Tells the engine the outcome of the call.
     fn settle(&mut self, outcome: CallOutcome, in_order: bool) {
         let Some(InFlight {
