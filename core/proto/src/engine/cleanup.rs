@@ -24,7 +24,7 @@ use super::timers::Timer;
 use super::timing;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Layout, Name, OwnerId, Reply};
+use crate::wire::{Form, Name, OwnerId, Reply};
 
 /// A release without a caller.
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl Cleanups {
         let limit = timing::limit(left.lease);
         // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
         // that lease.
-        let lease = if left.form.kind.layout() == Layout::Learning && !known {
+        let lease = if left.form.kind.layout().learns() && !known {
             left.lease.max(tuning::LEARNT_LEASE)
         } else {
             left.lease

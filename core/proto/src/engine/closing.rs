@@ -18,27 +18,6 @@ pub(super) struct Closing {
     done: bool,
 }
 
-impl View<'_> {
-    /// Whether all remaining work is for servers that callers have stopped waiting for. That is the
-    /// case when the outage has lasted longer than the option `outage`, or a release has waited
-    /// that long.
-    fn waits_in_vain(&self, cx: &Context) -> bool {
-        let late = |hold: &Hold| hold.tasks().any(|task| task.is_late(cx.now));
-        let in_vain =
-            |name: &Name, late: bool| !cx.links.is_up(name) && (late || cx.links.is_given_up(name));
-        self.holds
-            .values()
-            .all(|hold| in_vain(&hold.cell.name, late(hold)))
-            && self.others().all(|name| in_vain(name, false))
-    }
-
-    /// The locks of unanswered acquires and of pending clean-ups.
-    fn others(&self) -> impl Iterator<Item = &Name> {
-        let waiters = self.names.waiters.values().map(|waiter| &waiter.name);
-        waiters.chain(self.cleanups.iter().map(|cleanup| &cleanup.name))
-    }
-}
-
 impl Closing {
     pub(super) fn new(id: RequestId) -> Closing {
         Closing {
@@ -69,7 +48,7 @@ impl Closing {
     /// settle.
     pub(super) fn finish_if_settled(&mut self, cx: &mut Context, view: View<'_>) {
         // While calls are in flight an outcome is still to come: the scan of everything can wait.
-        if view.is_settled() || cx.calls.is_empty() && view.waits_in_vain(cx) {
+        if view.is_settled() || cx.calls.is_empty() && waits_in_vain(view, cx) {
             self.finish(cx, view);
         }
     }
@@ -82,7 +61,7 @@ impl Closing {
         let mut unreleased = std::mem::take(&mut self.refused);
         cx.timers.disarm(Timer::Close);
         unreleased.extend(view.holds.values().map(|hold| hold.cell.name.clone()));
-        unreleased.extend(view.others().cloned());
+        unreleased.extend(others(view).cloned());
         unreleased.sort_unstable();
         unreleased.dedup();
         let mut callers: Vec<RequestId> = cx.callers.iter().map(|(id, _)| *id).collect();
@@ -96,4 +75,23 @@ impl Closing {
         }
         cx.out.push(Output::Stop);
     }
+}
+
+/// Whether all remaining work is for servers that callers have stopped waiting for. That is the
+/// case when the outage has lasted longer than the option `outage`, or a release has waited
+/// that long.
+fn waits_in_vain(view: View<'_>, cx: &Context) -> bool {
+    let late = |hold: &Hold| hold.tasks().any(|task| task.is_late(cx.now));
+    let in_vain =
+        |name: &Name, late: bool| !cx.links.is_up(name) && (late || cx.links.is_given_up(name));
+    view.holds
+        .values()
+        .all(|hold| in_vain(&hold.cell.name, late(hold)))
+        && others(view).all(|name| in_vain(name, false))
+}
+
+/// The locks of unanswered acquires and of pending clean-ups.
+fn others(view: View<'_>) -> impl Iterator<Item = &Name> {
+    let waiters = view.names.waiters.values().map(|waiter| &waiter.name);
+    waiters.chain(view.cleanups.iter().map(|cleanup| &cleanup.name))
 }

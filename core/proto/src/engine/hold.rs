@@ -12,7 +12,7 @@ use crate::error::LostReason;
 use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::moment::{Maybe, Moment, Span};
-use crate::wire::{Layout, LeaseSample};
+use crate::wire::LeaseSample;
 
 /// One owner's lock on a name. A program may have a million holds, so rare state is boxed.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Hold {
         ttl: Duration,
         unseen: bool,
     ) -> Hold {
-        let learns = cell.kind.layout() == Layout::Learning;
+        let learns = cell.kind.layout().learns();
         let look = unseen.then(|| timing::look(sent));
         Hold {
             cell,
@@ -195,7 +195,7 @@ impl Hold {
         self.phase == Phase::Held
             && self.is_renewable(now)
             && self.watched_lease() == Some(self.longest())
-            && self.cell.kind.layout() != Layout::Learning
+            && !self.cell.kind.layout().learns()
             && !self.cell.has_value()
             && !self.renewal.in_flight
             && !self.renewal.in_doubt
@@ -272,9 +272,10 @@ impl Hold {
 
     /// The time between two renewals, if a level is watched.
     pub(super) fn period(&self) -> Option<Duration> {
-        let period = match self.cell.kind.layout() {
-            Layout::Learning => timing::late_period,
-            Layout::Hash | Layout::Plain => timing::period,
+        let period = if self.cell.kind.layout().learns() {
+            timing::late_period
+        } else {
+            timing::period
         };
         self.watched_lease().map(period)
     }

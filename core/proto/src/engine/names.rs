@@ -20,7 +20,7 @@ use crate::key::OwnerKey;
 use crate::maps::Map;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Layout, Name, OwnerId};
+use crate::wire::{Name, OwnerId};
 
 /// A name that a caller of this client holds or waits for. There may be a million names. Most are
 /// held once and have no waiters, so they store the owner only.
@@ -439,9 +439,10 @@ impl Names {
             return;
         };
         // The holder of a simple lock may be a program that publishes nothing.
-        let rest = match waiter.form.kind.layout() {
-            Layout::Hash => timing::period(waiter.terms.lease.duration()),
-            Layout::Plain | Layout::Learning => cx.config.recheck / tuning::HINTED_TRIES,
+        let rest = if waiter.form.kind.layout().publishes() {
+            timing::period(waiter.terms.lease.duration())
+        } else {
+            cx.config.recheck / tuning::HINTED_TRIES
         };
         let rested = queue.hinted.map(|last| last.after(rest));
         let at = rested

@@ -4,7 +4,7 @@ use super::cleanup::Cleanups;
 use super::context::{Context, Purpose};
 use super::hold::Phase;
 use super::holds::Holds;
-use super::interface::Inline;
+use super::interface::{Inline, RequestId};
 use super::names::{Attempt, Names, WaitQueue};
 use crate::moment::Moment;
 use crate::wire::{Name, Op, OwnerId};
@@ -61,6 +61,29 @@ impl<'a> View<'a> {
         let tracked = |owner: &OwnerId| hold(owner).is_some_and(|hold| !hold.renewal.unseen);
         let may_wait = matches!(op, Op::Acquire { .. }) && queue.channel.wanted;
         may_wait || queue.holds().iter().any(tracked)
+    }
+
+    /// Whether a hold on this name, or the head's call in flight, has this token.
+    pub(super) fn is_token_used(&self, name: &Name, token: &str) -> bool {
+        let Some(queue) = self.names.queues.get(name) else {
+            return false;
+        };
+        let holds = |owner: &OwnerId| {
+            self.holds
+                .get(owner)
+                .is_some_and(|hold| hold.phase == Phase::Held && hold.cell.has_token(token))
+        };
+        let in_flight = matches!(queue.attempt, Attempt::InFlight { .. });
+        let head = queue.waiters.front().filter(|_| in_flight);
+        let tries = |id: &RequestId| {
+            let of_head = self
+                .names
+                .waiters
+                .get(id)
+                .and_then(|head| head.form.token.as_deref());
+            of_head == Some(token)
+        };
+        queue.holds().iter().any(holds) || head.is_some_and(tries)
     }
 
     /// How many release messages may stay unread in the socket before the I/O thread must wake, and

@@ -25,7 +25,7 @@ use crate::wire::{Layout, Op, OwnerId, RenewReply, Renewal, Reply};
 
 /// The holds of one call have the same group: the link, the slot, the layout of the data, and the
 /// owner of a hold that is renewed alone.
-type Group = (LinkId, u16, bool, Option<OwnerId>);
+type Group = (LinkId, u16, Layout, Option<OwnerId>);
 
 /// Batches of holds that wait, ordered by the first deadline of each batch (earliest deadline
 /// first).
@@ -729,12 +729,12 @@ fn rest(harmless: u8) -> Duration {
 
 fn group_of(cx: &Context, holds: &Holds, owner: OwnerId) -> Option<Group> {
     let hold = holds.get(&owner)?;
-    let is_hash = hold.cell.kind.layout() == Layout::Hash;
+    let layout = hold.cell.kind.layout().renewed_as();
     let (name, routes) = (&hold.cell.name, &cx.links.routes);
     Some((
         routes.link(name),
         routes.group(name),
-        is_hash,
+        layout,
         hold.renewal.alone.then_some(owner),
     ))
 }

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::rules::{is_blocked, is_token_busy};
+use super::rules::{
+    is_being_left, is_blocked, is_had, is_taken_here, is_token_busy, late_waiter, unheard_before,
+};
 use crate::engine::context::Purpose;
 use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
@@ -72,10 +74,8 @@ impl Engine {
             if let Some(down) = self.cx.links.error(&name) {
                 return self.cx.fail(id, down.on(&name));
             }
-            if self.view().is_taken_here(&name, form.kind) {
-                let error = self
-                    .view()
-                    .unheard_before(&name, form.kind)
+            if is_taken_here(self.view(), &name, form.kind) {
+                let error = unheard_before(self.view(), &name, form.kind)
                     .unwrap_or_else(|| timeout(&name, wait));
                 return self.cx.fail(id, error.on(&name));
             }
@@ -118,7 +118,7 @@ impl Engine {
 
     /// Notes for the present waiters that somebody has the lock, if that is known.
     fn note_holder(&mut self, name: &Name) {
-        if self.view().is_had(name)
+        if is_had(self.view(), name)
             && let Some(queue) = self.names.queues.get_mut(name)
         {
             queue.note_refusal(self.cx.now);
@@ -198,7 +198,7 @@ impl Engine {
         };
         let name = waiter.name.clone();
         if !waiter.answered && waiter.is_over(self.cx.now) {
-            let error = self.view().late_waiter(&self.cx, id).on(&name);
+            let error = late_waiter(self.view(), &self.cx, id).on(&name);
             return self.give_up(id, error);
         }
         if waiter.retry.is_some_and(|at| at <= self.cx.now) {
@@ -414,7 +414,7 @@ impl Engine {
     /// script of a release, the release is sent again, and the `first` try that was sent behind it
     /// overtakes it. A second try certainly comes after the release.
     fn try_refused(&mut self, id: RequestId, name: &Name, first: bool) {
-        let leaving = first && self.view().is_being_left(name);
+        let leaving = first && is_being_left(self.view(), name);
         match self.names.waiters.get_mut(&id).filter(|_| leaving) {
             Some(waiter) => {
                 waiter.failures = 1;

@@ -27,7 +27,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Layout, Name, Op, OwnerId, Reply};
+use crate::wire::{Fencing, Name, Op, OwnerId, Reply};
 
 impl Engine {
     /// The call that releases this hold and gives its lock to the next caller. `None` if the two
@@ -269,8 +269,7 @@ fn is_free_to_go(hold: &Hold) -> bool {
 /// Whether this caller can take over the lock of this hold.
 fn takes(waiter: &Waiter, hold: &Hold) -> bool {
     let form = &waiter.form;
-    let same =
-        *form == hold.cell.form() && form.token.is_none() && form.kind.layout() != Layout::Learning;
+    let same = *form == hold.cell.form() && form.token.is_none() && form.kind.layout().hands_over();
     same && waiter.terms.replicas == 0
         && waiter.unsettled.is_none()
         && !waiter.answered

@@ -12,137 +12,112 @@ use crate::engine::waiter::Waiter;
 use crate::error::Error;
 use crate::wire::{Form, Kind, Name, OwnerId};
 
-impl View<'_> {
-    /// Whether a hold of this client blocks the queue, or the head is parked because the server
-    /// refused it.
-    pub(super) fn is_had(&self, name: &Name) -> bool {
-        let head = |queue: &WaitQueue| {
-            queue
-                .waiters
-                .front()
-                .and_then(|id| self.names.waiters.get(id))
-        };
-        self.names.queues.get(name).is_some_and(|queue| {
-            head(queue).is_some_and(|head| {
-                let refused = head.announced && head.failures == 0 && head.unsettled.is_none();
-                (queue.attempt == Attempt::Parked && refused)
-                    || is_blocked(self.holds, queue, head.form.kind, false)
-            })
+/// Whether a hold of this client blocks the queue, or the head is parked because the server
+/// refused it.
+pub(super) fn is_had(view: View<'_>, name: &Name) -> bool {
+    let head = |queue: &WaitQueue| {
+        queue
+            .waiters
+            .front()
+            .and_then(|id| view.names.waiters.get(id))
+    };
+    view.names.queues.get(name).is_some_and(|queue| {
+        head(queue).is_some_and(|head| {
+            let refused = head.announced && head.failures == 0 && head.unsettled.is_none();
+            (queue.attempt == Attempt::Parked && refused)
+                || is_blocked(view.holds, queue, head.form.kind, false)
         })
-    }
+    })
+}
 
-    /// Whether a caller of this client holds the name or waits for it. A try never barges past
-    /// those.
-    pub(super) fn is_taken_here(&self, name: &Name, kind: Kind) -> bool {
-        let Some(queue) = self.names.queues.get(name) else {
-            return false;
-        };
-        // A waiter that has its answer only keeps its place until its call is settled.
-        let waits = |id: &RequestId| {
-            self.names
-                .waiters
-                .get(id)
-                .is_some_and(|waiter| !waiter.answered)
-        };
-        queue.waiters.iter().any(waits) || is_blocked(self.holds, queue, kind, true)
-    }
+/// Whether a caller of this client holds the name or waits for it. A try never barges past
+/// those.
+pub(super) fn is_taken_here(view: View<'_>, name: &Name, kind: Kind) -> bool {
+    let Some(queue) = view.names.queues.get(name) else {
+        return false;
+    };
+    // A waiter that has its answer only keeps its place until its call is settled.
+    let waits = |id: &RequestId| {
+        view.names
+            .waiters
+            .get(id)
+            .is_some_and(|waiter| !waiter.answered)
+    };
+    queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, kind, true)
+}
 
-    /// The server error that currently blocks the head of the queue, if any. A try behind it must
-    /// report this error, because the lock may be free.
-    pub(super) fn unheard_before(&self, name: &Name, kind: Kind) -> Option<Error> {
-        let queue = self
-            .names
-            .queues
-            .get(name)
-            .filter(|queue| !is_blocked(self.holds, queue, kind, true))?;
-        let head = self.names.waiters.get(queue.waiters.front()?)?;
-        let is_busy = is_token_busy(self.holds, self.cleanups, (name, queue), &head.form);
-        head.error
-            .clone()
-            .or_else(|| (is_busy || head.unsettled.is_some()).then(unanswered))
-    }
+/// The server error that currently blocks the head of the queue, if any. A try behind it must
+/// report this error, because the lock may be free.
+pub(super) fn unheard_before(view: View<'_>, name: &Name, kind: Kind) -> Option<Error> {
+    let queue = view
+        .names
+        .queues
+        .get(name)
+        .filter(|queue| !is_blocked(view.holds, queue, kind, true))?;
+    let head = view.names.waiters.get(queue.waiters.front()?)?;
+    let is_busy = is_token_busy(view.holds, view.cleanups, (name, queue), &head.form);
+    head.error
+        .clone()
+        .or_else(|| (is_busy || head.unsettled.is_some()).then(unanswered))
+}
 
-    /// Why the wait of this caller was not enough. The error is a timeout if anything in that time
-    /// showed that somebody has the lock. If the server was unreachable or silent, the lock may be
-    /// free. A program that skips its work on a timeout must not mistake that for another worker.
-    pub(super) fn late_waiter(&self, cx: &Context, id: RequestId) -> Error {
-        let Some(waiter) = self.names.waiters.get(&id) else {
-            return unheard(None);
-        };
-        if let Some(down) = cx.links.error(&waiter.name) {
-            return down;
-        }
-        let queue = self.names.queues.get(&waiter.name);
-        let refused = queue.and_then(|queue| queue.refused);
-        let began = waiter
-            .deadline
-            .zip(waiter.wait)
-            .map(|(end, wait)| end.before(wait));
-        let is_refused = refused.is_some_and(|at| Some(at) >= began);
-        // An earlier attempt with the head's token may have the lock, or nobody.
-        let head = queue.and_then(|queue| self.names.waiters.get(queue.waiters.front()?));
-        let is_busy = queue.zip(head).is_some_and(|(queue, head)| {
-            is_token_busy(self.holds, self.cleanups, (&waiter.name, queue), &head.form)
-        });
-        if !is_refused && is_busy {
-            return match head {
-                Some(head) if head.form.token == waiter.form.token => token_busy(),
-                _ => unheard(waiter.wait),
-            };
-        }
-        if is_refused || self.is_had(&waiter.name) {
-            return timeout(&waiter.name, waiter.wait);
-        }
-        // A connection or an answer that is not late yet says nothing about the server.
-        let late = |head: &Waiter| {
-            head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit())
-        };
-        if let Some(error) = head.and_then(|head| head.error.clone()) {
-            return error;
-        }
-        match head {
-            Some(head) if !late(head) => timeout(&waiter.name, waiter.wait),
-            _ if !cx.links.is_up(&waiter.name) => unconnected(waiter.wait),
+/// Why the wait of this caller was not enough. The error is a timeout if anything in that time
+/// showed that somebody has the lock. If the server was unreachable or silent, the lock may be
+/// free. A program that skips its work on a timeout must not mistake that for another worker.
+pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error {
+    let Some(waiter) = view.names.waiters.get(&id) else {
+        return unheard(None);
+    };
+    if let Some(down) = cx.links.error(&waiter.name) {
+        return down;
+    }
+    let queue = view.names.queues.get(&waiter.name);
+    let refused = queue.and_then(|queue| queue.refused);
+    let began = waiter
+        .deadline
+        .zip(waiter.wait)
+        .map(|(end, wait)| end.before(wait));
+    let is_refused = refused.is_some_and(|at| Some(at) >= began);
+    // An earlier attempt with the head's token may have the lock, or nobody.
+    let head = queue.and_then(|queue| view.names.waiters.get(queue.waiters.front()?));
+    let is_busy = queue.zip(head).is_some_and(|(queue, head)| {
+        is_token_busy(view.holds, view.cleanups, (&waiter.name, queue), &head.form)
+    });
+    if !is_refused && is_busy {
+        return match head {
+            Some(head) if head.form.token == waiter.form.token => token_busy(),
             _ => unheard(waiter.wait),
-        }
+        };
     }
+    if is_refused || is_had(view, &waiter.name) {
+        return timeout(&waiter.name, waiter.wait);
+    }
+    // A connection or an answer that is not late yet says nothing about the server.
+    let late = |head: &Waiter| {
+        head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit())
+    };
+    if let Some(error) = head.and_then(|head| head.error.clone()) {
+        return error;
+    }
+    match head {
+        Some(head) if !late(head) => timeout(&waiter.name, waiter.wait),
+        _ if !cx.links.is_up(&waiter.name) => unconnected(waiter.wait),
+        _ => unheard(waiter.wait),
+    }
+}
 
-    /// Whether a hold on this name, or the head's call in flight, has this token.
-    pub(in crate::engine) fn is_token_used(&self, name: &Name, token: &str) -> bool {
-        let Some(queue) = self.names.queues.get(name) else {
-            return false;
-        };
-        let holds = |owner: &OwnerId| {
-            self.holds
-                .get(owner)
-                .is_some_and(|hold| hold.phase == Phase::Held && hold.cell.has_token(token))
-        };
-        let in_flight = matches!(queue.attempt, Attempt::InFlight { .. });
-        let head = queue.waiters.front().filter(|_| in_flight);
-        let tries = |id: &RequestId| {
-            let of_head = self
-                .names
-                .waiters
-                .get(id)
-                .and_then(|head| head.form.token.as_deref());
-            of_head == Some(token)
-        };
-        queue.holds().iter().any(holds) || head.is_some_and(tries)
-    }
-
-    /// Whether this client is releasing this lock.
-    pub(super) fn is_being_left(&self, name: &Name) -> bool {
-        let leaves = |owner: &OwnerId| {
-            self.holds
-                .get(owner)
-                .is_some_and(|hold| hold.phase == Phase::Releasing)
-        };
-        self.names
-            .queues
-            .get(name)
-            .is_some_and(|queue| queue.holds().iter().any(leaves))
-            || self.cleanups.iter().any(|cleanup| cleanup.name == *name)
-    }
+/// Whether this client is releasing this lock.
+pub(super) fn is_being_left(view: View<'_>, name: &Name) -> bool {
+    let leaves = |owner: &OwnerId| {
+        view.holds
+            .get(owner)
+            .is_some_and(|hold| hold.phase == Phase::Releasing)
+    };
+    view.names
+        .queues
+        .get(name)
+        .is_some_and(|queue| queue.holds().iter().any(leaves))
+        || view.cleanups.iter().any(|cleanup| cleanup.name == *name)
 }
 
 /// Whether a hold of this client blocks the waiters. The engine hears first when that hold ends.
