@@ -57,7 +57,8 @@ impl Layout {
         }
     }
 
-    /// Whether an acquisition gets the learnt lease, which may be longer than it asks for.
+    /// Whether a second key keeps the duration of the work. An acquisition gets that as its lease,
+    /// which may be longer than it asks for.
     pub fn learns(self) -> bool {
         match self {
             Layout::Hash | Layout::Plain => false,
