@@ -22,7 +22,6 @@ pub use crate::options::{
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};
-use crate::driver::without_signals;
 use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::Guard;
@@ -31,12 +30,16 @@ use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
+use crate::sys::{self, without_signals};
 use crate::wire::{Kind, names};
 
 /// The channel on which releases of the lock with this name are published.
 pub fn channel(name: &str) -> String {
     names::channel(name)
 }
+
+/// Whether a [`CompletionQueue`] can have a descriptor on this system.
+pub const HAS_EVENT_FD: bool = sys::HAS_EVENT_FD;
 
 /// Starts a thread that no signal interrupts: signals belong to the threads of the program.
 ///

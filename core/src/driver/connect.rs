@@ -12,7 +12,7 @@ use redis::{
     RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_rustls::client::TlsStream;
 
@@ -25,6 +25,7 @@ use super::tls::{self, Tls};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Protocol};
+use crate::sys;
 use crate::tuning;
 use crate::wire;
 
@@ -92,8 +93,8 @@ impl Address {
     pub(crate) fn new(info: ConnectionInfo, manner: Manner) -> Self {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
-            .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive))
-            .set_user_timeout(tuning::TCP_USER_TIMEOUT);
+            .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive));
+        let tcp = sys::give_up_after(tcp, tuning::TCP_USER_TIMEOUT);
         // Skip `CLIENT SETINFO`: every ACL would have to allow it, and the client name already
         // identifies us.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
@@ -194,7 +195,7 @@ impl Address {
             return Ok((self.connect_on(stream, protocol, config).await?, threshold));
         }
         if let ConnectionAddr::Unix(path) = self.info.addr() {
-            let stream = UnixStream::connect(path).await?;
+            let stream = sys::connect_local(path).await?;
             return Ok((self.connect_on(stream, protocol, config).await?, None));
         }
         let client = self.client(protocol)?;
@@ -466,7 +467,7 @@ impl Address {
                 self.pubsub_on(tls::tcp(host, *port, self.info.tcp_settings()).await?)
                     .await
             }
-            ConnectionAddr::Unix(path) => self.pubsub_on(UnixStream::connect(path).await?).await,
+            ConnectionAddr::Unix(path) => self.pubsub_on(sys::connect_local(path).await?).await,
             _ => {
                 self.client(ProtocolVersion::RESP2)?
                     .get_async_pubsub()

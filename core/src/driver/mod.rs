@@ -22,7 +22,6 @@ mod sentinel;
 mod server_connections;
 mod session;
 mod shared_engine;
-mod timer;
 mod tls;
 
 use std::borrow::Borrow;
@@ -33,7 +32,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, SigmaskHow};
 use redis::ConnectionInfo;
 
 use crate::engine::{self, Done, Input, Request, RequestId};
@@ -47,6 +45,7 @@ use crate::maps::Set;
 use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
 use crate::process;
+use crate::sys::{HAS_INLINE, without_signals};
 use crate::url::{Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::Name;
@@ -295,7 +294,7 @@ impl Handle {
     /// # Errors
     /// `unavailable` when the system gives no thread, timer or event queue.
     pub(crate) fn start(config: DriverConfig, shared: Arc<Shared>) -> Result<Handle> {
-        let direct = Arc::new(InlineSlot::new(config.direct));
+        let direct = Arc::new(InlineSlot::new(config.direct && HAS_INLINE));
         let session = Arc::new(Session {
             machine: SharedEngine::new(config.engine.clone(), shared, direct),
             pid: process::id(),
@@ -404,15 +403,6 @@ impl Drop for Handle {
 fn not_started(why: &dyn std::fmt::Display) -> Error {
     let text = format!("cannot start the engine's thread: {why}; raise the limits of the process");
     Error::new(ErrorKind::Unavailable, text)
-}
-
-/// Runs `make` with all signals blocked. A new thread inherits the mask of its creator, and signals
-/// belong to the threads of the program.
-pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> nix::Result<T> {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let made = make();
-    before.thread_set_mask()?;
-    Ok(made)
 }
 
 /// Whether the thread has ended.

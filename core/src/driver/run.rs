@@ -16,13 +16,13 @@ use super::link::Manner;
 use super::net::Net;
 use super::session::Session;
 use super::shared_engine::{Effect, State};
-use super::timer::Timer;
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
 use crate::engine::{Done, Output, Request};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
+use crate::sys::Timer;
 use crate::tuning;
 use crate::wake_list::{WakeScope, wake_now};
 

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::inbox::Inbox;
 use super::inline::InlineSlot;
 use super::receive_threshold::ReceiveThreshold;
-use super::timer::Alarm;
 use super::{Completer, InlineCall, Message, PendingRequest, Shared, is_engine_thread};
 use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
 use crate::maps::SmallMap;
 use crate::moment::Moment;
+use crate::sys::Alarm;
 
 /// The engine, shared by the I/O thread and the callers.
 pub(super) struct SharedEngine {

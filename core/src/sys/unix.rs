@@ -1,0 +1,37 @@
+//! Shared by the systems with POSIX signals, clocks and sockets in the file system.
+
+use std::io;
+use std::path::Path;
+
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use tokio::net::UnixStream;
+
+/// The time on this clock. The call fails only for a clock that does not exist. The time is at its
+/// maximum then, so that every hold counts as expired.
+#[cfg(not(redlatch_portable))]
+pub(super) fn time_on(clock: nix::time::ClockId) -> crate::moment::Moment {
+    use crate::moment::Moment;
+    nix::time::clock_gettime(clock).map_or(Moment(u64::MAX), |time| {
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or_default();
+        let micros = u64::try_from(time.tv_nsec()).unwrap_or_default() / 1000;
+        Moment(seconds.saturating_mul(1_000_000).saturating_add(micros))
+    })
+}
+
+pub(crate) async fn connect_local(path: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(path).await
+}
+
+pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let made = make();
+    before.thread_set_mask()?;
+    Ok(made)
+}
+
+#[allow(unsafe_code, reason = "exit handlers are to be had from libc only")]
+pub(crate) fn at_exit(handler: extern "C" fn()) -> bool {
+    // SAFETY: a plain call. The caller promises that the code of `handler` stays mapped.
+    unsafe { libc::atexit(handler) == 0 }
+}
