@@ -126,11 +126,10 @@ impl Entered {
 }
 
 impl<T: Send + 'static> CompletionQueue<T> {
-    /// A queue with a descriptor that is readable while entries wait, on systems that
-    /// [have one](crate::embed::HAS_EVENT_FD).
+    /// A queue with a descriptor that is readable while entries wait. On Windows it is a socket.
     ///
     /// # Errors
-    /// `internal` when the system has no descriptor left, or none of this kind.
+    /// `internal` when the system has no descriptor left.
     pub fn with_fd() -> Result<Arc<Self>> {
         let fd = EventFd::new().map_err(|error| {
             Error::new(
@@ -601,7 +600,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(redlatch_portable, ignore = "there is no descriptor")]
     fn forgetting_an_unknown_ticket_keeps_the_signal() -> Result<()> {
         let queue: Arc<CompletionQueue> = CompletionQueue::with_fd()?;
         let Signal::Fd(fd) = &queue.signal else {

@@ -19,6 +19,7 @@ pub use crate::operation::{Caller, Cancelled, Submitted};
 pub use crate::options::{
     OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_duration,
 };
+pub use crate::sys::Uncancelled;
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};
@@ -30,16 +31,13 @@ use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
-use crate::sys::{self, without_signals};
+use crate::sys::without_signals;
 use crate::wire::{Kind, names};
 
 /// The channel on which releases of the lock with this name are published.
 pub fn channel(name: &str) -> String {
     names::channel(name)
 }
-
-/// Whether a [`CompletionQueue`] can have a descriptor on this system.
-pub const HAS_EVENT_FD: bool = sys::HAS_EVENT_FD;
 
 /// Starts a thread that no signal interrupts: signals belong to the threads of the program.
 ///

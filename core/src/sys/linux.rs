@@ -21,7 +21,8 @@ mod timer;
 
 use super::unix::time_on;
 
-pub(crate) use super::poll::{BlockingSocket, HAS_EVENT_FD, HAS_INLINE, Sleeper, StopFlag};
+pub(crate) use super::poll::{BlockingSocket, HAS_INLINE, Sleeper, StopFlag};
+pub use super::unix::Uncancelled;
 pub(crate) use super::unix::{at_exit, connect_local, without_signals};
 pub(crate) use process::id as process_id;
 pub(crate) use timer::{Alarm, Timer};
@@ -80,6 +81,9 @@ sockopt_impl!(
     libc::SO_RCVLOWAT,
     i32
 );
+
+#[cfg(test)]
+pub(crate) const HAS_RECEIVE_MINIMUM: bool = true;
 
 /// [`SO_RCVLOWAT`](https://man7.org/linux/man-pages/man7/socket.7.html) of a socket.
 pub(crate) struct ReceiveMinimum(OwnedFd);

@@ -9,11 +9,12 @@ use nix::time::ClockId;
 use super::unix::time_on;
 use crate::moment::Moment;
 
-pub(crate) use super::poll::{BlockingSocket, HAS_EVENT_FD, HAS_INLINE, Sleeper, StopFlag};
+pub(crate) use super::poll::{BlockingSocket, HAS_INLINE, Sleeper, StopFlag};
 pub(crate) use super::portable::{
     Alarm, ReceiveMinimum, Timer, exit_signals, give_up_after, process_id, set_user_timeout,
 };
-pub(crate) use super::socket_pair::SocketPair as EventFd;
+pub(crate) type EventFd = super::socket_pair::SocketPair<UnixStream>;
+pub use super::unix::Uncancelled;
 pub(crate) use super::unix::{at_exit, connect_local, without_signals};
 
 /// `CLOCK_MONOTONIC_RAW` is `mach_continuous_time` in nanoseconds, which counts sleep. It exists

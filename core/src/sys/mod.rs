@@ -25,8 +25,7 @@ mod poll;
 #[cfg(any(test, redlatch_portable, not(target_os = "linux")))]
 #[cfg_attr(not(redlatch_portable), allow(dead_code))]
 mod portable;
-#[cfg(any(all(target_os = "macos", not(redlatch_portable)), all(unix, test)))]
-#[cfg_attr(not(target_os = "macos"), allow(dead_code))]
+#[cfg(any(test, redlatch_portable, not(target_os = "linux")))]
 mod socket_pair;
 #[cfg(unix)]
 mod unix;
@@ -42,6 +41,7 @@ use windows as system;
 #[cfg(all(unix, redlatch_portable))]
 mod system {
     pub(crate) use super::portable::*;
+    pub use super::unix::Uncancelled;
     pub(crate) use super::unix::{at_exit, connect_local, without_signals};
 }
 
@@ -65,8 +65,8 @@ pub(crate) use system::{Alarm, Timer};
 /// signals belong to the threads of the program.
 pub(crate) use system::without_signals;
 
-/// A descriptor that an event loop can poll; `HAS_EVENT_FD` says whether the system has it.
-pub(crate) use system::{EventFd, HAS_EVENT_FD};
+/// A descriptor that an event loop can poll: on Windows a socket.
+pub(crate) use system::EventFd;
 
 /// Wakes a thread that sleeps until another thread wakes it, or until a signal comes. A plain
 /// `park` does not end for signals.
@@ -86,8 +86,14 @@ pub(crate) use system::connect_local;
 /// sleeps on. `None` where that is not known to work; only speed depends on it.
 pub(crate) use system::ReceiveMinimum;
 
+#[cfg(test)]
+pub(crate) use system::HAS_RECEIVE_MINIMUM;
+
 /// How long the kernel waits for a silent peer. Elsewhere the link notices the silence itself.
 pub(crate) use system::{give_up_after, set_user_timeout};
+
+/// Keeps a thread of a C program from being cancelled.
+pub use system::Uncancelled;
 
 /// Registers a function that `exit()` calls; false if the system stops all threads before.
 pub(crate) use system::at_exit;

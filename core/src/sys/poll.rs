@@ -14,7 +14,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::system::{EventFd, write_quietly};
 
-pub(crate) const HAS_EVENT_FD: bool = true;
 pub(crate) const HAS_INLINE: bool = true;
 
 pub(crate) struct Sleeper(EventFd);

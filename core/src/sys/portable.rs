@@ -27,9 +27,9 @@ use crate::tuning;
 pub(crate) fn now() -> Moment {
     use std::sync::LazyLock;
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    // The time never is zero.
-    let micros = START.elapsed().as_micros().saturating_add(1);
-    Moment(u64::try_from(micros).unwrap_or(u64::MAX))
+    // As if the machine had started an hour before, so that tests can speak of the past.
+    let since = START.elapsed() + Duration::from_secs(3600);
+    Moment(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 pub(crate) fn process_id() -> u32 {
@@ -146,33 +146,7 @@ impl Alarm {
 
 // ---- sleep ----
 
-pub(crate) const HAS_EVENT_FD: bool = false;
-
-/// There is no descriptor that an event loop can poll.
-pub(crate) struct EventFd(Infallible);
-
-impl EventFd {
-    pub(crate) fn new() -> io::Result<Self> {
-        Err(ErrorKind::Unsupported.into())
-    }
-
-    pub(crate) fn notify(&self) {
-        match self.0 {}
-    }
-
-    pub(crate) fn clear(&self) {
-        match self.0 {}
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_readable(&self) -> bool {
-        match self.0 {}
-    }
-
-    pub(crate) fn as_raw(&self) -> i32 {
-        match self.0 {}
-    }
-}
+pub(crate) type EventFd = super::socket_pair::SocketPair<TcpStream>;
 
 /// The longest sleep. No signal ends it, and a flag that is set while a thread begins to sleep may
 /// miss that thread.
@@ -354,6 +328,9 @@ impl From<TcpStream> for BlockingSocket {
         BlockingSocket(tcp)
     }
 }
+
+#[cfg(test)]
+pub(crate) const HAS_RECEIVE_MINIMUM: bool = false;
 
 /// Every message wakes the I/O thread.
 pub(crate) struct ReceiveMinimum(Infallible);

@@ -1,5 +1,6 @@
 //! Shared by the systems with POSIX signals, clocks and sockets in the file system.
 
+use std::ffi::c_int;
 use std::io;
 use std::path::Path;
 
@@ -34,4 +35,45 @@ pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
 pub(crate) fn at_exit(handler: extern "C" fn()) -> bool {
     // SAFETY: a plain call. The caller promises that the code of `handler` stays mapped.
     unsafe { libc::atexit(handler) == 0 }
+}
+
+/// Keeps `pthread_cancel` from ending the calling thread while there is one of these.
+///
+/// glibc cancels a thread by unwinding its stack, and that ends the process when it meets frames of
+/// Rust. A cancellation that came meanwhile stays pending: the C code acts on it where it calls a
+/// cancellation point next.
+pub struct Uncancelled(c_int);
+
+/// The crate `libc` has neither it nor the function. Its number is the same in glibc and musl.
+const PTHREAD_CANCEL_DISABLE: c_int = if cfg!(target_os = "macos") { 0 } else { 1 };
+
+#[allow(unsafe_code, reason = "the system has no other interface")]
+mod cancelling {
+    use std::ffi::c_int;
+
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    }
+
+    /// Returns the state before.
+    pub(super) fn set(state: c_int) -> c_int {
+        let mut before = state;
+        // SAFETY: it changes the calling thread only, and `before` is there to be written to.
+        unsafe { pthread_setcancelstate(state, &raw mut before) };
+        before
+    }
+}
+
+impl Uncancelled {
+    /// Postpones cancellation of the calling thread.
+    #[allow(clippy::new_without_default, reason = "it changes the thread")]
+    pub fn new() -> Self {
+        Uncancelled(cancelling::set(PTHREAD_CANCEL_DISABLE))
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        cancelling::set(self.0);
+    }
 }

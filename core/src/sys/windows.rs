@@ -11,8 +11,8 @@ use windows_sys::Win32::System::SystemInformation::GetTickCount64;
 use crate::moment::Moment;
 
 pub(crate) use super::portable::{
-    Alarm, BlockingSocket, EventFd, HAS_EVENT_FD, HAS_INLINE, ReceiveMinimum, Sleeper, StopFlag,
-    Timer, exit_signals, give_up_after, process_id, set_user_timeout,
+    Alarm, BlockingSocket, EventFd, HAS_INLINE, ReceiveMinimum, Sleeper, StopFlag, Timer,
+    exit_signals, give_up_after, process_id, set_user_timeout,
 };
 
 /// `QueryInterruptTimePrecise`: units of 100 ns since the start, sleep and hibernation included.
@@ -60,4 +60,22 @@ pub(crate) async fn connect_local(_: &Path) -> io::Result<tokio::net::TcpStream>
 /// All other threads are stopped when a library's handlers run.
 pub(crate) fn at_exit(_: extern "C" fn()) -> bool {
     false
+}
+
+/// A thread is not cancelled by unwinding its stack.
+pub struct Uncancelled(());
+
+impl Uncancelled {
+    /// Does nothing.
+    #[allow(
+        clippy::new_without_default,
+        reason = "it changes the thread elsewhere"
+    )]
+    pub fn new() -> Self {
+        Uncancelled(())
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {}
 }
