@@ -192,7 +192,7 @@ class Dispatcher:
         if sys.platform != "win32":
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         threading.current_thread().name = "redlatch"
-        sleep = _sleeper(queue)
+        sleep = sleeper(queue)
         while True:
             sleep()
             for tag in queue.drain():
@@ -213,7 +213,7 @@ class Dispatcher:
                 logger.exception(what)
 
 
-def _sleeper(queue: _redlatch.Queue) -> Callable[[], object]:
+def sleeper(queue: _redlatch.Queue) -> Callable[[], object]:
     """A function that sleeps, without the GIL, until the queue has entries."""
     if sys.platform == "win32":
         return partial(_green.original("select", "select"), (queue.fd,), (), ())
@@ -244,7 +244,7 @@ def _close_all() -> None:
     for tag, client in enumerate(dispatcher.clients()):
         client._core.close_at_exit(queue, tag)
         unclosed.add(tag)
-    sleep = _sleeper(queue)
+    sleep = sleeper(queue)
     try:
         while unclosed:
             sleep()
