@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use nix::unistd::gethostname;
+use crate::sys;
 
 /// The parts of the name of a connection. In Redis it is
 /// `<client name>;id=<uuid>;lang=<language>;pid=<number>;host=<name>`.
@@ -24,10 +24,8 @@ pub struct ConnectionName {
 impl ConnectionName {
     /// The name for connections of this process.
     pub(crate) fn here(client_name: &str, id: &str, language: &str) -> Self {
-        let host = gethostname().unwrap_or_default();
         // The server accepts printable ASCII characters only. A semicolon would end the part.
-        let host = host.to_string_lossy();
-        let host = host
+        let host = sys::host_name()
             .chars()
             .filter(|char| char.is_ascii_graphic() && *char != ';')
             .collect();

@@ -42,7 +42,7 @@ use windows as system;
 mod system {
     pub(crate) use super::portable::*;
     pub use super::unix::Uncancelled;
-    pub(crate) use super::unix::{at_exit, connect_local, without_signals};
+    pub(crate) use super::unix::{at_exit, connect_local, host_name, without_signals};
 }
 
 /// The clock for leases and deadlines.
@@ -78,6 +78,9 @@ pub(crate) use system::StopFlag;
 /// The socket of the inline connection: a thread that waits for a reply can be stopped.
 /// `HAS_INLINE` says whether the system lets a socket be used after a read that timed out.
 pub(crate) use system::{BlockingSocket, HAS_INLINE};
+
+/// The name of the machine, for the names of connections.
+pub(crate) use system::host_name;
 
 /// A socket in the file system, for `unix://`.
 pub(crate) use system::connect_local;

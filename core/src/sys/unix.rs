@@ -31,6 +31,12 @@ pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
     Ok(made)
 }
 
+/// The name of the machine or container; empty if it cannot be told.
+pub(crate) fn host_name() -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 #[allow(unsafe_code, reason = "exit handlers are to be had from libc only")]
 pub(crate) fn at_exit(handler: extern "C" fn()) -> bool {
     // SAFETY: a plain call. The caller promises that the code of `handler` stays mapped.

@@ -45,6 +45,11 @@ pub(crate) fn now() -> Moment {
     }
 }
 
+/// The name of the machine; empty if it cannot be told.
+pub(crate) fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
 /// There are no signals.
 #[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
 pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
