@@ -5,8 +5,9 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::driver::{Address, Manner, Servers, primaries};
+use crate::driver::{Address, Manner, Servers};
 use crate::error::{Error, ErrorKind, Result};
+use crate::primaries::primaries;
 use crate::url::{Place, Topology};
 
 /// Connections to all primaries: to one server, to that which the sentinels name, or to each shard

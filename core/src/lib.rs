@@ -110,6 +110,7 @@ mod operation;
 mod options;
 mod owner;
 mod parking;
+mod primaries;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -67,10 +67,10 @@ impl Manner {
 }
 
 /// A command connection that is set up.
-pub(super) struct Connected {
+pub(crate) struct Connected {
     /// The server that it leads to.
-    pub(super) address: Address,
-    pub(super) connection: MultiplexedConnection,
+    pub(crate) address: Address,
+    pub(crate) connection: MultiplexedConnection,
     /// The push messages of the server; `None` with RESP2, which has none.
     pub(super) pushes: Option<Pushes>,
     pub(super) clock: ServerClock,
@@ -228,7 +228,7 @@ impl Address {
     /// and reads the server's clock.
     ///
     /// There is no time limit here: the caller sets it.
-    pub(super) async fn commands(self, tracking: bool) -> Result<Connected> {
+    pub(crate) async fn commands(self, tracking: bool) -> Result<Connected> {
         let (connection, pushes) = self.open().await.map_err(|error| self.explain(&error))?;
         let track = async {
             match (tracking, &pushes) {
@@ -268,7 +268,7 @@ impl Address {
     }
 
     /// The same settings for another server.
-    pub(super) fn at(&self, host: &str, port: u16) -> Address {
+    pub(crate) fn at(&self, host: &str, port: u16) -> Address {
         let host = host.to_owned();
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls {
@@ -292,7 +292,7 @@ impl Address {
         }
     }
 
-    pub(super) fn is_same(&self, other: &Address) -> bool {
+    pub(crate) fn is_same(&self, other: &Address) -> bool {
         self.info.addr() == other.info.addr()
     }
 
@@ -328,7 +328,7 @@ impl Address {
     }
 
     /// Asks a node of a cluster for the slot map, on a connection of its own.
-    pub(super) async fn ask_for_slots(self) -> Result<Vec<Range>> {
+    pub(crate) async fn ask_for_slots(self) -> Result<Vec<Range>> {
         let connection = self.plain().await.map_err(|error| self.explain(&error))?;
         self.ask_for_slots_on(connection).await
     }

@@ -13,7 +13,6 @@ mod link;
 #[cfg(test)]
 mod live_tests;
 mod net;
-mod primaries;
 mod pubsub;
 mod receive_threshold;
 mod replies;
@@ -50,13 +49,13 @@ use crate::url::{Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::Name;
 
-pub(crate) use connect::{Address, Manner};
+pub(crate) use connect::{Address, Connected, Manner};
 use inbox::Closed;
 use inline::InlineSlot;
-pub(crate) use primaries::primaries;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replies::value as reply;
 use run::{Driver, Threads};
+pub(crate) use sentinel::Sentinels;
 pub(crate) use session::InlineCall;
 use session::Session;
 use shared_engine::SharedEngine;

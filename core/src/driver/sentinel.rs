@@ -21,7 +21,7 @@ use crate::wire::Name;
 const SWITCH: &str = "+switch-master";
 
 /// The sentinels of a service.
-pub(super) struct Sentinels {
+pub(crate) struct Sentinels {
     hosts: Vec<Address>,
     service: String,
     /// How to connect and log in at the servers of the service. Only host and port are replaced.
@@ -42,7 +42,7 @@ enum Step {
 type Steps<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = Step> + 'a>>>;
 
 impl Sentinels {
-    pub(super) fn new(hosts: Vec<Address>, service: String, server: Address) -> Self {
+    pub(crate) fn new(hosts: Vec<Address>, service: String, server: Address) -> Self {
         Sentinels {
             hosts,
             service,
@@ -59,7 +59,7 @@ impl Sentinels {
     /// # Errors
     /// `invalid_argument` if all sentinels answer and none knows the service; else `unavailable`,
     /// or the error of the connection.
-    pub(super) async fn connect(self: Rc<Self>, tracking: bool) -> Result<Connected> {
+    pub(crate) async fn connect(self: Rc<Self>, tracking: bool) -> Result<Connected> {
         let mut steps: Steps<'_> = FuturesUnordered::new();
         for host in &self.hosts {
             steps.push(Box::pin(async {

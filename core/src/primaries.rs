@@ -6,9 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, try_join_all};
 use redis::aio::MultiplexedConnection;
 
-use super::Servers;
-use super::connect::{Address, Connected};
-use super::sentinel::Sentinels;
+use crate::driver::{Address, Connected, Sentinels, Servers};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A connection to each primary, with the address that it leads to.
