@@ -262,7 +262,7 @@ def phases() -> list[Phase]:
         ),
         Phase(
             "docs",
-            ["tool node", "README.md", *languages],
+            ["tool node", "tool go", "tool java", "tool mvn", "README.md", *languages],
             everything,
             [(["scripts/test-docs"], plain)],
         ),

@@ -22,6 +22,7 @@ from server import Server
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 TARGET = Path(os.environ["CARGO_TARGET_DIR"])
 LIMIT = 60.0  # seconds for one program
+JNA = "net.java.dev.jna:jna:5.17.0"
 NOT_PROGRAMS = {"", "sh", "console", "text", "toml", "json", "lua", "sql", "diff", "cmake", "make"}
 
 
@@ -99,6 +100,26 @@ def cpp(text: str, folder: Path) -> list[str]:
     return compiled(["c++", "-std=c++11"], "snippet.cpp", text, folder)
 
 
+def go(text: str, folder: Path) -> list[str]:
+    (folder / "snippet.go").write_text(text)
+    library = TARGET / "debug"
+    flags = {
+        "CGO_ENABLED": "1",
+        "CGO_CFLAGS": f"-I{ROOT}/c-api/include",
+        "CGO_LDFLAGS": f"-L{library} -Wl,-rpath,{library}",
+    }
+    build(["go", "build", "-o", "snippet", "snippet.go"], folder, flags)
+    return ["./snippet"]
+
+
+def java(text: str, folder: Path) -> list[str]:
+    (folder / "Program.java").write_text(text)
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+    build(["mvn", "-q", "-B", goal, f"-Dartifact={JNA}", "-DoutputDirectory=."], folder)
+    (jar,) = folder.glob("jna-*.jar")
+    return ["java", f"-Djna.library.path={TARGET / 'debug'}", "-cp", jar.name, "Program.java"]
+
+
 def compiled(compiler: list[str], name: str, text: str, folder: Path) -> list[str]:
     (folder / name).write_text(text)
     library = TARGET / "debug"
@@ -114,9 +135,15 @@ def compiled(compiler: list[str], name: str, text: str, folder: Path) -> list[st
     return ["./snippet"]
 
 
-def build(command: list[str], folder: Path) -> None:
+def build(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> None:
     subprocess.run(
-        command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -130,6 +157,8 @@ LANGUAGES: dict[str, Callable[[str, Path], list[str]]] = {
     "c": c,
     "cpp": cpp,
     "c++": cpp,
+    "go": go,
+    "java": java,
 }
 
 

@@ -308,7 +308,7 @@ async fn a_protocol_can_be_demanded() {
             .unwrap();
         let line = list
             .lines()
-            .find(|line| line.contains(&format!("name={protocol} ")))
+            .find(|line| line.contains(&format!(" name={protocol};")))
             .unwrap();
         // Before Redis 7 the list does not say.
         assert!(line.contains(spoken) || !line.contains("resp="), "{line}");
