@@ -10,7 +10,7 @@ TOPOLOGY ?= single
 SCALE ?= usual
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
+.PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist release reproducible clean \
 	test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard
 
 help: ## this list
@@ -68,8 +68,14 @@ fmt: setup ## format Rust and Python
 docs: setup ## the Rust documentation, into target/doc
 	@. scripts/env.sh && RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --package redlatch
 
-dist: setup ## wheel, sdist, npm package, crate and C tarball into dist/
+dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages into dist/
 	@scripts/dist
+
+release: setup ## VERSION=0.1.0: checks, tests, builds everything into dist/ and tries the uploads; DRY=1 leaves the tests out and tells all that is missing
+	@scripts/release $(or $(VERSION),$(error VERSION= names the release)) $(if $(DRY),--dry)
+
+reproducible: setup ## the packages built twice, in different folders, are the same to the last byte
+	@scripts/reproducible
 
 clean: ## remove all that was built; what setup installed stays
 	rm -rf dist target bindings-node/*.node bindings-python/python/redlatch/*.so
