@@ -10,7 +10,7 @@ TOPOLOGY ?= single
 SCALE ?= usual
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist release reproducible clean \
+.PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
 	test-rust test-python test-node test-c test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard
 
 help: ## this list
@@ -71,6 +71,7 @@ docs: setup ## the Rust documentation, into target/doc
 dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages into dist/
 	@scripts/dist
 
+.PHONY: release reproducible
 release: setup ## VERSION=0.1.0: checks, tests, builds everything into dist/ and tries the uploads; DRY=1 leaves the tests out and tells all that is missing
 	@scripts/release $(or $(VERSION),$(error VERSION= names the release)) $(if $(DRY),--dry)
 

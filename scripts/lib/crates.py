@@ -8,6 +8,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tomllib
 
@@ -33,7 +34,7 @@ def cargo(*command: str) -> str:
     return subprocess.run(["cargo", *command], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def workspace() -> dict[str, dict[str, object]]:
+def workspace() -> dict[str, dict[str, Any]]:
     """Our own crates by name, as cargo reads their manifests."""
     told = json.loads(cargo("metadata", "--locked", "--no-deps", "--format-version=1"))
     return {crate["name"]: crate for crate in told["packages"]}

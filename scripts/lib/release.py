@@ -19,7 +19,8 @@ from pathlib import Path
 from crates import ROOT, workspace
 
 DIST = ROOT / "dist"
-CRATES = ["redlatch-proto", "redlatch"]  # in the order of their uploads
+TOOLS = ROOT / ".tools" / "cargo"
+SEMVER_CHECKS = "cargo-semver-checks@0.51.0"
 
 
 def run(*command: str, env: dict[str, str] | None = None) -> bool:
@@ -38,6 +39,15 @@ def git(*command: str) -> str:
 
 def version() -> str:
     return str(workspace()["redlatch"]["version"])
+
+
+def crates(kind: str = "") -> list[str]:
+    """Those that are published, or those of them that are a library; cargo puts them into their order."""
+    return [
+        f"--package={name}"
+        for name, crate in workspace().items()
+        if crate["publish"] is None and (not kind or any(kind in part["kind"] for part in crate["targets"]))
+    ]
 
 
 def versions() -> list[str]:
@@ -71,27 +81,34 @@ def changelog() -> tuple[str, str]:
 
 
 def owners() -> list[str]:
-    """Fields that only the owner can fill in: they stand in Cargo.toml alone."""
-    crate = workspace()["redlatch"]
+    """Fields that only the owner can fill in: they stand in Cargo.toml alone, and every published crate takes them."""
     bad = []
-    if not re.fullmatch(r"https://\S+[^/]", str(crate["repository"] or "")):
-        bad.append("Cargo.toml has no repository: the packages would lead nowhere")
-    authors = crate["authors"]
-    if not isinstance(authors, list) or not authors or not re.fullmatch(r".+ <.+@.+>", authors[0]):
-        bad.append('Cargo.toml has no author "Name <address>": the packages would have no maintainer')
+    for name, crate in workspace().items():
+        if crate["publish"] is not None:
+            continue
+        if not re.fullmatch(r"https://\S+[^/]", crate["repository"] or ""):
+            bad.append(f"Cargo.toml has no repository for {name}: the packages would lead nowhere")
+        if not crate["authors"] or not re.fullmatch(r".+ <.+@.+>", crate["authors"][0]):
+            bad.append(
+                f'Cargo.toml has no author "Name <address>" for {name}: the packages would have no maintainer'
+            )
     return bad
 
 
-def compatible() -> list[str]:
+def compatible(wanted: str) -> list[str]:
     """Whether programs for the last release go on working, as far as their compiler can tell."""
-    tags = git("tag", "--list", "v*", "--sort=-v:refname").split()
+    tags = [tag for tag in git("tag", "--list", "v*", "--sort=-v:refname").split() if tag != f"v{wanted}"]
     if not tags:
-        print("no tag v*: there is no release to be compatible with")
+        print("no other tag v*: there is no release to be compatible with")
         return []
-    if not shutil.which("cargo-semver-checks"):
-        return ["cargo-semver-checks is missing: cargo install --locked cargo-semver-checks"]
-    packages = [f"--package={name}" for name in CRATES]
-    if run("cargo", "semver-checks", "--baseline-rev", tags[0], *packages):
+    tool = shutil.which("cargo-semver-checks")
+    if tool is None:
+        tool = str(TOOLS / "bin" / "cargo-semver-checks")
+        if not Path(tool).exists() and not run(
+            "cargo", "install", "--locked", f"--root={TOOLS}", SEMVER_CHECKS
+        ):
+            return [f"{SEMVER_CHECKS} could not be installed"]
+    if run(tool, "semver-checks", "--baseline-rev", tags[0], *crates("lib")):
         return []
     return [f"the crates are not compatible with {tags[0]} as their version says"]
 
@@ -107,7 +124,7 @@ def checks(wanted: str) -> list[str]:
         bad.append(f"the tree is not clean:\n{changed}")
     if git("tag", "--list", f"v{wanted}"):
         bad.append(f"there is a tag v{wanted} already")
-    return bad + compatible()
+    return bad + compatible(wanted)
 
 
 # --- the uploads ---
@@ -138,8 +155,7 @@ def uploads() -> list[str]:
     """Tries each, as far as it goes without an upload. PyPI has no dry run; scripts/test-dist has had twine look."""
     bad = []
     dirty = ["--allow-dirty"] if git("status", "--porcelain") else []
-    packages = [f"--package={name}" for name in CRATES]
-    if not run("cargo", "publish", "--dry-run", "--locked", *dirty, *packages):
+    if not run("cargo", "publish", "--dry-run", "--locked", *dirty, *crates()):
         bad.append("cargo publish --dry-run failed")
     for tarball in tarballs():
         if not run("npm", "publish", "--dry-run", "--loglevel=error", str(tarball)):
@@ -153,9 +169,10 @@ def publish(wanted: str) -> str:
     return "\n".join(
         [
             f"git tag --sign v{wanted} --message 'redlatch {wanted}' && git push origin v{wanted}",
-            f"cargo publish --locked {' '.join(f'--package={name}' for name in CRATES)}",
+            f"cargo publish --locked {' '.join(crates())}",
             f"twine upload {' '.join(str(path.relative_to(ROOT)) for path in pypi)}",
-            *(f"npm publish {path.relative_to(ROOT)}" for path in tarballs()),
+            # Without the dot npm takes it for a repository.
+            *(f"npm publish ./{path.relative_to(ROOT)}" for path in tarballs()),
         ]
     )
 
