@@ -200,6 +200,8 @@ def main() -> int:
     if not all(run(*command) for command in commands):
         print("release: the tests failed")
         return 1
+    if not shutil.which("lintian"):
+        bad.append("lintian is missing, so that nothing has looked at the Debian packages")
     bad += platforms() + uploads()
     if bad:
         print("release: not ready\n" + "\n".join(bad))
