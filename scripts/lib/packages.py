@@ -375,7 +375,6 @@ def release(folder: Path) -> None:
     env = {**WARM, "CARGO_TARGET_DIR": str(folder / "target")}
     packages = ("--package", "redlatch-proto", "--package", "redlatch")
     run("cargo", "package", "--quiet", "--no-verify", *packages, cwd=place, env=env)
-    (place / "bindings-python" / "THIRD-PARTY-NOTICES.txt").write_text("none")
     run("maturin", "sdist", "--manifest-path", "bindings-python/Cargo.toml", "--out", out, cwd=place, env=env)
     run("scripts/pack", "npm", out, cwd=place, env=env)
     run("tar", "-xzf", next((folder / "target" / "package").glob("redlatch-[0-9]*.crate")), cwd=out)
