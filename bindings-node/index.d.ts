@@ -91,7 +91,7 @@ export interface ClientOptions extends LockDefaults {
    * mixed fleets. Default: auto.
    */
   clusterPubsub?: ClusterPubsub | null
-  /** The name of the connections in CLIENT LIST. Default: `redlatch`. */
+  /** The first part of the names of the connections in CLIENT LIST. Client id, language, process id and host follow. Default: `redlatch`. */
   clientName?: string | null
   /** The protocol. With RESP2 a loss is noticed at the next renewal only. Default: auto, RESP3 where the server knows it. */
   protocol?: Protocol | null

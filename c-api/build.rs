@@ -2,7 +2,11 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
+    let system = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
+    if system == "macos" {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libredlatch.0.dylib");
+    }
+    if system == "linux" {
         // The number changes only when programs have to be compiled again; install.sh reads it
         // here.
         println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libredlatch.so.0");

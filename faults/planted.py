@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 
 import group  # noqa: E402
+from copies import copy_sources  # noqa: E402
 
 # A bug may hang what it breaks: a layer has so many times what it takes without one, and so many seconds.
 TIMES = 4
@@ -88,22 +87,6 @@ def layers(cargo_test: list[str]) -> list[Layer]:
         Layer("faces", faces),
         Layer("conformance", conformance),
     ]
-
-
-def copy_sources(to: Path) -> None:
-    """Copies the tracked files. Only those that have changed are written: the next build compiles them."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in listed.stdout.splitlines():
-        source, copy = ROOT / name, to / name
-        if source.is_file() and not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, copy)
 
 
 def edited(text: str, old: str, new: str, where: str) -> str:

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use napi::bindgen_prelude::{BigInt, Env, FnArgs, Function};
 use napi_derive::napi;
-use redlatch::embed::{GuardExt, read_duration};
+use redlatch::embed::{ClientBuilderExt, GuardExt, read_duration};
 use redlatch::{AcquireOptions, OptionValue, ReentryKey};
 
 use border::{Id, State};
@@ -37,7 +37,9 @@ impl Border {
     pub fn client(&self, url: Option<String>, names: Names, values: Values) -> Checked<Client> {
         caught(|| {
             let from_env = redlatch::Client::builder_from_env;
-            let mut builder = url.map_or_else(from_env, |url| redlatch::Client::builder(&url));
+            let mut builder = url
+                .map_or_else(from_env, |url| redlatch::Client::builder(&url))
+                .language("node");
             set_all(&mut builder, &names, &values)?;
             let client = builder.build()?;
             self.0.add(&client);

@@ -3,10 +3,18 @@
 
 const { test } = require('node:test')
 const assert = require('node:assert/strict')
+const { Client } = require('../index.js')
 const { freshName, run, shared } = require('./support/index.js')
 
 const context = shared()
 const script = (text, options) => run(context.url, `const name = ${JSON.stringify(freshName())};${text}`, options)
+
+test('connections are named after the process', async () => {
+  const client = await Client.connect(context.url)
+  const list = await context.redis.send('CLIENT', 'LIST')
+  assert.ok(list.includes(`;lang=node;pid=${process.pid};host=`), list)
+  await client.close()
+})
 
 test('a held lock and an open client let the process end', async () => {
   const ended = await script(`Client.connect().then((client) => client.lock(name).acquire()).then((hold) => {

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use redlatch::Level;
-use redlatch::embed::{ClientExt, OperationExt};
+use redlatch::embed::{ClientBuilderExt, ClientExt, OperationExt};
 
 use crate::lock::Lock;
 use crate::operation::{Queue, Tag, To, run};
@@ -21,7 +21,8 @@ impl Client {
         let mut builder = match url {
             Some(url) => redlatch::Client::builder(text(url, "URL", "give it as a str")?),
             None => redlatch::Client::builder_from_env(),
-        };
+        }
+        .language("python");
         each_option(options, |name, value| builder.set(name, value))?;
         Ok(Client(
             builder

@@ -1,7 +1,6 @@
 //! Waiting: on the calling thread, or through a queue that an event loop drains.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -111,8 +110,8 @@ impl Queue {
     }
 
     #[getter]
-    fn fd(&self) -> RawFd {
-        self.queue.fd().map_or(-1, |fd| fd.as_raw_fd())
+    fn fd(&self) -> i32 {
+        self.queue.fd().unwrap_or(-1)
     }
 
     /// Takes what is there for Python code: the numbers. In a forked child nothing.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 import subprocess
 import sys
 import textwrap
@@ -135,6 +136,17 @@ if find_spec("uvloop"):
     import uvloop
 
     LOOPS["uvloop"] = uvloop.new_event_loop
+
+
+class WithoutReaders(asyncio.SelectorEventLoop):
+    """As Windows' usual loop: it takes no descriptor."""
+
+    def add_reader(self, *_: object) -> None:
+        raise NotImplementedError
+
+
+if os.environ.get("REDLATCH_PORTABLE"):
+    LOOPS["without readers"] = WithoutReaders
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

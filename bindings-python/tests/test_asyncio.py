@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import redis
 import redlatch
-from conftest import LIMIT, LOOPS, RENEWED, eventually, run_in_loop, soon
-from redlatch import aio
+from conftest import LIMIT, LOOPS, RENEWED, WithoutReaders, eventually, run_in_loop, soon
+from redlatch import _redlatch, aio
+from redlatch._dispatcher import sleeper
 
 
 async def in_task(awaitable: Any) -> Any:
@@ -928,3 +929,33 @@ async def test_without_the_option_nothing_is_cancelled(name: str, look: redis.Re
 def uncancelled() -> None:
     task = asyncio.current_task()
     assert task is not None and (sys.version_info < (3, 11) or task.cancelling() == 0)
+
+
+def test_a_loop_that_takes_no_descriptor_is_told_by_a_thread_that_ends_with_it(name: str) -> None:
+    def told() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "redlatch-loop"]
+
+    async def pass_on(client: aio.Client) -> None:
+        async with client.lock(name):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with aio.Client() as client:
+            await asyncio.gather(*(pass_on(client) for _ in range(20)))
+        assert len(told()) == before + 1
+
+    before = len(told())
+    run_in_loop(WithoutReaders(), main())
+    eventually(lambda: len(told()) == before, "the thread has ended")
+
+
+def test_a_queue_is_waited_for_where_there_is_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = _redlatch.Queue()
+    with monkeypatch.context() as windows:
+        windows.setattr(sys, "platform", "win32")
+        sleep = sleeper(queue)
+    sleeping = threading.Thread(target=sleep, daemon=True)
+    sleeping.start()
+    queue.wake()
+    sleeping.join(LIMIT)
+    assert not sleeping.is_alive()

@@ -17,6 +17,15 @@ import redis
 import redlatch
 from conftest import LIMIT, RENEWED, Server, eventually, run, script
 
+# ---- the process in CLIENT LIST ----
+
+
+def test_connections_are_named_after_the_process(client: redlatch.Client, look: redis.Redis) -> None:
+    client.connect()
+    names = [connection["name"] for connection in look.client_list()]
+    assert [name for name in names if f";lang=python;pid={os.getpid()};host=" in name]
+
+
 # ---- the watchdog ----
 
 HOLD_THE_GIL = """

@@ -10,10 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use redlatch::embed::spawn;
+use redlatch::embed::{Uncancelled, spawn};
 use redlatch::{Error, ErrorKind, Result};
-
-use crate::uncancelled::Uncancelled;
 
 thread_local! {
     /// The slot whose function this thread is in.
@@ -142,7 +140,7 @@ impl Drop for Calls {
 
 fn work(jobs: &Receiver<Job>) {
     // A function of the program knows this thread, and could cancel it.
-    let _uncancelled = Uncancelled::enter();
+    let _uncancelled = Uncancelled::new();
     while let Ok(Some(job)) = jobs.recv() {
         // A fault in one job must not end the others.
         let _ = catch_unwind(AssertUnwindSafe(job));

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use redlatch::Canceller;
+use redlatch::embed::Uncancelled;
 
 use crate::arguments::{Out, handle, shared, taken};
 use crate::status::{redlatch_status, status, value};
-use crate::uncancelled::Uncancelled;
 
 /// Ends waits from another thread. One canceller serves any number of waits, at the same time too.
 /// It is used once: after redlatch_canceller_cancel() each wait with it ends at once.
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn redlatch_canceller_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_canceller_cancel(canceller: *const redlatch_canceller) {
     // Without `status`, whose thread-local data may have to be allocated.
-    let _uncancelled = Uncancelled::enter();
+    let _uncancelled = Uncancelled::new();
     // SAFETY: the header asks for a live handle.
     if let Some(canceller) = unsafe { canceller.as_ref() } {
         canceller.core.cancel();

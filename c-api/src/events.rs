@@ -1,6 +1,5 @@
 //! The face for event loops: what was started, and what came of it.
 
-use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::{Arc, Weak};
 
@@ -80,8 +79,8 @@ impl Events {
         Ok(self.queue.insert(queue).clone())
     }
 
-    pub(crate) fn fd(&mut self) -> Result<RawFd> {
-        let fd = self.queue()?.fd().map(|fd| fd.as_raw_fd());
+    pub(crate) fn fd(&mut self) -> Result<i32> {
+        let fd = self.queue()?.fd();
         fd.ok_or_else(|| Error::new(ErrorKind::Internal, "the event queue has no descriptor"))
     }
 

@@ -15,4 +15,3 @@ pub mod events;
 pub mod lock;
 pub mod options;
 pub mod status;
-mod uncancelled;

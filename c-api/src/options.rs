@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redlatch::embed::all_options;
+use redlatch::embed::{ClientBuilderExt, all_options};
 use redlatch::{Client, LockOptions, OptionValue, Result};
 
 use crate::arguments::{Out, handle, shared, taken, text};
@@ -34,7 +34,9 @@ impl redlatch_options {
 
     /// The client of this URL, or of the environment's, with these options.
     pub(crate) fn client(options: Option<&Self>, url: Option<&str>) -> Result<Client> {
-        let mut builder = url.map_or_else(Client::builder_from_env, Client::builder);
+        let mut builder = url
+            .map_or_else(Client::builder_from_env, Client::builder)
+            .language("c");
         options.map_or(Ok(()), |options| {
             options.each(|name, value| builder.set(name, value))
         })?;

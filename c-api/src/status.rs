@@ -6,9 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Once, OnceLock};
 
+use redlatch::embed::Uncancelled;
 use redlatch::{Error, ErrorKind, LostReason, Result};
-
-use crate::uncancelled::Uncancelled;
 
 /// The result of a call: REDLATCH_OK or the number of an error.
 pub type redlatch_status = i32;
@@ -38,7 +37,7 @@ pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
 }
 
 fn run<T>(body: impl FnOnce() -> Result<T>) -> Result<T, redlatch_status> {
-    let _uncancelled = Uncancelled::enter();
+    let _uncancelled = Uncancelled::new();
     let outer = INSIDE.replace(true);
     let caught = catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(outer);

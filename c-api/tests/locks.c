@@ -52,7 +52,7 @@ static int calls_go_to_the_direct_connection(redlatch_lock *lock)
     CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, 0, REDLATCH_LOCK_LEASE, NULL));
     CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
     for (line = strtok((char *)redis("CLIENT", "LIST", NULL), "\n"); line != NULL; line = strtok(NULL, "\n"))
-        if (strstr(line, " name=c-direct ") != NULL && strstr(line, " flags=N ") != NULL &&
+        if (strstr(line, " name=c-direct;") != NULL && strstr(line, ";lang=c;") != NULL && strstr(line, " flags=N ") != NULL &&
             strstr(line, " cmd=evalsha") != NULL)
             return 1;
     return 0;

@@ -2,21 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
-use std::os::fd::AsFd;
+use std::io;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
-
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::canceller::Canceller;
 use crate::driver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operation::Operation;
 use crate::process;
+use crate::sys::Sleeper;
 use crate::tuning;
 use crate::wake_list;
 
@@ -35,33 +32,31 @@ fn unpark() -> Waker {
     Waker::from(Arc::new(Unpark(thread::current())))
 }
 
-/// Wakes a thread that sleeps in `poll(2)`.
+/// Wakes a thread whose sleep a signal can end.
 struct Alarm {
-    fd: EventFd,
-    /// A forked child shares the descriptor with its parent and needs one of its own.
+    sleeper: Sleeper,
+    /// A forked child shares the sleeper's descriptor with its parent and needs one of its own.
     pid: u32,
 }
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         if !wake_list::leave_waker(|| Waker::from(self.clone())) {
-            // Fails only when the counter is full, and then the descriptor is readable anyway.
-            let _ = self.fd.write(1);
+            self.sleeper.wake();
         }
     }
 }
 
 impl Alarm {
-    fn new() -> std::result::Result<Arc<Alarm>, Errno> {
-        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    fn new() -> io::Result<Arc<Alarm>> {
         Ok(Arc::new(Alarm {
-            fd,
+            sleeper: Sleeper::new()?,
             pid: process::id(),
         }))
     }
 
     /// The alarm of the calling thread, kept for its next waits.
-    fn of_thread() -> std::result::Result<Arc<Alarm>, Errno> {
+    fn of_thread() -> io::Result<Arc<Alarm>> {
         let kept = ALARM
             .try_with(|alarm| alarm.borrow().clone())
             .ok()
@@ -73,32 +68,6 @@ impl Alarm {
         // Fails only while the thread ends; then there is no next wait.
         let _ = ALARM.try_with(|kept| kept.replace(Some(alarm.clone())));
         Ok(alarm)
-    }
-
-    /// Sleeps until the alarm rings, `canceller` is cancelled, a signal comes, or `limit` is over.
-    /// Returns false if `check` has to be called.
-    fn sleep(
-        &self,
-        canceller: Option<&Canceller>,
-        limit: PollTimeout,
-    ) -> std::result::Result<bool, Errno> {
-        let own = PollFd::new(self.fd.as_fd(), PollFlags::POLLIN);
-        let woken = match canceller {
-            Some(canceller) => nix::poll::poll(
-                &mut [own, PollFd::new(canceller.fd(), PollFlags::POLLIN)],
-                limit,
-            ),
-            None => nix::poll::poll(&mut [own], limit),
-        };
-        match woken {
-            Ok(0) | Err(Errno::EINTR) => Ok(false),
-            Ok(_) => {
-                // Fails only when it is clear already.
-                let _ = self.fd.read();
-                Ok(true)
-            }
-            Err(error) => Err(error),
-        }
     }
 }
 
@@ -175,9 +144,7 @@ impl<T> Operation<T> {
     /// The errors of the operation. `cancelled` after a cancel. `forked` for a canceller that was
     /// made before a fork. `invalid_argument` inside a callback of redlatch.
     pub fn wait_cancellable(self, canceller: &Canceller) -> Result<T> {
-        let Ok(result) = self.wait_looking(Some(canceller), PollTimeout::NONE, || {
-            Ok::<(), Infallible>(())
-        });
+        let Ok(result) = self.wait_looking(Some(canceller), None, || Ok::<(), Infallible>(()));
         result
     }
 
@@ -187,14 +154,14 @@ impl<T> Operation<T> {
         canceller: Option<&Canceller>,
         check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<Result<T>, E> {
-        self.wait_looking(canceller, PollTimeout::from(tuning::SIGNAL_CHECK_MS), check)
+        self.wait_looking(canceller, Some(tuning::SIGNAL_CHECK), check)
     }
 
     /// Blocks. Calls `check` after every signal and after every `pause`.
     fn wait_looking<E>(
         mut self,
         canceller: Option<&Canceller>,
-        pause: PollTimeout,
+        pause: Option<Duration>,
         mut check: impl FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<Result<T>, E> {
         let begin =
@@ -207,7 +174,7 @@ impl<T> Operation<T> {
             let text = "the wait was cancelled before it began; nothing was sent to Redis";
             return Ok(Err(Error::new(ErrorKind::Cancelled, text)));
         }
-        self.do_own(canceller, pause != PollTimeout::NONE, &mut check)?;
+        self.do_own(canceller, pause.is_some(), &mut check)?;
         self.refuse_fork();
         if let Some(result) = self.result() {
             return Ok(result);
@@ -232,7 +199,7 @@ impl<T> Operation<T> {
                 continue;
             }
             self.wake_others();
-            match alarm.sleep(canceller, pause) {
+            match alarm.sleeper.sleep(canceller.map(Canceller::flag), pause) {
                 Ok(true) => {}
                 Ok(false) => {
                     check()?;
@@ -254,7 +221,7 @@ fn refuse_engine_thread() -> Result<()> {
     Err(Error::invalid(text))
 }
 
-fn no_descriptor(error: Errno) -> Error {
+fn no_descriptor(error: io::Error) -> Error {
     Error::new(
         ErrorKind::Internal,
         format!("cannot sleep on an event descriptor: {error}"),

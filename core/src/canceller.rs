@@ -1,14 +1,11 @@
 //! Ends blocking waits from another thread.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::process;
+use crate::sys::StopFlag;
 
 /// Ends blocking waits from another thread, or from a signal handler.
 ///
@@ -41,10 +38,8 @@ use crate::process;
 pub struct Canceller(Arc<State>);
 
 struct State {
-    cancelled: AtomicBool,
-    /// Readable once cancelled. Nothing reads it, so it stays readable for every wait.
-    fd: EventFd,
-    /// A child shares the descriptor with its parent, but not the flag.
+    cancelled: StopFlag,
+    /// A child shares the flag's descriptor with its parent, but not the rest of it.
     pid: u32,
 }
 
@@ -54,8 +49,7 @@ impl Canceller {
     /// # Errors
     /// `internal` when the process or the system has no file descriptor left.
     pub fn new() -> Result<Canceller> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let fd = EventFd::from_value_and_flags(0, flags).map_err(|error| {
+        let cancelled = StopFlag::new().map_err(|error| {
             let text = format!(
                 "cannot make a canceller: {error}; it needs a file descriptor, so raise the limit (ulimit -n) or drop \
                  what is not used any more"
@@ -63,8 +57,7 @@ impl Canceller {
             Error::new(ErrorKind::Internal, text)
         })?;
         Ok(Canceller(Arc::new(State {
-            cancelled: AtomicBool::new(false),
-            fd,
+            cancelled,
             pid: process::id(),
         })))
     }
@@ -74,21 +67,19 @@ impl Canceller {
     /// It takes no lock, allocates nothing and does not block, so a signal handler may call it. In
     /// a process that was forked after [`new`](Canceller::new) it does nothing.
     pub fn cancel(&self) {
-        let State { cancelled, fd, pid } = &*self.0;
-        if *pid == process::id() && !cancelled.swap(true, Ordering::AcqRel) {
-            // An eventfd refuses a write only when its counter is full, and this is the only write.
-            let _ = fd.write(1);
+        if self.0.pid == process::id() {
+            self.0.cancelled.set();
         }
     }
 
     /// Whether [`cancel`](Canceller::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
-        self.0.cancelled.load(Ordering::Acquire)
+        self.0.cancelled.is_set()
     }
 
-    /// Readable once it is cancelled.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
+    /// Ends the sleep of a thread.
+    pub(crate) fn flag(&self) -> &StopFlag {
+        &self.0.cancelled
     }
 
     /// A parent's `cancel` would make the child's descriptor readable without setting its flag.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use redlatch_proto::key::OwnerKey;
 
 use crate::completion_queue::Outcome;
+use crate::connection_name::ConnectionName;
 use crate::driver::{
     DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink, Way,
 };
@@ -23,7 +24,7 @@ use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
 use crate::tuning;
-use crate::url;
+use crate::url::{self, Place};
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Name, names};
 
@@ -68,10 +69,13 @@ pub struct ClientBuilder {
     pub(crate) options: ClientOptions,
     locks: LockOptions,
     error: Option<Error>,
+    /// Shown in the names of the connections; `None` for Rust.
+    language: Option<&'static str>,
 }
 
 pub(crate) struct ClientInner {
     servers: Servers,
+    language: &'static str,
     pub(crate) options: ClientOptions,
     /// The default options of this client's locks.
     locks: Arc<LockOptions>,
@@ -430,18 +434,36 @@ impl ClientBuilder {
     /// # Errors
     /// `invalid_argument` for a bad URL or option.
     pub fn build(self) -> Result<Client> {
-        if let Some(error) = self.error {
-            return Err(error);
+        let (place, manner) = self.place()?;
+        let locks = Arc::new(self.locks);
+        Ok(Client(Arc::new(ClientInner {
+            servers: Servers::new(&place, &manner),
+            language: self.language.unwrap_or("rust"),
+            options: self.options,
+            others: Mutex::new(locks.clone()),
+            locks,
+            pid: AtomicU32::new(UNSTARTED),
+            starting: Mutex::new(()),
+            running: OnceLock::new(),
+        })))
+    }
+
+    /// Sets the language that the names of the connections show.
+    pub(crate) fn in_language(mut self, language: &'static str) -> Self {
+        self.language = Some(language);
+        self
+    }
+
+    /// The servers and how to connect to them, if every option is acceptable.
+    pub(crate) fn place(&self) -> Result<(Place, Manner)> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
         }
         self.options.validate()?;
         self.locks.validate()?;
         let place = self.url.as_deref().map_or_else(url::from_env, url::parse)?;
-        let servers = Servers::new(&place, &Manner::new(&self.options, place.tls)?);
-        Ok(Client(Arc::new(ClientInner::new(
-            servers,
-            self.options,
-            Arc::new(self.locks),
-        ))))
+        let manner = Manner::new(&self.options, place.tls)?;
+        Ok((place, manner))
     }
 }
 
@@ -454,18 +476,6 @@ impl SetOption for ClientBuilder {
 }
 
 impl ClientInner {
-    fn new(servers: Servers, options: ClientOptions, locks: Arc<LockOptions>) -> Self {
-        ClientInner {
-            servers,
-            options,
-            others: Mutex::new(locks.clone()),
-            locks,
-            pid: AtomicU32::new(UNSTARTED),
-            starting: Mutex::new(()),
-            running: OnceLock::new(),
-        }
-    }
-
     /// These options, shared with the locks that have equal ones.
     pub(crate) fn shared(&self, options: LockOptions) -> Arc<LockOptions> {
         if options == *self.locks {
@@ -537,9 +547,11 @@ impl Running {
     }
 
     fn start(client: &Arc<ClientInner>) -> Result<Running> {
-        let (options, random) = (&client.options, uuid::Uuid::new_v4());
+        let (options, uuid) = (&client.options, uuid::Uuid::new_v4().to_string());
+        let id = uuid.get(..GROUPS).unwrap_or_default();
+        let name = ConnectionName::here(&options.client_name, id, client.language).to_string();
         let shared = Arc::new(Shared {
-            uuid: random.to_string(),
+            uuid,
             counters: Arc::new(Counters::default()),
             ring: Ring::new(
                 options.events,
@@ -555,7 +567,7 @@ impl Running {
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {
-            servers: client.servers.clone(),
+            servers: client.servers.clone().named(&name.into()),
             engine: Config {
                 recheck: options.recheck,
                 outage: options.outage,

@@ -11,16 +11,18 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 pub use crate::completion_queue::{Completion, CompletionQueue, Outcome, Serving};
+pub use crate::connection_name::ConnectionName;
 pub use crate::error::OptionFault;
 pub use crate::exit;
+pub use crate::inspector::Inspector;
 pub use crate::operation::{Caller, Cancelled, Submitted};
 pub use crate::options::{
     OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_duration,
 };
+pub use crate::sys::Uncancelled;
 
 use crate::canceller::Canceller;
-use crate::client::Client;
-use crate::driver::without_signals;
+use crate::client::{Client, ClientBuilder};
 use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::Guard;
@@ -29,7 +31,13 @@ use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
-use crate::wire::names;
+use crate::sys::without_signals;
+use crate::wire::{Kind, names};
+
+/// The channel on which releases of the lock with this name are published.
+pub fn channel(name: &str) -> String {
+    names::channel(name)
+}
 
 /// Starts a thread that no signal interrupts: signals belong to the threads of the program.
 ///
@@ -37,6 +45,30 @@ use crate::wire::names;
 /// The error of the system.
 pub fn spawn(name: &str, life: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     without_signals(|| Builder::new().name(name.to_owned()).spawn(life))?
+}
+
+/// Methods of [`ClientBuilder`] for bindings.
+pub trait ClientBuilderExt: Sized {
+    /// The language of the program, for the [names of the connections](ConnectionName).
+    #[must_use]
+    fn language(self, language: &'static str) -> Self;
+
+    /// Connects to every primary in order to look at them, on this thread.
+    ///
+    /// # Errors
+    /// As [`build`](ClientBuilder::build) and [`Client::ready`].
+    fn inspect(self) -> Result<Inspector>;
+}
+
+impl ClientBuilderExt for ClientBuilder {
+    fn language(self, language: &'static str) -> Self {
+        self.in_language(language)
+    }
+
+    fn inspect(self) -> Result<Inspector> {
+        let (place, manner) = self.place()?;
+        Inspector::connect(&place, &manner)
+    }
 }
 
 /// Methods of [`Client`] for bindings.
@@ -97,6 +129,18 @@ impl ClientExt for Client {
 
     fn is_forked(&self) -> bool {
         self.0.is_forked()
+    }
+}
+
+/// Methods of [`Lock`] for bindings.
+pub trait LockExt: Sized {
+    /// The option `kind`.
+    fn kind(&self) -> Kind;
+}
+
+impl LockExt for Lock {
+    fn kind(&self) -> Kind {
+        self.options().kind
     }
 }
 

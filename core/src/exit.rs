@@ -5,38 +5,24 @@
 //!
 //! - `exit()` calls its handlers: Node.js has run its last line of JavaScript by then, and has
 //!   ended its worker threads and its thread pool;
-//! - every other thread is stopped, when a signal with the default disposition ends the process.
-//!   The kernel would kill all threads at once, and leave the locks to their leases. So the handler
-//!   blocks the main thread while the exit thread stops the others and closes the clients. Then the
-//!   signal is raised again for the handler that was there before.
-//!
-//! A signal that the program handles itself is left alone: its handler replaces ours.
-//!
-//! A stopped thread keeps the locks of the C library that it has. If it was stopped inside
-//! `malloc`, the exit thread waits for that lock, and nothing is released. The main thread dies by
-//! the signal when `exit_limit` is over, and the locks end with their leases.
-#![allow(
-    unsafe_code,
-    reason = "signals and exit handlers are to be had from libc only"
-)]
+//! - every other thread is stopped, when a signal with the default disposition ends the process
+//!   (`sys/linux/exit_signals.rs`).
 
-use std::cell::Cell;
-use std::collections::HashSet;
 use std::mem;
 use std::panic::catch_unwind;
-use std::ptr;
-use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence,
-};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, mpsc};
-use std::time::{Duration, Instant};
-
-use nix::libc::{self, c_int, c_void, pid_t, sigaction, siginfo_t};
+use std::time::Instant;
 
 use crate::client::{Client, WeakClient};
 use crate::completion_queue::CompletionQueue;
-use crate::driver::without_signals;
 use crate::process;
+use crate::sys::{at_exit, exit_signals};
+
+/// The process in which the exit handler is active. In a forked child it is not.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Whether the system calls us at the exit. If not, the end of a part waits for its clients.
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// The clients of a part of the program that ends as a whole: the main thread of Node.js, or a
 /// worker thread.
@@ -69,26 +55,26 @@ impl Part {
         static LAST: AtomicU64 = AtomicU64::new(0);
         HANDLER.call_once(|| {
             PROCESS.store(process::id(), Ordering::Relaxed);
-            // SAFETY: the handler stays mapped, because Node.js never unloads a library that has
-            // threads.
-            unsafe { libc::atexit(at_exit) };
+            exit_signals::begin();
+            // The handler stays mapped, because Node.js never unloads a library that has threads.
+            IS_CALLED.store(at_exit(on_exit), Ordering::Relaxed);
         });
-        Thread::register();
+        exit_signals::register_thread();
         Part(LAST.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Registers a client, which is closed at the end of the part or of the process. Does not keep
     /// it alive.
     pub fn add(&self, client: &Client) {
-        let limit = c_int::try_from(client.exit_limit().as_millis()).unwrap_or(c_int::MAX);
-        LIMIT.fetch_max(limit, Ordering::Relaxed);
+        let limit = i32::try_from(client.exit_limit().as_millis()).unwrap_or(i32::MAX);
+        exit_signals::allow(limit);
         table().open.push((self.0, client.downgrade()));
     }
 
     /// Begins to close the clients of this part, and does not wait: the process may live on. If the
-    /// process ends now, it waits for them.
+    /// process ends now, it waits for them. Where the system does not call us then, this waits.
     pub fn end(&self) {
-        Thread::forget();
+        exit_signals::forget_thread();
         let queue = CompletionQueue::with_notify(|| {});
         let mut table = table();
         let (own, others) = mem::take(&mut table.open)
@@ -96,13 +82,18 @@ impl Part {
             .partition(|(part, _)| *part == self.0);
         table.open = others;
         let own: Vec<(u64, WeakClient)> = own;
-        for client in own
+        let clients: Vec<Client> = own
             .iter()
             .filter_map(|(_, client)| client.upgrade())
             .filter(is_to_be_closed)
-        {
+            .collect();
+        for client in &clients {
             let _ = client.close_within(client.exit_limit()).send_to(&queue, 0);
-            table.ending.push(client);
+            table.ending.push(client.clone());
+        }
+        drop(table);
+        if !IS_CALLED.load(Ordering::Relaxed) {
+            close(&clients);
         }
     }
 }
@@ -111,7 +102,6 @@ fn is_to_be_closed(client: &Client) -> bool {
     !client.exit_limit().is_zero() && !client.0.is_forked()
 }
 
-/// Closes all clients at the same time, each within its own limit, and waits for them.
 fn close_all() {
     let clients: Vec<Client> = {
         let table = table();
@@ -120,6 +110,11 @@ fn close_all() {
             .filter(is_to_be_closed)
             .collect()
     };
+    close(&clients);
+}
+
+/// Closes these clients at the same time, each within its own limit, and waits for them.
+fn close(clients: &[Client]) {
     let limit = clients
         .iter()
         .map(Client::exit_limit)
@@ -148,340 +143,26 @@ fn close_all() {
     }
 }
 
-extern "C" fn at_exit() {
+extern "C" fn on_exit() {
     // A forked child inherits the handler but not the threads, and its copy of the table may be
     // locked for ever.
     if process::id() != PROCESS.load(Ordering::Relaxed) {
         return;
     }
     // From here on, another signal ends the process at once.
-    for place in 0..SIGNALS.len() {
-        restore(place);
-    }
+    exit_signals::end();
     let _ = catch_unwind(close_all);
 }
 
-// ---- signals ----
-
-/// The signals that usually end a process: Ctrl-C, a service manager, a closed terminal, nodemon's
-/// restart.
-const SIGNALS: [c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR2];
-
-/// The handlers that ours replaced; null where ours is not installed.
-static BEFORE: [AtomicPtr<sigaction>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
-/// The process in which the handlers are active. In a forked child they are not.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// The signal by which the process is about to die; 0 before.
-static DYING: AtomicI32 = AtomicI32::new(0);
-/// The longest `exit_limit` that any client had, in milliseconds. The process does not outlive its
-/// signal for longer.
-static LIMIT: AtomicI32 = AtomicI32::new(0);
-/// Event descriptors (`eventfd`): the exit thread has to begin, it has finished, a thread has been
-/// stopped.
-static BEGIN: AtomicI32 = AtomicI32::new(-1);
-static DONE: AtomicI32 = AtomicI32::new(-1);
-static STOPPED: AtomicI32 = AtomicI32::new(-1);
-
-/// The threads that make calls into redlatch. A signal handler cannot use thread-local data, so it
-/// finds them by their ids.
-static THREADS: [Thread; 64] = [const { Thread::none() }; 64];
-
-struct Thread {
-    /// Its thread id; 0 if the place is free.
-    id: AtomicI32,
-    /// It is in a call into redlatch, and may hold a mutex that closing needs.
-    busy: AtomicBool,
-    /// The signal that has come to it during that call; 0 if none has.
-    asked: AtomicI32,
-}
-
-thread_local! {
-    static OWN: Cell<Option<&'static Thread>> = const { Cell::new(None) };
-}
-
-impl Thread {
-    const fn none() -> Thread {
-        Thread {
-            id: AtomicI32::new(0),
-            busy: AtomicBool::new(false),
-            asked: AtomicI32::new(0),
-        }
-    }
-
-    /// Registers the calling thread. A thread that finds no free place is stopped anywhere, even in
-    /// a call; closing may then use up its time limit.
-    fn register() {
-        if OWN.get().is_none() {
-            // SAFETY: a plain system call.
-            let own = unsafe { libc::gettid() };
-            let is_own = |place: &&Thread| {
-                place
-                    .id
-                    .compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_ok()
-            };
-            OWN.set(THREADS.iter().find(is_own));
-        }
-    }
-
-    fn forget() {
-        if let Some(own) = OWN.take() {
-            own.id.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the signal has to wait until a call of this thread has ended. If so, notes the
-    /// signal there.
-    fn defers(id: pid_t, signal: c_int) -> bool {
-        let known = THREADS
-            .iter()
-            .find(|place| place.id.load(Ordering::Relaxed) == id);
-        let busy = known.filter(|thread| thread.busy.load(Ordering::Relaxed));
-        busy.map(|thread| thread.asked.store(signal, Ordering::Relaxed))
-            .is_some()
-    }
-}
-
-/// Releases all held locks when one of `SIGNALS` ends the process. To be called on the main thread;
-/// elsewhere it does nothing. Signals that the program handles itself are left alone: call it again
-/// when the program stops handling one.
+/// Releases all held locks when a signal that the program does not handle ends the process (SIGINT,
+/// SIGTERM, SIGHUP, SIGUSR2), on systems where that can be done. To be called on the main thread;
+/// elsewhere it does nothing. Call it again when the program stops handling one of them.
 pub fn watch_signals() {
-    // SAFETY: two plain system calls that always succeed.
-    let is_main = unsafe { libc::gettid() == libc::getpid() };
-    if !is_main || !(BEGIN.load(Ordering::Relaxed) >= 0 || start_undertaker()) {
-        return;
-    }
-    for (place, signal) in SIGNALS.into_iter().enumerate() {
-        // SAFETY: number and pointers are valid, and the handler is async-signal-safe.
-        unsafe {
-            let mut present: sigaction = mem::zeroed();
-            let known = libc::sigaction(signal, ptr::null(), &mut present) == 0;
-            // Handlers of the program stay. One-shot handlers (`SA_RESETHAND`) are those of
-            // Node.js, which restore the terminal and die: these are replaced.
-            let is_default =
-                present.sa_sigaction == libc::SIG_DFL || present.sa_flags & libc::SA_RESETHAND != 0;
-            if !known || !is_default {
-                continue;
-            }
-            BEFORE[place].store(Box::into_raw(Box::new(present)), Ordering::Release);
-            let mut ours: sigaction = mem::zeroed();
-            let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
-            ours.sa_sigaction = handler as libc::sighandler_t;
-            ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-            libc::sigfillset(&mut ours.sa_mask);
-            libc::sigaction(signal, &ours, ptr::null_mut());
-        }
-    }
+    exit_signals::watch(close_all);
 }
 
 /// Runs `call` without being stopped by the signal handlers, because the call may hold a mutex that
 /// closing needs. A signal that comes meanwhile takes effect at its end.
 pub fn uninterrupted<T>(call: impl FnOnce() -> T) -> T {
-    let Some(own) = OWN.get().filter(|own| !own.busy.load(Ordering::Relaxed)) else {
-        return call();
-    };
-    own.busy.store(true, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    let result = call();
-    compiler_fence(Ordering::SeqCst);
-    own.busy.store(false, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    match own.asked.load(Ordering::Relaxed) {
-        0 => result,
-        _ if DYING.load(Ordering::Relaxed) != 0 => stop(),
-        signal => {
-            last_act(signal);
-            result
-        }
-    }
-}
-
-/// The signal handler. It may only call functions that POSIX calls async-signal-safe, and touch
-/// atomics.
-extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel gives a valid `info`; the rest are plain system calls.
-    unsafe {
-        let errno = *libc::__errno_location();
-        let (own, thread) = (libc::getpid(), libc::gettid());
-        let is_dying = DYING.load(Ordering::Relaxed) != 0;
-        let is_stop = is_dying && (*info).si_code == libc::SI_TKILL && (*info).si_pid() == own;
-        let is_child = own.cast_unsigned() != PROCESS.load(Ordering::Relaxed);
-        // The first signal goes to the main thread. The exit thread then stops the others by a
-        // second one (`tgkill`). In any other case the signal has the effect that it has without
-        // us.
-        if is_child || (thread == own) == is_dying || is_dying != is_stop {
-            die(signal);
-        } else if !Thread::defers(thread, signal) {
-            if is_stop { stop() } else { last_act(signal) }
-        }
-        *libc::__errno_location() = errno;
-    }
-}
-
-/// On the main thread: waits until the clients are closed, then dies.
-fn last_act(signal: c_int) {
-    DYING.store(signal, Ordering::SeqCst);
-    let mut done = libc::pollfd {
-        fd: DONE.load(Ordering::Relaxed),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    if tell(&BEGIN) {
-        // SAFETY: the pointer is to one valid entry.
-        unsafe { libc::poll(&mut done, 1, LIMIT.load(Ordering::Relaxed)) };
-    }
-    die(signal);
-}
-
-/// On every other thread: waits until the process ends.
-fn stop() -> ! {
-    tell(&STOPPED);
-    loop {
-        // SAFETY: it only waits.
-        unsafe { libc::pause() };
-    }
-}
-
-/// Gives the signal the effect that it has without us. In a handler that happens when the handler
-/// returns.
-fn die(signal: c_int) {
-    if let Some(place) = SIGNALS.iter().position(|known| *known == signal) {
-        restore(place);
-    }
-    // SAFETY: a plain system call.
-    unsafe { libc::raise(signal) };
-}
-
-/// Restores the handler that was there before ours, unless ours has been replaced meanwhile.
-fn restore(place: usize) {
-    // SAFETY: what `BEFORE` points to is never freed.
-    let Some(before) = (unsafe { BEFORE[place].load(Ordering::Acquire).as_ref() }) else {
-        return;
-    };
-    let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
-    // SAFETY: number and pointers are valid.
-    unsafe {
-        let mut present: sigaction = mem::zeroed();
-        let known = libc::sigaction(SIGNALS[place], ptr::null(), &mut present) == 0;
-        if known && present.sa_sigaction == handler as libc::sighandler_t {
-            libc::sigaction(SIGNALS[place], before, ptr::null_mut());
-        }
-    }
-}
-
-fn tell(event: &AtomicI32) -> bool {
-    let one = 1u64;
-    // SAFETY: the pointer is to eight valid bytes.
-    unsafe { libc::write(event.load(Ordering::Relaxed), (&raw const one).cast(), 8) == 8 }
-}
-
-/// Waits for an event descriptor and resets it. Returns how often it was told; 0 when `limit` is
-/// over.
-fn heard(event: &AtomicI32, limit: Option<Duration>) -> u64 {
-    let mut wait = libc::pollfd {
-        fd: event.load(Ordering::Relaxed),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let limit = limit.map_or(-1, |limit| {
-        c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX)
-    });
-    let mut count = 0u64;
-    // SAFETY: the pointers are to one valid entry and to eight valid bytes.
-    unsafe {
-        if libc::poll(&mut wait, 1, limit) != 1
-            || libc::read(wait.fd, (&raw mut count).cast(), 8) != 8
-        {
-            return 0;
-        }
-    }
-    count
-}
-
-/// Starts the exit thread, which closes the clients when a signal has come. Returns false if the
-/// system does not give what it needs: signals then have the effect that they have without us.
-fn start_undertaker() -> bool {
-    for event in [&BEGIN, &DONE, &STOPPED] {
-        // SAFETY: a plain system call.
-        event.store(
-            unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) },
-            Ordering::Relaxed,
-        );
-    }
-    let life = || {
-        while heard(&BEGIN, None) == 0 {}
-        if stop_all(DYING.load(Ordering::SeqCst)) {
-            let _ = catch_unwind(close_all);
-        }
-        tell(&DONE);
-    };
-    let thread = std::thread::Builder::new()
-        .name("redlatch-exit".to_owned())
-        .stack_size(256 * 1024);
-    let complete = [&BEGIN, &DONE, &STOPPED]
-        .iter()
-        .all(|event| event.load(Ordering::Relaxed) >= 0);
-    let started = complete && matches!(without_signals(|| thread.spawn(life)), Ok(Ok(_)));
-    if !started {
-        BEGIN.store(-1, Ordering::Relaxed);
-    }
-    started
-}
-
-/// Stops every thread except the main one, which waits already, and threads that block the signal,
-/// as ours do. Returns false if a thread cannot be stopped in time: then nothing may be released.
-fn stop_all(signal: c_int) -> bool {
-    let end = Instant::now()
-        + Duration::from_millis(LIMIT.load(Ordering::Relaxed).max(0).cast_unsigned().into());
-    let (mut asked, mut stopped) = (HashSet::new(), 0);
-    loop {
-        let Some(threads) = threads() else {
-            return false;
-        };
-        asked.retain(|thread| threads.contains(thread));
-        let missed = asked.len() as u64 > stopped;
-        let fresh: Vec<pid_t> = threads
-            .into_iter()
-            .filter(|thread| !asked.contains(thread))
-            .collect();
-        let before = asked.len();
-        // SAFETY: a plain system call.
-        let send = |thread: &pid_t| unsafe {
-            libc::syscall(libc::SYS_tgkill, libc::getpid(), *thread, signal) == 0
-        };
-        asked.extend(
-            fresh
-                .into_iter()
-                .filter(|thread| takes(*thread, signal))
-                .filter(send),
-        );
-        if asked.len() == before && !missed {
-            return true;
-        }
-        if Instant::now() >= end {
-            return false;
-        }
-        // Look again soon: a thread that has ended meanwhile sends no event.
-        stopped += heard(&STOPPED, Some(Duration::from_millis(5)));
-    }
-}
-
-/// The threads of the process without the main one; `None` if the system does not list them.
-fn threads() -> Option<HashSet<pid_t>> {
-    let own = process::id().cast_signed();
-    let all = std::fs::read_dir("/proc/self/task").ok()?;
-    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Some(numbers.filter(|thread| *thread != own).collect())
-}
-
-/// Whether the thread takes the signal, that is, does not block it.
-fn takes(thread: pid_t, signal: c_int) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) else {
-        return false;
-    };
-    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-    let blocked = blocked
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or_default();
-    blocked & (1 << (signal - 1)) == 0
+    exit_signals::uninterrupted(call)
 }

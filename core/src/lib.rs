@@ -87,19 +87,14 @@
 //! A forked child cannot use its parent's client: acquiring and checking fail with
 //! [`ErrorKind::Forked`], releasing and dropping do nothing. A client that has not started its
 //! thread works in every child.
-// `process` and `exit` need it and say why.
+// Files of `sys` need it and say why.
 #![deny(unsafe_code)]
-
-#[cfg(not(target_os = "linux"))]
-compile_error!(
-    "redlatch is for Linux so far: its engine needs timerfd and a clock that counts suspend"
-);
 
 mod blocking;
 mod canceller;
 mod client;
-mod clock;
 mod completion_queue;
+mod connection_name;
 mod driver;
 pub mod embed;
 #[doc(hidden)] // reached as `embed::exit`
@@ -108,16 +103,17 @@ pub mod exit;
 #[doc(hidden)]
 pub mod fuzz;
 mod guard;
+mod inspector;
 mod lock;
 mod loss;
 mod operation;
 mod options;
 mod owner;
 mod parking;
-mod process;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
+mod sys;
 mod tuning;
 mod url;
 mod wake_list;
@@ -126,6 +122,7 @@ mod yield_budget;
 pub use canceller::Canceller;
 // The pure part is a separate crate. Its modules keep their names here.
 use redlatch_proto::{engine, error, event, hold, maps, moment, wire};
+use sys::{clock, process};
 
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind, LostReason, Result};

@@ -558,7 +558,7 @@ impl<T> Operation<T> {
             return Ok(());
         };
         let goes_on = || !canceller.is_some_and(Canceller::is_cancelled) && promise.slot.is_open();
-        call.wait(looks, canceller.map(Canceller::fd), || {
+        call.wait(looks, canceller.map(Canceller::flag), || {
             check().map(|()| goes_on())
         })
     }

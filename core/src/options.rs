@@ -259,7 +259,7 @@ options! {
         cluster_pubsub(ClusterPubsub): ClusterPubsub = ClusterPubsub::Auto, "auto", "auto, sharded, classic or both", Type::Choice(&ClusterPubsub::ALL),
             "How releases are published in a cluster: by shard where nodes can (auto), always, never (classic), or both ways, for mixed fleets.";
         client_name(impl Into<String>): String = "redlatch".to_owned(), "redlatch", "1 to 64 printable ASCII characters without spaces", Type::Word { most: 64 },
-            "The name of the connections in CLIENT LIST.";
+            "The first part of the names of the connections in CLIENT LIST. Client id, language, process id and host follow.";
         protocol(Protocol): Protocol = Protocol::Auto, "auto", "auto, resp2 or resp3", Type::Choice(&Protocol::NAMES),
             "The protocol. With RESP2 a loss is noticed at the next renewal only. `auto` is RESP3 where the server knows it.";
         keep_alive(Duration): Duration = secs(5), "5 s", "a time from 1 s to 1 h", time(secs(1), HOUR),

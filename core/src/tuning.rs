@@ -11,9 +11,9 @@ use std::time::Duration;
 /// as many.
 pub(crate) const PARKING_GROUP: usize = 16;
 
-/// How often `check` is called without a signal, in milliseconds. It covers a signal that arrives
+/// How often `check` is called without a signal. It covers a signal that arrives
 /// just before the thread goes to sleep.
-pub(crate) const SIGNAL_CHECK_MS: u16 = 250;
+pub(crate) const SIGNAL_CHECK: Duration = Duration::from_millis(250);
 
 /// How many waits a thread sleeps alone after its parking group was woken and its own answer was
 /// missing. As long as it waits for locks that others hold, that would happen again.

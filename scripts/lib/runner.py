@@ -37,6 +37,22 @@ LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, no
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
 
+# What `scripts/test portable` does not run: tests of what the fallbacks do not have. Each is said in its summary.
+EXEMPT = {
+    "rust": {
+        f"driver::{test}": "the kernel keeps no messages back (SO_RCVLOWAT)"
+        for test in (
+            "receive_threshold::tests::it_wakes_for_the_message_that_is_waited_for_and_not_for_a_little_before",
+            "live_tests::a_client_at_rest_hears_everything_again_as_soon_as_it_has_something",
+            "live_tests::a_client_at_rest_hears_the_end_of_its_connection",
+            "live_tests::a_late_answer_to_a_client_at_rest_is_heard_before_its_connection_is_given_up",
+            "live_tests::messages_during_the_turn_of_others_count_afterwards",
+            "live_tests::messages_that_may_wait_come_with_the_next_one",
+        )
+    },
+}
+
+
 @dataclass
 class Counts:
     passed: int = 0
@@ -160,6 +176,9 @@ def phases() -> list[Phase]:
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces"]
     scenarios = ["python", "conformance/run.py"]
     everything = [[build, face] for face in ("rust", "python", "node", "c")]
+    portable = ["scripts/portable"]
+    site = ["pip", "install", "--quiet", "--no-deps", "--no-index", "--upgrade", "--target", "../site"]
+    exempt = [word for test in EXEMPT["rust"] for word in ("--skip", test)]
     return [
         Phase("rust", ["core/Cargo.toml"], [[*cargo_test, "--no-run"]], [(cargo_test, cargo)]),
         Phase(
@@ -179,6 +198,40 @@ def phases() -> list[Phase]:
             ["tool make", "c-api/Cargo.toml", "c-api/Makefile"],
             [[build, "c"]],
             [(["make", "-s", "-C", "c-api", "test"], plain)],
+        ),
+        Phase(
+            "cli",
+            ["cli/Cargo.toml"],
+            [["cargo", "build", "--package", "redlatch-cli"]],
+            [(["python", "-m", "pytest", "-rsx", "cli/tests"], pytest)],
+        ),
+        Phase(
+            "portable",
+            ["tool node", "tool npm", "tool make", *languages],
+            [
+                [*portable, *cargo_test, "--no-run"],
+                [
+                    *portable,
+                    "maturin",
+                    "build",
+                    "--quiet",
+                    "--manifest-path",
+                    "bindings-python/Cargo.toml",
+                    "--out",
+                    "../wheels",
+                ],
+                [*portable, *site, "--find-links", "../wheels", "redlatch"],
+                [*portable, build, "node"],
+                [*portable, build, "c"],
+            ],
+            [
+                ([*portable, *cargo_test, "--", "--exact", *exempt], cargo),
+                ([*portable, "python", "-m", "pytest", "-rsx", "bindings-python/tests"], pytest),
+                ([*portable, "npm", "--prefix", "bindings-node", "--silent", "test"], node),
+                ([*portable, "make", "-s", "-C", "c-api", "test"], plain),
+            ],
+            repeated=False,
+            usual=False,
         ),
         Phase(
             "conformance",
@@ -395,6 +448,10 @@ def main() -> int:
     print("\n== summary")
     print("\n".join(rows))
     print(f"{'all':<20}{time.monotonic() - started:>8.1f} s   logs in {LOGS}")
+    if any(phase.name == "portable" for phase in ready):
+        for suite, tests in EXEMPT.items():
+            for test, why in tests.items():
+                print(f"EXEMPT portable {suite} {test}: {why}")
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
     if total.skipped and CI:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from functools import wraps
@@ -287,7 +288,8 @@ def _after_fork() -> None:
     _entering = _green.original("_thread", "RLock")()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
 
 L = TypeVar("L", bound=BaseLock)
 Name = str | Callable[..., str]

@@ -1,6 +1,6 @@
 """One daemon thread per process writes the events of all clients to the log and runs on_lost callbacks.
 
-It starts with the first request of the first client, sleeps in poll(2), and belongs to Python alone: the engine's
+It starts with the first request of the first client, sleeps until something comes, and belongs to Python alone: the engine's
 thread only writes to a queue. Here is also what has to happen when the process forks and when it exits.
 
 The thread is a native one, also where gevent or eventlet has replaced the standard library: a greenlet in its place
@@ -13,13 +13,14 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import select
 import signal
 import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from select import POLLIN
+from functools import partial
 from typing import Any, Protocol
 
 from redlatch import _green, _redlatch
@@ -188,12 +189,12 @@ class Dispatcher:
 
     def _run(self, queue: _redlatch.Queue) -> None:
         # Signals are for the main thread, which may sleep in a wait and has to be woken by them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         threading.current_thread().name = "redlatch"
-        poll = _green.original("select", "poll")()
-        poll.register(queue.fd, POLLIN)
+        sleep = sleeper(queue)
         while True:
-            poll.poll()
+            sleep()
             for tag in queue.drain():
                 with self._outlived("an on_lost callback raised what ends a thread"):
                     self.watchers.fire(tag)
@@ -210,6 +211,15 @@ class Dispatcher:
                 return
             with suppress(Exception):  # a handler of the log may be what fails
                 logger.exception(what)
+
+
+def sleeper(queue: _redlatch.Queue) -> Callable[[], object]:
+    """A function that sleeps, without the GIL, until the queue has entries."""
+    if sys.platform == "win32":
+        return partial(_green.original("select", "select"), (queue.fd,), (), ())
+    poll = _green.original("select", "poll")()
+    poll.register(queue.fd, select.POLLIN)
+    return partial(poll.poll, None)
 
 
 def _has_holds(client: HasCore) -> bool:
@@ -234,11 +244,10 @@ def _close_all() -> None:
     for tag, client in enumerate(dispatcher.clients()):
         client._core.close_at_exit(queue, tag)
         unclosed.add(tag)
-    poll = _green.original("select", "poll")()
-    poll.register(queue.fd, POLLIN)
+    sleep = sleeper(queue)
     try:
         while unclosed:
-            poll.poll()
+            sleep()
             unclosed -= set(queue.drain())
     finally:
         # Callers that waited for a lock are told `closed`, and have to be back in Python before that ends.
@@ -271,4 +280,5 @@ def _after_fork() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)

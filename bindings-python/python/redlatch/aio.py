@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -65,10 +66,55 @@ def _begin(
     task.add_done_callback(_begun.discard)
 
 
+YEARS = 1e9
+"""Seconds after which no loop runs any more."""
+
+
+def _keep(_: object) -> None:
+    return None
+
+
+class Listener:
+    """A thread that tells a loop when its queue has entries, where the loop cannot wait for a descriptor: Windows' usual one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bridge: Bridge) -> None:
+        self._queue = bridge.queue
+        self._bridge = weakref.ref(bridge)
+        self._drained = threading.Semaphore(0)
+        # A loop drops its timers, as its readers, when it is closed.
+        loop.call_later(YEARS, _keep, bridge)
+        threading.Thread(target=self._run, name="redlatch-loop", daemon=True).start()
+
+    def _run(self) -> None:
+        sleep = _dispatcher.sleeper(self._queue)
+        while True:
+            sleep()
+            bridge = self._bridge()
+            loop = bridge._loop() if bridge is not None else None
+            if bridge is None or loop is None:
+                return
+            try:
+                loop.call_soon_threadsafe(self._drain, bridge)
+            except RuntimeError:  # it is closed
+                return
+            del bridge, loop
+            self._drained.acquire()
+
+    def _drain(self, bridge: Bridge) -> None:
+        try:
+            bridge._drain()
+        finally:
+            self._drained.release()
+
+    def end(self) -> None:
+        self._queue.wake()
+        self._drained.release()
+
+
 class Bridge:
     """Brings the answers of the engines into one event loop: a queue, and one reader that drains it.
 
-    The loop keeps the bridge, through its reader, and drops it when it is closed.
+    The loop keeps the bridge, through its reader or a timer, and drops it when it is closed.
     """
 
     _bridges: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Bridge]]] = (
@@ -82,7 +128,11 @@ class Bridge:
         self._loop = weakref.ref(loop)
         # Not a method of the bridge: a cycle would keep the bridge when its loop drops it.
         self.watchers = _dispatcher.Watchers(partial(_begin, self._loop))
-        loop.add_reader(queue.fd, self._drain)
+        self._listener: Listener | None = None
+        try:
+            loop.add_reader(queue.fd, self._drain)
+        except NotImplementedError:
+            self._listener = Listener(loop, self)
 
     def __del__(self) -> None:
         # The queue lives on with the tasks that wait, until the garbage collector finds them.
@@ -114,6 +164,8 @@ class Bridge:
         # A closed loop that somebody keeps keeps its tasks, which never end: they would stay in the queues of their locks,
         # and what they hold would be renewed for ever.
         self.queue.give_up()
+        if self._listener is not None:
+            self._listener.end()
         if (loop := self._loop()) is not None and loop.is_closed():
             Keys.end_all(loop)
 

@@ -12,7 +12,7 @@ use redis::{
     RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_rustls::client::TlsStream;
 
@@ -25,6 +25,7 @@ use super::tls::{self, Tls};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Protocol};
+use crate::sys;
 use crate::tuning;
 use crate::wire;
 
@@ -41,7 +42,7 @@ pub(crate) struct Manner {
     /// The limit for one attempt, set-up included.
     timeout: Duration,
     /// Shown by CLIENT LIST.
-    client_name: String,
+    client_name: Arc<str>,
     protocol: Protocol,
     keep_alive: Duration,
     tls: Option<Tls>,
@@ -57,7 +58,7 @@ impl Manner {
         };
         Ok(Manner {
             timeout: options.connect_timeout,
-            client_name: options.client_name.clone(),
+            client_name: options.client_name.as_str().into(),
             protocol: options.protocol,
             keep_alive: options.keep_alive,
             tls,
@@ -92,8 +93,8 @@ impl Address {
     pub(crate) fn new(info: ConnectionInfo, manner: Manner) -> Self {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
-            .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive))
-            .set_user_timeout(tuning::TCP_USER_TIMEOUT);
+            .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive));
+        let tcp = sys::give_up_after(tcp, tuning::TCP_USER_TIMEOUT);
         // Skip `CLIENT SETINFO`: every ACL would have to allow it, and the client name already
         // identifies us.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
@@ -103,13 +104,19 @@ impl Address {
         }
     }
 
+    /// The same server, whose connections get this name.
+    pub(super) fn named(mut self, name: &Arc<str>) -> Self {
+        self.manner.client_name = name.clone();
+        self
+    }
+
     /// The address as it is shown in messages.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         self.info.addr().to_string()
     }
 
     /// How long one attempt to connect may take, set-up included.
-    pub(super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.manner.timeout
     }
 
@@ -188,7 +195,7 @@ impl Address {
             return Ok((self.connect_on(stream, protocol, config).await?, threshold));
         }
         if let ConnectionAddr::Unix(path) = self.info.addr() {
-            let stream = UnixStream::connect(path).await?;
+            let stream = sys::connect_local(path).await?;
             return Ok((self.connect_on(stream, protocol, config).await?, None));
         }
         let client = self.client(protocol)?;
@@ -460,7 +467,7 @@ impl Address {
                 self.pubsub_on(tls::tcp(host, *port, self.info.tcp_settings()).await?)
                     .await
             }
-            ConnectionAddr::Unix(path) => self.pubsub_on(UnixStream::connect(path).await?).await,
+            ConnectionAddr::Unix(path) => self.pubsub_on(sys::connect_local(path).await?).await,
             _ => {
                 self.client(ProtocolVersion::RESP2)?
                     .get_async_pubsub()
@@ -505,7 +512,7 @@ impl Address {
     }
 
     /// The error for an attempt that took too long.
-    pub(super) fn late(&self) -> Error {
+    pub(crate) fn late(&self) -> Error {
         let what = if self.manner.tls.is_some() {
             "speaking TLS"
         } else {
@@ -530,7 +537,7 @@ impl Address {
 
     /// Explains an error of the connection. The text contains the address, but never the user name
     /// or password.
-    pub(super) fn explain(&self, error: &RedisError) -> Error {
+    pub(crate) fn explain(&self, error: &RedisError) -> Error {
         let addr = self.info.addr();
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
             let text =

@@ -57,7 +57,7 @@ impl Inbox {
 
     /// Takes the oldest messages, at most `most`. Returns whether more are left. The caller has the
     /// engine's lock, so the messages of one thread stay in order.
-    pub(super) fn take(&self, most: usize, into: &mut Vec<Message>) -> bool {
+    pub(super) fn take(&self, most: usize, into: &mut VecDeque<Message>) -> bool {
         let mut kept = self.kept();
         let taken = kept.messages.len().min(most);
         into.extend(kept.messages.drain(..taken));

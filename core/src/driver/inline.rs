@@ -17,20 +17,14 @@
 //!   nothing else to look at: the kernel would keep a timer for each call. The I/O thread shuts the
 //!   socket down when the call is late, or when its caller was answered in another way.
 
-use std::io::{self, ErrorKind as IoKind, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, ErrorKind as IoKind};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::libc::MSG_NOSIGNAL;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use redis::io::tcp::socket2::SockRef;
 use redis::{Cmd, ConnectionAddr};
 use redlatch_proto::value::Value;
@@ -43,6 +37,7 @@ use super::server_clock::ServerClock;
 use crate::clock;
 use crate::engine::Input;
 use crate::moment::Moment;
+use crate::sys::{self, BlockingSocket, StopFlag};
 use crate::tuning;
 use crate::wire::{self, Call, Op, Publish};
 
@@ -59,7 +54,7 @@ struct Keep {
     /// Calls that would have used the connection since it was last lost.
     asked: u32,
     /// The socket, to end the wait of a caller that uses it. It lives as long as the connection.
-    stream: Option<Arc<Stream>>,
+    stream: Option<Arc<BlockingSocket>>,
 }
 
 enum Place {
@@ -274,7 +269,7 @@ impl Plan {
         } = self;
         let made = tokio::task::spawn_blocking(move || {
             let mut connection = InlineConnection {
-                stream: Arc::new(Stream::connect(&address)?),
+                stream: Arc::new(connect(&address)?),
                 call: None,
                 command: Vec::new(),
                 answer: vec![0; tuning::INLINE_READ],
@@ -297,7 +292,7 @@ impl Plan {
 
 /// The inline connection.
 pub(super) struct InlineConnection {
-    stream: Arc<Stream>,
+    stream: Arc<BlockingSocket>,
     /// The last call, and the command that was written for it.
     call: Option<Call>,
     command: Vec<u8>,
@@ -350,7 +345,7 @@ impl InlineConnection {
         }
         // A caller that puts it back unused has checked it for the next ones, too.
         self.used = now;
-        !self.is_answered()
+        !self.stream.has_input()
     }
 
     /// Sends the script call for `op`; false if the connection is broken.
@@ -452,33 +447,10 @@ impl InlineConnection {
         self.took <= patience
     }
 
-    /// Waits until something can be read. False if only `stop` is readable, if `patience` is over,
-    /// or if a signal came.
-    pub(super) fn is_readable_before(
-        &self,
-        stop: BorrowedFd<'_>,
-        patience: Option<Duration>,
-    ) -> bool {
-        let mut fds = [
-            PollFd::new(self.stream.as_fd(), PollFlags::POLLIN),
-            PollFd::new(stop, PollFlags::POLLIN),
-        ];
-        let limit = patience.map_or(PollTimeout::NONE, |patience| {
-            PollTimeout::try_from(patience.max(Duration::from_millis(1)))
-                .unwrap_or(PollTimeout::MAX)
-        });
-        match nix::poll::poll(&mut fds, limit) {
-            Ok(_) => fds[0].any() == Some(true),
-            Err(Errno::EINTR) => false,
-            // Reading from the connection shows what is wrong with it.
-            Err(_) => true,
-        }
-    }
-
-    /// Whether something can be read already.
-    fn is_answered(&self) -> bool {
-        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
-        nix::poll::poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+    /// Waits until something can be read. False if only `stop` is set, if `patience` is over, or if
+    /// a signal came.
+    pub(super) fn has_input_before(&self, stop: &StopFlag, patience: Option<Duration>) -> bool {
+        self.stream.has_input_before(stop, patience)
     }
 
     /// Whether it matters that this connection has no client tracking: only if the command
@@ -537,76 +509,14 @@ impl Pace {
     }
 }
 
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn connect(address: &Address) -> io::Result<Stream> {
-        let stream = match address.place() {
-            ConnectionAddr::Tcp(host, port) => Stream::Tcp(tcp((host.as_str(), *port), address)?),
-            ConnectionAddr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
-            _ => return Err(io::Error::from(IoKind::Unsupported)),
-        };
-        match &stream {
-            Stream::Tcp(tcp) => tcp.set_write_timeout(Some(address.timeout()))?,
-            Stream::Unix(unix) => unix.set_write_timeout(Some(address.timeout()))?,
-        }
-        Ok(stream)
-    }
-
-    fn set_read_timeout(&self, patience: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Tcp(tcp) => tcp.set_read_timeout(patience),
-            Stream::Unix(unix) => unix.set_read_timeout(patience),
-        }
-    }
-
-    /// Shuts the socket down. A thread that reads from it gets the end of the stream.
-    fn shut_down(&self) {
-        // This fails only if the connection is broken already.
-        let _ = match self {
-            Stream::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
-            Stream::Unix(unix) => unix.shutdown(Shutdown::Both),
-        };
-    }
-
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Stream::Tcp(tcp) => tcp.as_fd(),
-            Stream::Unix(unix) => unix.as_fd(),
-        }
-    }
-
-    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Stream::Tcp(tcp) => (&mut &*tcp).write_all(bytes),
-            Stream::Unix(unix) => Quiet(unix).write_all(bytes),
-        }
-    }
-
-    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(tcp) => (&mut &*tcp).read(buffer),
-            Stream::Unix(unix) => (&mut &*unix).read(buffer),
-        }
-    }
-}
-
-/// Writes without raising `SIGPIPE`. The signal would end a C program whose server has gone,
-/// because this runs on the program's thread. Before Rust 1.90 the standard library avoids it for
-/// TCP only.
-struct Quiet<'a>(&'a UnixStream);
-
-impl Write for Quiet<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        SockRef::from(self.0).send_with_flags(bytes, MSG_NOSIGNAL)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+fn connect(address: &Address) -> io::Result<BlockingSocket> {
+    let socket = match address.place() {
+        ConnectionAddr::Tcp(host, port) => tcp((host.as_str(), *port), address)?.into(),
+        ConnectionAddr::Unix(path) => BlockingSocket::local(path)?,
+        _ => return Err(io::Error::from(IoKind::Unsupported)),
+    };
+    socket.set_write_timeout(address.timeout())?;
+    Ok(socket)
 }
 
 /// Connects to the first address of the host that answers.
@@ -621,7 +531,7 @@ fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
                 if let Some(keepalive) = settings.keepalive() {
                     socket.set_tcp_keepalive(keepalive)?;
                 }
-                socket.set_tcp_user_timeout(settings.user_timeout())?;
+                sys::set_user_timeout(&socket, settings)?;
                 return Ok(tcp);
             }
             Err(error) => last = error,
@@ -632,10 +542,10 @@ fn tcp(place: (&str, u16), address: &Address) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
     use std::sync::mpsc;
     use std::thread;
-
-    use nix::sys::signal::{SigSet, Signal};
 
     use super::*;
 
@@ -653,10 +563,13 @@ mod tests {
     }
 
     /// An idle inline connection, and the server's end of it.
-    fn made(used: Moment) -> (InlineSlot, UnixStream) {
-        let (ours, theirs) = UnixStream::pair().expect("a pair");
+    fn made(used: Moment) -> (InlineSlot, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let ours = TcpStream::connect(address).expect("connected");
+        let (theirs, _) = listener.accept().expect("accepted");
         let connection = InlineConnection {
-            stream: Arc::new(Stream::Unix(ours)),
+            stream: Arc::new(ours.into()),
             call: None,
             command: Vec::new(),
             answer: vec![0; tuning::INLINE_READ],
@@ -755,39 +668,6 @@ mod tests {
     impl InlineSlot {
         fn is_missing(&self) -> bool {
             matches!(self.keep().place, Place::Empty)
-        }
-    }
-
-    /// The signals that wait for this thread, as bits.
-    fn pending() -> u64 {
-        let status =
-            std::fs::read_to_string("/proc/thread-self/status").expect("the state of this thread");
-        let signals = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigPnd:"))
-            .expect("signals");
-        u64::from_str_radix(signals.trim(), 16).expect("a number")
-    }
-
-    /// A C program was ended by that.
-    #[test]
-    fn a_server_that_has_gone_raises_no_signal() {
-        let mut pipe = SigSet::empty();
-        pipe.add(Signal::SIGPIPE);
-        pipe.thread_block().expect("blocked");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let tcp =
-            TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
-        drop(listener.accept().expect("accepted"));
-        let (unix, gone) = UnixStream::pair().expect("a pair");
-        drop(gone);
-        for stream in [Stream::Unix(unix), Stream::Tcp(tcp)] {
-            // The first bytes may be on their way before anybody knows.
-            let end = clock::now().after(Duration::from_secs(30));
-            while stream.write_all(b"PING\r\n").is_ok() {
-                assert!(clock::now() < end, "it has gone");
-            }
-            assert_eq!(pending() & 1 << (Signal::SIGPIPE as u32 - 1), 0);
         }
     }
 

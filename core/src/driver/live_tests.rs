@@ -9,7 +9,7 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use redis::IntoConnectionInfo;
 
@@ -30,6 +30,7 @@ use crate::moment::Moment;
 use crate::options::{ClientOptions, Protocol};
 use crate::parking::ParkingGroups;
 use crate::support::Server;
+use crate::sys::HAS_RECEIVE_MINIMUM;
 use crate::wire::{Fencing, Form, Kind, Op, Reply, names};
 
 /// How long anything may take on a busy machine before a test fails.
@@ -1831,7 +1832,7 @@ fn the_descriptors_of_a_thread_end_with_it() {
     let server = Server::start();
     let whole = Whole::start(&server.url());
     whole.grant(1, "n");
-    assert_eq!(whole.lends(), (true, true));
+    assert_eq!(whole.lends(), (true, HAS_RECEIVE_MINIMUM));
     assert!(matches!(
         whole.ask(2, Request::Close { limit: LIMIT }),
         Ok(Done::Closed(_))
@@ -2322,7 +2323,7 @@ fn a_panic_of_the_engine_is_told_to_everybody() {
     // No time can be spread around this one: the engine panics when it has to wait for the lock.
     let whole = Whole::start_with(&server.url(), Duration::MAX);
     let (cell, _) = whole.grant(1, "held");
-    assert_eq!(whole.lends(), (true, true));
+    assert_eq!(whole.lends(), (true, HAS_RECEIVE_MINIMUM));
     let (told, reasons) = mpsc::channel();
     watch(
         &cell,
@@ -2343,6 +2344,46 @@ fn a_panic_of_the_engine_is_told_to_everybody() {
     assert_eq!(nothing.try_recv(), Err(mpsc::TryRecvError::Empty));
     assert_eq!(whole.lends(), (false, false));
     whole.event("ended");
+}
+
+/// An inline call takes the engine's lock when it is dropped. One that lay in the inbox behind the
+/// message at which the engine panicked was dropped under that lock, and the thread hung.
+#[test]
+fn a_panic_of_the_engine_ends_the_calls_that_were_left() {
+    let server = Server::start();
+    let whole = Whole::start_with(&server.url(), Duration::MAX);
+    whole.ask(1, Request::Connect).unwrap();
+    let late = clock::now().after(PATIENCE);
+    for id in (2..).step_by(2) {
+        assert!(clock::now() < late, "no inline connection");
+        let (answer, answers) = mpsc::channel();
+        let sink = called(move |result| answer.send(result).unwrap());
+        let begun = whole
+            .handle
+            .request(id, request("n"), sink, Way::Blocking)
+            .unwrap();
+        let Some(left) = begun else {
+            let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
+            let owner = cell.owner;
+            let release = Request::Release(Target::Level { owner, level });
+            whole.ask(id + 1, release).unwrap();
+            continue;
+        };
+        let busy = Input::Outcome {
+            call: left.under_way().unwrap(),
+            outcome: CallOutcome::Answered(Reply::Busy { ttl: None }),
+        };
+        // The thread finds both at once.
+        let machine = &whole.handle.session.machine;
+        let state = machine.wreck();
+        machine.inbox.push(Message::Tell(busy)).unwrap();
+        left.leave();
+        drop(state);
+        let error = answers.recv_timeout(PATIENCE).unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+        assert!(whole.has_ended());
+        return;
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod link;
 #[cfg(test)]
 mod live_tests;
 mod net;
+mod primaries;
 mod pubsub;
 mod receive_threshold;
 mod replies;
@@ -21,7 +22,6 @@ mod sentinel;
 mod server_connections;
 mod session;
 mod shared_engine;
-mod timer;
 mod tls;
 
 use std::borrow::Borrow;
@@ -32,7 +32,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, SigmaskHow};
 use redis::ConnectionInfo;
 
 use crate::engine::{self, Done, Input, Request, RequestId};
@@ -46,6 +45,7 @@ use crate::maps::Set;
 use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
 use crate::process;
+use crate::sys::{HAS_INLINE, without_signals};
 use crate::url::{Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::Name;
@@ -53,6 +53,7 @@ use crate::wire::Name;
 pub(crate) use connect::{Address, Manner};
 use inbox::Closed;
 use inline::InlineSlot;
+pub(crate) use primaries::primaries;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replies::value as reply;
 use run::{Driver, Threads};
@@ -110,6 +111,27 @@ impl Servers {
                     .map(|host| address(place.server(host)))
                     .collect(),
             ),
+        }
+    }
+
+    /// The same servers, whose connections get this name.
+    pub(crate) fn named(self, name: &Arc<str>) -> Servers {
+        let all = |addresses: Vec<Address>| {
+            let named = addresses.into_iter().map(|address| address.named(name));
+            named.collect()
+        };
+        match self {
+            Servers::Single(address) => Servers::Single(address.named(name)),
+            Servers::Sentinel {
+                sentinels,
+                service,
+                server,
+            } => Servers::Sentinel {
+                sentinels: all(sentinels),
+                service,
+                server: server.named(name),
+            },
+            Servers::Cluster(seeds) => Servers::Cluster(all(seeds)),
         }
     }
 }
@@ -272,7 +294,7 @@ impl Handle {
     /// # Errors
     /// `unavailable` when the system gives no thread, timer or event queue.
     pub(crate) fn start(config: DriverConfig, shared: Arc<Shared>) -> Result<Handle> {
-        let direct = Arc::new(InlineSlot::new(config.direct));
+        let direct = Arc::new(InlineSlot::new(config.direct && HAS_INLINE));
         let session = Arc::new(Session {
             machine: SharedEngine::new(config.engine.clone(), shared, direct),
             pid: process::id(),
@@ -381,15 +403,6 @@ impl Drop for Handle {
 fn not_started(why: &dyn std::fmt::Display) -> Error {
     let text = format!("cannot start the engine's thread: {why}; raise the limits of the process");
     Error::new(ErrorKind::Unavailable, text)
-}
-
-/// Runs `make` with all signals blocked. A new thread inherits the mask of its creator, and signals
-/// belong to the threads of the program.
-pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> nix::Result<T> {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let made = make();
-    before.thread_set_mask()?;
-    Ok(made)
 }
 
 /// Whether the thread has ended.

@@ -6,30 +6,19 @@
 //! has something to do. A client that knows that others come first stays asleep, and leaves their
 //! messages in the socket.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nix::sys::socket::setsockopt;
-use nix::{libc, setsockopt_impl, sockopt_impl};
 use tokio::net::TcpStream;
 
 use super::channels;
+use crate::sys::ReceiveMinimum;
 use crate::tuning;
 use crate::wire::{Name, names};
-
-// `nix` has no name for this socket option.
-sockopt_impl!(
-    LeastToRead,
-    SetOnly,
-    libc::SOL_SOCKET,
-    libc::SO_RCVLOWAT,
-    i32
-);
 
 /// A handle of a connection's socket. Only a thread that holds the engine's lock may change the
 /// threshold.
 pub(super) struct ReceiveThreshold {
-    socket: OwnedFd,
+    socket: ReceiveMinimum,
     /// The current threshold in bytes, as the system knows it.
     least: AtomicUsize,
 }
@@ -37,7 +26,7 @@ pub(super) struct ReceiveThreshold {
 impl ReceiveThreshold {
     pub(super) fn of(stream: &TcpStream) -> Option<ReceiveThreshold> {
         Some(ReceiveThreshold {
-            socket: stream.as_fd().try_clone_to_owned().ok()?,
+            socket: ReceiveMinimum::of(stream)?,
             least: AtomicUsize::new(1),
         })
     }
@@ -58,10 +47,7 @@ impl ReceiveThreshold {
         let some = skipped.filter(|(_, messages)| *messages > 0);
         let bytes = some.map_or(1, |(name, messages)| (messages as usize + 1) * size(name));
         let least = bytes.clamp(1, tuning::RECEIVE_THRESHOLD_MOST);
-        if least != self.least.load(Ordering::Relaxed)
-            && let Ok(value) = i32::try_from(least)
-            && setsockopt(&self.socket, LeastToRead, &value).is_ok()
-        {
+        if least != self.least.load(Ordering::Relaxed) && self.socket.set(least) {
             self.least.store(least, Ordering::Relaxed);
         }
     }

@@ -16,13 +16,13 @@ use super::link::Manner;
 use super::net::Net;
 use super::session::Session;
 use super::shared_engine::{Effect, State};
-use super::timer::Timer;
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
 use crate::engine::{Done, Output, Request};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
+use crate::sys::Timer;
 use crate::tuning;
 use crate::wake_list::{WakeScope, wake_now};
 
@@ -384,14 +384,7 @@ impl Driver {
     /// Ends the thread in good order. Requests that came too late are answered with `closed`.
     pub(super) fn end(&mut self) {
         let mut state = self.session.machine.wreck();
-        state.ended = true;
-        // Under the lock: a caller that still finishes an inline call drains the inbox, and nobody
-        // carries out the effects any more.
-        let messages = self.session.machine.inbox.close();
-        // Callers may keep the state long after this. Its descriptors are closed together with the
-        // thread's.
-        (state.alarm, state.threshold) = (None, None);
-        let left = std::mem::take(&mut state.left);
+        let (messages, left) = self.session.machine.end(&mut state);
         drop(state);
         answer_all(left);
         self.session.machine.direct.end();
@@ -423,13 +416,8 @@ impl Driver {
             .tell(Event::new("ended", Level::Warn, None, text));
         self.session.machine.direct.end();
         let mut state = self.session.machine.wreck();
-        state.ended = true;
-        let messages = self.session.machine.inbox.close();
-        // Callers may keep the state long after this. Its descriptors are closed together with the
-        // thread's.
-        (state.alarm, state.threshold) = (None, None);
+        let (messages, left) = self.session.machine.end(&mut state);
         let (cells, completions) = (state.engine.cells(), std::mem::take(&mut state.completions));
-        let left = std::mem::take(&mut state.left);
         drop(state);
         answer_all(left);
         for cell in cells {

@@ -1,7 +1,6 @@
 //! The front door for callers. The engine decides about a message on the calling thread, and a
 //! caller may make its call itself on the inline connection.
 
-use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use crate::clock;
 use crate::engine::{CallId, CallOutcome, Inline, Input, Output, Request, RequestId};
 use crate::moment::Moment;
 use crate::process;
+use crate::sys::StopFlag;
 use crate::tuning;
 use crate::wire::{self, Op};
 
@@ -291,7 +291,7 @@ impl InlineCall {
     pub(crate) fn wait<E>(
         &mut self,
         looks: bool,
-        stop: Option<BorrowedFd<'_>>,
+        stop: Option<&StopFlag>,
         mut go_on: impl FnMut() -> Result<bool, E>,
     ) -> Result<(), E> {
         while let Some(call) = &mut self.under_way {
@@ -354,6 +354,11 @@ impl InlineCall {
             // up.
             drop(session.machine.inbox.push(Message::Finish(Box::new(self))));
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn under_way(&self) -> Option<CallId> {
+        Some(self.under_way.as_ref()?.call)
     }
 
     /// Tells the engine the outcome of the call.
@@ -429,8 +434,8 @@ enum Look {
 impl InFlight {
     /// Waits for the answer until a signal comes, `stop` is readable or `patience` is over. Without
     /// `patience` there is no time limit.
-    fn look(&mut self, patience: Option<Duration>, stop: Option<BorrowedFd<'_>>) -> Look {
-        if stop.is_some_and(|stop| !self.connection.is_readable_before(stop, patience)) {
+    fn look(&mut self, patience: Option<Duration>, stop: Option<&StopFlag>) -> Look {
+        if stop.is_some_and(|stop| !self.connection.has_input_before(stop, patience)) {
             return Look::Nothing;
         }
         match self.connection.receive(patience) {

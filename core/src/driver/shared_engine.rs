@@ -5,17 +5,18 @@
 //! after they have released it. A caller may make its own call; every other effect of its request is
 //! deferred to the I/O thread.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::inbox::Inbox;
 use super::inline::InlineSlot;
 use super::receive_threshold::ReceiveThreshold;
-use super::timer::Alarm;
 use super::{Completer, InlineCall, Message, PendingRequest, Shared, is_engine_thread};
 use crate::engine::{self, Done, Engine, Input, Output, RequestId};
 use crate::error::Result;
 use crate::maps::SmallMap;
 use crate::moment::Moment;
+use crate::sys::Alarm;
 
 /// The engine, shared by the I/O thread and the callers.
 pub(super) struct SharedEngine {
@@ -45,9 +46,12 @@ pub(super) struct State {
     pub(super) ended: bool,
     /// The engine has panicked.
     pub(super) broken: bool,
-    /// Empty buffers that keep their memory.
+    /// An empty buffer that keeps its memory.
     out: Vec<Output>,
-    messages: Vec<Message>,
+    /// Messages from the inbox that are about to be handled. A message may be an inline call, which
+    /// takes the lock when it is dropped. So a panic of the engine leaves them here: nothing is
+    /// dropped while the lock is held.
+    messages: VecDeque<Message>,
 }
 
 /// An inline call whose caller waits for the reply, maybe without looking at anything else.
@@ -124,7 +128,7 @@ impl SharedEngine {
             ended: false,
             broken: false,
             out: Vec::new(),
-            messages: Vec::new(),
+            messages: VecDeque::new(),
         };
         SharedEngine {
             shared,
@@ -169,13 +173,27 @@ impl SharedEngine {
         now: Moment,
         mut take: impl FnMut(Effect, &mut Vec<Effect>),
     ) -> bool {
-        let mut messages = std::mem::take(&mut state.messages);
-        let more = self.inbox.take(most, &mut messages);
-        for message in messages.drain(..) {
+        let more = self.inbox.take(most, &mut state.messages);
+        while let Some(message) = state.messages.pop_front() {
             self.bring(state, now, message, &mut take);
         }
-        state.messages = messages;
         more
+    }
+
+    /// The end of the I/O thread: nobody carries out effects any more. Returns the messages that
+    /// nobody has handled, and the effects that were deferred. They are to be dropped without the
+    /// lock.
+    ///
+    /// The inbox is closed under the lock, because a caller that still finishes an inline call
+    /// drains it.
+    pub(super) fn end(&self, state: &mut State) -> (VecDeque<Message>, Vec<Effect>) {
+        state.ended = true;
+        let mut messages = std::mem::take(&mut state.messages);
+        messages.append(&mut self.inbox.close());
+        // Callers may keep the state long after this. Its descriptors are closed together with the
+        // thread's.
+        (state.alarm, state.threshold) = (None, None);
+        (messages, std::mem::take(&mut state.left))
     }
 
     /// Gives the engine one message.

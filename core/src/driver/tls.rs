@@ -25,6 +25,7 @@ use tokio_rustls::rustls::{
 use crate::error::Piece::{self, Name};
 use crate::error::{Error, ErrorKind, OptionFault, Result};
 use crate::options::{ClientOptions, Pem};
+use crate::sys;
 
 /// A TLS configuration.
 #[derive(Clone)]
@@ -114,7 +115,7 @@ pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Re
     if let Some(keepalive) = settings.keepalive() {
         socket.set_tcp_keepalive(keepalive)?;
     }
-    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    sys::set_user_timeout(&socket, settings)?;
     Ok(tcp)
 }
 

@@ -86,6 +86,28 @@ async fn a_client_ends_with_its_last_guard() {
     assert_eq!(world.command::<u32>(&["EXISTS", "n"]), 0);
 }
 
+/// So that a tool finds the process behind the owner of a lock.
+#[tokio::test]
+async fn connections_are_named_after_the_process() {
+    let mut world = World::new().await;
+    let client = Client::connect(&world.server.url()).await.unwrap();
+    let guard = client.lock("n").unwrap().acquire().await.unwrap();
+    let list = world.command::<String>(&["CLIENT", "LIST"]);
+    let ours = |line: &str| {
+        let name = line
+            .split(' ')
+            .find_map(|field| field.strip_prefix("name="))?;
+        redlatch::embed::ConnectionName::parse(name)
+            .filter(|name| name.id == client.id().expect("running"))
+    };
+    let names: Vec<_> = list.lines().filter_map(ours).collect();
+    let name = names.first().expect("a connection");
+    assert!(names.iter().all(|other| other == name), "{names:?}");
+    assert!(name.draws(&guard.owner()) && !name.host.is_empty());
+    let parts = (&name.client_name[..], &name.language[..], name.pid);
+    assert_eq!(parts, ("redlatch", "rust", std::process::id()));
+}
+
 #[tokio::test]
 async fn nothing_is_renewed_for_a_client_that_nobody_has() {
     let world = World::new().await;

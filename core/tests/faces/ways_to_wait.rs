@@ -1,6 +1,7 @@
 //! One request, four ways to wait for it, and cancelling in each of them.
 
 use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -113,7 +114,9 @@ async fn an_interruptible_wait_takes_what_comes() {
 }
 
 fn is_readable(queue: &CompletionQueue) -> bool {
-    let mut fds = [PollFd::new(queue.fd().unwrap(), PollFlags::POLLIN)];
+    // SAFETY: the queue keeps it open.
+    let fd = unsafe { BorrowedFd::borrow_raw(queue.fd().unwrap()) };
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
     nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
 }
 

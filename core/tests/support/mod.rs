@@ -29,7 +29,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// The line of this answer to CLIENT LIST for the direct connection: the server tells it nothing
 /// unasked.
 pub fn direct_connection(list: &str) -> Option<String> {
-    let direct = |line: &&str| line.contains(" name=redlatch ") && line.contains(" flags=N ");
+    let direct = |line: &&str| line.contains(" name=redlatch;") && line.contains(" flags=N ");
     list.lines().find(direct).map(str::to_owned)
 }
 

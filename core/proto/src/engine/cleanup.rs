@@ -16,14 +16,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, Purpose};
-use super::links::Which;
-use super::queries::release_of;
+use super::hold::Hold;
+use super::interface::CallOutcome;
+use super::links::{LinkId, Which};
+use super::ops::release_of;
 use super::timers::Timer;
 use super::timing;
-use super::{CallOutcome, Engine, LinkId};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Layout, Name, OwnerId, Reply};
+use crate::wire::{Form, Name, OwnerId, Reply};
 
 /// A release without a caller.
 #[derive(Debug)]
@@ -57,25 +58,29 @@ struct Lane {
     waiting: VecDeque<OwnerId>,
 }
 
-/// A release that a server has confirmed. The server that takes its place may not know of it.
+/// A lock that an owner may have left in Redis.
 #[derive(Debug)]
-pub(super) struct Confirmed {
-    at: Moment,
-    name: Name,
-    owner: OwnerId,
-    form: Form,
-    lease: Duration,
+pub(super) struct Left {
+    pub(super) name: Name,
+    pub(super) owner: OwnerId,
+    pub(super) form: Form,
+    pub(super) lease: Duration,
 }
+
+/// A release that a server has confirmed at this moment. The server that takes its place may not
+/// know of it.
+#[derive(Debug)]
+pub(super) struct Confirmed(Moment, Left);
 
 impl Confirmed {
     /// Whether its lock can still exist on a server that does not know of it.
     pub(super) fn counts(&self, now: Moment) -> bool {
-        now < self.at.after(self.lease.min(tuning::RELEASES_KEPT_FOR))
+        now < self.0.after(self.1.lease.min(tuning::RELEASES_KEPT_FOR))
     }
 
     #[cfg(test)]
     pub(super) fn is_of(&self, owner: OwnerId) -> bool {
-        self.owner == owner
+        self.1.owner == owner
     }
 }
 
@@ -93,11 +98,11 @@ pub(super) struct Cleanups {
 
 /// The effect of a clean-up's outcome on the callers of the same name.
 #[derive(Debug, Default)]
-struct Cleaned {
+pub(super) struct Cleaned {
     /// A lock was released: the name and whether its form has a token.
-    released: Option<(Name, bool)>,
+    pub(super) released: Option<(Name, bool)>,
     /// The clean-up of a token has ended. A try may wait for the token.
-    token_free: Option<Name>,
+    pub(super) token_free: Option<Name>,
 }
 
 impl Cleanups {
@@ -129,15 +134,26 @@ impl Cleanups {
         self.confirmed.iter()
     }
 
-    /// Keeps a confirmed release for a while.
-    fn keep(&mut self, confirmed: Confirmed) {
-        let now = confirmed.at;
-        self.confirmed.push_back(confirmed);
+    /// Keeps a confirmed release for a while. A release by a caller's token is not kept: by then
+    /// another attempt may have the lock with this token.
+    pub(super) fn keep(&mut self, now: Moment, hold: &Hold) {
+        if hold.cell.has_value() {
+            return;
+        }
+        let (cell, lease) = (&hold.cell, hold.longest());
+        let (name, owner, form) = (cell.name.clone(), cell.owner, cell.form());
+        let left = Left {
+            name,
+            owner,
+            form,
+            lease,
+        };
+        self.confirmed.push_back(Confirmed(now, left));
         let is_old = |kept: &VecDeque<Confirmed>| {
             kept.len() > tuning::RELEASES_KEPT
                 || kept
                     .front()
-                    .is_some_and(|first| first.at.after(tuning::RELEASES_KEPT_FOR) <= now)
+                    .is_some_and(|first| first.0.after(tuning::RELEASES_KEPT_FOR) <= now)
         };
         while is_old(&self.confirmed) {
             self.confirmed.pop_front();
@@ -145,23 +161,55 @@ impl Cleanups {
     }
 
     /// Takes the confirmed releases of these names, of which a lock can still exist elsewhere.
-    fn take_confirmed(&mut self, now: Moment, which: Which<'_>) -> Vec<Confirmed> {
+    pub(super) fn take_confirmed(&mut self, now: Moment, which: Which<'_>) -> Vec<Left> {
         let all = std::mem::take(&mut self.confirmed);
         let (taken, kept) = all
             .into_iter()
-            .partition::<VecDeque<_>, _>(|old| which(&old.name));
+            .partition::<VecDeque<_>, _>(|old| which(&old.1.name));
         self.confirmed = kept;
-        taken.into_iter().filter(|old| old.counts(now)).collect()
+        let counts = taken.into_iter().filter(|old| old.counts(now));
+        counts.map(|old| old.1).collect()
     }
 
-    fn begin(&mut self, cx: &mut Context, owner: OwnerId, cleanup: Cleanup) {
-        if let Entry::Vacant(place) = self.of.entry(owner) {
-            if let Some(key) = cleanup.token_key() {
-                *self.tokens.entry(key).or_default() += 1;
-            }
-            place.insert(cleanup);
-            self.send(cx, owner);
+    /// Releases what is left. If a copy of the acquire may still run until `alive_until`, another
+    /// release follows then. `known`: the lease is the longest that the server can have granted.
+    pub(super) fn begin(
+        &mut self,
+        cx: &mut Context,
+        left: Left,
+        known: bool,
+        alive_until: Option<Moment>,
+    ) {
+        let (owner, now) = (left.owner, cx.now);
+        let Entry::Vacant(place) = self.of.entry(owner) else {
+            return;
+        };
+        let again_at = alive_until.filter(|at| *at > now);
+        let limit = timing::limit(left.lease);
+        // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
+        // that lease.
+        let lease = if left.form.kind.layout().learns() && !known {
+            left.lease.max(tuning::LEARNT_LEASE)
+        } else {
+            left.lease
+        };
+        // Another call of this owner may be in flight and ask for the same lease. With replicas it
+        // has twice the time.
+        let last = timing::copy_expires(now, 2 * limit);
+        let cleanup = Cleanup {
+            name: left.name,
+            form: left.form,
+            under_way: false,
+            again_at,
+            retry: None,
+            until: again_at.map_or(last, |at| at.max(last)).after(lease),
+            limit,
+        };
+        if let Some(key) = cleanup.token_key() {
+            *self.tokens.entry(key).or_default() += 1;
         }
+        place.insert(cleanup);
+        self.send(cx, owner);
     }
 
     /// Sends a clean-up, or keeps it until others are answered. If the server is unreachable, the
@@ -189,7 +237,7 @@ impl Cleanups {
     }
 
     /// A clean-up at this server was answered, so the next one can be sent.
-    fn send_next(&mut self, cx: &mut Context, link: LinkId) {
+    pub(super) fn send_next(&mut self, cx: &mut Context, link: LinkId) {
         let up = cx.links.is_link_up(link);
         if let Some(lane) = self.lanes.get_mut(&link) {
             lane.sent -= 1;
@@ -224,7 +272,7 @@ impl Cleanups {
 
     /// The timer of a clean-up is due. Returns the name of the clean-up if that has ended and a try
     /// may wait for its token.
-    fn due(&mut self, cx: &mut Context, owner: OwnerId) -> Option<Name> {
+    pub(super) fn due(&mut self, cx: &mut Context, owner: OwnerId) -> Option<Name> {
         let cleanup = self.of.get(&owner)?;
         if cleanup.until <= cx.now {
             // A release by token that is in flight could free the lock of the next attempt.
@@ -242,7 +290,12 @@ impl Cleanups {
         None
     }
 
-    fn answered(&mut self, cx: &mut Context, owner: OwnerId, outcome: CallOutcome) -> Cleaned {
+    pub(super) fn answered(
+        &mut self,
+        cx: &mut Context,
+        owner: OwnerId,
+        outcome: CallOutcome,
+    ) -> Cleaned {
         let retry = cx.now.after(cx.jitter.retry());
         let mut cleaned = Cleaned::default();
         let Some(cleanup) = self.of.get_mut(&owner) else {
@@ -290,94 +343,5 @@ impl Cleanups {
         for owner in owners {
             self.send(cx, owner);
         }
-    }
-}
-
-impl Engine {
-    /// Keeps a confirmed release for a while. A release by a caller's token is not kept: by then
-    /// another attempt may have the lock with this token.
-    pub(super) fn keep_release(&mut self, owner: OwnerId) {
-        if let Some(hold) = self.holds.get(&owner).filter(|hold| !hold.cell.has_value()) {
-            self.cleanups.keep(Confirmed {
-                at: self.cx.now,
-                name: hold.cell.name.clone(),
-                owner,
-                form: hold.cell.form(),
-                lease: hold.longest(),
-            });
-        }
-    }
-
-    /// Repeats the confirmed releases. Another server, or the same one with older data, may still
-    /// have these locks. Waiters would wait for the end of their leases.
-    pub(super) fn repeat_releases(&mut self, which: Which<'_>) {
-        for old in self.cleanups.take_confirmed(self.cx.now, which) {
-            self.clean_up(&old.name, old.owner, &old.form, old.lease, None);
-        }
-    }
-
-    /// Releases the lock that `owner` may have on `name`. If a copy of its acquire may still run
-    /// until `alive_until`, another release follows then.
-    pub(super) fn clean_up(
-        &mut self,
-        name: &Name,
-        owner: OwnerId,
-        form: &Form,
-        lease: Duration,
-        alive_until: Option<Moment>,
-    ) {
-        // The lock with this token, if there is one, belongs to a later attempt.
-        if let Some(token) = &form.token
-            && self.is_token_used(name, token)
-        {
-            return;
-        }
-        let now = self.cx.now;
-        let again_at = alive_until.filter(|at| *at > now);
-        let limit = timing::limit(lease);
-        // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
-        // that lease.
-        let unknown = form.kind.layout() == Layout::Learning && !self.holds.contains_key(&owner);
-        let lease = if unknown {
-            lease.max(tuning::LEARNT_LEASE)
-        } else {
-            lease
-        };
-        // Another call of this owner may be in flight and ask for the same lease. With replicas it
-        // has twice the time.
-        let last = timing::copy_expires(now, 2 * limit);
-        let cleanup = Cleanup {
-            name: name.clone(),
-            form: form.clone(),
-            under_way: false,
-            again_at,
-            retry: None,
-            until: again_at.map_or(last, |at| at.max(last)).after(lease),
-            limit,
-        };
-        self.cleanups.begin(&mut self.cx, owner, cleanup);
-    }
-
-    pub(super) fn cleanup_due(&mut self, owner: OwnerId) {
-        if let Some(name) = self.cleanups.due(&mut self.cx, owner) {
-            self.advance(&name);
-        }
-    }
-
-    pub(super) fn cleaned(&mut self, link: LinkId, owner: OwnerId, outcome: CallOutcome) {
-        let cleaned = self.cleanups.answered(&mut self.cx, owner, outcome);
-        if let Some((name, by_token)) = cleaned.released {
-            if by_token {
-                // The server cannot tell whose lock it was. A look costs little.
-                self.renew_now(self.holds_on(&name));
-            }
-            // The release is published too, but a waiter of this client need not wait for that.
-            self.wake_head(&name);
-        }
-        if let Some(name) = cleaned.token_free {
-            self.advance(&name);
-        }
-        self.cleanups.send_next(&mut self.cx, link);
-        self.forget_flow(link);
     }
 }

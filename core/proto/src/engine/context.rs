@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::links::Links;
+use super::interface::{CallId, Config, Done, Inline, Output, RequestId};
+use super::links::{LinkId, Links};
 use super::timers::Timers;
 use super::timing::Jitter;
-use super::{CallId, Config, Done, Inline, LinkId, Output, RequestId};
-use crate::error::{Error, ErrorKind};
-use crate::event::{Counters, Event, Level as EventLevel};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Level as EventLevel;
+use crate::event::{Counters, Event};
 use crate::maps::SmallMap;
 use crate::moment::Moment;
 use crate::wire::{Name, Op, OwnerId};
@@ -149,6 +150,15 @@ impl Context {
         });
     }
 
+    /// Answers a caller, if there is one.
+    pub(super) fn answer(&mut self, request: Option<RequestId>, result: Result<Done>) {
+        match (request, result) {
+            (Some(id), Ok(done)) => self.complete(id, done),
+            (Some(id), Err(error)) => self.fail(id, error),
+            (None, _) => {}
+        }
+    }
+
     /// A debug event about a single lock. Its text is made only if somebody listens.
     pub(super) fn trace(&mut self, kind: &'static str, lock: &Name, text: impl FnOnce() -> String) {
         if self.listened {
@@ -168,6 +178,16 @@ impl Context {
             level,
             lock: Some(lock.clone()),
             text: text.into(),
+        }));
+    }
+
+    /// An event about a server or the client.
+    pub(super) fn link_event(&mut self, kind: &'static str, level: EventLevel, text: String) {
+        self.out.push(Output::Event(Event {
+            kind,
+            level,
+            lock: None,
+            text,
         }));
     }
 }

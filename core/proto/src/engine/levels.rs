@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::time::Duration;
 
-use super::{Lease, LevelId, timing};
+use super::interface::{Lease, LevelId};
+use super::timing;
 use crate::moment::{Moment, Span};
 
 /// One acquisition on a hold.

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::timers::Timer;
-use super::{Engine, Output};
 use crate::error::{Error, ErrorKind};
-use crate::event::{Event, Level as EventLevel};
 use crate::moment::Moment;
 use crate::wire::Name;
 use crate::wire::slots::slot;
@@ -66,7 +63,7 @@ impl Routes {
         self.0.is_some()
     }
 
-    fn leads_to(&self, link: LinkId) -> bool {
+    pub(super) fn leads_to(&self, link: LinkId) -> bool {
         self.0
             .as_ref()
             .map_or(link == STANDALONE, |links| links.contains(&link))
@@ -164,31 +161,22 @@ impl Links {
             .collect();
         errors?.into_iter().next()
     }
-}
 
-/// A filter for names.
-pub(super) type Which<'a> = &'a dyn Fn(&Name) -> bool;
+    // ---- changes ----
 
-impl Engine {
-    pub(super) fn link_up(&mut self, id: LinkId) {
-        self.cx.links.links.insert(
-            id,
-            Link {
-                up: true,
-                ..Link::default()
-            },
-        );
-        self.cx.links.ever_up = true;
-        self.cx.timers.disarm(Timer::Outage(id));
-        self.link_event("connected", EventLevel::Info, "connected".to_owned());
-        let routes = self.cx.links.routes.clone();
-        self.go_on(&|name| routes.link(name) == id);
+    pub(super) fn set_up(&mut self, id: LinkId) {
+        let up = Link {
+            up: true,
+            ..Link::default()
+        };
+        self.links.insert(id, up);
+        self.ever_up = true;
     }
 
-    pub(super) fn link_down(&mut self, id: LinkId, error: Error) {
-        let ever_up = self.cx.links.ever_up;
-        let link = self.cx.links.links.entry(id).or_default();
-        // Every failed attempt comes here. Only the first one is reported as a warning.
+    /// The connection is gone, or an attempt to connect failed. `ends`: the end of an outage that
+    /// begins now.
+    pub(super) fn set_down(&mut self, id: LinkId, error: &Error, ends: Moment) -> Down {
+        let link = self.links.entry(id).or_default();
         let first = link.up || link.down.is_none();
         let was_up = std::mem::replace(&mut link.up, false);
         link.down = Some(error.clone());
@@ -198,93 +186,49 @@ impl Engine {
             error.kind(),
             ErrorKind::Unavailable | ErrorKind::Server | ErrorKind::InvalidArgument
         );
-        let hopeless = !ever_up || !passing;
-        let give_up = hopeless || link.given_up;
-        if first && ever_up {
-            let ends = self.cx.now.after(self.cx.config.outage);
+        let begins_outage = first && self.ever_up;
+        if begins_outage {
             link.ends = Some(ends);
-            self.cx.timers.arm(Timer::Outage(id), ends);
         }
-        let level = if first {
-            EventLevel::Warn
-        } else {
-            EventLevel::Debug
-        };
-        self.link_event("disconnected", level, format!("not connected: {error}"));
-        let routes = self.cx.links.routes.clone();
-        let which = |name: &Name| routes.link(name) == id;
-        if was_up {
-            self.arm_holds(&which);
-        }
-        if give_up {
-            self.fail_for_link(&error, &which);
-        } else {
-            self.fail_waiters(&error, true, &which);
-            self.fail_entries(&error, true, &which);
+        Down {
+            first,
+            was_up,
+            begins_outage,
+            give_up: !self.ever_up || !passing || link.given_up,
         }
     }
 
-    /// The server has been unreachable for longer than callers wait for it.
-    pub(super) fn outage_over(&mut self, id: LinkId) {
-        let Some(error) = self.cx.links.error_of(id) else {
-            return;
-        };
-        if let Some(link) = self.cx.links.links.get_mut(&id) {
+    /// Callers do not wait for this server any more. Returns why it is down, if it is.
+    pub(super) fn give_up(&mut self, id: LinkId) -> Option<Error> {
+        let error = self.error_of(id)?;
+        if let Some(link) = self.links.get_mut(&id) {
             link.given_up = true;
         }
-        let routes = self.cx.links.routes.clone();
-        self.fail_for_link(&error, &|name| routes.link(name) == id);
+        Some(error)
     }
 
-    /// Ends the waits of all callers that need this link. Holds stay trusted until their deadlines.
-    fn fail_for_link(&mut self, error: &Error, which: Which<'_>) {
-        self.fail_waiters(error, false, which);
-        self.fail_entries(error, false, which);
-        self.end_queries(error, which);
-        if let Some(error) = self.cx.links.error_of_all() {
-            self.end_connects(&error);
+    /// Changes the servers of the names. Returns the routes before, and the links that no name
+    /// leads to any more.
+    pub(super) fn reroute(&mut self, now: Moment, routes: Routes) -> (Routes, Vec<LinkId>) {
+        let is_left = |id: &LinkId| !routes.leads_to(*id);
+        let left: Vec<LinkId> = self.links.keys().copied().filter(is_left).collect();
+        for id in &left {
+            self.links.remove(id);
         }
-    }
-
-    /// Other servers serve some names from now on. For these names the engine does the same as
-    /// after a reconnect.
-    pub(super) fn reroute(&mut self, routes: Routes) {
-        let before = std::mem::replace(&mut self.cx.links.routes, routes.clone());
-        self.cx.links.rerouted = self.cx.now;
-        let old: Vec<LinkId> = self
-            .cx
-            .links
-            .links
-            .keys()
-            .copied()
-            .filter(|id| !routes.leads_to(*id))
-            .collect();
-        for id in old {
-            self.cx.links.links.remove(&id);
-            self.cx.timers.disarm(Timer::Outage(id));
-        }
-        self.go_on(&|name| before.link(name) != routes.link(name));
-    }
-
-    /// Continues the work on these names after a reconnect: sends the calls that wait, renews the
-    /// holds, which makes the server track their keys, and lets waiters try. Work for a server that
-    /// is still unreachable waits. Holds come before clean-ups, because after an outage they may
-    /// have little time left.
-    fn go_on(&mut self, which: Which<'_>) {
-        self.send_queries();
-        self.renew_all(which);
-        self.resume_commands(which);
-        self.cleanups.resume(&mut self.cx, which);
-        self.repeat_releases(which);
-        self.probe_all(which);
-    }
-
-    pub(super) fn link_event(&mut self, kind: &'static str, level: EventLevel, text: String) {
-        self.cx.out.push(Output::Event(Event {
-            kind,
-            level,
-            lock: None,
-            text,
-        }));
+        self.rerouted = now;
+        (std::mem::replace(&mut self.routes, routes), left)
     }
 }
+
+/// The consequences of a connection that is gone.
+pub(super) struct Down {
+    /// This is the first failure since the server was reached, or at all.
+    pub(super) first: bool,
+    pub(super) was_up: bool,
+    pub(super) begins_outage: bool,
+    /// No caller waits for this server.
+    pub(super) give_up: bool,
+}
+
+/// A filter for names.
+pub(super) type Which<'a> = &'a dyn Fn(&Name) -> bool;

@@ -13,299 +13,63 @@
 //!   that changes a count before that. An owner that nobody needs any more is released at once, and
 //!   again after the not-after.
 
+mod channel;
 mod cleanup;
+mod closing;
 mod context;
+mod errors;
+mod exclusive;
 mod expired;
-mod fairness;
-mod handover;
-mod hold_ops;
+mod hold;
 mod holds;
-mod invalidations;
+mod interface;
 mod lazy_box;
 mod levels;
 mod links;
-mod loss;
+mod names;
+mod ops;
 mod queries;
 mod slab;
 #[cfg(test)]
 pub mod tests;
 mod timers;
 mod timing;
-mod waiters;
+mod tracking;
+mod turn;
+mod view;
+mod waiter;
 mod watchdog;
+mod work;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, LostReason, Result};
-use crate::event::{Counters, Event};
+use crate::error::{Error, ErrorKind};
+use crate::event::Counters;
+use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
-use crate::key::OwnerKey;
 use crate::moment::Moment;
-use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply, first_owner};
-
-use cleanup::Cleanups;
+use crate::tuning;
+use crate::wire::{Form, Name, Op, OwnerId, first_owner};
+use cleanup::{Cleanups, Left};
+use closing::Closing;
 use context::{Call, Context, Purpose};
 use expired::Expired;
-use holds::{Hold, Phase};
-use invalidations::Tracking;
-pub use links::{LinkId, Routes, STANDALONE};
-use queries::{Closing, NOBODY, Query, extension_of, release_of};
-use slab::Slab;
+use hold::Phase;
+use holds::Holds;
+use links::Which;
+use names::Names;
+use ops::{NOBODY, extension_of, release_of};
+use queries::{Effect, Queries};
 use timers::Timer;
-use waiters::{Names, WaitQueue};
-use watchdog::{Due, Flow};
+use view::View;
+use watchdog::{Due, Renewed, Watchdog};
 
-/// Identifies a request of a caller. The caller's side draws it and never reuses it.
-pub type RequestId = u64;
-/// Identifies one script call in flight. The engine draws it and never reuses it.
-pub type CallId = u64;
-/// Identifies one level of a hold. The engine draws it and never reuses it.
-pub type LevelId = u64;
-
-/// Everything the driver can tell the engine.
-#[derive(Debug)]
-pub enum Input {
-    /// A caller wants something. The engine answers with exactly one [`Output::Complete`].
-    Request { id: RequestId, request: Request },
-    /// The caller of this request does not wait any more. Ignored if the request is already
-    /// completed.
-    Cancel { id: RequestId },
-    /// A guard was dropped: release its level. Nobody waits for the outcome.
-    Dropped { owner: OwnerId, level: LevelId },
-    /// A handle was lost without a release: stop renewing its level, and warn.
-    Abandoned { owner: OwnerId, level: LevelId },
-    /// This level is no longer tied to a guard. Only its key can release it, so it ends with its
-    /// key.
-    Detached { owner: OwnerId, level: LevelId },
-    /// The thread or task behind this key has ended: stop renewing its detached levels, and warn.
-    KeyEnded(OwnerKey),
-    /// The task behind this key will never go on: stop renewing its levels, including those that
-    /// have a guard, and warn.
-    KeyGone(OwnerKey),
-    /// No handle to the client is left, so nobody can release by key any more.
-    Orphaned,
-    /// The outcome of a call: exactly one per [`Output::Send`].
-    Outcome { call: CallId, outcome: CallOutcome },
-    /// The answer to a call that went over a connection without client tracking. The server does
-    /// not report later changes of the keys that the call read.
-    AnsweredUntracked { call: CallId, reply: Reply },
-    /// A connection was made. Owners drawn from now on carry this last group of their uuid, which
-    /// comes fresh from the operating system. Copies of a process that are restored from one
-    /// snapshot share no connection, so each gets a group of its own.
-    Identity(u64),
-    /// The command connection to this server is up, for the first time or again: calls can be sent.
-    Up(LinkId),
-    /// The command connection to this server is gone, or an attempt to connect failed, for this
-    /// reason. The driver keeps trying.
-    Down(LinkId, Error),
-    /// The server that answers for each name, where there are several. The engine forgets a link
-    /// that no name leads to. If a name leads to that link again and it is up, the driver reports
-    /// [`Input::Up`] again.
-    Routes(Routes),
-    /// The channel of this name is subscribed, for the first time or again after a gap.
-    Subscribed(Name),
-    /// The server does not allow a subscription to the channel of this name. Waiters go on by
-    /// recheck.
-    Unsubscribable(Name, Error),
-    /// A pub/sub message arrived on the channel of this name.
-    Message(Name),
-    /// Somebody else changed keys that we read (`None`: all keys).
-    Invalidated(Option<Vec<Name>>),
-}
-
-/// Everything a caller can ask for.
-#[derive(Debug)]
-pub enum Request {
-    /// Answer when the server is reached, or with the reason why it cannot be.
-    Connect,
-    /// Acquire the lock. `wait`: `None` waits for ever, zero tries once. `token`: the value to
-    /// store in Redis as the owner; without it the engine draws a fresh owner.
-    Acquire {
-        name: Name,
-        key: OwnerKey,
-        wait: Option<Duration>,
-        terms: Terms,
-        token: Option<Arc<str>>,
-    },
-    /// Give back one level.
-    Release(Target),
-    /// Make the lock live at least `lease` from now.
-    Extend { target: Target, lease: Duration },
-    /// Free the lock if it has this form's token, no matter which client acquired it.
-    ReleaseToken { name: Name, form: Form },
-    /// Make the lock live at least `lease` from now if it has this form's token, no matter which
-    /// client acquired it.
-    ExtendToken {
-        name: Name,
-        form: Form,
-        lease: Duration,
-    },
-    /// Delete the lock, no matter which owner holds it.
-    Force { name: Name, kind: Kind },
-    /// Read the current holder.
-    Inspect { name: Name, kind: Kind },
-    /// Release everything within `limit`, then stop.
-    Close { limit: Duration },
-}
-
-impl Request {
-    /// The name of the operation, for errors.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Request::Connect => "connect",
-            Request::Acquire { .. } => "acquire",
-            Request::Release(_) => "release",
-            Request::Extend { .. } => "extend",
-            Request::ReleaseToken { .. } => "release_token",
-            Request::ExtendToken { .. } => "extend_token",
-            Request::Force { .. } => "force_release",
-            Request::Inspect { .. } => "holder",
-            Request::Close { .. } => "close",
-        }
-    }
-}
-
-/// Selects a level of a hold.
-#[derive(Debug, Clone)]
-pub enum Target {
-    /// This level.
-    Level { owner: OwnerId, level: LevelId },
-    /// The newest level of the hold that this key has on this name.
-    Key { name: Name, key: OwnerKey },
-}
-
-/// The terms on which a level is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    pub kind: Kind,
-    /// Whether a key that already holds the lock re-enters it instead of waiting for itself.
-    pub reentrant: bool,
-    pub lease: Lease,
-    pub fencing: Fencing,
-    /// The longest time the hold may last from its first acquisition.
-    pub max_hold: Option<Duration>,
-    /// How many replicas have to acknowledge each acquisition.
-    pub replicas: u8,
-    /// Whether the hold outlives the client: only a release or the end of its lease ends it.
-    pub linger: bool,
-    /// Whether the level ends with the thread or task behind its key from the start, as after
-    /// [`Input::Detached`].
-    pub tied: bool,
-}
-
-/// How long Redis keeps a level if it hears nothing more from us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lease {
-    /// Renewed every third of this time.
-    Watchdog(Duration),
-    /// Never renewed.
-    Fixed(Duration),
-    /// The caller asks for this time. The server chooses the lease from the time that earlier work
-    /// took. The watchdog renews it late, usually when 5 s remain.
-    Adaptive(Duration),
-}
-
-/// The outcome of a script call.
-#[derive(Debug)]
-pub enum CallOutcome {
-    /// The server answered.
-    Answered(Reply),
-    /// The server answered with an error. `passing`: the error is transient (loading, busy, a
-    /// demoted primary) and means that nothing was done.
-    Refused { error: Error, passing: bool },
-    /// The call was sent and not answered within its limit, or the connection broke. It may run
-    /// until its not-after, which is `limit` after the engine handed it out.
-    Unanswered,
-    /// The call was not sent and never will be: there is no connection, or the server is
-    /// overloaded.
-    NotSent,
-}
-
-/// The answer to a [`Request`].
-#[derive(Debug)]
-pub enum Done {
-    Connected,
-    /// The lock is held. The engine must hear when the level is dropped ([`Input::Dropped`]).
-    Granted {
-        cell: Arc<HoldCell>,
-        level: LevelId,
-    },
-    Released,
-    Extended,
-    Forced(bool),
-    Inspected(Option<Holder>),
-    /// The names of locks that could not be released in time.
-    Closed(Vec<Name>),
-}
-
-/// A call that the caller of a request may make itself, on an inline connection. No other call is
-/// in flight that this one could share a batch with, and nobody else here waits for the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inline {
-    /// The request whose caller waits for the call.
-    pub of: RequestId,
-    /// Nobody else uses the client.
-    pub alone: bool,
-    /// The call needs a connection with client tracking, where connections have it.
-    pub tracked: bool,
-}
-
-/// Everything the engine can ask of the driver.
-#[derive(Debug)]
-pub enum Output {
-    /// Send this call, and report an [`Input::Outcome`] at most `limit` from now. If the call
-    /// carries a not-after, it is a lower bound of the server's current time plus `limit`.
-    /// `inline`: a caller may make the call itself.
-    Send {
-        call: CallId,
-        op: Arc<Op>,
-        limit: Duration,
-        inline: Option<Inline>,
-    },
-    /// Subscribe to the channel of this name, and again after every gap, until
-    /// [`Output::Unsubscribe`].
-    Subscribe(Name),
-    /// The channel of this name is not needed any more.
-    Unsubscribe(Name),
-    /// Answer the caller.
-    Complete { id: RequestId, result: Result<Done> },
-    /// A hold with a re-entry key begins. Local questions by key are answered from this cell.
-    Opened(Arc<HoldCell>),
-    /// All levels of this hold are unwound. Forget it, but not a newer hold of the same key.
-    Ended(Arc<HoldCell>),
-    /// Tell the listeners of this hold. Not sent for a hold that is being released: its release
-    /// reports the loss.
-    Lost(Arc<HoldCell>, LostReason),
-    /// An event for people to read.
-    Event(Event),
-    /// The client is closed: the I/O thread can end.
-    Stop,
-}
-
-/// The settings of the engine.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The longest time between two tries of a waiter.
-    pub recheck: Duration,
-    /// How long a caller waits for an unreachable server that was reached before.
-    pub outage: Duration,
-    /// How many times in a row, and for how long, a lock may go from one owner of this client to
-    /// the next before other clients get a chance.
-    pub handovers: (usize, Duration),
-    /// How long a channel stays subscribed after the last waiter has gone. A caller that had to
-    /// wait often waits again.
-    pub linger: Duration,
-    /// How many full renewal calls may be in flight per server. Smaller calls count by their work.
-    pub renewals: usize,
-    /// The seed of the jitter.
-    pub seed: u64,
-    /// Whether somebody besides the engine has this `Arc`, given how many references the engine has
-    /// itself. That is a lock handle, through which a caller can still learn that its hold was
-    /// lost.
-    pub is_shared: fn(&Name, usize) -> bool,
-}
+pub use interface::{
+    CallId, CallOutcome, Config, Done, Inline, Input, Lease, LevelId, Output, Request, RequestId,
+    Target, Terms,
+};
+pub use links::{LinkId, Routes, STANDALONE};
 
 /// The lock state machine of one client. See the module's documentation.
 #[derive(Debug)]
@@ -314,18 +78,12 @@ pub struct Engine {
     cx: Context,
     /// Names that a caller of this client holds or waits for.
     names: Names,
-    /// There may be very many holds, and each is looked up often. Code that iterates over them
-    /// sorts them.
-    holds: Slab<Hold>,
-    run_out: Expired,
-    /// Holds whose keys were changed. Each key comes in an invalidation of its own, so the engine
-    /// renews these holds only when all pending inputs are handled. That takes few calls.
-    hurried: Vec<OwnerId>,
-    // Ordered, so that the same inputs give the same outputs.
-    flows: BTreeMap<LinkId, Flow>,
+    holds: Holds,
+    /// Holds that ended as their callers had planned.
+    expired: Expired,
+    watchdog: Watchdog,
     cleanups: Cleanups,
-    queries: BTreeMap<RequestId, Query>,
-    tracking: Tracking,
+    queries: Queries,
     closing: Option<Closing>,
 }
 
@@ -334,13 +92,11 @@ impl Engine {
         Engine {
             cx: Context::new(config, counters),
             names: Names::default(),
-            holds: Slab::default(),
-            run_out: Expired::default(),
-            hurried: Vec::new(),
-            flows: BTreeMap::new(),
+            holds: Holds::default(),
+            expired: Expired::default(),
+            watchdog: Watchdog::default(),
             cleanups: Cleanups::default(),
-            queries: BTreeMap::new(),
-            tracking: Tracking::default(),
+            queries: Queries::default(),
             closing: None,
         }
     }
@@ -362,10 +118,10 @@ impl Engine {
     /// The next moment at which [`Engine::wake`] must be called, if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
         let first = self.cx.timers.first();
-        if self.hurried.is_empty() {
-            first
-        } else {
+        if self.watchdog.is_hurried() {
             Some(first.map_or(self.cx.now, |at| at.min(self.cx.now)))
+        } else {
+            first
         }
     }
 
@@ -373,7 +129,7 @@ impl Engine {
     pub fn wake(&mut self, now: Moment, out: &mut Vec<Output>) {
         self.begin(now, out);
         self.do_due();
-        self.look_at_hurried();
+        self.watchdog.look_at_hurried(&mut self.cx, &mut self.holds);
         self.end(out);
     }
 
@@ -388,62 +144,27 @@ impl Engine {
                 Timer::Hold(owner) => {
                     self.tend(owner, at, &mut renewals);
                     let others = self.cx.timers.pop_holds(at, usize::MAX);
-                    self.read_ahead(others.iter().map(|(_, owner)| *owner));
+                    self.holds
+                        .read_ahead(others.iter().map(|(_, owner)| *owner));
                     for (at, owner) in others {
                         self.tend(owner, at, &mut renewals);
                     }
                 }
-                Timer::PutOff(link) => self.put_off_due(link),
+                Timer::PutOff(link) => {
+                    self.watchdog
+                        .put_off_due(&mut self.cx, &mut self.holds, link)
+                }
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
-                Timer::Query(id) => self.query_due(id),
+                Timer::Query(id) => self.queries.due(&mut self.cx, id),
                 Timer::Outage(link) => self.outage_over(link),
-                Timer::Channels => self.channels_due(),
+                Timer::Channels => self.names.channels_due(&mut self.cx),
                 Timer::Close => self.finish_close(),
             }
         }
         if !renewals.owners.is_empty() {
-            self.renew_with_neighbours(renewals);
+            self.watchdog
+                .renew_with_neighbours(&mut self.cx, &mut self.holds, renewals);
         }
-    }
-
-    /// How the caller that waits for this call may make it itself, if it may.
-    fn inline(&self, purpose: &Purpose, op: &Op) -> Option<Inline> {
-        if !self.cx.calls.is_empty() || matches!(op, Op::Acquire { replicas: 1.., .. }) {
-            return None;
-        }
-        let (of, behind) = match purpose {
-            Purpose::Try(id) => (*id, 1),
-            Purpose::Query { id, .. } => (*id, 0),
-            Purpose::Command(owner) => (self.holds.get(owner)?.asked_by()?, 0),
-            // A hand-over serves two callers, the others none.
-            Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup { .. } => {
-                return None;
-            }
-        };
-        let queue = self.names.queues.get(op.name()?);
-        if queue.is_some_and(|queue| queue.waiters.len() > behind) {
-            return None;
-        }
-        Some(Inline {
-            of,
-            alone: self.names.waiters.len() <= behind && self.holds.len() <= 1,
-            tracked: queue.is_some_and(|queue| self.needs_tracking(purpose, op, queue)),
-        })
-    }
-
-    /// Whether a call needs the connection with client tracking. An acquisition that may have to
-    /// wait must learn of changes. A write without tracking to a key that the server tracks for us
-    /// would come back as a change by somebody else. The release that frees a lock is harmless.
-    fn needs_tracking(&self, purpose: &Purpose, op: &Op, queue: &WaitQueue) -> bool {
-        let hold = |owner: &OwnerId| self.holds.get(owner);
-        if let Purpose::Command(owner) = purpose
-            && hold(owner).is_some_and(|hold| hold.phase == Phase::Releasing)
-        {
-            return false;
-        }
-        let tracked = |owner: &OwnerId| hold(owner).is_some_and(|hold| !hold.renewal.unseen);
-        let may_wait = matches!(op, Op::Acquire { .. }) && queue.channel.wanted;
-        may_wait || queue.holds().iter().any(tracked)
     }
 
     /// Sets whether anybody listens to debug events, which follow single locks.
@@ -453,7 +174,15 @@ impl Engine {
 
     /// Whether nothing is left to settle: no hold, no waiter, no clean-up.
     pub fn is_settled(&self) -> bool {
-        self.holds.is_empty() && self.names.waiters.is_empty() && self.cleanups.is_empty()
+        self.view().is_settled()
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            names: &self.names,
+            holds: &self.holds,
+            cleanups: &self.cleanups,
+        }
     }
 
     /// The cells of all holds, for a driver that has to give the holds up.
@@ -468,11 +197,19 @@ impl Engine {
     }
 
     fn end(&mut self, out: &mut Vec<Output>) {
-        if self.closing.is_some() {
-            self.close_if_settled();
+        let (names, holds, cleanups) = (&self.names, &self.holds, &self.cleanups);
+        if let Some(closing) = &mut self.closing {
+            closing.finish_if_settled(
+                &mut self.cx,
+                View {
+                    names,
+                    holds,
+                    cleanups,
+                },
+            );
         }
-        self.forget_alarms();
-        self.tidy_alarms();
+        self.holds.forget_alarms(&mut self.cx);
+        self.holds.tidy_alarms(&mut self.cx);
         self.cx.counters.holds.set(self.holds.len() as u64);
         self.cx
             .counters
@@ -558,9 +295,13 @@ impl Engine {
         }
         let text = "the wait was cancelled; a release goes on, and what else was sent may have taken effect";
         let error = || error(text);
-        if self.queries.contains_key(&id) {
-            self.end_query(id, Err(error()));
-        } else if self.stops_closing(id) {
+        if self.queries.has(id) {
+            self.queries.end(&mut self.cx, id, Err(error()));
+        } else if self
+            .closing
+            .as_mut()
+            .is_some_and(|closing| closing.leave(id))
+        {
             self.cx.fail(id, error());
         } else {
             self.cancel_command(id, error());
@@ -587,7 +328,303 @@ impl Engine {
 
     fn send(&mut self, purpose: Purpose, op: impl Into<Arc<Op>>, limit: Duration) -> CallId {
         let op = op.into();
-        let inline = self.inline(&purpose, &op);
+        let inline = self.view().inline(&self.cx, &purpose, &op);
         self.cx.send(purpose, op, limit, inline)
+    }
+
+    // ---- requests that concern no hold ----
+
+    fn ask(&mut self, id: RequestId, op: Option<Op>) {
+        self.queries.add(&mut self.cx, id, op);
+        self.send_query(id);
+    }
+
+    fn send_query(&mut self, id: RequestId) {
+        if let Some((purpose, op)) = self.queries.next_call(&mut self.cx, id) {
+            self.send(purpose, op, tuning::PLAIN_LIMIT);
+        }
+    }
+
+    fn answered(&mut self, id: RequestId, name: &Name, outcome: CallOutcome) {
+        match self.queries.answered(&mut self.cx, id, name, outcome) {
+            Effect::None => {}
+            Effect::Repeat => self.send_query(id),
+            Effect::Forced => {
+                let text = "force-released by this client";
+                self.cx.event("forced", EventLevel::Info, name, text);
+                self.lose_forced(name);
+            }
+            Effect::Unsure => self.verify(name),
+        }
+    }
+
+    /// Asks the server whether the holds on this name are still there.
+    fn verify(&mut self, name: &Name) {
+        let owners = self.names.holds_on(name);
+        self.watchdog
+            .renew_now(&mut self.cx, &mut self.holds, owners);
+    }
+
+    // ---- renewals ----
+
+    fn renewed(
+        &mut self,
+        link: LinkId,
+        asked: &[(OwnerId, Duration)],
+        sent: Moment,
+        outcome: CallOutcome,
+    ) {
+        let (cx, holds) = (&mut self.cx, &mut self.holds);
+        let Renewed { lost, again } = self.watchdog.renewed(cx, holds, link, asked, sent, outcome);
+        for (owner, reason) in lost {
+            self.lose(owner, reason);
+            self.watchdog.tracking.look_was_right();
+        }
+        let cleaning = self.cleanups.is_busy(link);
+        let (cx, holds) = (&mut self.cx, &mut self.holds);
+        self.watchdog.go_on(cx, holds, link, again, cleaning);
+    }
+
+    /// Handles an invalidation: either the keys of these names were changed, or the server stopped
+    /// tracking them (`None`: all names). Holds are probed, and waiters may try.
+    pub(super) fn invalidated(&mut self, names: Option<Vec<Name>>) {
+        for name in names.unwrap_or_else(|| self.names.all_names()) {
+            for owner in self.names.holds_on(&name) {
+                self.watchdog
+                    .key_changed(&mut self.cx, &mut self.holds, owner);
+            }
+            self.names.hint(&mut self.cx, &name);
+        }
+    }
+
+    // ---- clean-ups ----
+
+    /// Repeats the confirmed releases. Another server, or the same one with older data, may still
+    /// have these locks. Waiters would wait for the end of their leases.
+    pub(super) fn repeat_releases(&mut self, which: Which<'_>) {
+        for old in self.cleanups.take_confirmed(self.cx.now, which) {
+            self.clean_up(&old.name, old.owner, &old.form, old.lease, None);
+        }
+    }
+
+    /// Releases the lock that `owner` may have on `name`. If a copy of its acquire may still run
+    /// until `alive_until`, another release follows then.
+    fn clean_up(
+        &mut self,
+        name: &Name,
+        owner: OwnerId,
+        form: &Form,
+        lease: Duration,
+        alive_until: Option<Moment>,
+    ) {
+        // The lock with this token, if there is one, belongs to a later attempt.
+        let used = |token: &Arc<str>| self.view().is_token_used(name, token);
+        if form.token.as_ref().is_some_and(used) {
+            return;
+        }
+        let known = self.holds.contains_key(&owner);
+        let left = Left {
+            name: name.clone(),
+            owner,
+            form: form.clone(),
+            lease,
+        };
+        self.cleanups.begin(&mut self.cx, left, known, alive_until);
+    }
+
+    pub(super) fn cleanup_due(&mut self, owner: OwnerId) {
+        if let Some(name) = self.cleanups.due(&mut self.cx, owner) {
+            self.advance(&name);
+        }
+    }
+
+    pub(super) fn cleaned(&mut self, link: LinkId, owner: OwnerId, outcome: CallOutcome) {
+        let cleaned = self.cleanups.answered(&mut self.cx, owner, outcome);
+        if let Some((name, by_token)) = cleaned.released {
+            if by_token {
+                // The server cannot tell whose lock it was. A look costs little.
+                self.verify(&name);
+            }
+            // The release is published too, but a waiter of this client need not wait for that.
+            self.wake_head(&name);
+        }
+        if let Some(name) = cleaned.token_free {
+            self.advance(&name);
+        }
+        self.cleanups.send_next(&mut self.cx, link);
+        self.watchdog.forget_flow(link, self.cleanups.is_busy(link));
+    }
+
+    // ---- channels ----
+
+    /// Whether messages about the releases of others may come.
+    pub fn has_channels(&self) -> bool {
+        self.names.channels > 0
+    }
+
+    /// How many release messages may stay unread in the socket before the I/O thread must wake, and
+    /// for which lock. `None`: it must wake for everything. With `elsewhere`, a caller makes its
+    /// call on the inline connection.
+    pub fn skipped(&self, now: Moment, elsewhere: bool) -> Option<(&Name, u32)> {
+        self.view().skipped(&self.cx, now, elsewhere)
+    }
+
+    /// Whether there is no hold, no waiter and no call in flight.
+    pub fn is_at_rest(&self) -> bool {
+        self.holds.is_empty() && self.cx.calls.is_empty() && self.names.waiters.is_empty()
+    }
+
+    /// A message on the channel of a name: the lock was released.
+    pub(super) fn message(&mut self, name: &Name) {
+        let now = self.cx.now;
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        let on_its_way = |owner| {
+            self.holds
+                .get(owner)
+                .is_some_and(|hold| hold.phase == Phase::Releasing)
+        };
+        if queue.holds().iter().any(on_its_way) {
+            // Nobody else can have released the lock, so this is our own message.
+            queue.channel.echoed = true;
+            return;
+        }
+        if queue.channel.echo.take().is_some_and(|until| now < until) {
+            return;
+        }
+        queue.turn.passed(now);
+        let head = queue
+            .waiters
+            .front()
+            .and_then(|id| self.names.waiters.get(id));
+        if head.is_none_or(|head| !head.is_over(now)) {
+            self.wake_head(name);
+        }
+    }
+
+    pub(super) fn subscribed(&mut self, name: &Name) {
+        if let Some(queue) = self.names.queues.get_mut(name) {
+            queue.channel.confirmed = true;
+            queue.channel.echo = None;
+            queue.channel.echoed = false;
+        }
+        self.wake_head(name);
+    }
+
+    // ---- servers ----
+
+    fn link_up(&mut self, id: LinkId) {
+        self.cx.links.set_up(id);
+        self.cx.timers.disarm(Timer::Outage(id));
+        let text = "connected".to_owned();
+        self.cx.link_event("connected", EventLevel::Info, text);
+        let routes = self.cx.links.routes.clone();
+        self.go_on(&|name| routes.link(name) == id);
+    }
+
+    fn link_down(&mut self, id: LinkId, error: Error) {
+        let ends = self.cx.now.after(self.cx.config.outage);
+        let down = self.cx.links.set_down(id, &error, ends);
+        if down.begins_outage {
+            self.cx.timers.arm(Timer::Outage(id), ends);
+        }
+        // Every failed attempt comes here. Only the first one is reported as a warning.
+        let level = if down.first {
+            EventLevel::Warn
+        } else {
+            EventLevel::Debug
+        };
+        let text = format!("not connected: {error}");
+        self.cx.link_event("disconnected", level, text);
+        let routes = self.cx.links.routes.clone();
+        let which = |name: &Name| routes.link(name) == id;
+        if down.was_up {
+            self.holds.arm_all(&mut self.cx, &which);
+        }
+        if down.give_up {
+            self.fail_for_link(&error, &which);
+        } else {
+            self.fail_waiters(&error, true, &which);
+            self.fail_entries(&error, true, &which);
+        }
+    }
+
+    /// The server has been unreachable for longer than callers wait for it.
+    pub(super) fn outage_over(&mut self, id: LinkId) {
+        let Some(error) = self.cx.links.give_up(id) else {
+            return;
+        };
+        let routes = self.cx.links.routes.clone();
+        self.fail_for_link(&error, &|name| routes.link(name) == id);
+    }
+
+    /// Ends the waits of all callers that need this link. Holds stay trusted until their deadlines.
+    fn fail_for_link(&mut self, error: &Error, which: Which<'_>) {
+        self.fail_waiters(error, false, which);
+        self.fail_entries(error, false, which);
+        self.queries.fail(&mut self.cx, error, which);
+        if let Some(error) = self.cx.links.error_of_all() {
+            self.queries.fail_connects(&mut self.cx, &error);
+        }
+    }
+
+    /// Other servers serve some names from now on. For these names the engine does the same as
+    /// after a reconnect.
+    pub(super) fn reroute(&mut self, routes: Routes) {
+        let (before, left) = self.cx.links.reroute(self.cx.now, routes.clone());
+        for id in left {
+            self.cx.timers.disarm(Timer::Outage(id));
+        }
+        self.go_on(&|name| before.link(name) != routes.link(name));
+    }
+
+    /// Continues the work on these names after a reconnect: sends the calls that wait, renews the
+    /// holds, which makes the server track their keys, and lets waiters try. Work for a server that
+    /// is still unreachable waits. Holds come before clean-ups, because after an outage they may
+    /// have little time left.
+    fn go_on(&mut self, which: Which<'_>) {
+        // The queries whose server can be reached now.
+        for id in self.queries.ids() {
+            self.send_query(id);
+        }
+        self.watchdog
+            .renew_all(&mut self.cx, &mut self.holds, which);
+        self.resume_commands(which);
+        self.cleanups.resume(&mut self.cx, which);
+        self.repeat_releases(which);
+        self.probe_all(which);
+    }
+
+    // ---- closing ----
+
+    fn close(&mut self, id: RequestId, limit: Duration) {
+        if let Some(closing) = &mut self.closing {
+            return closing.join(&mut self.cx, id);
+        }
+        self.closing = Some(Closing::new(id));
+        self.cx.timers.arm(Timer::Close, self.cx.now.after(limit));
+        let error = Error::new(ErrorKind::Closed, "the client was closed");
+        self.fail_waiters(&error, false, &|_| true);
+        self.queries.fail_all(&mut self.cx, &error);
+        self.close_holds(!limit.is_zero());
+        self.names.give_up_channels(&mut self.cx);
+        if limit.is_zero() {
+            self.finish_close();
+        }
+    }
+
+    fn finish_close(&mut self) {
+        let (names, holds, cleanups) = (&self.names, &self.holds, &self.cleanups);
+        if let Some(closing) = &mut self.closing {
+            closing.finish(
+                &mut self.cx,
+                View {
+                    names,
+                    holds,
+                    cleanups,
+                },
+            );
+        }
     }
 }

@@ -10,7 +10,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use super::{LinkId, RequestId};
+use super::interface::RequestId;
+use super::links::LinkId;
 use crate::maps::Map;
 use crate::moment::Moment;
 use crate::tuning;

@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::moment::Moment;
 use crate::tuning;
 
+/// The lease of a look: a renewal that asks whether a hold exists and does not prolong it.
+pub(super) const LOOK: Duration = Duration::from_millis(1);
+
 /// The allowance for clocks that run at different speeds, as in the Redlock libraries.
 pub(super) fn drift(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)

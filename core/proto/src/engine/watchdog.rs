@@ -6,26 +6,26 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::hint::black_box;
 use std::time::Duration;
 
-use super::holds::{Hold, Phase, alarmed};
+use super::context::{Context, Purpose};
+use super::hold::{Hold, Phase};
+use super::holds::Holds;
+use super::interface::CallOutcome;
 use super::lazy_box::Idle;
-use super::links::Which;
+use super::links::{LinkId, Which};
 use super::timers::Timer;
-use super::{CallOutcome, Engine, LinkId, Purpose, timing};
+use super::timing;
+use super::tracking::Tracking;
 use crate::error::LostReason;
 use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Layout, Op, OwnerId, RenewReply, Renewal, Reply};
 
-/// The lease of a look: a renewal that asks whether a hold exists and does not prolong it.
-pub(super) const LOOK: Duration = Duration::from_millis(1);
-
 /// The holds of one call have the same group: the link, the slot, the layout of the data, and the
 /// owner of a hold that is renewed alone.
-type Group = (LinkId, u16, bool, Option<OwnerId>);
+type Group = (LinkId, u16, Layout, Option<OwnerId>);
 
 /// Batches of holds that wait, ordered by the first deadline of each batch (earliest deadline
 /// first).
@@ -113,7 +113,31 @@ impl Due {
     }
 }
 
-impl Engine {
+/// The renewals of all holds: as scheduled, and early after an invalidation or a reconnect.
+#[derive(Debug, Default)]
+pub(super) struct Watchdog {
+    // Ordered, so that the same inputs give the same outputs.
+    flows: BTreeMap<LinkId, Flow>,
+    pub(super) tracking: Tracking,
+    /// Holds whose keys were changed. Each key comes in an invalidation of its own, so these holds
+    /// are renewed only when all pending inputs are handled. That takes few calls.
+    hurried: Vec<OwnerId>,
+}
+
+/// The work that the outcome of a renewal leaves.
+#[derive(Debug, Default)]
+pub(super) struct Renewed {
+    /// The server says that these holds are gone.
+    pub(super) lost: Vec<(OwnerId, LostReason)>,
+    /// These have to be renewed once more.
+    pub(super) again: Vec<OwnerId>,
+}
+
+impl Watchdog {
+    pub(super) fn is_hurried(&self) -> bool {
+        !self.hurried.is_empty()
+    }
+
     /// Renews the due holds together with holds that are due soon.
     ///
     /// Holds that are renewed together are due together from then on. So holds that were acquired
@@ -122,31 +146,30 @@ impl Engine {
     /// slot, so there is no limit.
     pub(super) fn renew_with_neighbours(
         &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
         Due {
             owners: mut due,
             longest,
         }: Due,
     ) {
-        let horizon = self.cx.now.after(longest / tuning::RENEWAL_EARLY);
+        let horizon = cx.now.after(longest / tuning::RENEWAL_EARLY);
         let filled = due.len().next_multiple_of(tuning::RENEWAL_BATCH);
-        let most = if self.cx.links.routes.is_split() {
+        let most = if cx.links.routes.is_split() {
             usize::MAX
         } else {
             filled.max(tuning::RENEWAL_CALLS_EARLY * tuning::RENEWAL_BATCH)
         };
         let mut passed_over = Vec::new();
         loop {
-            let soon = self
-                .cx
-                .timers
-                .pop_holds(horizon, most.saturating_sub(due.len()));
+            let soon = cx.timers.pop_holds(horizon, most.saturating_sub(due.len()));
             if soon.is_empty() {
                 break;
             }
-            self.read_ahead(soon.iter().map(|(_, owner)| *owner));
+            holds.read_ahead(soon.iter().map(|(_, owner)| *owner));
             for (at, owner) in soon {
-                if let Some(hold) = alarmed(&mut self.holds, owner, at) {
-                    let goes = if goes_along(hold, self.cx.now) {
+                if let Some(hold) = holds.alarmed(owner, at) {
+                    let goes = if goes_along(hold, cx.now) {
                         &mut due
                     } else {
                         &mut passed_over
@@ -155,26 +178,22 @@ impl Engine {
                 }
             }
         }
-        if !self.cx.links.routes.is_split() && due.len() > filled {
+        if !cx.links.routes.is_split() && due.len() > filled {
             passed_over
                 .extend(due.split_off(due.len() / tuning::RENEWAL_BATCH * tuning::RENEWAL_BATCH));
         }
         passed_over
             .into_iter()
-            .for_each(|owner| self.arm_hold(owner));
-        self.send_renewals(&due);
+            .for_each(|owner| holds.arm(cx, owner));
+        self.send_renewals(cx, holds, &due);
     }
 
     /// Renews these holds now, because their keys may have changed.
-    pub(super) fn renew_now(&mut self, owners: Vec<OwnerId>) {
+    pub(super) fn renew_now(&mut self, cx: &mut Context, holds: &mut Holds, owners: Vec<OwnerId>) {
         let mut ready = Vec::with_capacity(owners.len());
         for owner in owners {
-            let up = self.is_up_for(owner);
-            let Some(hold) = self
-                .holds
-                .get_mut(&owner)
-                .filter(|hold| hold.phase == Phase::Held)
-            else {
+            let up = holds.is_up(cx, owner);
+            let Some(hold) = holds.held(owner) else {
                 continue;
             };
             if hold.renewal.in_flight {
@@ -183,46 +202,16 @@ impl Engine {
                 ready.push(owner);
             }
         }
-        self.send_renewals(&ready);
+        self.send_renewals(cx, holds, &ready);
     }
 
-    /// Prefetches the memory of these holds. It has not been used for seconds, so it is in no cache
-    /// of the processor. This loop has no dependencies between the holds, so the processor loads
-    /// several at a time. The work on one hold after the other would wait for each.
-    pub(super) fn read_ahead(&self, owners: impl Iterator<Item = OwnerId>) {
-        let touched = |owner| {
-            let hold = self.holds.get(&owner)?;
-            let cell = &hold.cell;
-            let of_name = cell.name.as_bytes().first()?;
-            Some(
-                hold.alarm.get().is_some()
-                    ^ hold.levels.is_empty()
-                    ^ cell.has_value()
-                    ^ (*of_name == 0),
-            )
-        };
-        black_box(owners.filter_map(touched).filter(|odd| *odd).count());
-    }
-
-    fn group_of(&self, owner: OwnerId) -> Option<Group> {
-        let hold = self.holds.get(&owner)?;
-        let is_hash = hold.cell.kind.layout() == Layout::Hash;
-        let (name, routes) = (&hold.cell.name, &self.cx.links.routes);
-        Some((
-            routes.link(name),
-            routes.group(name),
-            is_hash,
-            hold.renewal.alone.then_some(owner),
-        ))
-    }
-
-    fn send_renewals(&mut self, owners: &[OwnerId]) {
+    fn send_renewals(&mut self, cx: &mut Context, holds: &mut Holds, owners: &[OwnerId]) {
         // A call is for one server, and for one layout: hashes or strings.
         let mut groups: BTreeMap<Group, Vec<OwnerId>> = BTreeMap::new();
         // Most calls have one group, and others come in runs. A run saves a look-up for each hold.
         let mut run: Option<(Group, Vec<OwnerId>)> = None;
         for owner in owners {
-            let Some(group) = self.group_of(*owner) else {
+            let Some(group) = group_of(cx, holds, *owner) else {
                 continue;
             };
             match &mut run {
@@ -240,39 +229,25 @@ impl Engine {
         let mut groups: Vec<(Group, Vec<OwnerId>)> = groups.into_iter().collect();
         if groups.len() > 1 {
             // The map is in the order of the slots. The slot whose hold ends first is sent first.
-            groups.sort_by_cached_key(|(_, group)| self.first_deadline(group));
+            groups.sort_by_cached_key(|(_, group)| first_deadline(holds, group));
         }
         for ((link, ..), mut group) in groups {
             // If only a part may be sent now, it is the holds with the least time.
-            if group.len()
-                > self
-                    .flows
-                    .entry(link)
-                    .or_default()
-                    .room(self.cx.config.renewals)
-            {
-                group.sort_by_cached_key(|owner| self.holds.get(owner).map(|hold| hold.deadline()));
+            if group.len() > self.flows.entry(link).or_default().room(cx.config.renewals) {
+                group.sort_by_cached_key(|owner| holds.get(owner).map(|hold| hold.deadline()));
             }
             for batch in group.chunks(tuning::RENEWAL_BATCH) {
                 match self
                     .flows
                     .entry(link)
                     .or_default()
-                    .is_open(self.cx.config.renewals)
+                    .is_open(cx.config.renewals)
                 {
-                    true => self.send_batch(link, batch),
-                    false => self.put_off(link, batch),
+                    true => self.send_batch(cx, holds, link, batch),
+                    false => self.put_off(cx, holds, link, batch),
                 }
             }
         }
-    }
-
-    /// The first deadline of these holds.
-    fn first_deadline(&self, owners: &[OwnerId]) -> Option<Moment> {
-        owners
-            .iter()
-            .filter_map(|owner| Some(self.holds.get(owner)?.deadline()))
-            .min()
     }
 
     /// Defers the renewal of these holds until others are answered. So a slow server does not get
@@ -280,13 +255,13 @@ impl Engine {
     ///
     /// The holds share one alarm at the first of their deadlines. An alarm for each hold would be
     /// outdated as soon as the hold is renewed, and outdated alarms are removed one by one.
-    fn put_off(&mut self, link: LinkId, owners: &[OwnerId]) {
+    fn put_off(&mut self, cx: &mut Context, holds: &mut Holds, link: LinkId, owners: &[OwnerId]) {
         let (mut first, mut waiting, mut busy) =
             (None, Vec::with_capacity(owners.len()), Vec::new());
         for owner in owners {
             let wanted =
                 |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.is_under_way();
-            if let Some(hold) = self.holds.get_mut(owner).filter(wanted) {
+            if let Some(hold) = holds.get_mut(owner).filter(wanted) {
                 hold.renewal.put_off = true;
                 first = first.into_iter().chain([hold.deadline()]).min();
                 waiting.push(*owner);
@@ -297,27 +272,27 @@ impl Engine {
         }
         // The alarm of these holds was taken. Callers that wait for another operation on them have
         // to be answered in time.
-        busy.into_iter().for_each(|owner| self.arm_hold(owner));
+        busy.into_iter().for_each(|owner| holds.arm(cx, owner));
         if let Some(first) = first {
             self.flows
                 .entry(link)
                 .or_default()
                 .ready
                 .push(Reverse((first, waiting)));
-            self.watch_put_off(link);
+            self.watch_put_off(cx, link);
         }
     }
 
-    fn watch_put_off(&mut self, link: LinkId) {
+    fn watch_put_off(&self, cx: &mut Context, link: LinkId) {
         match self.flows.get(&link).and_then(Flow::first_deadline) {
-            Some(first) => self.cx.timers.arm(Timer::PutOff(link), first),
-            None => self.cx.timers.disarm(Timer::PutOff(link)),
+            Some(first) => cx.timers.arm(Timer::PutOff(link), first),
+            None => cx.timers.disarm(Timer::PutOff(link)),
         }
     }
 
     /// The deadline of a deferred hold has come. The other holds of its batch still wait.
-    pub(super) fn put_off_due(&mut self, link: LinkId) {
-        let (now, holds) = (self.cx.now, &mut self.holds);
+    pub(super) fn put_off_due(&mut self, cx: &mut Context, holds: &mut Holds, link: LinkId) {
+        let now = cx.now;
         let mut ended = Vec::new();
         let Some(flow) = self.flows.get_mut(&link) else {
             return;
@@ -347,8 +322,8 @@ impl Engine {
                 }
             }
         }
-        ended.into_iter().for_each(|owner| self.arm_hold(owner));
-        self.watch_put_off(link);
+        ended.into_iter().for_each(|owner| holds.arm(cx, owner));
+        self.watch_put_off(cx, link);
     }
 
     /// Takes out the holds to be renewed next: enough for one call, or a few more. A hold that was
@@ -356,8 +331,14 @@ impl Engine {
     ///
     /// In a cluster the holds of a batch have the same slot, and the next batch has another one. It
     /// could not share the call and would be deferred again, so only one batch is taken.
-    pub(super) fn next_put_off(&mut self, link: LinkId, up: bool) -> Vec<OwnerId> {
-        let full = if self.cx.links.routes.is_split() {
+    pub(super) fn next_put_off(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        link: LinkId,
+        up: bool,
+    ) -> Vec<OwnerId> {
+        let full = if cx.links.routes.is_split() {
             1
         } else {
             tuning::RENEWAL_BATCH
@@ -366,16 +347,12 @@ impl Engine {
         let Some(flow) = self.flows.get_mut(&link) else {
             return next;
         };
-        let soonest = if up {
-            self.cx.now.after(flow.took)
-        } else {
-            self.cx.now
-        };
+        let soonest = if up { cx.now.after(flow.took) } else { cx.now };
         while next.len() < full
             && let Some((owners, nevertheless)) = flow.next(soonest)
         {
             for owner in owners {
-                let Some(hold) = self.holds.get_mut(&owner).filter(|hold| hold.is_put_off()) else {
+                let Some(hold) = holds.get_mut(&owner).filter(|hold| hold.is_put_off()) else {
                     continue;
                 };
                 let end = hold.deadline();
@@ -395,42 +372,47 @@ impl Engine {
     }
 
     /// Renews deferred holds. If the server is unreachable, the next connection renews them.
-    fn renew_put_off(&mut self, link: LinkId) {
-        let up = self.cx.links.is_link_up(link);
+    fn renew_put_off(&mut self, cx: &mut Context, holds: &mut Holds, link: LinkId) {
+        let up = cx.links.is_link_up(link);
         while let Some(flow) = self.flows.get(&link) {
-            if !flow.keeps_waiting() || up && !flow.is_open(self.cx.config.renewals) {
+            if !flow.keeps_waiting() || up && !flow.is_open(cx.config.renewals) {
                 break;
             }
-            let next = self.next_put_off(link, up);
+            let next = self.next_put_off(cx, holds, link, up);
             if up {
-                self.send_renewals(&next);
+                self.send_renewals(cx, holds, &next);
             } else {
-                next.into_iter().for_each(|owner| self.arm_hold(owner));
+                next.into_iter().for_each(|owner| holds.arm(cx, owner));
             }
         }
-        self.watch_put_off(link);
-        self.forget_flow(link);
+        self.watch_put_off(cx, link);
     }
 
     /// Removes the record of a server that has no work in flight and none that waits. While
     /// clean-ups are in flight, the server is still busy with an outage, so the record stays.
-    pub(super) fn forget_flow(&mut self, link: LinkId) {
-        if self.flows.get(&link).is_some_and(Flow::is_over) && !self.cleanups.is_busy(link) {
+    pub(super) fn forget_flow(&mut self, link: LinkId, cleaning: bool) {
+        if self.flows.get(&link).is_some_and(Flow::is_over) && !cleaning {
             self.flows.remove(&link);
         }
     }
 
-    fn send_batch(&mut self, link: LinkId, owners: &[OwnerId]) {
-        let (now, up) = (self.cx.now, self.cx.links.is_link_up(link));
+    fn send_batch(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        link: LinkId,
+        owners: &[OwnerId],
+    ) {
+        let (now, up) = (cx.now, cx.links.is_link_up(link));
         let mut limit = timing::limit(Duration::MAX);
         let mut asked = Vec::with_capacity(owners.len());
-        let mut holds = Vec::with_capacity(owners.len());
+        let mut renewals = Vec::with_capacity(owners.len());
         let mut alarms = Vec::with_capacity(owners.len());
         let mut looks = 0;
         for owner in owners {
             // A hold can come due twice in one turn. It is renewed once.
             let wanted = |hold: &&mut Hold| hold.phase == Phase::Held && !hold.renewal.in_flight;
-            let Some(hold) = self.holds.get_mut(owner).filter(wanted) else {
+            let Some(hold) = holds.get_mut(owner).filter(wanted) else {
                 continue;
             };
             hold.renewal.in_flight = true;
@@ -443,11 +425,13 @@ impl Engine {
                 hold.harmless = hold.harmless.saturating_sub(1);
             }
             let watched = hold.watched_lease();
-            let ttl = hold.capped(watched.unwrap_or(LOOK), now).max(LOOK);
+            let ttl = hold
+                .capped(watched.unwrap_or(timing::LOOK), now)
+                .max(timing::LOOK);
             hold.plan_renewal(now);
             limit = limit.min(timing::limit(watched.unwrap_or(now.until(hold.deadline()))));
             let (name, form) = (hold.cell.name.clone(), hold.cell.form());
-            holds.push(Renewal {
+            renewals.push(Renewal {
                 name,
                 owner: *owner,
                 form,
@@ -456,40 +440,65 @@ impl Engine {
             asked.push((*owner, ttl));
             alarms.extend(hold.set_alarm(now, up).map(|at| (at, *owner)));
         }
-        self.cx.timers.push_holds(&alarms);
-        if !holds.is_empty() {
-            self.flows.entry(link).or_default().work += holds.len() + tuning::RENEWAL_CALL_WORK;
-            self.renewing(holds.len() - looks, looks);
-            self.send(Purpose::Renewal { link, asked }, Op::Renew { holds }, limit);
+        cx.timers.push_holds(&alarms);
+        if !renewals.is_empty() {
+            self.flows.entry(link).or_default().work += renewals.len() + tuning::RENEWAL_CALL_WORK;
+            let planned = renewals.len() - looks;
+            self.tracking.renewing(cx, holds.len(), planned, looks);
+            let op = Op::Renew { holds: renewals };
+            cx.send(Purpose::Renewal { link, asked }, op.into(), limit, None);
         }
     }
 
     /// The outcome of a renewal of these holds for these times.
     pub(super) fn renewed(
         &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
         link: LinkId,
         asked: &[(OwnerId, Duration)],
         sent: Moment,
         outcome: CallOutcome,
-    ) {
+    ) -> Renewed {
         if let Some(flow) = self.flows.get_mut(&link) {
             flow.work -= asked.len() + tuning::RENEWAL_CALL_WORK;
             if matches!(outcome, CallOutcome::Answered(_)) {
-                flow.took = sent.until(self.cx.now);
+                flow.took = sent.until(cx.now);
             }
         }
-        self.take_renewed(asked, sent, outcome);
-        self.renew_put_off(link);
+        self.take_renewed(cx, holds, asked, sent, outcome)
     }
 
-    fn take_renewed(&mut self, asked: &[(OwnerId, Duration)], sent: Moment, outcome: CallOutcome) {
+    /// Goes on after a renewal at this server was answered. `cleaning`: clean-ups are under way.
+    pub(super) fn go_on(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        link: LinkId,
+        again: Vec<OwnerId>,
+        cleaning: bool,
+    ) {
+        self.renew_now(cx, holds, again);
+        self.renew_put_off(cx, holds, link);
+        self.forget_flow(link, cleaning);
+    }
+
+    fn take_renewed(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        asked: &[(OwnerId, Duration)],
+        sent: Moment,
+        outcome: CallOutcome,
+    ) -> Renewed {
         let refused = matches!(outcome, CallOutcome::Refused { passing: true, .. });
-        if refused && asked.len() > 1 && self.cx.links.routes.is_split() {
-            return self.renew_one_by_one(asked);
+        if refused && asked.len() > 1 && cx.links.routes.is_split() {
+            self.renew_one_by_one(cx, holds, asked);
+            return Renewed::default();
         }
         // The server did nothing. The driver has learnt the server's clock from the reply.
         if matches!(outcome, CallOutcome::Answered(Reply::Stale)) {
-            return self.renewal_stale(asked);
+            return self.renewal_stale(cx, holds, asked);
         }
         let silent = matches!(outcome, CallOutcome::Unanswered | CallOutcome::NotSent);
         // The server may have done a part before it refused.
@@ -500,105 +509,117 @@ impl Engine {
             }
             _ => vec![RenewReply::Failed; asked.len()],
         };
-        self.read_ahead(asked.iter().map(|(owner, _)| *owner));
-        let mut again = Vec::new();
+        holds.read_ahead(asked.iter().map(|(owner, _)| *owner));
+        let mut renewed = Renewed::default();
         for ((owner, ttl), result) in asked.iter().zip(results) {
             match result {
-                RenewReply::Kept => again.extend(self.renewal_kept(*owner, sent, *ttl)),
-                RenewReply::Gone(reason) => self.renewal_refused(*owner, reason),
-                RenewReply::Failed => again.extend(self.renewal_failed(*owner, silent, done)),
+                RenewReply::Kept => renewed
+                    .again
+                    .extend(self.renewal_kept(cx, holds, *owner, sent, *ttl)),
+                // For a hold that is being released, the release reports that.
+                RenewReply::Gone(reason) if holds.is_held(*owner) => {
+                    renewed.lost.push((*owner, reason))
+                }
+                RenewReply::Gone(_) => {}
+                RenewReply::Failed => renewed
+                    .again
+                    .extend(self.renewal_failed(cx, holds, *owner, silent, done)),
             }
         }
-        self.renew_now(again);
+        renewed
     }
 
     /// Renews these holds with a call for each. While a slot moves between two nodes, they serve
     /// calls for one key and refuse calls for several.
-    fn renew_one_by_one(&mut self, asked: &[(OwnerId, Duration)]) {
+    fn renew_one_by_one(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        asked: &[(OwnerId, Duration)],
+    ) {
         let owners: Vec<OwnerId> = asked.iter().map(|(owner, _)| *owner).collect();
         for owner in &owners {
-            if let Some(hold) = self
-                .holds
-                .get_mut(owner)
-                .filter(|hold| hold.phase == Phase::Held)
-            {
+            if let Some(hold) = holds.held(*owner) {
                 hold.renewal.in_flight = false;
                 hold.renewal.alone = true;
             }
         }
-        self.send_renewals(&owners);
+        self.send_renewals(cx, holds, &owners);
     }
 
     /// The renewal arrived after its not-after by the server's clock. It is repeated at once. If
     /// the repeat is too late as well, the next one follows after a pause.
-    fn renewal_stale(&mut self, asked: &[(OwnerId, Duration)]) {
+    fn renewal_stale(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        asked: &[(OwnerId, Duration)],
+    ) -> Renewed {
         let mut again = Vec::with_capacity(asked.len());
         for (owner, _) in asked {
-            let Some(hold) = self.holds.get_mut(owner) else {
+            let Some(hold) = holds.get_mut(owner) else {
                 continue;
             };
             if std::mem::replace(&mut hold.stale, true) {
-                again.extend(self.renewal_failed(*owner, false, false));
+                again.extend(self.renewal_failed(cx, holds, *owner, false, false));
             } else {
                 hold.renewal.in_flight = false;
                 again.push(*owner);
             }
         }
-        self.renew_now(again);
+        Renewed {
+            lost: Vec::new(),
+            again,
+        }
     }
 
     /// The server has renewed the hold. Returns the hold if it has to be renewed once more, because
     /// of an event since the renewal was sent.
-    fn renewal_kept(&mut self, owner: OwnerId, sent: Moment, ttl: Duration) -> Option<OwnerId> {
-        let hold = self
-            .holds
-            .get_mut(&owner)
-            .filter(|hold| hold.phase == Phase::Held)?;
+    fn renewal_kept(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        owner: OwnerId,
+        sent: Moment,
+        ttl: Duration,
+    ) -> Option<OwnerId> {
+        let hold = holds.held(owner)?;
         hold.renewal.in_flight = false;
         hold.renewal.failing = false;
         hold.renewal.silent = false;
         hold.renewal.in_doubt = false;
         hold.renewed_at(sent, ttl);
-        self.cx.counters.renewed.add(1);
+        cx.counters.renewed.add(1);
         hold.stale = false;
         let (again, invalidated) = (hold.renewal.again, hold.renewal.invalidated);
-        if let Some(at) = hold.set_alarm(self.cx.now, self.cx.links.is_up(&hold.cell.name)) {
-            self.cx.timers.push_hold(at, owner);
+        if let Some(at) = hold.set_alarm(cx.now, cx.links.is_up(&hold.cell.name)) {
+            cx.timers.push_hold(at, owner);
         }
         // The key may have changed after the renewal ran on the server.
         if invalidated && !again {
-            self.plan_look(owner);
+            self.plan_look(cx, holds, owner);
         }
         again.then_some(owner)
-    }
-
-    /// The server says that the hold is gone. For a hold that is being released, the release
-    /// reports that.
-    fn renewal_refused(&mut self, owner: OwnerId, reason: LostReason) {
-        if self
-            .holds
-            .get(&owner)
-            .is_some_and(|hold| hold.phase == Phase::Held)
-        {
-            self.lose(owner, reason);
-            self.look_was_right();
-        }
     }
 
     /// Plans another renewal soon, until the deadline. `silent`: the server did not answer. `done`:
     /// it may have renewed the lock. Returns the hold if it has to be renewed now, because of an
     /// event since the renewal was sent, such as a new connection.
-    fn renewal_failed(&mut self, owner: OwnerId, silent: bool, done: bool) -> Option<OwnerId> {
-        let pause = self.cx.jitter.retry();
-        let hold = self
-            .holds
-            .get_mut(&owner)
-            .filter(|hold| hold.phase == Phase::Held)?;
+    fn renewal_failed(
+        &mut self,
+        cx: &mut Context,
+        holds: &mut Holds,
+        owner: OwnerId,
+        silent: bool,
+        done: bool,
+    ) -> Option<OwnerId> {
+        let pause = cx.jitter.retry();
+        let hold = holds.held(owner)?;
         // A short lease has no time for the usual pause.
         let most = hold
             .watched_lease()
             .map_or(pause, |lease| timing::period(lease) / 4);
-        let retry = self.cx.now.after(pause.min(most));
+        let retry = cx.now.after(pause.min(most));
         let again = std::mem::take(&mut hold.renewal.again);
         hold.renewal.in_flight = false;
         hold.renewal.invalidated = false;
@@ -607,19 +628,81 @@ impl Engine {
         hold.renewal.silent = silent;
         hold.renewal.in_doubt |= done;
         if !std::mem::replace(&mut hold.renewal.failing, true) {
-            let (name, left) = (hold.cell.name.clone(), self.cx.now.until(hold.deadline()));
+            let (name, left) = (hold.cell.name.clone(), cx.now.until(hold.deadline()));
             let text = format!("not renewed, trying again; trusted for another {left:?}");
-            self.cx
-                .event("renewal_failed", EventLevel::Warn, &name, text);
+            cx.event("renewal_failed", EventLevel::Warn, &name, text);
         }
-        self.arm_hold(owner);
+        holds.arm(cx, owner);
         again.then_some(owner)
     }
 
     /// Renews every hold after a reconnect. That finds losses, and makes the server track the keys
     /// again.
-    pub(super) fn renew_all(&mut self, which: Which<'_>) {
-        self.renew_now(self.owners(which));
+    pub(super) fn renew_all(&mut self, cx: &mut Context, holds: &mut Holds, which: Which<'_>) {
+        self.renew_now(cx, holds, holds.owners(which));
+    }
+
+    // ---- early renewals ----
+
+    /// The key of this hold was changed, or the server does not track it any more.
+    pub(super) fn key_changed(&mut self, cx: &mut Context, holds: &mut Holds, owner: OwnerId) {
+        let up = holds.is_up(cx, owner);
+        let Some(hold) = holds
+            .get_mut(&owner)
+            .filter(|hold| up && hold.phase == Phase::Held)
+        else {
+            return;
+        };
+        // A probe of this hold is planned or in flight already.
+        if hold.renewal.invalidated || hold.renewal.put_off {
+            return;
+        }
+        hold.renewal.invalidated = true;
+        // A renewal in flight may have read the key before the change; `renewal_kept` handles that.
+        if !hold.renewal.in_flight {
+            self.plan_look(cx, holds, owner);
+        }
+    }
+
+    /// Plans a probe of a hold whose key was invalidated: now, after its delay, or with its next
+    /// renewal.
+    pub(super) fn plan_look(&mut self, cx: &mut Context, holds: &mut Holds, owner: OwnerId) {
+        let may = self.tracking.may_look(cx, holds.len());
+        let now = cx.now;
+        let Some(hold) = holds.get_mut(&owner) else {
+            return;
+        };
+        let at = now.after(rest(hold.harmless).min(timing::period(hold.longest())));
+        let due = hold.renewal.due.get();
+        if !may || due.is_some_and(|due| due <= at) {
+            // Without a planned renewal nothing would clear the flag, and the next invalidation
+            // would be ignored.
+            hold.renewal.invalidated = due.is_some();
+            return;
+        }
+        hold.harmless = hold.harmless.saturating_add(1);
+        hold.look = true;
+        if at <= now {
+            self.hurried.push(owner);
+        } else {
+            hold.renewal.due = Some(at).into();
+            holds.arm(cx, owner);
+        }
+    }
+
+    /// Probes a hold that was acquired from a server that may not serve its name any more.
+    pub(super) fn hurry(&mut self, holds: &mut Holds, owner: OwnerId) {
+        if let Some(hold) = holds.get_mut(&owner) {
+            hold.look = true;
+            self.hurried.push(owner);
+        }
+    }
+
+    /// Sends the probes that are due now. Holds that were renewed in the meantime need none.
+    pub(super) fn look_at_hurried(&mut self, cx: &mut Context, holds: &mut Holds) {
+        let mut hurried = std::mem::take(&mut self.hurried);
+        hurried.retain(|owner| holds.get(owner).is_some_and(|hold| hold.look));
+        self.renew_now(cx, holds, hurried);
     }
 }
 
@@ -633,4 +716,33 @@ fn goes_along(hold: &Hold, now: Moment) -> bool {
         .is_some_and(|at| at <= now.after(early));
     // A first look is not made early, because most of these holds are released before it is due.
     soon && !hold.renewal.unseen && !hold.renewal.is_under_way() && hold.phase == Phase::Held
+}
+
+/// The delay before the next probe of a hold, after `harmless` probes that found it unchanged.
+fn rest(harmless: u8) -> Duration {
+    match harmless {
+        0 => Duration::ZERO,
+        some => tuning::PROBE_PAUSE
+            .saturating_mul(1_u32.checked_shl(u32::from(some - 1)).unwrap_or(u32::MAX)),
+    }
+}
+
+fn group_of(cx: &Context, holds: &Holds, owner: OwnerId) -> Option<Group> {
+    let hold = holds.get(&owner)?;
+    let layout = hold.cell.kind.layout().renewed_as();
+    let (name, routes) = (&hold.cell.name, &cx.links.routes);
+    Some((
+        routes.link(name),
+        routes.group(name),
+        layout,
+        hold.renewal.alone.then_some(owner),
+    ))
+}
+
+/// The first deadline of these holds.
+fn first_deadline(holds: &Holds, owners: &[OwnerId]) -> Option<Moment> {
+    owners
+        .iter()
+        .filter_map(|owner| Some(holds.get(owner)?.deadline()))
+        .min()
 }

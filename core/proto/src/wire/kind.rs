@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 /// The data layout of a lock. Its scripts depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layout {
     /// A hash: owners and their hold counts.
     Hash,
@@ -43,6 +43,44 @@ pub enum Layout {
     Plain,
     /// A string with the owner, and a second key with the learnt duration of the work.
     Learning,
+}
+
+/// The facts about a layout that decide more than its scripts. No match here has a wildcard, so the
+/// compiler asks each of them about a new layout.
+impl Layout {
+    /// Whether one call can give the lock from one owner to the next.
+    pub fn hands_over(self) -> bool {
+        match self {
+            Layout::Hash | Layout::Plain => true,
+            // It learns from its release.
+            Layout::Learning => false,
+        }
+    }
+
+    /// Whether a second key keeps the duration of the work. An acquisition gets that as its lease,
+    /// which may be longer than it asks for.
+    pub fn learns(self) -> bool {
+        match self {
+            Layout::Hash | Layout::Plain => false,
+            Layout::Learning => true,
+        }
+    }
+
+    /// Whether every program that uses this layout publishes its releases.
+    pub fn publishes(self) -> bool {
+        match self {
+            Layout::Hash => true,
+            Layout::Plain | Layout::Learning => false,
+        }
+    }
+
+    /// The layout whose script renews it. Holds for which this is equal can share a renewal.
+    pub fn renewed_as(self) -> Layout {
+        match self {
+            Layout::Hash => Layout::Hash,
+            Layout::Plain | Layout::Learning => Layout::Plain,
+        }
+    }
 }
 
 /// Every kind with its name in options.

@@ -547,24 +547,19 @@ fn each_key(op: &Op, each: &mut impl FnMut(&str)) {
             if *fencing != Fencing::Off {
                 each(&token_key(name));
             }
-            if learns(form) {
+            if form.kind.layout().learns() {
                 each(&learnt_key(name));
             }
         }
         Op::Release { name, form, .. } => {
             each(name);
-            if learns(form) {
+            if form.kind.layout().learns() {
                 each(&learnt_key(name));
             }
         }
         Op::Renew { holds } => holds.iter().for_each(|hold| each(&hold.name)),
         Op::Force { name, .. } | Op::Inspect { name, .. } => each(name),
     }
-}
-
-/// Whether the lock keeps a learnt duration in a second key.
-fn learns(form: &Form) -> bool {
-    form.kind.layout() == Layout::Learning
 }
 
 /// The cluster slot of the keys of `op`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -30,7 +31,8 @@ class Clients(Generic[C]):
         self._make = make
         self._forget()
         # A child makes its own.
-        os.register_at_fork(after_in_child=self._forget)
+        if sys.platform != "win32":
+            os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()

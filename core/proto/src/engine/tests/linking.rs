@@ -342,7 +342,13 @@ fn in_a_cluster_no_more_is_taken_out_than_goes_in_the_next_call() {
         .iter()
         .map(|grant| (grant.owner(), slot(&grant.cell.name)))
         .collect();
-    let next = rig.engine.next_put_off(1, true);
+    let Engine {
+        watchdog,
+        cx,
+        holds,
+        ..
+    } = &mut rig.engine;
+    let next = watchdog.next_put_off(cx, holds, 1, true);
     assert!(
         !next.is_empty() && next.iter().all(|owner| slots[owner] == slots[&next[0]]),
         "{next:?}"

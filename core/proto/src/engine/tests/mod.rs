@@ -30,8 +30,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::event::Counters;
+use crate::hold::HoldCell;
+use crate::key::OwnerKey;
+use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::RenewReply;
+use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, RenewReply, Reply};
 
 const LEASE: Duration = Duration::from_secs(30);
 const WATCHED: Terms = Terms {

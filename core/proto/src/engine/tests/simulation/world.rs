@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::callers::{Caller, Deed, kind_of};
 use super::network::{Fate, Faults};
 use super::server::{Lock, Origin, Server, Uuid, names, script_of};
-use crate::engine::holds::{Hold, Phase};
-use crate::engine::queries::NOBODY;
+use crate::engine::hold::{Hold, Phase};
+use crate::engine::ops::NOBODY;
 use crate::engine::timing;
 use crate::engine::{
     CallId, CallOutcome, Config, Done, Engine, Inline, Input, LinkId, Output, Request, RequestId,

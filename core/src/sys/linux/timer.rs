@@ -24,11 +24,11 @@ impl AsRawFd for Descriptor {
 }
 
 /// The I/O thread's end of the timer: it tells when the timer has fired.
-pub(super) struct Timer(AsyncFd<Descriptor>);
+pub(crate) struct Timer(AsyncFd<Descriptor>);
 
 impl Timer {
     /// Must be called inside a tokio runtime.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let fd = Descriptor(Arc::new(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?));
         #[allow(
@@ -40,7 +40,7 @@ impl Timer {
     }
 
     /// The handle that sets the timer. There may be only one, because it remembers what is set.
-    pub(super) fn alarm(&self) -> Alarm {
+    pub(crate) fn alarm(&self) -> Alarm {
         Alarm {
             timer: self.0.get_ref().0.clone(),
             at: None,
@@ -48,7 +48,7 @@ impl Timer {
     }
 
     /// Ready when the timer has fired since the last call.
-    pub(super) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut ready = ready!(self.0.poll_read_ready(cx))?;
             let mut count = [0; 8];
@@ -68,7 +68,7 @@ impl Timer {
 
 /// Sets the timer. It is part of the engine's state, so a caller can make the timer fire earlier
 /// without waking the I/O thread.
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     timer: Arc<TimerFd>,
     /// When the timer fires, or has fired without the I/O thread having seen it. Until the thread
     /// has seen it, the timer must not be set to a later time: that would clear the expiry, and the
@@ -78,18 +78,18 @@ pub(super) struct Alarm {
 
 impl Alarm {
     /// When the timer fires.
-    pub(super) fn at(&self) -> Option<Moment> {
+    pub(crate) fn at(&self) -> Option<Moment> {
         self.at
     }
 
     /// The I/O thread has seen the timer fire.
-    pub(super) fn has_fired(&mut self) {
+    pub(crate) fn has_fired(&mut self) {
         self.at = None;
     }
 
     /// Makes the timer fire at `at` or before. An earlier time that was set before stays; the
     /// thread that it wakes sets the timer again. That saves a system call for most requests.
-    pub(super) fn set(&mut self, now: Moment, at: Moment) -> io::Result<()> {
+    pub(crate) fn set(&mut self, now: Moment, at: Moment) -> io::Result<()> {
         if self.at.is_some_and(|set| set <= at) {
             return Ok(());
         }
@@ -111,7 +111,7 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, PollTimeout};
 
     use super::*;
-    use crate::clock;
+    use crate::sys::clock;
 
     const HOUR: Duration = Duration::from_secs(3600);
 

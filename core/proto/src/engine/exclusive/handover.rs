@@ -16,65 +16,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold_ops::{HoldOp, Task};
-use super::holds::{Hold, Phase};
-use super::waiters::{Attempt, WaitQueue, Waiter};
-use super::{CallId, CallOutcome, Engine, Output, Purpose, RequestId, timing};
+use crate::engine::context::Purpose;
+use crate::engine::hold::{Hold, Phase};
+use crate::engine::interface::{CallId, CallOutcome, Output, RequestId};
+use crate::engine::names::{Attempt, WaitQueue};
+use crate::engine::waiter::Waiter;
+use crate::engine::work::{HoldOp, Task};
+use crate::engine::{Engine, timing};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Layout, Name, Op, OwnerId, Reply};
-
-/// The streak of local hand-overs since this client won the lock in competition with others.
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub(super) struct Run {
-    /// When the first hand-over was made.
-    began: Option<Moment>,
-    handovers: usize,
-    /// When the last call was sent whose answer confirmed that the lock is ours.
-    heard: Option<Moment>,
-}
-
-impl Run {
-    pub(super) const NONE: Run = Run {
-        began: None,
-        handovers: 0,
-        heard: None,
-    };
-
-    pub(super) fn one_more(self, sent: Moment) -> Run {
-        Run {
-            began: self.began.or(Some(sent)),
-            handovers: self.handovers + 1,
-            ..self
-        }
-    }
-
-    /// Notes that a call sent at `sent` found the lock still ours.
-    pub(super) fn hear(&mut self, sent: Moment) {
-        self.heard = self.heard.max(Some(sent));
-    }
-
-    pub(super) fn has_handed_over(self) -> bool {
-        self.handovers > 0
-    }
-
-    /// How long ago the first hand-over was made.
-    pub(super) fn lasted(self, now: Moment) -> Duration {
-        self.began.map_or(Duration::ZERO, |began| began.until(now))
-    }
-
-    /// Whether the streak has reached its limit, so that other clients must get a chance.
-    pub(super) fn is_over(self, now: Moment, (limit, time): (usize, Duration)) -> bool {
-        self.handovers >= limit || self.began.unwrap_or(now).after(time) <= now
-    }
-}
+use crate::wire::{Fencing, Name, Op, OwnerId, Reply};
 
 impl Engine {
     /// The call that releases this hold and gives its lock to the next caller. `None` if the two
     /// need separate calls.
-    pub(super) fn hand_over(&mut self, owner: OwnerId) -> Option<Op> {
+    pub(in crate::engine) fn hand_over(&mut self, owner: OwnerId) -> Option<Op> {
         if self.names.waiters.is_empty() {
             return None;
         }
@@ -87,7 +45,8 @@ impl Engine {
         let waiter = self.names.waiters.get_mut(&to)?;
         waiter.handed = true;
         let (to, lease, fencing) = (waiter.owner, waiter.lease(), waiter.terms.fencing);
-        self.set_attempt(&name, Attempt::InFlight { again: false });
+        self.names
+            .set_attempt(&name, Attempt::InFlight { again: false });
         Some(Op::HandOver {
             name,
             owner,
@@ -116,7 +75,7 @@ impl Engine {
 
     /// The waiter that gets the lock of this hold at once when its only level is released, and when
     /// the call was sent that last confirmed the hold.
-    pub(super) fn takes_at_once(
+    pub(in crate::engine) fn takes_at_once(
         &self,
         owner: OwnerId,
         wish: &HoldOp,
@@ -147,13 +106,13 @@ impl Engine {
     }
 
     /// Gives the lock to the next caller, and has the server verify that it was there to be given.
-    pub(super) fn pass_on(
+    pub(in crate::engine) fn pass_on(
         &mut self,
         owner: OwnerId,
         (to, heard): (RequestId, Moment),
         release: Task,
     ) {
-        let Some(waiter) = self.take_waiter(to) else {
+        let Some(waiter) = self.names.take_waiter(&mut self.cx, to) else {
             return self.add_task(owner, release);
         };
         let Waiter {
@@ -185,7 +144,14 @@ impl Engine {
                 .taken(self.cx.now, announced, self.cx.config.handovers.1);
             queue.note_refusal(self.cx.now);
         }
-        self.add_level(to, owner, terms, heard, terms.lease.duration());
+        self.holds.add_level(
+            &mut self.cx,
+            to,
+            owner,
+            terms,
+            heard,
+            terms.lease.duration(),
+        );
         self.add_task(owner, release.passed());
         self.adopt_waiters(&name, key, owner, &form);
         self.advance(&name);
@@ -203,7 +169,12 @@ impl Engine {
 
     /// A call for `ttl` that was sent at `sent`, after an optimistic hand-over, found the lock
     /// still ours.
-    pub(super) fn heard_of_passing(&mut self, owner: OwnerId, sent: Moment, ttl: Duration) {
+    pub(in crate::engine) fn heard_of_passing(
+        &mut self,
+        owner: OwnerId,
+        sent: Moment,
+        ttl: Duration,
+    ) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -221,7 +192,7 @@ impl Engine {
     // ---- hand-over in one call ----
 
     /// The purpose of a hold's command, which says how to read its outcome.
-    pub(super) fn purpose_of(&self, owner: OwnerId, op: &Op) -> Purpose {
+    pub(in crate::engine) fn purpose_of(&self, owner: OwnerId, op: &Op) -> Purpose {
         let head = |name: &Name| self.names.queues.get(name)?.waiters.front().copied();
         match op {
             Op::HandOver { name, .. } => head(name).map_or(Purpose::Command(owner), |to| {
@@ -233,7 +204,7 @@ impl Engine {
 
     /// The outcome of a hand-over. Either the old owner is released and the next one has the lock,
     /// or both continue separately.
-    pub(super) fn handed_over(
+    pub(in crate::engine) fn handed_over(
         &mut self,
         from: OwnerId,
         to: RequestId,
@@ -278,14 +249,14 @@ impl Engine {
         } else {
             waiter.owner
         };
-        self.set_attempt(&name, Attempt::Idle);
+        self.names.set_attempt(&name, Attempt::Idle);
         if unsure {
             self.clean_up(&name, owner, &form, lease, Some(expires));
         }
         if answered {
             return self.remove_waiter(to, false);
         }
-        self.arm_waiter(to);
+        self.names.arm_waiter(&mut self.cx, to);
         self.advance(&name);
     }
 }
@@ -298,8 +269,7 @@ fn is_free_to_go(hold: &Hold) -> bool {
 /// Whether this caller can take over the lock of this hold.
 fn takes(waiter: &Waiter, hold: &Hold) -> bool {
     let form = &waiter.form;
-    let same =
-        *form == hold.cell.form() && form.token.is_none() && form.kind.layout() != Layout::Learning;
+    let same = *form == hold.cell.form() && form.token.is_none() && form.kind.layout().hands_over();
     same && waiter.terms.replicas == 0
         && waiter.unsettled.is_none()
         && !waiter.answered

@@ -1,259 +1,31 @@
 //! Operations that callers want on a hold. One command that changes its count or its lease is in
 //! flight, and the others wait behind it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::holds::{Hold, Phase, unconfirmed};
-use super::lazy_box::Idle;
-use super::links::Which;
-use super::queries::release_of;
-use super::waiters::{clocks_differ, not_replicated, not_sent};
-use super::watchdog::LOOK;
-use super::{CallId, CallOutcome, Done, Engine, LevelId, Output, RequestId, Target, Terms, timing};
+use crate::engine::errors::{
+    clocks_differ, not_replicated, not_sent, unanswered_command, unconfirmed, unheard_entry,
+};
+use crate::engine::hold::Phase;
+use crate::engine::interface::{
+    CallId, CallOutcome, Done, LevelId, Output, RequestId, Target, Terms,
+};
+use crate::engine::lazy_box::Idle;
+use crate::engine::links::Which;
+use crate::engine::work::{Command, HoldOp, Task};
+use crate::engine::{Engine, timing};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Fencing, Form, Name, Op, OwnerId, RenewReply, Renewal, Reply};
 
-/// An operation on a hold, waiting or in flight.
-#[derive(Debug)]
-pub(super) struct Task {
-    /// The request to answer. `None` if it was answered already, or if nobody asked.
-    pub(super) request: Option<RequestId>,
-    pub(super) wish: HoldOp,
-    /// When the caller is answered even if the server has not answered.
-    answer_by: Option<Moment>,
-}
-
-/// An operation that changes the count or the lease of a hold.
-#[derive(Debug)]
-pub(super) enum HoldOp {
-    /// One more level, for a caller with this key.
-    Enter {
-        key: OwnerKey,
-        terms: Terms,
-        wait: Option<Duration>,
-    },
-    /// Give back this level; without one, the newest.
-    Leave(Option<LevelId>),
-    /// Make the lock live at least this long.
-    Extend {
-        level: Option<LevelId>,
-        lease: Duration,
-    },
-    /// Tell the server the number of levels, because a re-entry that nobody wants may have run.
-    Settle,
-    /// Confirm that the lock was still held when this caller passed it on. That completes the
-    /// caller's release.
-    Passed,
-}
-
-impl HoldOp {
-    pub(super) fn is_passed(&self) -> bool {
-        matches!(self, HoldOp::Passed)
-    }
-}
-
-impl Task {
-    /// When its caller stops waiting, if it has one.
-    pub(super) fn answer_by(&self) -> Option<Moment> {
-        self.answer_by.filter(|_| self.request.is_some())
-    }
-
-    /// Whether it has waited for the server for as long as callers wait.
-    pub(super) fn is_late(&self, now: Moment) -> bool {
-        self.answer_by.is_some_and(|at| at <= now)
-    }
-
-    /// The rest of a release whose level was given to another caller.
-    pub(super) fn passed(self) -> Task {
-        Task {
-            wish: HoldOp::Passed,
-            ..self
-        }
-    }
-
-    /// Whether it is a re-entry of a caller with this key.
-    pub(super) fn is_entry_of(&self, key: OwnerKey) -> bool {
-        matches!(self.wish, HoldOp::Enter { key: of, .. } if of == key)
-    }
-
-    /// Whether it tries once and does not wait.
-    fn once(&self) -> bool {
-        matches!(
-            self.wish,
-            HoldOp::Enter {
-                wait: Some(Duration::ZERO),
-                ..
-            }
-        )
-    }
-
-    /// Whether it may be dropped when no caller wants it any more.
-    fn optional(&self) -> bool {
-        matches!(self.wish, HoldOp::Enter { .. } | HoldOp::Extend { .. })
-    }
-}
-
-/// A task that was started: its call is in flight, or waits to be sent again.
-#[derive(Debug)]
-pub(super) struct Command {
-    pub(super) task: Task,
-    /// Releases before it that passed the lock on. The answer to this command also shows that they
-    /// held the lock.
-    passed: Vec<Task>,
-    op: Arc<Op>,
-    limit: Duration,
-    call: Option<CallId>,
-    begun: Moment,
-    /// Copies that may have run, including the one in flight.
-    copies: u32,
-    /// Transient errors in a row.
-    failures: u32,
-    /// Whether the last copy arrived after its not-after by the server's clock.
-    stale: bool,
-    retry: Option<Moment>,
-}
-
-impl Command {
-    pub(super) fn retry(&self) -> Option<Moment> {
-        self.retry
-    }
-
-    /// The tasks of the callers that passed the lock on, then its own task. A release has already
-    /// removed its level from the hold, so only the server still has to hear of it.
-    pub(super) fn into_tasks(self) -> impl Iterator<Item = Task> {
-        let Command { task, passed, .. } = self;
-        let wish = if let HoldOp::Leave(_) = task.wish {
-            HoldOp::Settle
-        } else {
-            task.wish
-        };
-        passed.into_iter().chain([Task { wish, ..task }])
-    }
-
-    /// The moment until which its copy in flight may run, if there is one.
-    pub(super) fn alive_until(&self, now: Moment) -> Option<Moment> {
-        self.call.map(|_| timing::copy_expires(now, self.limit))
-    }
-
-    /// Whether it frees the lock. Copies of such a command may overlap: an owner that the engine
-    /// drew is never used again, and a token stays busy until they are settled.
-    fn frees(&self) -> bool {
-        matches!(*self.op, Op::Release { remaining: 0, .. })
-    }
-
-    /// Turns a hand-over that was not done, or whose outcome is unknown (`unsure`), into a plain
-    /// release. Returns false if this is not its call.
-    pub(super) fn release_instead(&mut self, call: CallId, unsure: bool) -> bool {
-        if self.call != Some(call) {
-            return false;
-        }
-        let Op::HandOver {
-            name, owner, form, ..
-        } = &*self.op
-        else {
-            return false;
-        };
-        self.op = Arc::new(release_of(name.clone(), *owner, form.clone()));
-        self.call = None;
-        self.copies -= u32::from(!unsure);
-        true
-    }
-
-    /// Makes a late verification ask for no time, so that it does not prolong a lease that nobody
-    /// renews.
-    fn asks_for_no_more(&mut self, watched: bool) {
-        if self.task.wish.is_passed()
-            && !watched
-            && let Op::Renew { holds } = Arc::make_mut(&mut self.op)
-        {
-            holds.iter_mut().for_each(|hold| hold.ttl = LOOK);
-        }
-    }
-
-    /// Whether no caller wants its effect and no effect has to be undone.
-    fn is_pointless(&self) -> bool {
-        let harmless = self.copies == 0 || matches!(self.task.wish, HoldOp::Extend { .. });
-        self.task.request.is_none() && self.task.optional() && harmless
-    }
-
-    /// Whether it is a re-entry that no caller wants any more. A copy of it may have run.
-    fn is_unwanted_entry(&self) -> bool {
-        self.task.request.is_none() && matches!(self.task.wish, HoldOp::Enter { .. })
-    }
-}
-
-/// The operations that callers want on a hold, in order.
-#[derive(Debug, Default)]
-pub(super) struct Work {
-    pub(super) command: Option<Command>,
-    /// The tasks behind the command in flight. The count of each is computed when its command
-    /// starts.
-    pub(super) todo: VecDeque<Task>,
-}
-
-impl Idle for Work {
-    const IDLE: &'static Work = &Work {
-        command: None,
-        todo: VecDeque::new(),
-    };
-
-    fn is_idle(&self) -> bool {
-        self.command.is_none() && self.todo.is_empty()
-    }
-}
-
-impl Hold {
-    pub(super) fn take_command(&mut self) -> Option<Command> {
-        self.work.made()?.command.take()
-    }
-
-    /// Takes all tasks, those of the command in flight first.
-    pub(super) fn take_tasks(&mut self) -> Vec<Task> {
-        let Some(mut work) = self.work.take().filter(|work| !work.is_idle()) else {
-            return Vec::new();
-        };
-        work.command
-            .take()
-            .into_iter()
-            .flat_map(Command::into_tasks)
-            .chain(work.todo)
-            .collect()
-    }
-
-    /// The request that waits for the command in flight.
-    pub(super) fn asked_by(&self) -> Option<RequestId> {
-        self.work.command.as_ref()?.task.request
-    }
-
-    /// The tasks of the command in flight and those that wait behind it.
-    pub(super) fn tasks(&self) -> impl Iterator<Item = &Task> {
-        let command = self.work.command.iter();
-        command
-            .flat_map(|command| command.passed.iter().chain([&command.task]))
-            .chain(&self.work.todo)
-    }
-
-    fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
-        let work = self.work.made().into_iter();
-        work.flat_map(|work| {
-            let command = work.command.iter_mut();
-            let under_way =
-                command.flat_map(|command| command.passed.iter_mut().chain([&mut command.task]));
-            under_way.chain(&mut work.todo)
-        })
-    }
-}
-
 impl Engine {
     // ---- operations ----
 
     /// Re-entry: one more level on a hold.
-    pub(super) fn enter(
+    pub(in crate::engine) fn enter(
         &mut self,
         id: RequestId,
         owner: OwnerId,
@@ -269,21 +41,21 @@ impl Engine {
             wish: HoldOp::Enter { key, terms, wait },
             answer_by,
         };
-        let down = self.error_for(owner).filter(|_| task.once());
+        let down = self.holds.error(&self.cx, owner).filter(|_| task.once());
         self.wish(owner, task);
         if let Some(down) = down {
             self.fail_entry_tries(owner, &down);
         }
     }
 
-    pub(super) fn release(&mut self, id: RequestId, target: &Target) {
+    pub(in crate::engine) fn release(&mut self, id: RequestId, target: &Target) {
         match self.target(target) {
             Ok((owner, level)) => self.leave(Some(id), owner, level),
             Err(error) => self.cx.fail(id, error),
         }
     }
 
-    pub(super) fn leave(
+    pub(in crate::engine) fn leave(
         &mut self,
         request: Option<RequestId>,
         owner: OwnerId,
@@ -300,7 +72,7 @@ impl Engine {
         );
     }
 
-    pub(super) fn extend(&mut self, id: RequestId, target: &Target, lease: Duration) {
+    pub(in crate::engine) fn extend(&mut self, id: RequestId, target: &Target, lease: Duration) {
         match self.target(target) {
             Ok((owner, level)) => {
                 let answer_by = Some(self.answer_by(owner));
@@ -330,14 +102,15 @@ impl Engine {
         )
     }
 
-    pub(super) fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
+    pub(in crate::engine) fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
         match target {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
             Target::Key { name, key } => {
                 let not_owner = || Error::not_held().on(name);
                 let target = self
-                    .left_to(name, *key)
-                    .or_else(|| self.hold_of(name, *key));
+                    .names
+                    .left_to(&self.holds, name, *key)
+                    .or_else(|| self.names.hold_of(&self.holds, name, *key));
                 target.map(|owner| (owner, None)).ok_or_else(not_owner)
             }
         }
@@ -346,7 +119,7 @@ impl Engine {
     fn wish(&mut self, owner: OwnerId, task: Task) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             let error = Error::released_before("hold");
-            return self.answer(task.request, Err(error));
+            return self.cx.answer(task.request, Err(error));
         };
         if let Phase::Lost(reason) = hold.phase {
             let name = hold.cell.name.clone();
@@ -362,7 +135,7 @@ impl Engine {
     }
 
     /// Starts a task, or puts it behind the command in flight.
-    pub(super) fn add_task(&mut self, owner: OwnerId, task: Task) {
+    pub(in crate::engine) fn add_task(&mut self, owner: OwnerId, task: Task) {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
@@ -372,15 +145,6 @@ impl Engine {
             return;
         }
         self.start_next(owner);
-    }
-
-    /// Answers a caller, if there is one.
-    pub(super) fn answer(&mut self, request: Option<RequestId>, result: Result<Done>) {
-        match (request, result) {
-            (Some(id), Ok(done)) => self.cx.complete(id, done),
-            (Some(id), Err(error)) => self.cx.fail(id, error),
-            (None, _) => {}
-        }
     }
 
     // ---- starting and sending ----
@@ -398,7 +162,7 @@ impl Engine {
         if let Some(hold) = self.holds.get_mut(&owner) {
             hold.work.tidy();
         }
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Starts a task, together with the releases before it that passed the lock on. Returns true if
@@ -410,7 +174,7 @@ impl Engine {
                 true
             }
             Err(error) => {
-                self.answer(task.request, Err(error));
+                self.cx.answer(task.request, Err(error));
                 false
             }
         }
@@ -565,13 +329,13 @@ impl Engine {
         self.send_command(owner);
     }
 
-    pub(super) fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
+    pub(in crate::engine) fn command_of(&mut self, owner: OwnerId) -> Option<&mut Command> {
         self.holds.get_mut(&owner)?.work.made()?.command.as_mut()
     }
 
     /// Sends a copy of the command. Without a connection the command waits for `link_up`.
-    pub(super) fn send_command(&mut self, owner: OwnerId) {
-        let (now, up) = (self.cx.now, self.is_up_for(owner));
+    pub(in crate::engine) fn send_command(&mut self, owner: OwnerId) {
+        let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
         let watched = self
             .holds
             .get(&owner)
@@ -598,7 +362,7 @@ impl Engine {
                 command.call = Some(call);
             }
         }
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Corrects the count on the server before anything else is done.
@@ -620,7 +384,7 @@ impl Engine {
             command.retry = at;
         }
         self.drop_pointless(owner);
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Drops a command that waits to be sent although no caller wants it.
@@ -639,8 +403,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn retry_if_due(&mut self, owner: OwnerId) {
-        let (now, up) = (self.cx.now, self.is_up_for(owner));
+    pub(in crate::engine) fn retry_if_due(&mut self, owner: OwnerId) {
+        let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
         let due = |command: &mut Command| command.retry.is_some_and(|at| at <= now);
         if up && self.command_of(owner).is_some_and(due) {
             self.send_command(owner);
@@ -648,8 +412,8 @@ impl Engine {
     }
 
     /// Continues the commands that wait for the server, after a reconnect.
-    pub(super) fn resume_commands(&mut self, which: Which<'_>) {
-        for owner in self.busy_owners(which) {
+    pub(in crate::engine) fn resume_commands(&mut self, which: Which<'_>) {
+        for owner in self.holds.busy_owners(which) {
             // One that has a moment for its next copy keeps it: an earlier copy may be alive.
             let now = self.cx.now;
             if self
@@ -658,14 +422,14 @@ impl Engine {
             {
                 self.send_command(owner);
             }
-            self.arm_hold(owner);
+            self.holds.arm(&mut self.cx, owner);
         }
     }
 
     // ---- outcomes ----
 
     /// The outcome of a hold's command.
-    pub(super) fn commanded(
+    pub(in crate::engine) fn commanded(
         &mut self,
         owner: OwnerId,
         call: CallId,
@@ -712,7 +476,7 @@ impl Engine {
     /// The command was not done, or its outcome is unknown.
     #[cold]
     fn not_commanded(&mut self, owner: OwnerId, sent: Moment, outcome: CallOutcome) {
-        let (now, up) = (self.cx.now, self.is_up_for(owner));
+        let (now, up) = (self.cx.now, self.holds.is_up(&self.cx, owner));
         let pause = self.cx.jitter.retry();
         if let Some(hold) = self.holds.get_mut(&owner) {
             hold.renewal.in_doubt |= matches!(
@@ -735,16 +499,16 @@ impl Engine {
                     self.fail_entry_tries(owner, &not_sent());
                 }
                 self.drop_pointless(owner);
-                self.arm_hold(owner);
+                self.holds.arm(&mut self.cx, owner);
             }
             CallOutcome::Unanswered => {
                 // Copies that change a count never overlap.
                 let expired = timing::copy_expires(sent, command.limit).max(now);
                 let soon = command.frees() || command.task.wish.is_passed();
                 command.retry = Some(if soon { now.after(pause) } else { expired });
-                self.fail_entry_tries(owner, &unanswered());
+                self.fail_entry_tries(owner, &unanswered_command());
                 self.drop_pointless(owner);
-                self.arm_hold(owner);
+                self.holds.arm(&mut self.cx, owner);
             }
             CallOutcome::Refused {
                 error,
@@ -760,7 +524,7 @@ impl Engine {
                 // These callers go first. A command that is dropped may start one of their calls.
                 self.fail_entry_tries(owner, &error);
                 self.drop_pointless(owner);
-                self.arm_hold(owner);
+                self.holds.arm(&mut self.cx, owner);
             }
             CallOutcome::Refused { error, .. } => self.refuse_command(owner, error),
         }
@@ -783,21 +547,23 @@ impl Engine {
             return;
         };
         for task in passed {
-            self.answer(task.request, Err(error.clone().on(&name)));
+            self.cx.answer(task.request, Err(error.clone().on(&name)));
         }
         match task.wish {
             HoldOp::Leave(_) if freeing => {
-                self.answer(task.request, Err(error.on(&name)));
-                self.not_released(&name);
+                self.cx.answer(task.request, Err(error.on(&name)));
+                if let Some(closing) = &mut self.closing {
+                    closing.refused.push(name.clone());
+                }
                 return self.leave_behind(owner);
             }
             HoldOp::Leave(_) => self.left(task.request),
             // An earlier copy may have run.
             HoldOp::Enter { .. } if copies > 1 => {
-                self.answer(task.request, Err(error.on(&name)));
+                self.cx.answer(task.request, Err(error.on(&name)));
                 return self.settle_count(owner);
             }
-            _ => self.answer(task.request, Err(error.on(&name))),
+            _ => self.cx.answer(task.request, Err(error.on(&name))),
         }
         self.start_next(owner);
     }
@@ -819,7 +585,7 @@ impl Engine {
             (HoldOp::Enter { terms, .. }, Reply::NotReplicated { got }) => {
                 let name = hold.cell.name.clone();
                 let error = not_replicated(terms.replicas.into(), got).on(&name);
-                self.answer(request, Err(error));
+                self.cx.answer(request, Err(error));
                 self.settle_count(owner);
             }
             (HoldOp::Leave(_) | HoldOp::Settle, Reply::Kept) => {
@@ -841,7 +607,7 @@ impl Engine {
                 // The lock may have been gone before these callers passed it on.
                 let name = hold.cell.name.clone();
                 for task in passed {
-                    self.answer(task.request, Err(unconfirmed().on(&name)));
+                    self.cx.answer(task.request, Err(unconfirmed().on(&name)));
                 }
                 return self.freed(owner, request);
             }
@@ -853,7 +619,7 @@ impl Engine {
                     level.end = level.end.max(sent.after(timing::trusted(ttl)));
                 }
                 hold.refresh_deadline();
-                self.answer(request, Ok(Done::Extended));
+                self.cx.answer(request, Ok(Done::Extended));
                 self.start_next(owner);
             }
             (HoldOp::Passed, Reply::Renewed(results)) if results == [RenewReply::Kept] => {
@@ -872,7 +638,7 @@ impl Engine {
                 let reason = loss_in(&reply);
                 let name = hold.cell.name.clone();
                 for request in passed.iter().map(|task| task.request).chain([request]) {
-                    self.answer(request, Err(Error::lost(&name, reason)));
+                    self.cx.answer(request, Err(Error::lost(&name, reason)));
                 }
                 return self.lose(owner, reason);
             }
@@ -891,7 +657,8 @@ impl Engine {
     ) {
         match request {
             Some(id) => {
-                self.add_level(id, owner, terms, sent, ttl);
+                self.holds
+                    .add_level(&mut self.cx, id, owner, terms, sent, ttl);
                 self.start_next(owner);
             }
             None => self.settle_count(owner),
@@ -901,7 +668,7 @@ impl Engine {
     /// Counts a released level and answers its caller.
     fn left(&mut self, request: Option<RequestId>) {
         self.cx.counters.released.add(1);
-        self.answer(request, Ok(Done::Released));
+        self.cx.answer(request, Ok(Done::Released));
     }
 
     /// The lock is free. Ends the hold.
@@ -913,14 +680,16 @@ impl Engine {
             self.cx
                 .trace("released", &name, || format!("released by {owner}"));
         }
-        self.keep_release(owner);
+        if let Some(hold) = self.holds.get(&owner) {
+            self.cleanups.keep(self.cx.now, hold);
+        }
         self.left(request);
         self.leave_behind(owner);
     }
 
     /// A task that came too late for its hold. A re-entry becomes a first acquisition, unless it
     /// was meant for this very hold.
-    pub(super) fn outlive(&mut self, name: &Name, form: &Form, task: Task) {
+    pub(in crate::engine) fn outlive(&mut self, name: &Name, form: &Form, task: Task) {
         let Some(id) = task.request else {
             return;
         };
@@ -944,7 +713,7 @@ impl Engine {
 
     /// Cancels a caller of an operation on a hold. A re-entry that succeeds later is undone. A
     /// release goes on.
-    pub(super) fn cancel_command(&mut self, id: RequestId, error: Error) {
+    pub(in crate::engine) fn cancel_command(&mut self, id: RequestId, error: Error) {
         if let Some(owner) = self.cx.callers.get(&id).copied() {
             self.answer_early(owner, id, error);
         }
@@ -965,11 +734,11 @@ impl Engine {
         }
         self.cx.fail(id, error.on(&name));
         self.drop_pointless(owner);
-        self.arm_hold(owner);
+        self.holds.arm(&mut self.cx, owner);
     }
 
     /// Answers the callers of a hold whose time is over.
-    pub(super) fn answer_late(&mut self, owner: OwnerId) {
+    pub(in crate::engine) fn answer_late(&mut self, owner: OwnerId) {
         let Some(hold) = self.holds.get(&owner) else {
             return;
         };
@@ -1038,8 +807,13 @@ impl Engine {
     }
 
     /// Ends re-entries that wait for an unreachable server: those that try once, or all.
-    pub(super) fn fail_entries(&mut self, error: &Error, only_tries: bool, which: Which<'_>) {
-        for owner in self.busy_owners(which) {
+    pub(in crate::engine) fn fail_entries(
+        &mut self,
+        error: &Error,
+        only_tries: bool,
+        which: Which<'_>,
+    ) {
+        for owner in self.holds.busy_owners(which) {
             self.fail_entries_of(owner, error, |task| !only_tries || task.once());
         }
     }
@@ -1048,8 +822,8 @@ impl Engine {
 
     /// Gives up every hold because the client closes. The holders are told, and with `release` the
     /// locks are released.
-    pub(super) fn close_holds(&mut self, release: bool) {
-        for owner in self.owners(&|_| true) {
+    pub(in crate::engine) fn close_holds(&mut self, release: bool) {
+        for owner in self.holds.owners(&|_| true) {
             self.close_hold(owner, release);
         }
     }
@@ -1080,7 +854,7 @@ impl Engine {
             .partition(|task| task.wish.is_passed() && !stays);
         for task in others {
             let error = Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name);
-            self.answer(task.request, Err(error));
+            self.cx.answer(task.request, Err(error));
         }
         if cell.set_lost(LostReason::Closed) {
             self.cx
@@ -1128,19 +902,4 @@ fn loss_in(reply: &Reply) -> LostReason {
         },
         _ => LostReason::Stolen,
     }
-}
-
-fn unheard_entry(wait: Option<Duration>) -> Error {
-    let text = format!(
-        "the server did not confirm the re-entry within {:?}; try again",
-        wait.unwrap_or_default()
-    );
-    Error::new(ErrorKind::Unavailable, text)
-}
-
-fn unanswered() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "the server did not answer in time; try again",
-    )
 }

@@ -1,0 +1,193 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use redlatch::{AcquireOptions, OptionValue, embed};
+
+use crate::failure;
+use crate::run::OnLost;
+
+const CODES: &str = "\
+Exit codes: that of the command, or 128 + n if signal n ended it.
+  64  wrong usage                     75  not acquired in time (or as -E says)
+  65  other data lie at the name      76  lost while the command ran
+  69  server away or failing          77  refused: password, certificate, ACL
+  70  a fault in redlatch            126  the command cannot be run
+                                     127  the command is not found";
+
+/// A distributed lock over Redis for scripts: shared with Rust, Python, Node.js, C and Redisson.
+#[derive(Debug, Parser)]
+#[command(name = "redlatch", version, after_help = CODES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How to reach the server.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    /// redis://, rediss://, redis+sentinel://, redis+cluster:// or unix://. All users of the
+    /// machine see a command line: a password belongs into the variable or into --url-file.
+    #[arg(
+        long,
+        global = true,
+        env = "REDLATCH_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub(crate) url: Option<String>,
+    /// A file whose first line is the URL.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) url_file: Option<PathBuf>,
+    /// An option of the client or the lock, as in docs/options.md: -o watchdog_lease=1min.
+    #[arg(short, long = "option", global = true, value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) options: Vec<(String, String)>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command while holding a lock.
+    ///
+    /// The lock is renewed for as long as the command runs, and released when it has ended. Signals
+    /// that redlatch gets go to the command.
+    #[command(after_help = CODES)]
+    Run(Run),
+    /// Show who holds a lock. Exit code 0: it is held; 1: it is free.
+    Who(Who),
+    /// List the locks that are held, with their holders.
+    ///
+    /// It looks at every key of the servers (SCAN), which takes a while where there are many. A plain
+    /// key counts as a lock if its value is one that redlatch writes.
+    Ls(Ls),
+    /// Show the locks that are held, again and again. `q` ends it.
+    ///
+    /// Without a terminal it prints a line for each change.
+    Watch(Watch),
+    /// Look whether the servers are fit for locks, and say what to change. Exit code 0: fit; 1: not.
+    ///
+    /// It takes the lock NAME, hands it from one client to another, and releases it.
+    Doctor(Doctor),
+    /// Delete a lock that somebody holds. The holder is told that it is lost.
+    Free(Free),
+    /// Check that the server can be reached. It prints one line, or says why not.
+    Ping,
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page.
+    Man,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Wait at most this long for the lock: 500ms, 30s, 10min. Without it: without a limit.
+    #[arg(short, long, value_name = "TIME", value_parser = |text: &str| checked("wait", text))]
+    pub(crate) wait: Option<String>,
+    /// Do not wait: end at once if somebody holds the lock.
+    #[arg(short = 'n', long, visible_alias = "nonblock", conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// The exit code if the lock is not acquired in time.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+    /// A fixed lease. It is not renewed: the lock, and with it the command, ends after this time.
+    #[arg(short, long, value_name = "TIME", value_parser = |text: &str| checked("lease", text))]
+    pub(crate) lease: Option<String>,
+    /// Draw a fencing token. The command finds it in $REDLATCH_FENCING_TOKEN.
+    #[arg(long)]
+    pub(crate) fencing: bool,
+    /// Signals that the command gets when the lock is lost (hup, int, quit, term, usr1, usr2,
+    /// kill), and pauses between them; or `ignore`. Its child processes get the signals too.
+    #[arg(long, value_name = "STEPS", default_value = "term,10s,kill")]
+    pub(crate) on_lost: OnLost,
+    /// The name of the lock.
+    pub(crate) name: String,
+    /// The command and its arguments. A `--` before it is optional.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Who {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The name of the lock.
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Names with * and ?, as KEYS of Redis takes them.
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// Print a JSON object for each look.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The time between two looks.
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Names with * and ?, as KEYS of Redis takes them.
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print an array of JSON objects.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A lock that nobody needs. Its name has to be allowed to this user.
+    #[arg(default_value = "redlatch:doctor")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Free {
+    /// Really delete it, whoever holds it.
+    #[arg(long, required = true)]
+    pub(crate) force: bool,
+    /// Do not ask first.
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// The name of the lock.
+    pub(crate) name: String,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err("it is NAME=VALUE, such as outage=3s".to_owned()),
+    }
+}
+
+/// A time that the library accepts for this option of an acquisition. The text is kept: the library
+/// is the one place that reads it.
+fn checked(option: &str, text: &str) -> Result<String, String> {
+    AcquireOptions::new()
+        .set(option, OptionValue::Text(text))
+        .map(|()| text.to_owned())
+        .map_err(|error| failure::text(&error))
+}
+
+/// A time between two looks. Each look reads every key of the servers.
+fn interval(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_millis(100);
+    match embed::read_duration("wait", OptionValue::Text(text)) {
+        Ok(time) if time >= SHORTEST => Ok(time),
+        _ => Err("it is a time of at least 100ms, such as 2s".to_owned()),
+    }
+}

@@ -1,0 +1,57 @@
+//! From the command line to a client.
+
+use std::fs;
+use std::path::Path;
+
+use redlatch::embed::{ClientBuilderExt, Inspector};
+use redlatch::{Client, ClientBuilder, OptionValue};
+
+use crate::arguments::Server;
+use crate::failure::{Exit, Failure};
+
+/// A client that is not connected yet.
+pub(crate) fn client(server: &Server) -> Result<Client, Failure> {
+    Ok(builder(server)?.build()?)
+}
+
+/// Connections to every primary, to look at them.
+pub(crate) fn inspector(server: &Server) -> Result<Inspector, Failure> {
+    Ok(builder(server)?.inspect()?)
+}
+
+/// The server and the options of the command line. A file comes before the URL: the variable may be
+/// set for everybody, and the file names what this call wants.
+fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
+    let url = match (&server.url_file, &server.url) {
+        (Some(file), _) => first_line(file)?,
+        (None, Some(url)) => url.clone(),
+        (None, None) => {
+            return Err(Failure::new(
+                Exit::Usage,
+                "no server is given; set REDLATCH_URL, or use --url-file or --url, for example --url redis://localhost",
+            ));
+        }
+    };
+    let mut builder = Client::builder(&url).language("cli");
+    for (name, value) in &server.options {
+        builder.set(name, OptionValue::Text(value))?;
+    }
+    Ok(builder)
+}
+
+fn first_line(file: &Path) -> Result<String, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| {
+        let text = format!("cannot read --url-file {}: {error}", file.display());
+        Failure::new(Exit::Usage, text)
+    })?;
+    match text.lines().next().map(str::trim) {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "the first line of --url-file {} is empty; it has to be the URL",
+                file.display()
+            ),
+        )),
+    }
+}

@@ -1,0 +1,127 @@
+//! A lock that is held, as `who`, `ls` and `watch` show it.
+
+use std::time::Duration;
+
+use redlatch::embed::ConnectionName;
+use redlatch::{Holder, Kind};
+use serde_json::{Value, json};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    /// More than one for the readers of a read-write lock.
+    pub(crate) owners: Vec<Owner>,
+    /// How long it lives without a renewal. `None` if it has no expiry.
+    pub(crate) remaining: Option<Duration>,
+    /// How many clients wait, at most; `None` if the server does not tell.
+    pub(crate) waiting: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// As it is stored in Redis.
+    pub(crate) name: String,
+    pub(crate) levels: u32,
+    /// The process, if one of redlatch's connections belongs to this owner.
+    pub(crate) process: Option<ConnectionName>,
+}
+
+impl Owner {
+    pub(crate) fn new(name: String, levels: u32) -> Self {
+        Owner {
+            name,
+            levels,
+            process: None,
+        }
+    }
+
+    /// The owner and its process, for people.
+    pub(crate) fn as_text(&self) -> String {
+        match &self.process {
+            Some(process) => format!("{} ({})", self.name, as_text(process)),
+            None => self.name.clone(),
+        }
+    }
+
+    fn as_json(&self) -> Value {
+        json!({
+            "owner": self.name,
+            "levels": self.levels,
+            "client": self.process.as_ref().map(|process| json!({
+                "name": process.client_name,
+                "id": process.id,
+                "language": process.language,
+                "pid": process.pid,
+                "host": process.host,
+            })),
+        })
+    }
+}
+
+/// A process, for people.
+fn as_text(process: &ConnectionName) -> String {
+    let ConnectionName {
+        client_name,
+        language,
+        pid,
+        host,
+        ..
+    } = process;
+    format!("{client_name}, {language}, process {pid} on {host}")
+}
+
+impl Held {
+    pub(crate) fn new(name: &str, kind: Kind, holder: Holder) -> Self {
+        Held {
+            name: name.to_owned(),
+            kind: kind.name(),
+            owners: vec![Owner::new(holder.owner, holder.count)],
+            remaining: holder.remaining,
+            waiting: None,
+        }
+    }
+
+    /// One line, for people.
+    pub(crate) fn as_text(&self) -> String {
+        let owners: Vec<String> = self
+            .owners
+            .iter()
+            .map(|owner| format!("{}{}", owner.as_text(), levels(owner.levels)))
+            .collect();
+        let end = match self.remaining {
+            Some(time) => format!("ends in {} unless it is renewed", seconds(time)),
+            None => "never ends by itself".to_owned(),
+        };
+        let waiting = match self.waiting {
+            None | Some(0) => String::new(),
+            Some(1) => "; 1 client waits".to_owned(),
+            Some(count) => format!("; {count} clients wait"),
+        };
+        let owners = owners.join(" and ");
+        format!("{} is held by {owners}, {end}{waiting}", self.name)
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        let owners: Vec<Value> = self.owners.iter().map(Owner::as_json).collect();
+        json!({
+            "name": self.name,
+            "held": true,
+            "kind": self.kind,
+            "remaining_ms": self.remaining.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            "holders": owners,
+            "waiting": self.waiting,
+        })
+    }
+}
+
+fn levels(count: u32) -> String {
+    match count {
+        1 => String::new(),
+        count => format!(", {count} levels"),
+    }
+}
+
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

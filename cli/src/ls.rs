@@ -1,0 +1,78 @@
+//! `redlatch ls`: the locks that are held.
+
+use redlatch::embed::Inspector;
+use serde_json::Value;
+
+use crate::arguments::{Ls, Server};
+use crate::failure::Failure;
+use crate::held::{Held, seconds};
+use crate::processes::Processes;
+use crate::{connect, scan, waiters};
+
+pub(crate) fn ls(server: &Server, arguments: &Ls) -> Result<u8, Failure> {
+    let locks = locks(&mut connect::inspector(server)?, &arguments.pattern)?;
+    let text = match arguments.json {
+        true => {
+            let all: Vec<Value> = locks.iter().map(Held::as_json).collect();
+            format!("{}\n", Value::from(all))
+        }
+        false => lines(&table(&locks)),
+    };
+    crate::print(text.as_bytes())
+}
+
+/// The locks whose names fit the pattern, with processes and waiters.
+pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held>, Failure> {
+    let mut locks = scan::locks(inspector, pattern)?;
+    let processes = Processes::read(inspector)?;
+    for held in &mut locks {
+        processes.fill(held);
+    }
+    let names: Vec<&str> = locks.iter().map(|held| held.name.as_str()).collect();
+    let counts = waiters::count(inspector, &names)?;
+    for (held, count) in locks.iter_mut().zip(counts) {
+        held.waiting = count;
+    }
+    Ok(locks)
+}
+
+const COLUMNS: usize = 6;
+pub(crate) type Row = [String; COLUMNS];
+
+/// A head line, and one line for each holder.
+pub(crate) fn table(locks: &[Held]) -> Vec<Row> {
+    let head = ["NAME", "KIND", "LEVELS", "ENDS IN", "WAITING", "HOLDER"].map(str::to_owned);
+    let rows = locks.iter().flat_map(|held| {
+        let end = held.remaining.map_or_else(|| "never".to_owned(), seconds);
+        let waiting = held
+            .waiting
+            .map_or_else(|| "?".to_owned(), |count| count.to_string());
+        held.owners.iter().map(move |owner| {
+            [
+                held.name.clone(),
+                held.kind.to_owned(),
+                owner.levels.to_string(),
+                end.clone(),
+                waiting.clone(),
+                owner.as_text(),
+            ]
+        })
+    });
+    std::iter::once(head).chain(rows).collect()
+}
+
+/// The rows in columns. The last column is as wide as it is.
+pub(crate) fn lines(rows: &[Row]) -> String {
+    let width = |column: usize| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or_default()
+    };
+    let widths: [usize; COLUMNS - 1] = std::array::from_fn(width);
+    let line = |row: &Row| {
+        let cells: Vec<String> = std::iter::zip(row, widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        format!("{}  {}\n", cells.join("  "), row[COLUMNS - 1])
+    };
+    rows.iter().map(line).collect()
+}

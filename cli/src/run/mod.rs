@@ -1,0 +1,254 @@
+//! `redlatch run`: a command that runs while the lock is held.
+//!
+//! The main thread starts the command and waits for events: signals, the grant, the loss, the end
+//! of a child. The other threads only report them.
+
+mod family;
+mod on_lost;
+mod signals;
+
+use std::process::Command;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use redlatch::{
+    AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Lock, LostReason, OptionValue,
+};
+
+use crate::arguments::{Run, Server};
+use crate::failure::{self, Exit, Failure};
+use crate::{complain, connect, who};
+use family::Ended;
+pub(crate) use on_lost::OnLost;
+use on_lost::Step;
+
+/// The main thread waits for these.
+#[derive(Debug)]
+enum Event {
+    /// A signal came. `shared`: the terminal sent it to the whole job, so the command has it too.
+    Signalled {
+        signal: Signal,
+        shared: bool,
+    },
+    /// A child process ended, stopped or went on.
+    ChildChanged,
+    Acquired(Result<Guard, Error>),
+    Lost(LostReason),
+}
+
+pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
+    let client = connect::client(server)?;
+    let lock = lock(&client, arguments)?;
+    let (sender, events) = mpsc::channel();
+    signals::report_to(sender.clone())?;
+    let outcome = match acquire(&lock, arguments, &sender, &events) {
+        Ok(Acquired::Held(guard)) => under_lock(guard, &lock, arguments, sender, &events),
+        Ok(Acquired::Signalled(signal)) => Ok(by_signal(signal)),
+        Err(error) if error.kind() == ErrorKind::Timeout => Err(Failure {
+            code: arguments.conflict_exit_code,
+            text: conflict(&lock, &error),
+        }),
+        Err(error) => Err(error.into()),
+    };
+    // Everything is released by now, or has told why not.
+    let _ = client.close_within(Duration::ZERO).wait();
+    outcome
+}
+
+/// Tells why the lock was not acquired, and who holds it now if that can be had.
+fn conflict(lock: &Lock, error: &Error) -> String {
+    let text = failure::text(error);
+    match who::holder(lock) {
+        Ok(Some(held)) => format!("{text}; {}", held.as_text()),
+        _ => text,
+    }
+}
+
+fn lock(client: &Client, arguments: &Run) -> Result<Lock, Error> {
+    let options = client.lock_options();
+    let fencing = options.clone().fencing(true);
+    client.lock_with(
+        &arguments.name,
+        if arguments.fencing { fencing } else { options },
+    )
+}
+
+/// How the wait for the lock ended without an error.
+enum Acquired {
+    Held(Guard),
+    /// A signal ended the wait.
+    Signalled(Signal),
+}
+
+fn acquire(
+    lock: &Lock,
+    arguments: &Run,
+    sender: &Sender<Event>,
+    events: &Receiver<Event>,
+) -> Result<Acquired, Error> {
+    let mut options = AcquireOptions::new();
+    if let Some(wait) = &arguments.wait {
+        options.set("wait", OptionValue::Text(wait))?;
+    } else if arguments.no_wait {
+        options = options.wait(Duration::ZERO);
+    }
+    if let Some(lease) = &arguments.lease {
+        options.set("lease", OptionValue::Text(lease))?;
+    }
+    let canceller = Canceller::new()?;
+    let (ours, answers, lock) = (canceller.clone(), sender.clone(), lock.clone());
+    thread::spawn(move || {
+        let outcome = lock.acquire_with(options).wait_cancellable(&ours);
+        // The main thread waits for this event.
+        let _ = answers.send(Event::Acquired(outcome));
+    });
+    let mut signalled = None;
+    for event in events {
+        match (event, signalled) {
+            (Event::Signalled { signal, .. }, _) => {
+                signalled.get_or_insert(signal);
+                canceller.cancel();
+            }
+            // A grant that came before the cancellation is released by its guard.
+            (Event::Acquired(Ok(guard)), Some(signal)) => {
+                let _ = guard.release().wait();
+                return Ok(Acquired::Signalled(signal));
+            }
+            (Event::Acquired(Err(error)), Some(signal)) if error.kind() == ErrorKind::Cancelled => {
+                return Ok(Acquired::Signalled(signal));
+            }
+            (Event::Acquired(outcome), _) => return outcome.map(Acquired::Held),
+            (Event::ChildChanged | Event::Lost(_), _) => {}
+        }
+    }
+    unreachable!("`sender` keeps the channel open")
+}
+
+/// Runs the command, releases the lock, and says with which code to exit.
+fn under_lock(
+    guard: Guard,
+    lock: &Lock,
+    arguments: &Run,
+    sender: Sender<Event>,
+    events: &Receiver<Event>,
+) -> Result<u8, Failure> {
+    let command = match start(&guard, arguments) {
+        Ok(command) => command,
+        Err(failure) => {
+            release(guard, lock);
+            return Err(failure);
+        }
+    };
+    let lost = sender.clone();
+    guard.on_lost(move |reason| {
+        // The main thread may have gone on to the end.
+        let _ = lost.send(Event::Lost(reason));
+    });
+    let ended = supervise(command, lock, arguments, events);
+    drop(sender);
+    match release(guard, lock) {
+        // The command may have run without the lock for a while: its own code does not count.
+        Some(ErrorKind::Lost) if !arguments.on_lost.ignores() => Ok(Exit::Lost as u8),
+        _ => Ok(match ended {
+            Ended::With(code) => code,
+            Ended::By(signal) => by_signal(signal),
+        }),
+    }
+}
+
+/// The code that a shell reports for a process that this signal ended.
+fn by_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
+}
+
+fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
+    let [program, words @ ..] = &arguments.command[..] else {
+        return Err(Failure::new(Exit::Usage, "no command is given"));
+    };
+    let mut command = Command::new(program);
+    command.args(words);
+    if let Some(token) = guard.fencing_token() {
+        command.env("REDLATCH_FENCING_TOKEN", token.to_string());
+    }
+    if let Some(signal) = arguments.on_lost.last_signal() {
+        family::adopt_orphans();
+        family::end_with_parent(&mut command, signal);
+    }
+    let spawned = command.spawn().map_err(|error| {
+        let exit = match error.kind() {
+            io::ErrorKind::NotFound => Exit::NotFound,
+            _ => Exit::CannotRun,
+        };
+        Failure::new(exit, format!("cannot run {}: {error}", program.display()))
+    })?;
+    // The number fits: the kernel's process ids are `pid_t`.
+    Ok(Pid::from_raw(
+        i32::try_from(spawned.id()).unwrap_or_default(),
+    ))
+}
+
+/// Waits for the end of the command. After a loss it carries out the steps of `--on-lost` until the
+/// command and all its descendants have ended.
+fn supervise(command: Pid, lock: &Lock, arguments: &Run, events: &Receiver<Event>) -> Ended {
+    let mut ended = None;
+    let mut lost = false;
+    let mut steps = arguments.on_lost.steps().iter();
+    let mut next_step: Option<Instant> = None;
+    loop {
+        if let Some(ended) = ended
+            && !(lost && next_step.is_some() && family::has_descendants())
+        {
+            return ended;
+        }
+        let event = match next_step {
+            Some(time) => events.recv_timeout(time.saturating_duration_since(Instant::now())),
+            None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(Event::Signalled { shared: true, .. } | Event::Acquired(_)) => {}
+            // As if it had been sent to the command. A command that has ended gets nothing.
+            Ok(Event::Signalled { signal, .. }) if ended.is_none() => {
+                let _ = kill(command, signal);
+            }
+            Ok(Event::Signalled { .. }) => {}
+            Ok(Event::ChildChanged) => {
+                if let Some(now) = family::reap(command) {
+                    ended = Some(now);
+                }
+            }
+            Ok(Event::Lost(reason)) => {
+                complain(&format!("the lock {} is lost: {reason}", lock.name()));
+                lost = true;
+                next_step = (!arguments.on_lost.ignores()).then(Instant::now);
+            }
+            Err(_) => {
+                next_step = steps.next().map(|step| match step {
+                    Step::Signal(signal) => {
+                        complain(&format!("sending {signal} to the command"));
+                        family::signal_all(command, *signal);
+                        Instant::now()
+                    }
+                    Step::Pause(time) => Instant::now() + *time,
+                });
+            }
+        }
+    }
+}
+
+/// Releases, and reports on standard error what went wrong.
+fn release(guard: Guard, lock: &Lock) -> Option<ErrorKind> {
+    let error = guard.release().wait().err()?;
+    match error.kind() {
+        // Told when it happened.
+        ErrorKind::Lost => {}
+        _ => complain(&format!(
+            "{} may stay locked until its lease ends: {}",
+            lock.name(),
+            error.message()
+        )),
+    }
+    Some(error.kind())
+}

@@ -1,0 +1,67 @@
+//! Turns signals into events.
+
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use nix::sys::signal::Signal;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
+
+use super::Event;
+use crate::failure::{Exit, Failure};
+
+/// These go on to the command. Stop signals stay with the system: the whole job stops.
+const FORWARDED: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// Reports signals from now on. A signal that is ignored stays ignored, here and in the command, as
+/// nohup(1) wants it.
+pub(super) fn report_to(events: Sender<Event>) -> Result<(), Failure> {
+    let wanted = FORWARDED
+        .into_iter()
+        .filter(|signal| !is_ignored(*signal))
+        .chain([Signal::SIGCHLD])
+        .map(|signal| signal as i32);
+    let mut signals = SignalsInfo::<WithOrigin>::new(wanted).map_err(|error| {
+        Failure::new(Exit::Internal, format!("cannot receive signals: {error}"))
+    })?;
+    thread::spawn(move || {
+        for origin in signals.forever() {
+            if let Some(event) = event(&origin)
+                && events.send(event).is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+fn event(origin: &Origin) -> Option<Event> {
+    let signal = Signal::try_from(origin.signal).ok()?;
+    Some(match signal {
+        Signal::SIGCHLD => Event::ChildChanged,
+        _ => Event::Signalled {
+            signal,
+            // The kernel sends for a terminal only, and to all processes of the job.
+            shared: matches!(origin.cause, Cause::Kernel),
+        },
+    })
+}
+
+/// Whether our parent has this signal ignored. Linux tells it without `unsafe`.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+}

@@ -1,0 +1,278 @@
+//! Finds the locks of all servers by `SCAN`. It reads only; keys that are no locks are left alone.
+
+use std::time::Duration;
+
+use redis::Value;
+use redlatch::embed::Inspector;
+
+use crate::failure::Failure;
+use crate::held::{Held, Owner};
+use crate::reply::to;
+
+/// How many keys a server looks at for one answer.
+const COUNT: &str = "1000";
+/// More holders than this has no lock; a hash with more fields is not read.
+const MOST_HOLDERS: u64 = 1024;
+/// The longest owner that a plain key may have, in bytes.
+const LONGEST_OWNER: u64 = 128;
+
+/// The answer to PTTL for a key that does not exist.
+const GONE: i64 = -2;
+
+/// The cursor at the beginning and at the end.
+const END: &str = "0";
+
+/// The field with the mode of a read-write lock.
+const MODE: &str = "mode";
+
+/// All locks whose names fit the pattern, sorted by name.
+pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held>, Failure> {
+    let mut found = Vec::new();
+    for node in 0..inspector.nodes().len() {
+        let mut cursor = END.to_owned();
+        loop {
+            let (following, keys) = next(inspector, node, pattern, &cursor)?;
+            found.extend(read(inspector, node, keys)?);
+            cursor = following;
+            if cursor == END {
+                break;
+            }
+        }
+    }
+    // SCAN may name a key twice.
+    found.sort_by(|one: &Held, other| one.name.cmp(&other.name));
+    found.dedup_by(|one, other| one.name == other.name);
+    Ok(found)
+}
+
+type Key = String;
+
+/// The next cursor and the keys of one answer. A name that is not UTF-8 is none of a lock's.
+fn next(
+    inspector: &mut Inspector,
+    node: usize,
+    pattern: &str,
+    cursor: &str,
+) -> Result<(String, Vec<Key>), Failure> {
+    let scan = vec!["SCAN", cursor, "MATCH", pattern, "COUNT", COUNT];
+    let reply = inspector.ask(node, &[scan])?.pop().transpose()?;
+    let (cursor, keys) = reply
+        .and_then(to::<(String, Vec<Value>)>)
+        .unwrap_or_else(|| (END.to_owned(), Vec::new()));
+    Ok((cursor, keys.into_iter().filter_map(to::<Key>).collect()))
+}
+
+/// How a lock may be stored, with the commands that read its size and its content.
+#[derive(Debug, Clone, Copy)]
+struct Stored {
+    kind: &'static str,
+    size: &'static str,
+    most: u64,
+    content: &'static str,
+}
+
+const STORED: [Stored; 2] = [
+    Stored {
+        kind: "hash",
+        size: "HLEN",
+        most: MOST_HOLDERS,
+        content: "HGETALL",
+    },
+    Stored {
+        kind: "string",
+        size: "STRLEN",
+        most: LONGEST_OWNER,
+        content: "GET",
+    },
+];
+
+/// Reads those of the keys that are locks: type first, then size, then content, so that big data of
+/// others is not fetched.
+fn read(inspector: &mut Inspector, node: usize, keys: Vec<Key>) -> Result<Vec<Held>, Failure> {
+    let types = ask_each(inspector, node, keys, |key| vec!["TYPE", key])?;
+    let stored = types.into_iter().filter_map(|(key, reply)| {
+        let kind: String = to(reply?)?;
+        let stored = STORED.iter().find(|stored| stored.kind == kind)?;
+        Some((key, stored))
+    });
+    let sizes = ask_each(inspector, node, stored.collect(), |(key, stored)| {
+        vec![stored.size, key]
+    })?;
+    let small = sizes
+        .into_iter()
+        .filter(|((_, stored), reply)| {
+            let size = reply.clone().and_then(to::<u64>);
+            size.is_some_and(|size| size <= stored.most)
+        })
+        .map(|(asked, _)| asked);
+    let contents = ask_each(inspector, node, small.collect(), |(key, stored)| {
+        vec![stored.content, key]
+    })?;
+    let times = ask_each(inspector, node, contents, |((key, _), _)| vec!["PTTL", key])?;
+    let locks = times
+        .into_iter()
+        .filter_map(|(((key, _), content), time)| held(key, to(time?)?, content?));
+    Ok(locks.collect())
+}
+
+/// Sends a command for each of these, and gives back the reply with it. A key may change its type, or
+/// move to another node, between two commands: then there is no reply.
+fn ask_each<T>(
+    inspector: &mut Inspector,
+    node: usize,
+    asked: Vec<T>,
+    command: impl Fn(&T) -> Vec<&str>,
+) -> Result<Vec<(T, Option<Value>)>, Failure> {
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let commands: Vec<Vec<&str>> = asked.iter().map(command).collect();
+    let replies = inspector.ask(node, &commands)?;
+    Ok(std::iter::zip(asked, replies.into_iter().map(Result::ok)).collect())
+}
+
+/// The lock that these contents are, if they are one.
+fn held(name: String, remaining: i64, content: Value) -> Option<Held> {
+    let (kind, owners) = match content {
+        Value::BulkString(owner) => {
+            let owner = String::from_utf8(owner).ok()?;
+            let kind = if is_owner(&owner) {
+                "simple"
+            } else if is_article_owner(&owner) {
+                "article"
+            } else {
+                return None;
+            };
+            (kind, vec![Owner::new(owner, 1)])
+        }
+        fields => hash(to(fields)?)?,
+    };
+    if remaining == GONE {
+        return None;
+    }
+    let remaining = u64::try_from(remaining).ok().map(Duration::from_millis);
+    Some(Held {
+        name,
+        kind,
+        owners,
+        remaining,
+        waiting: None,
+    })
+}
+
+/// The owners that the fields of a hash name, if it is a lock.
+fn hash(fields: Vec<(String, String)>) -> Option<(&'static str, Vec<Owner>)> {
+    let mode = fields.iter().find(|(field, _)| field == MODE);
+    let kind = match mode.map(|(_, mode)| mode.as_str()) {
+        None if fields.len() == 1 => "reentrant",
+        Some("read") => "read",
+        Some("write") => "write",
+        _ => return None,
+    };
+    let mut owners = fields
+        .iter()
+        .filter(|(field, _)| field != MODE)
+        .map(|(field, count)| {
+            let owner = match kind {
+                "reentrant" => field,
+                _ => field.strip_suffix(":write").unwrap_or(field),
+            };
+            is_owner(owner).then_some(())?;
+            Some(Owner::new(field.clone(), count.parse().ok()?))
+        })
+        .collect::<Option<Vec<Owner>>>()?;
+    owners.sort_by(|one, other| one.name.cmp(&other.name));
+    (!owners.is_empty()).then_some((kind, owners))
+}
+
+/// `<uuid>:<number>`, as redlatch and Redisson write owners.
+fn is_owner(text: &str) -> bool {
+    let groups = |uuid: &str| {
+        let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();
+        lengths == [8, 4, 4, 4, 12] && hex(&uuid.replace('-', ""))
+    };
+    text.split_once(':')
+        .is_some_and(|(uuid, number)| groups(uuid) && is_number(number))
+}
+
+/// `<32 hex digits>-<number>`.
+fn is_article_owner(text: &str) -> bool {
+    text.split_once('-')
+        .is_some_and(|(uuid, number)| uuid.len() == 32 && hex(uuid) && is_number(number))
+}
+
+fn hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e";
+
+    fn fields(fields: &[(&str, &str)]) -> Option<(&'static str, Vec<Owner>)> {
+        let owned = |(field, value): &(&str, &str)| ((*field).to_owned(), (*value).to_owned());
+        hash(fields.iter().map(owned).collect())
+    }
+
+    #[test]
+    fn a_lock_is_known_by_its_owners() {
+        let owner = format!("{UUID}:17");
+        let (kind, owners) = fields(&[(&owner, "2")]).expect("a lock");
+        assert_eq!(
+            (kind, owners),
+            ("reentrant", vec![Owner::new(owner.clone(), 2)])
+        );
+        let other = format!("{UUID}:18");
+        let (kind, owners) =
+            fields(&[(&other, "1"), ("mode", "read"), (&owner, "1")]).expect("readers");
+        assert_eq!((kind, owners.len()), ("read", 2));
+        let writer = format!("{owner}:write");
+        assert_eq!(
+            fields(&[("mode", "write"), (&writer, "1")])
+                .expect("a writer")
+                .0,
+            "write"
+        );
+    }
+
+    #[test]
+    fn a_lock_that_has_ended_is_not_shown() {
+        let content = || Value::BulkString(format!("{UUID}:17").into_bytes());
+        let lock = |remaining| held("n".to_owned(), remaining, content());
+        assert_eq!(lock(GONE), None);
+        assert_eq!(lock(-1).expect("a lock").remaining, None);
+        let remaining = Some(Duration::from_millis(5));
+        assert_eq!(lock(5).expect("a lock").remaining, remaining);
+    }
+
+    #[test]
+    fn other_data_are_no_locks() {
+        let owner = format!("{UUID}:17");
+        assert_eq!(fields(&[]), None);
+        assert_eq!(fields(&[("mode", "read")]), None);
+        assert_eq!(fields(&[("mode", "turbo"), (&owner, "1")]), None);
+        assert_eq!(fields(&[(&owner, "many")]), None);
+        assert_eq!(fields(&[(&owner, "1"), ("price", "3")]), None);
+        assert_eq!(fields(&[(&owner, "1"), (&format!("{UUID}:18"), "1")]), None);
+        for text in [
+            "",
+            ":",
+            "name:1",
+            UUID,
+            &format!("{UUID}:"),
+            &format!("{UUID}:x"),
+            &format!("{owner}:write"),
+        ] {
+            assert!(!is_owner(text), "{text}");
+        }
+        assert!(
+            is_article_owner(&format!("{}-5", UUID.replace('-', ""))) && !is_article_owner(&owner)
+        );
+    }
+}

@@ -1,0 +1,42 @@
+//! How many clients wait for a lock: they listen to the channel on which its release is published.
+
+use redis::Value;
+use redlatch::embed::{Inspector, channel};
+
+use crate::reply::to;
+
+/// The number of waiting clients for each of these locks; `None` if the server does not tell. A
+/// client that has waited listens a little longer, and other programs may listen too, so a number
+/// may be too high.
+///
+/// Sharded channels, which a server before Redis 7 does not know, are asked for in a cluster only.
+pub(crate) fn count(
+    inspector: &mut Inspector,
+    names: &[&str],
+) -> redlatch::Result<Vec<Option<u64>>> {
+    let mut counts = vec![None; names.len()];
+    if names.is_empty() {
+        return Ok(counts);
+    }
+    let channels: Vec<String> = names.iter().map(|name| channel(name)).collect();
+    let kinds: &[&str] = match inspector.topology() {
+        "cluster" => &["NUMSUB", "SHARDNUMSUB"],
+        _ => &["NUMSUB"],
+    };
+    let command = |kind: &&'static str| {
+        let words = ["PUBSUB", kind].into_iter();
+        words.chain(channels.iter().map(String::as_str)).collect()
+    };
+    let commands: Vec<Vec<&str>> = kinds.iter().map(command).collect();
+    for node in 0..inspector.nodes().len() {
+        for reply in inspector.ask(node, &commands)? {
+            let reply = reply.ok().and_then(to::<Vec<Value>>).unwrap_or_default();
+            // Channels and numbers in turn, in the order in which they were asked for.
+            let numbers = reply.into_iter().skip(1).step_by(2).map(to::<u64>);
+            for (count, number) in counts.iter_mut().zip(numbers) {
+                *count = Some(count.unwrap_or(0).saturating_add(number.unwrap_or(0)));
+            }
+        }
+    }
+    Ok(counts)
+}

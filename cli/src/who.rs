@@ -1,0 +1,47 @@
+//! `redlatch who`: the holder of a lock.
+
+use redlatch::embed::LockExt;
+use redlatch::{Error, Lock};
+use serde_json::json;
+
+use crate::arguments::{Server, Who};
+use crate::connect;
+use crate::failure::Failure;
+use crate::held::Held;
+use crate::processes::Processes;
+use crate::waiters;
+
+/// The exit code for a lock that nobody holds.
+const FREE: u8 = 1;
+
+pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
+    let client = connect::client(server)?;
+    let lock = client.lock(&arguments.name)?;
+    let mut held = holder(&lock)?;
+    client.close().wait()?;
+    if let Some(held) = &mut held {
+        let mut inspector = connect::inspector(server)?;
+        Processes::read(&mut inspector)?.fill(held);
+        held.waiting = waiters::count(&mut inspector, &[lock.name()])?
+            .pop()
+            .flatten();
+    }
+    let text = match (arguments.json, &held) {
+        (true, Some(held)) => held.as_json().to_string(),
+        (true, None) => json!({ "name": lock.name(), "held": false }).to_string(),
+        (false, _) => as_text(lock.name(), held.as_ref()),
+    };
+    crate::print(format!("{text}\n").as_bytes())?;
+    Ok(if held.is_some() { 0 } else { FREE })
+}
+
+/// The lock as it is held now; `None` if it is free. The processes are not known yet.
+pub(crate) fn holder(lock: &Lock) -> Result<Option<Held>, Error> {
+    let holder = lock.holder().wait()?;
+    Ok(holder.map(|holder| Held::new(lock.name(), lock.kind(), holder)))
+}
+
+/// One line about a lock, for people.
+pub(crate) fn as_text(name: &str, held: Option<&Held>) -> String {
+    held.map_or_else(|| format!("{name} is free"), Held::as_text)
+}

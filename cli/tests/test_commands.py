@@ -1,0 +1,160 @@
+"""The other commands, and wrong usage."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import PROGRAM, Start, ended, line, run
+
+
+@pytest.fixture
+def held(name: str, look: redis.Redis) -> str:
+    look.hset(name, "somebody:1", 2)
+    look.pexpire(name, 600_000)
+    return name
+
+
+def test_who_shows_the_holder(held: str, look: redis.Redis) -> None:
+    done = run("who", held)
+    assert done.returncode == 0
+    assert re.fullmatch(
+        rf"{re.escape(held)} is held by somebody:1, 2 levels, ends in [\d.]+ s unless it is renewed\n",
+        done.stdout,
+    )
+    shown = json.loads(run("who", "--json", held).stdout)
+    assert 0 < shown.pop("remaining_ms") <= 600_000
+    holder = {"owner": "somebody:1", "levels": 2, "client": None}
+    assert shown == {"name": held, "held": True, "kind": "reentrant", "holders": [holder], "waiting": 0}
+    look.persist(held)
+    assert "never ends by itself" in run("who", held).stdout
+    assert json.loads(run("who", "--json", held).stdout)["remaining_ms"] is None
+
+
+def test_who_shows_a_free_lock(name: str) -> None:
+    done = run("who", name)
+    assert (done.returncode, done.stdout) == (1, f"{name} is free\n")
+    assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False}
+
+
+def test_who_looks_at_other_kinds(name: str, look: redis.Redis) -> None:
+    look.set(name, "a token", px=600_000)
+    assert run("who", name).returncode == 65
+    assert "is held by a token" in run("who", "-o", "kind=simple", name).stdout
+
+
+def test_free_deletes_and_tells_the_holder(name: str, start: Start) -> None:
+    holder = start("run", name, "sh", "-c", "echo on; sleep 1000")
+    line(holder)
+    done = run("free", "--force", "--yes", name)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{name} was deleted; before, {name} is held by ")
+    assert ended(holder)[0] == 76
+    assert run("free", "--force", "--yes", name).stdout == f"{name} is free; nothing was changed\n"
+
+
+def test_free_does_nothing_unasked(held: str, look: redis.Redis) -> None:
+    for words, text in ([], "--force"), (["--force"], "so say --yes"):
+        done = run("free", *words, held)
+        assert done.returncode == 64
+        assert text in done.stderr
+    assert look.exists(held)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_free_asks_at_a_terminal(held: str, look: redis.Redis, answer: str, code: int) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PROGRAM, [PROGRAM, "free", "--force", held])
+    try:
+        text = b""
+        while b"[y/N]" not in text:
+            text += os.read(terminal, 1024)
+        os.write(terminal, f"{answer}\n".encode())
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
+    finally:
+        os.close(terminal)
+    assert bool(look.exists(held)) == bool(code)
+
+
+def test_ping_says_whether_the_server_answers() -> None:
+    assert run("ping").stdout == "the server answers\n"
+    done = run("--url", "redis://127.0.0.1:1", "ping")
+    assert done.returncode == 69
+    assert done.stderr.startswith("redlatch: cannot reach 127.0.0.1:1: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_url_comes_from_a_file(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text(f"{url}\n")
+    assert run("--url-file", str(file), "ping", env={"REDLATCH_URL": "redis://127.0.0.1:1"}).returncode == 0
+    file.write_text("\n")
+    empty, missing = run("--url-file", str(file), "ping"), run("--url-file", "no-such-file", "ping")
+    assert (empty.returncode, missing.returncode) == (64, 64)
+    assert "is empty" in empty.stderr
+    assert "no-such-file" in missing.stderr
+
+
+def test_no_password_is_shown(url: str) -> None:
+    refused = run("ping", env={"REDLATCH_URL": url.replace("redis://", "redis://user:hidden@")})
+    assert refused.returncode == 77
+    assert "hidden" not in refused.stdout + refused.stderr
+    assert "hidden" not in run("--help", env={"REDLATCH_URL": "redis://:hidden@localhost"}).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["rum", "x", "true"], "similar subcommand exists: 'run'"),
+        (["run", "x"], "<COMMAND>..."),
+        (["run", "--wiat", "3s", "x", "true"], "'--wait'"),
+        (["run", "--wait", "soon", "x", "true"], 'wait is "soon"; give it a time'),
+        (["run", "--wait", "1s", "-n", "x", "true"], "cannot be used with"),
+        (["run", "--lease", "1ms", "x", "true"], "lease is 1 ms"),
+        (["run", "--on-lost", "nuke", "x", "true"], '"nuke" is neither a signal'),
+        (["run", "--on-lost", "term,5s", "x", "true"], "does not end with a signal"),
+        (["run", "-E", "256", "x", "true"], "256 is not in 0..=255"),
+        (["run", "-o", "kind", "x", "true"], "NAME=VALUE"),
+        (["run", "-o", "outge=3s", "x", "true"], "did you mean outage?"),
+        (["run", "", "true"], "name"),
+        (["--url", "http://localhost", "ping"], "http"),
+    ],
+)
+def test_wrong_usage_is_named(words: list[str], text: str) -> None:
+    done = run(*words)
+    assert done.returncode == 64
+    assert text in done.stderr
+
+
+def test_a_missing_url_is_named() -> None:
+    done = run("ping", env={})
+    assert done.returncode == 64
+    assert "set REDLATCH_URL" in done.stderr
+
+
+def test_completions_and_the_manual_can_be_read(tmp_path: Path) -> None:
+    script = tmp_path / "redlatch.bash"
+    script.write_text(run("completions", "bash").stdout)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    for shell in ("zsh", "fish"):
+        assert "on-lost" in run("completions", shell).stdout
+    page = run("man").stdout
+    assert page.startswith(".")
+    for words in ("redlatch run", "\\-\\-on\\-lost", "\\-\\-conflict\\-exit\\-code"):
+        assert words in page or words.replace(" ", "\\-") in page
+    if man := shutil.which("mandoc"):
+        subprocess.run([man, "-Tlint", "-Werror"], input=page, text=True, check=True)
+
+
+def test_help_and_version_succeed() -> None:
+    assert run("--version").stdout.startswith("redlatch ")
+    for words in (["--help"], ["run", "--help"], ["help", "free"]):
+        assert run(*words).returncode == 0

@@ -1,0 +1,256 @@
+"""`who`, `ls`, `watch` and `doctor`: what the servers tell about locks."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import socket
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from conftest import LIMIT, PROGRAM, Start, line, run
+from server import Cluster, Deployment, Sentinels, Server, eventually
+
+UUID = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e"
+
+
+@pytest.fixture(params=[Server, Cluster, Sentinels], ids=["server", "cluster", "sentinel"])
+def deployment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    with request.param() as deployment:
+        monkeypatch.setenv("REDLATCH_URL", deployment.url)
+        yield deployment
+
+
+def listed(*words: str) -> list[dict[str, Any]]:
+    done = run("ls", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    shown: list[dict[str, Any]] = json.loads(done.stdout)
+    return shown
+
+
+def held(start: Start, name: str, *options: str) -> int:
+    """Holds this lock; the process id of its holder."""
+    holder = start("run", *options, name, "sh", "-c", "echo on; sleep 1000")
+    assert line(holder) == "on"
+    return holder.pid
+
+
+def test_holders_are_found_in_every_deployment(deployment: Deployment, start: Start) -> None:
+    names = [f"ls:{number}" for number in range(8)]
+    pids = {name: held(start, name) for name in names}
+    waiter = start("run", names[0], "true")
+    eventually(lambda: listed("ls:0")[0]["waiting"] == 1, "the waiter listens", LIMIT)
+    shown = listed("ls:*")
+    assert [lock["name"] for lock in shown] == names
+    for lock in shown:
+        (holder,) = lock["holders"]
+        client = holder["client"]
+        assert holder["owner"].startswith(client.pop("id"))
+        assert client == {
+            "name": "redlatch",
+            "language": "cli",
+            "pid": pids[lock["name"]],
+            "host": socket.gethostname(),
+        }
+        assert (lock["kind"], lock["waiting"]) == ("reentrant", int(lock["name"] == names[0]))
+    who = run("who", names[0]).stdout
+    assert f"(redlatch, cli, process {pids[names[0]]} on " in who
+    assert who.endswith("; 1 client waits\n")
+    assert waiter.poll() is None
+
+
+def test_a_server_is_fit(deployment: Deployment) -> None:
+    done = run("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    for node in deployment.nodes:
+        # A cluster and a sentinel set have replicas too, which are not asked.
+        seen = [text for text in done.stdout.splitlines() if text.endswith(f":{node.port}")]
+        assert len(seen) == int(node("ROLE")[0] == "master")
+    assert '"redlatch:doctor" was taken, handed over by a message, and released' in done.stdout
+    assert "problem" not in done.stdout
+    assert listed() == []
+
+
+def test_other_keys_are_no_locks(look: redis.Redis) -> None:
+    look.hset("ls-other:hash", "field", "1")
+    look.hset("ls-other:big", mapping={f"{UUID}:{number}": 1 for number in range(2000)})
+    look.set("ls-other:text", "words")
+    look.set("ls-other:long", f"{UUID}:1" * 100)
+    look.rpush("ls-other:list", f"{UUID}:1")
+    look.hset(b"ls-other:\xff", f"{UUID}:1", 1)
+    assert listed("ls-other:*") == []
+
+
+def test_locks_of_others_are_shown_without_a_process(look: redis.Redis) -> None:
+    look.hset("ls-java:lock", f"{UUID}:87", 2)
+    look.hset("ls-java:rw", mapping={"mode": "read", f"{UUID}:1": 1, f"{UUID}:2": 3})
+    look.set("ls-java:simple", f"{UUID}:3", px=600_000)
+    look.set("ls-java:article", f"{UUID.replace('-', '')}-3")
+    shown = {lock["name"].partition(":")[2]: lock for lock in listed("ls-java:*")}
+    assert {name: lock["kind"] for name, lock in shown.items()} == {
+        "lock": "reentrant",
+        "rw": "read",
+        "simple": "simple",
+        "article": "article",
+    }
+    assert shown["lock"]["holders"] == [{"owner": f"{UUID}:87", "levels": 2, "client": None}]
+    assert [holder["levels"] for holder in shown["rw"]["holders"]] == [1, 3]
+    assert shown["lock"]["remaining_ms"] is None
+    assert 0 < shown["simple"]["remaining_ms"] <= 600_000
+    table = run("ls", "ls-java:*").stdout.splitlines()
+    assert table[0].split() == ["NAME", "KIND", "LEVELS", "ENDS", "IN", "WAITING", "HOLDER"]
+    assert len(table) == 6
+
+
+def test_the_article_lock_has_its_process(start: Start) -> None:
+    pid = held(start, "ls-article", "-o", "kind=article")
+    (lock,) = listed("lock:ls-article")
+    assert (lock["kind"], lock["holders"][0]["client"]["pid"]) == ("article", pid)
+
+
+def test_many_keys_are_scanned(look: redis.Redis, start: Start) -> None:
+    with look.pipeline(transaction=False) as pipe:
+        for number in range(5000):
+            pipe.set(f"many:{number}", "x")
+        pipe.execute()
+    held(start, "many:lock")
+    assert [lock["name"] for lock in listed("many:*")] == ["many:lock"]
+
+
+def test_without_rights_processes_and_waiters_stay_unknown(
+    server: Server, start: Start, look: redis.Redis
+) -> None:
+    held(start, "ls-poor")
+    look.execute_command(
+        "ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-client|list", "-pubsub"
+    )
+    url = f"redis://poor:pw@127.0.0.1:{server.port}"
+    (lock,) = listed("--url", url, "ls-poor")
+    assert (lock["waiting"], lock["holders"][0]["client"]) == (None, None)
+    assert " ?  " in run("ls", "--url", url, "ls-poor").stdout
+
+
+def test_watch_prints_changes_where_there_is_no_terminal(start: Start, name: str) -> None:
+    watch = start("watch", "--interval", "100ms", name)
+    holder = start("run", name, "sh", "-c", "echo on; read word", stdin=subprocess.PIPE)
+    assert line(holder) == "on"
+    assert line(watch).startswith(f"{name} is held by ")
+    assert holder.communicate("go\n", timeout=LIMIT)[0] == ""
+    assert line(watch) == f"{name} is free"
+    stream = start("watch", "--json", name)
+    assert json.loads(line(stream)) == {"locks": []}
+
+
+def test_watch_needs_a_sensible_interval() -> None:
+    done = run("watch", "--interval", "1ms")
+    assert done.returncode == 64
+    assert "at least 100ms" in done.stderr
+
+
+def until(terminal: int, *parts: bytes) -> bytes:
+    """Reads from a terminal until all these parts have come."""
+    read, end = b"", time.monotonic() + LIMIT
+    while not all(part in read for part in parts):
+        ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
+        assert ready, read
+        read += os.read(terminal, 4096)
+    return read
+
+
+def resize(terminal: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 10, columns, 0, 0))
+
+
+def test_watch_on_a_terminal(start: Start, name: str) -> None:
+    """It shows the locks, cut to the terminal, and leaves the terminal as it was."""
+    held(start, name)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        resize(0, 40)
+        os.execv(PROGRAM, [PROGRAM, "watch", "--interval", "100ms", name])
+    before = termios.tcgetattr(terminal)
+    screen = until(terminal, b"NAME ", name.encode(), b"\x1b[J")
+    assert screen.startswith(b"\x1b[?1049h")
+    rows = [re.sub(rb"\x1b\[[^a-zA-Z]*[a-zA-Z]", b"", row) for row in re.split(rb"\x1b\[1?E", screen)]
+    assert max(map(len, rows)) == 40, rows
+    resize(terminal, 200)
+    until(terminal, b"0 s / ", b"process ")
+    os.write(terminal, b"q")
+    until(terminal, b"\x1b[?1049l")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert termios.tcgetattr(terminal)[:4] == before[:4]
+    os.close(terminal)
+
+
+def finding(text: str, check: str) -> str:
+    (found,) = {row.strip() for row in text.splitlines() if row.split()[1:2] == [check]}
+    return found
+
+
+def test_doctor_names_what_is_wrong(look: redis.Redis, server: Server) -> None:
+    look.config_set("maxmemory", "1gb")
+    look.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        done = run("doctor")
+        assert done.returncode == 1
+        assert finding(done.stdout, "memory").startswith(
+            "problem  memory       with maxmemory-policy allkeys-lru"
+        )
+    finally:
+        look.config_set("maxmemory-policy", "noeviction")
+        look.config_set("maxmemory", "0")
+    assert "good     memory" in run("doctor").stdout
+
+
+def test_doctor_names_missing_rights(look: redis.Redis, server: Server) -> None:
+    rights = ["on", ">pw", "resetchannels", "~app:*", "&redisson_lock__channel:{app:*", "+@all"]
+    look.execute_command("ACL", "SETUSER", "app", *rights, "-evalsha", "-client|tracking")
+    url = f"redis://app:pw@127.0.0.1:{server.port}"
+    done = run("doctor", "--url", url, "app:doctor")
+    assert done.returncode == 1
+    assert "evalsha" in finding(done.stdout, "lock")
+    assert finding(done.stdout, "tracking").startswith("advice ")
+    look.execute_command("ACL", "SETUSER", "app", "+evalsha")
+    assert run("doctor", "--url", url, "app:doctor").returncode == 0
+    other = run("doctor", "--url", url, "elsewhere")
+    assert other.returncode == 1, other.stdout
+    look.execute_command("ACL", "SETUSER", "app", "resetchannels")
+    deaf = run("doctor", "--url", url, "app:doctor")
+    assert deaf.returncode == 1
+    assert "problem  lock         cannot subscribe, so waiters look every 5s only" in deaf.stdout
+    assert "advice   lock " in deaf.stdout
+
+
+def test_doctor_knows_a_replica(server: Server) -> None:
+    with Server() as replica:
+        replica("REPLICAOF", "127.0.0.1", server.port)
+        eventually(
+            lambda: replica("ROLE")[3] == b"connected" or replica("ROLE")[3] == "connected",
+            "it follows",
+            LIMIT,
+        )
+        done = run("doctor", "--url", replica.url)
+    assert done.returncode == 1
+    assert "locks need the primary" in finding(done.stdout, "role")
+
+
+def test_doctor_reports_a_taken_name(held_name: str) -> None:
+    done = run("doctor", held_name)
+    assert done.returncode == 1
+    assert held_name in finding(done.stdout, "lock")
+
+
+@pytest.fixture
+def held_name(name: str, start: Start) -> str:
+    held(start, name)
+    return name

@@ -1,0 +1,265 @@
+"""`redlatch run`: a command that runs while the lock is held."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import LIMIT, PROGRAM, Start, ended, gone, is_alive, line, run
+from server import Server, eventually
+
+# A shell that says when it has begun, and then waits for a child of its own.
+WAITING = "echo $$; sleep 1000 & echo $!; wait"
+LEASE = "watchdog_lease=2s"
+
+
+# ---- the command's face ----
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_the_exit_code_is_that_of_the_command(name: str, code: int) -> None:
+    assert run("run", name, "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+def test_a_signal_that_ends_the_command_gives_128_and_its_number(name: str) -> None:
+    assert run("run", name, "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
+
+
+def test_input_and_output_are_those_of_the_command(name: str) -> None:
+    done = subprocess.run(
+        [PROGRAM, "run", name, "--", "sh", "-c", "cat; echo problem >&2"],
+        input="a line\n",
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a line\n", "problem\n")
+
+
+def test_words_of_the_command_are_not_ours(name: str) -> None:
+    """All words after the first of the command belong to it, with and without `--`."""
+    for dashes in ([], ["--"]):
+        done = run("run", name, *dashes, "echo", "--wait", "-n", "--", "end")
+        assert done.stdout == "--wait -n -- end\n"
+
+
+def test_the_lock_is_held_while_the_command_runs(name: str, look: redis.Redis, start: Start) -> None:
+    process = start("run", name, "sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
+    assert line(process) == "on"
+    assert look.exists(name)
+    assert ended(process)[0] == 1  # the end of its input
+    assert not look.exists(name)
+
+
+def test_the_fencing_token_grows(name: str) -> None:
+    tokens = [
+        int(run("run", "--fencing", name, "printenv", "REDLATCH_FENCING_TOKEN").stdout) for _ in range(2)
+    ]
+    assert tokens[0] < tokens[1]
+    assert run("run", name, "printenv", "REDLATCH_FENCING_TOKEN").returncode == 1
+
+
+def test_a_command_that_is_missing_leaves_nothing(name: str, look: redis.Redis) -> None:
+    missing, folder = run("run", name, "no-such-command"), run("run", name, "/")
+    assert missing.returncode == 127
+    assert missing.stderr.startswith("redlatch: cannot run no-such-command: No such file")
+    assert folder.returncode == 126
+    assert not look.exists(name)
+
+
+# ---- waiting ----
+
+
+def test_commands_run_one_after_the_other(name: str, start: Start, tmp_path: Path) -> None:
+    # mkdir fails when the folder is there: then two were inside.
+    script = "mkdir inside && echo $(($(cat count) + 1)) > count && rmdir inside"
+    (tmp_path / "count").write_text("0")
+    processes = [start("run", name, "sh", "-c", script) for _ in range(8)]
+    assert [ended(process)[0] for process in processes] == [0] * 8
+    assert (tmp_path / "count").read_text() == "8\n"
+
+
+def test_a_lock_that_is_held_is_a_conflict(name: str, start: Start) -> None:
+    holder = start("run", name, "sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
+    line(holder)
+    for words in (["-n"], ["--nonblock"], ["--wait", "50ms"]):
+        refused = run("run", *words, name, "echo", "never")
+        assert (refused.returncode, refused.stdout) == (75, "")
+        assert f"{name} is held by " in refused.stderr
+    assert run("run", "-n", "-E", "3", name, "true").returncode == 3
+    ended(holder)
+    assert run("run", "-n", name, "true").returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_wait(name: str, look: redis.Redis, start: Start, number: signal.Signals) -> None:
+    look.hset(name, "somebody:1", 1)
+    look.pexpire(name, 600_000)
+    process = start("run", name, "echo", "never")
+    channel = f"redisson_lock__channel:{{{name}}}"
+    eventually(lambda: look.pubsub_numsub(channel)[0][1], "the waiter listens", LIMIT)
+    process.send_signal(number)
+    assert ended(process) == (128 + number, "", "")
+    assert look.hgetall(name) == {"somebody:1": "1"}
+
+
+# ---- signals while it runs ----
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_goes_to_the_command(name: str, start: Start, number: signal.Signals) -> None:
+    trap = f"trap 'echo got; exit 5' {int(number)}; echo on; while :; do sleep 0.02; done"
+    process = start("run", name, "sh", "-c", trap)
+    assert line(process) == "on"
+    process.send_signal(number)
+    assert ended(process)[:2] == (5, "got\n")
+
+
+def test_what_nohup_ignores_stays_ignored(name: str, start: Start) -> None:
+    ask = "grep SigIgn /proc/self/status; read line"
+    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    process = start("run", name, "sh", "-c", ask, stdin=subprocess.PIPE, preexec_fn=ignore)
+    assert int(line(process).split()[1], 16) & 1
+    process.send_signal(signal.SIGHUP)
+    assert ended(process)[0] == 1
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    text = b""
+    while wanted not in text:
+        text += os.read(terminal, 1024)
+    return text
+
+
+def test_ctrl_c_reaches_the_command_once(name: str) -> None:
+    """The terminal sends to the whole job. A copy from us would be the second."""
+    # After the first one it is asked to end by another signal, which comes later than a copy would.
+    script = "trap 'echo int' INT; trap 'echo end; exit 6' TERM; echo on $PPID; while :; do sleep 0.02; done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PROGRAM, [PROGRAM, "run", name, "sh", "-c", script])
+    try:
+        read_until(terminal, b"on ")
+        os.write(terminal, b"\x03")
+        said = read_until(terminal, b"int")
+        os.kill(pid, signal.SIGTERM)
+        said += read_until(terminal, b"end")
+        assert said.count(b"int") == 1
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 6
+    finally:
+        os.close(terminal)
+
+
+def test_the_terminal_is_the_commands(name: str) -> None:
+    """The command is in the foreground: it may read, and sees a terminal on all three."""
+    script = "test -t 0 && test -t 1 && test -t 2 && read answer && echo answer is $answer"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PROGRAM, [PROGRAM, "run", name, "sh", "-c", script])
+    try:
+        os.write(terminal, b"yes\n")
+        read_until(terminal, b"answer is yes")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        os.close(terminal)
+
+
+# ---- losing the lock ----
+
+
+def test_a_loss_ends_the_command_and_its_children(name: str, look: redis.Redis, start: Start) -> None:
+    process = start("run", name, "sh", "-c", WAITING)
+    pids = int(line(process)), int(line(process))
+    look.delete(name)
+    code, _, err = ended(process)
+    assert code == 76
+    assert err == f"redlatch: the lock {name} is lost: deleted\nredlatch: sending SIGTERM to the command\n"
+    gone(*pids)
+
+
+def test_a_command_that_ignores_the_first_signal_gets_the_next(
+    name: str, look: redis.Redis, start: Start
+) -> None:
+    script = f"trap 'echo no' TERM; {WAITING}; echo on; while :; do sleep 0.02; done"
+    process = start("run", "--on-lost", "term,100ms,kill", name, "sh", "-c", script)
+    pids = int(line(process)), int(line(process))
+    look.delete(name)
+    code, out, err = ended(process)
+    assert code == 76
+    assert out.startswith("no\n")
+    assert err.endswith("sending SIGKILL to the command\n")
+    gone(*pids)
+
+
+def test_an_orphan_of_the_command_ends_too(name: str, look: redis.Redis, start: Start) -> None:
+    """A command that ends on the signal leaves a child behind, which ignores the signal."""
+    script = "(trap '' TERM; echo orphan; sleep 1000) & echo $!; exec sleep 1000"
+    process = start("run", "--on-lost", "term,100ms,kill", name, "sh", "-c", script)
+    said = {line(process), line(process)}
+    orphan = int((said - {"orphan"}).pop())
+    look.delete(name)
+    assert ended(process)[0] == 76
+    gone(orphan)
+
+
+def test_ignore_lets_the_command_go_on(name: str, look: redis.Redis, start: Start) -> None:
+    process = start(
+        "run", "--on-lost", "ignore", name, "sh", "-c", "echo on; read line; exit 4", stdin=subprocess.PIPE
+    )
+    assert line(process) == "on"
+    look.delete(name)
+    assert process.stderr is not None
+    assert process.stderr.readline() == f"redlatch: the lock {name} is lost: deleted\n"
+    assert process.poll() is None
+    assert ended(process)[0] == 4
+
+
+def test_a_fixed_lease_ends_the_command(name: str, start: Start) -> None:
+    code, _, err = ended(start("run", "--lease", "300ms", name, "sleep", "1000"))
+    assert code == 76
+    assert "is lost: expired" in err
+
+
+def test_a_server_that_goes_away_ends_the_command(name: str, start: Start) -> None:
+    with Server() as own:
+        process = start("--url", own.url, "run", "-o", LEASE, name, "sh", "-c", WAITING)
+        pids = int(line(process)), int(line(process))
+        own.kill()
+        code, _, err = ended(process)
+    assert code == 76
+    assert "is lost: unreachable" in err
+    gone(*pids)
+
+
+def test_a_killed_redlatch_leaves_no_command_and_no_lock(name: str, look: redis.Redis, start: Start) -> None:
+    # The shell ignores all signals that it can.
+    process = start(
+        "run", "-o", LEASE, name, "sh", "-c", "trap '' TERM INT HUP; echo $$; while :; do :; done"
+    )
+    command = int(line(process))
+    process.kill()
+    gone(command)
+    eventually(lambda: not look.exists(name), "the lease ends", LIMIT)
+
+
+def test_a_stopped_command_keeps_its_lock(name: str, look: redis.Redis, start: Start) -> None:
+    process = start("run", "-o", LEASE, name, "sh", "-c", "echo $$; read line", stdin=subprocess.PIPE)
+    command = int(line(process))
+    os.kill(command, signal.SIGSTOP)
+    lowest = look.pttl(name)
+
+    def renewed() -> bool:
+        nonlocal lowest
+        now = look.pttl(name)
+        lowest, grown = min(lowest, now), now > lowest
+        return grown
+
+    eventually(renewed, "it is renewed", LIMIT)
+    assert is_alive(command)
+    os.kill(command, signal.SIGCONT)
+    assert ended(process)[0] == 1

@@ -1,0 +1,97 @@
+//! The end of the client: everything is released, then it stops.
+
+use super::context::Context;
+use super::hold::Hold;
+use super::interface::{Done, Output, RequestId};
+use super::timers::Timer;
+use super::view::View;
+use crate::error::{Error, ErrorKind};
+use crate::wire::Name;
+
+/// The state of a client that is closing.
+#[derive(Debug)]
+pub(super) struct Closing {
+    /// Callers waiting for the close to finish.
+    requests: Vec<RequestId>,
+    /// Locks that the server refused to release.
+    pub(super) refused: Vec<Name>,
+    done: bool,
+}
+
+impl Closing {
+    pub(super) fn new(id: RequestId) -> Closing {
+        Closing {
+            requests: vec![id],
+            refused: Vec::new(),
+            done: false,
+        }
+    }
+
+    /// One more caller wants the client closed.
+    pub(super) fn join(&mut self, cx: &mut Context, id: RequestId) {
+        if self.done {
+            cx.complete(id, Done::Closed(Vec::new()));
+        } else {
+            self.requests.push(id);
+        }
+    }
+
+    /// Removes a caller that no longer waits for the close; `false` if it did not wait. The close
+    /// goes on.
+    pub(super) fn leave(&mut self, id: RequestId) -> bool {
+        let before = self.requests.len();
+        self.requests.retain(|request| *request != id);
+        self.requests.len() < before
+    }
+
+    /// Finishes the close when nothing is left to settle, or nothing that a reachable server could
+    /// settle.
+    pub(super) fn finish_if_settled(&mut self, cx: &mut Context, view: View<'_>) {
+        // While calls are in flight an outcome is still to come: the scan of everything can wait.
+        if view.is_settled() || cx.calls.is_empty() && waits_in_vain(view, cx) {
+            self.finish(cx, view);
+        }
+    }
+
+    /// Reports to the closing callers which locks could not be released, and stops.
+    pub(super) fn finish(&mut self, cx: &mut Context, view: View<'_>) {
+        if std::mem::replace(&mut self.done, true) {
+            return;
+        }
+        let mut unreleased = std::mem::take(&mut self.refused);
+        cx.timers.disarm(Timer::Close);
+        unreleased.extend(view.holds.values().map(|hold| hold.cell.name.clone()));
+        unreleased.extend(others(view).cloned());
+        unreleased.sort_unstable();
+        unreleased.dedup();
+        let mut callers: Vec<RequestId> = cx.callers.iter().map(|(id, _)| *id).collect();
+        callers.sort_unstable();
+        for caller in callers {
+            let error = Error::new(ErrorKind::Closed, "the client was closed");
+            cx.fail(caller, error);
+        }
+        for id in std::mem::take(&mut self.requests) {
+            cx.complete(id, Done::Closed(unreleased.clone()));
+        }
+        cx.out.push(Output::Stop);
+    }
+}
+
+/// Whether all remaining work is for servers that callers have stopped waiting for. That is the
+/// case when the outage has lasted longer than the option `outage`, or a release has waited
+/// that long.
+fn waits_in_vain(view: View<'_>, cx: &Context) -> bool {
+    let late = |hold: &Hold| hold.tasks().any(|task| task.is_late(cx.now));
+    let in_vain =
+        |name: &Name, late: bool| !cx.links.is_up(name) && (late || cx.links.is_given_up(name));
+    view.holds
+        .values()
+        .all(|hold| in_vain(&hold.cell.name, late(hold)))
+        && others(view).all(|name| in_vain(name, false))
+}
+
+/// The locks of unanswered acquires and of pending clean-ups.
+fn others(view: View<'_>) -> impl Iterator<Item = &Name> {
+    let waiters = view.names.waiters.values().map(|waiter| &waiter.name);
+    waiters.chain(view.cleanups.iter().map(|cleanup| &cleanup.name))
+}

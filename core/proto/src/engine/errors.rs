@@ -1,0 +1,111 @@
+//! The texts of errors that the engine makes.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::wire::Name;
+
+/// A try waited in vain for an earlier attempt with the same token.
+pub(super) fn token_busy() -> Error {
+    let text = "nothing was done: an earlier attempt with this token may still run, or its lock is not released yet; \
+                give each attempt a token of its own, or try again later";
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The call was certainly not done, although there is a connection.
+pub(super) fn not_sent() -> Error {
+    let text = "nothing was done: the server has more to do than it answers in good time, or the connection was lost \
+                just now; try again";
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The server said twice in a row that a call came after its not-after, although the call used the
+/// server's time from the reply before.
+pub(super) fn clocks_differ() -> Error {
+    let text = "nothing was done: by the server's clock the call came too late, twice in a row; if the address is that of a \
+                balancer or proxy, let it lead to one server, or have the servers' clocks agree";
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// Too few replicas have acknowledged an acquisition.
+pub(super) fn not_replicated(wanted: u32, got: u32) -> Error {
+    let text = format!(
+        "{got} of the {wanted} replicas that were asked for acknowledged it in time; it was rolled back"
+    );
+    Error::new(ErrorKind::NotReplicated, text)
+}
+
+/// There was no connection during the whole wait of a caller.
+pub(super) fn unconnected(wait: Option<Duration>) -> Error {
+    let wait = wait.unwrap_or_default();
+    let text = format!(
+        "there was no connection to the server within {wait:?}, so nobody knows whether somebody holds the lock; \
+         check address and network, that the server answers there, and whether it wants TLS (rediss://) or not"
+    );
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The server was silent during the whole wait of a caller.
+pub(super) fn unheard(wait: Option<Duration>) -> Error {
+    let wait = wait.unwrap_or_default();
+    let text = format!(
+        "the server did not answer within {wait:?}, so nobody knows whether somebody holds the lock; look whether the \
+         server is overloaded or paused, or wait longer"
+    );
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+pub(super) fn timeout(name: &Name, wait: Option<Duration>) -> Error {
+    let text = match wait {
+        Some(wait) if !wait.is_zero() => {
+            format!("not acquired within {wait:?}; wait longer, or look at who holds it")
+        }
+        _ => "somebody else holds it or waits for it".to_owned(),
+    };
+    Error::new(ErrorKind::Timeout, text).on(name)
+}
+
+pub(super) fn unheard_entry(wait: Option<Duration>) -> Error {
+    let text = format!(
+        "the server did not confirm the re-entry within {:?}; try again",
+        wait.unwrap_or_default()
+    );
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The call of a command got no answer in time.
+pub(super) fn unanswered_command() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server did not answer in time; try again",
+    )
+}
+
+pub(super) fn unconfirmed() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server did not confirm the release; the lock ends with its lease at the latest",
+    )
+}
+
+pub(super) fn not_of_token(reason: LostReason) -> Error {
+    let text = match reason {
+        LostReason::Deleted => "nobody holds it",
+        _ => "somebody else holds it",
+    };
+    Error::new(
+        ErrorKind::NotOwner,
+        format!("{text}, not the owner of this token"),
+    )
+}
+
+pub(super) fn foreign(what: &str) -> Error {
+    let text = format!("{what} lies at this name; use another name, or the kind that made it");
+    Error::new(ErrorKind::ForeignKind, text)
+}
+
+/// The call of a try, or of a waiter ahead of it, got no answer in time.
+pub(super) fn unanswered() -> Error {
+    let text = "the server did not answer in time; try again, or raise the lease";
+    Error::new(ErrorKind::Unavailable, text)
+}

@@ -1,0 +1,602 @@
+//! First acquisitions. Each name has a queue, first come, first served. Only its head talks to
+//! Redis.
+
+use std::time::Duration;
+
+use super::rules::{
+    is_being_left, is_blocked, is_had, is_taken_here, is_token_busy, late_waiter, unheard_before,
+};
+use crate::engine::context::Purpose;
+use crate::engine::errors::{
+    clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
+};
+use crate::engine::hold::Hold;
+use crate::engine::interface::{CallOutcome, RequestId, Terms};
+use crate::engine::links::Which;
+use crate::engine::names::{Attempt, WaitQueue, Waiting};
+use crate::engine::turn::Run;
+use crate::engine::waiter::Waiter;
+use crate::engine::{Engine, timing};
+use crate::error::{Error, ErrorKind};
+use crate::event::Level as EventLevel;
+use crate::key::OwnerKey;
+use crate::moment::Moment;
+use crate::tuning;
+use crate::wire::{Form, Name, OwnerId, Reply};
+
+impl Engine {
+    pub(in crate::engine) fn acquire(
+        &mut self,
+        id: RequestId,
+        name: Name,
+        key: OwnerKey,
+        wait: Option<Duration>,
+        terms: Terms,
+        form: Form,
+    ) {
+        let enters = |hold: &Hold| match key {
+            OwnerKey::Hold(_) => true,
+            _ => terms.reentrant && hold.cell.form() == form,
+        };
+        let mine = self
+            .names
+            .hold_of(&self.holds, &name, key)
+            .filter(|owner| !self.forget_run_out(*owner, key));
+        if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(enters)) {
+            return self.enter(id, owner, key, wait, terms);
+        }
+        if let Some(lost) = mine
+            .filter(|_| terms.tied)
+            .and_then(|owner| self.holds.lost_to_release(owner))
+        {
+            // A release by key must never have two holds to choose from. It could free the lock
+            // that another caller relies on.
+            return self.cx.fail(id, Error::lost_before(&name, lost));
+        }
+        if wait != Some(Duration::ZERO)
+            && mine.is_some_and(|owner| self.holds.never_ends_by_itself(owner))
+        {
+            let text = "a caller waits for a lock that its own thread, task or key holds: if nobody else releases it, the \
+                        wait never ends; release it first, or let the lock be entered again (option reentrant)";
+            self.cx.event("self_wait", EventLevel::Warn, &name, text);
+        }
+        if let OwnerKey::Hold(_) = key {
+            return self.cx.fail(
+                id,
+                Error::new(
+                    ErrorKind::NotOwner,
+                    "the hold to re-enter has ended; acquire anew",
+                )
+                .on(&name),
+            );
+        }
+        if wait == Some(Duration::ZERO) {
+            if let Some(down) = self.cx.links.error(&name) {
+                return self.cx.fail(id, down.on(&name));
+            }
+            if is_taken_here(self.view(), &name, form.kind) {
+                let error = unheard_before(self.view(), &name, form.kind)
+                    .unwrap_or_else(|| timeout(&name, wait));
+                return self.cx.fail(id, error.on(&name));
+            }
+        }
+        let owner = self.cx.next_owner();
+        let queue = self.names.queues.entry(name.clone()).or_default();
+        let first = queue.holds().is_empty() && queue.waiters.is_empty();
+        let waiting = &mut queue.other_in(&mut self.names.rooms).waiting;
+        waiting.waiters.push_back(id);
+        waiting.channel.is_used();
+        let waiter = Waiter {
+            owner,
+            key,
+            terms,
+            form,
+            wait,
+            // A try has no deadline, unless it waits for its token: it ends with the first answer
+            // or at the response limit.
+            deadline: wait
+                .filter(|wait| !wait.is_zero())
+                .map(|wait| self.cx.now.after(wait)),
+            retry: None,
+            failures: 0,
+            error: None,
+            stale: false,
+            unsettled: None,
+            timed: false,
+            handed: false,
+            answered: false,
+            announced: false,
+            name: name.clone(),
+        };
+        self.names.waiters.insert(id, waiter);
+        self.names.arm_waiter(&mut self.cx, id);
+        if !first {
+            self.note_holder(&name);
+        }
+        self.advance(&name);
+    }
+
+    /// Notes for the present waiters that somebody has the lock, if that is known.
+    fn note_holder(&mut self, name: &Name) {
+        if is_had(self.view(), name)
+            && let Some(queue) = self.names.queues.get_mut(name)
+        {
+            queue.note_refusal(self.cx.now);
+        }
+    }
+
+    /// Lets the head of a queue do what it can. Drops a queue that nobody needs.
+    pub(in crate::engine) fn advance(&mut self, name: &Name) {
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        let Some(&id) = queue.waiters.front() else {
+            queue.rest(&mut self.names.rooms);
+            if queue.channel.wanted {
+                let closes = self.closing.is_some();
+                let linger = if closes {
+                    Duration::ZERO
+                } else {
+                    self.cx.config.linger
+                };
+                self.names.leave_channel(&mut self.cx, name, linger);
+            } else if queue.is_unused() {
+                self.names.queues.remove(name);
+            }
+            return;
+        };
+        let Some(head) = self.names.waiters.get(&id) else {
+            return;
+        };
+        let free = queue.attempt == Attempt::Idle
+            && !is_blocked(&self.holds, queue, head.form.kind, head.once())
+            && self.closing.is_none()
+            && self.cx.links.is_up(name);
+        if !free {
+            return;
+        }
+        if is_token_busy(&self.holds, &self.cleanups, (name, queue), &head.form) {
+            return self.names.wait_for_token(&mut self.cx, id);
+        }
+        if let Some(end) = head.waits_for_turn(&queue.turn, self.cx.now) {
+            return self.names.park(&mut self.cx, id, end);
+        }
+        queue.attempt = Attempt::InFlight { again: false };
+        self.renew_owner(id);
+        let Some(head) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        let (op, limit) = (head.next_try(), head.limit());
+        self.send(Purpose::Try(id), op, limit);
+        self.names.arm_waiter(&mut self.cx, id);
+    }
+
+    /// Gives a waiter an owner of the last connection. If a copy for the previous owner got no
+    /// answer, that owner is cleaned up. A token that the caller chose stays.
+    pub(in crate::engine) fn renew_owner(&mut self, id: RequestId) {
+        let Some(waiter) = self.names.waiters.get(&id) else {
+            return;
+        };
+        if !self.cx.is_outdated(waiter.owner) || waiter.form.token.is_some() {
+            return;
+        }
+        let next = self.cx.next_owner();
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        let before = std::mem::replace(&mut waiter.owner, next);
+        if let Some(expired) = waiter.unsettled.take() {
+            let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
+            self.clean_up(&name, before, &form, lease, Some(expired));
+        }
+    }
+
+    /// The timer of a waiter: its wait is over, or its retry is due.
+    pub(in crate::engine) fn waiter_due(&mut self, id: RequestId) {
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        let name = waiter.name.clone();
+        if !waiter.answered && waiter.is_over(self.cx.now) {
+            let error = late_waiter(self.view(), &self.cx, id).on(&name);
+            return self.give_up(id, error);
+        }
+        if waiter.retry.is_some_and(|at| at <= self.cx.now) {
+            waiter.retry = None;
+            self.names.set_attempt(&name, Attempt::Idle);
+            self.advance(&name);
+        }
+        self.names.arm_waiter(&mut self.cx, id);
+    }
+
+    /// Answers a waiter with an error. If its call is in flight, the waiter keeps its place at the
+    /// head until the outcome is known.
+    pub(in crate::engine) fn give_up(&mut self, id: RequestId, error: Error) {
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        if waiter.answered {
+            return;
+        }
+        waiter.answered = true;
+        let name = waiter.name.clone();
+        self.cx.fail(id, error);
+        let queue = self.names.queues.get(&name);
+        let on_the_way = queue.is_some_and(|queue| {
+            queue.waiters.front() == Some(&id) && matches!(queue.attempt, Attempt::InFlight { .. })
+        });
+        if on_the_way {
+            self.names.arm_waiter(&mut self.cx, id);
+        } else {
+            self.remove_waiter(id, false);
+        }
+    }
+
+    /// Takes a waiter out of its queue and lets the next one on. Cleans up what the waiter may have
+    /// acquired if a copy got no answer, or if `clean` is set.
+    pub(in crate::engine) fn remove_waiter(&mut self, id: RequestId, clean: bool) {
+        let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
+            return;
+        };
+        if clean || waiter.unsettled.is_some() {
+            self.clean_up(
+                &waiter.name,
+                waiter.owner,
+                &waiter.form,
+                waiter.lease(),
+                waiter.unsettled,
+            );
+        }
+        self.advance(&waiter.name);
+    }
+
+    /// The outcome of the head's call.
+    pub(in crate::engine) fn tried(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome) {
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        let is_stale = matches!(outcome, CallOutcome::Answered(Reply::Stale));
+        let was_stale = std::mem::replace(&mut waiter.stale, is_stale);
+        if let (CallOutcome::Answered(Reply::Acquired { ttl, token }), false) =
+            (&outcome, waiter.answered)
+        {
+            return self.won(id, sent, (*ttl, *token));
+        }
+        let (name, answered, wanted) = (
+            waiter.name.clone(),
+            waiter.answered,
+            waiter.terms.replicas.into(),
+        );
+        let before = self.names.set_attempt(&name, Attempt::Idle);
+        let again = before == Attempt::InFlight { again: true };
+        match outcome {
+            CallOutcome::Unanswered => self.unanswered_try(id, sent),
+            outcome if answered => self.end_try(id, outcome),
+            CallOutcome::Answered(Reply::Busy { ttl }) => self.busy(id, &name, ttl, again),
+            // The server has seen the call and did nothing. The driver has learnt the server's
+            // clock from the reply, so a stale call can be repeated at once. Two stale replies in a
+            // row mean that this does not help.
+            CallOutcome::Answered(Reply::Stale) if was_stale => {
+                self.refused_for_now(id, clocks_differ())
+            }
+            CallOutcome::Answered(Reply::Stale) => self.advance(&name),
+            CallOutcome::Refused {
+                error,
+                passing: true,
+            } => self.refused_for_now(id, error),
+            CallOutcome::NotSent => self.not_sent(id),
+            CallOutcome::Answered(Reply::NotReplicated { got }) => {
+                let error = not_replicated(wanted, got);
+                self.end_waiter(id, error, true);
+            }
+            outcome => self.end_try(id, outcome),
+        }
+    }
+
+    /// The last outcome for a waiter whose caller has its answer, or gets an error now.
+    fn end_try(&mut self, id: RequestId, outcome: CallOutcome) {
+        let (error, clean) = match outcome {
+            CallOutcome::Answered(Reply::Foreign(what)) => (foreign(&what), false),
+            CallOutcome::Refused { error, passing } => {
+                // A script that was stopped halfway may have left our field behind.
+                let halfway = !matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Auth);
+                (error, halfway && !passing)
+            }
+            outcome => {
+                let text = format!("unexpected outcome of an acquire: {outcome:?}");
+                let nothing_done = matches!(
+                    outcome,
+                    CallOutcome::NotSent | CallOutcome::Answered(Reply::Busy { .. } | Reply::Stale)
+                );
+                (Error::new(ErrorKind::Internal, text), !nothing_done)
+            }
+        };
+        self.end_waiter(id, error, clean);
+    }
+
+    /// Answers a waiter that has no answer yet, and takes it out.
+    fn end_waiter(&mut self, id: RequestId, error: Error, clean: bool) {
+        if let Some(waiter) = self
+            .names
+            .waiters
+            .get_mut(&id)
+            .filter(|waiter| !waiter.answered)
+        {
+            waiter.answered = true;
+            let error = error.on(&waiter.name);
+            self.cx.fail(id, error);
+        }
+        self.remove_waiter(id, clean);
+    }
+
+    /// It is unknown whether the call ran. It cannot run after its not-after, so the next copy
+    /// starts then. At most one copy is alive at any time.
+    fn unanswered_try(&mut self, id: RequestId, sent: Moment) {
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        let expires = timing::copy_expires(sent, waiter.limit());
+        waiter.unsettled = Some(expires);
+        if waiter.answered {
+            return self.remove_waiter(id, false);
+        }
+        if waiter.once() {
+            let error = self.cx.links.error(&waiter.name).unwrap_or_else(unanswered);
+            return self.end_waiter(id, error, true);
+        }
+        let at = expires.max(self.cx.now);
+        self.names.park(&mut self.cx, id, at);
+    }
+
+    /// The call was not sent. Without a link, `link_up` lets the head try again.
+    fn not_sent(&mut self, id: RequestId) {
+        if self
+            .names
+            .waiters
+            .get(&id)
+            .is_some_and(|waiter| self.cx.links.is_up(&waiter.name))
+        {
+            self.refused_for_now(id, not_sent());
+        }
+    }
+
+    fn refused_for_now(&mut self, id: RequestId, error: Error) {
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        if waiter.once() {
+            return self.end_waiter(id, error, false);
+        }
+        waiter.failures += 1;
+        waiter.error = Some(error);
+        let pause = self.cx.jitter.backoff(waiter.failures);
+        let at = self.cx.now.after(pause);
+        self.names.park(&mut self.cx, id, at);
+    }
+
+    /// Another owner holds the lock, for `ttl` unless it renews.
+    fn busy(&mut self, id: RequestId, name: &Name, ttl: Option<Duration>, again: bool) {
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        let first = std::mem::take(&mut waiter.failures) == 0;
+        waiter.error = None;
+        waiter.unsettled = None;
+        if waiter.once() {
+            return self.try_refused(id, name, first);
+        }
+        let announced = std::mem::replace(&mut waiter.announced, true);
+        if let Some(queue) = self.names.queues.get_mut(name) {
+            queue.note_refusal(self.cx.now);
+            queue.turn.refused(self.cx.now);
+            queue.hints = queue.hints.saturating_sub(1);
+        }
+        if !announced {
+            self.cx
+                .trace("waiting", name, || "held elsewhere; waiting".to_owned());
+        }
+        // The confirmation of the subscription causes the next try, which closes the gap between
+        // this reply and the subscription. The timer below covers a channel that is never
+        // confirmed.
+        if !self.names.want_channel(&mut self.cx, name) && again {
+            return self.advance(name);
+        }
+        let recheck = self.cx.jitter.spread(self.cx.config.recheck);
+        let pause = ttl.map_or(recheck, |ttl| recheck.min(ttl + tuning::EXPIRY_SLACK));
+        let mut end = self.cx.now.after(pause);
+        if self.cx.unseen {
+            end = end.min(timing::look(self.cx.now));
+        }
+        self.names.park(&mut self.cx, id, end);
+    }
+
+    /// A try found the lock held. The holder may be this client: if the server does not know the
+    /// script of a release, the release is sent again, and the `first` try that was sent behind it
+    /// overtakes it. A second try certainly comes after the release.
+    fn try_refused(&mut self, id: RequestId, name: &Name, first: bool) {
+        let leaving = first && is_being_left(self.view(), name);
+        match self.names.waiters.get_mut(&id).filter(|_| leaving) {
+            Some(waiter) => {
+                waiter.failures = 1;
+                self.advance(name);
+            }
+            None => self.end_waiter(id, timeout(name, Some(Duration::ZERO)), false),
+        }
+    }
+
+    /// The head has acquired the lock. It becomes a hold.
+    fn won(&mut self, id: RequestId, sent: Moment, (ttl, token): (Duration, Option<u64>)) {
+        let Some(waiter) = self.names.waiters.get(&id) else {
+            return;
+        };
+        if sent.after(timing::trusted(waiter.lease().min(ttl))) <= self.cx.now {
+            return self.won_too_late(id);
+        }
+        let Some(waiter) = self.names.remove_timed(&mut self.cx, id) else {
+            return;
+        };
+        let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
+            return;
+        };
+        queue.take_out(id);
+        queue.add_hold(waiter.owner);
+        let waiting: &mut Waiting = queue;
+        waiting.run = if waiter.handed {
+            waiting.run.one_more(sent)
+        } else {
+            Run::default()
+        };
+        if !waiting.waiters.is_empty() {
+            waiting.run.hear(sent);
+        }
+        waiting
+            .turn
+            .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
+        waiting.note_refusal(self.cx.now);
+        if waiting.waiters.is_empty() && !waiting.channel.wanted {
+            // The common case: nobody else waits, so there is no waiter to look for.
+            queue.rest(&mut self.names.rooms);
+            return self.open_hold(id, waiter, sent, ttl, token);
+        }
+        let (name, key, owner, form) = (
+            waiter.name.clone(),
+            waiter.key,
+            waiter.owner,
+            waiter.form.clone(),
+        );
+        self.open_hold(id, waiter, sent, ttl, token);
+        self.adopt_waiters(&name, key, owner, &form);
+        self.advance(&name);
+    }
+
+    /// The answer came when the lease could not be trusted any more. Gives the lock back and,
+    /// unless the caller tries only once, starts again with a new owner.
+    fn won_too_late(&mut self, id: RequestId) {
+        let next = self.cx.next_owner();
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        if waiter.once() {
+            let text = "the answer came after the lease could be trusted; raise the lease";
+            return self.end_waiter(id, Error::new(ErrorKind::Unavailable, text), true);
+        }
+        let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
+        let burned = std::mem::replace(&mut waiter.owner, next);
+        let unsettled = waiter.unsettled.take();
+        self.names.set_attempt(&name, Attempt::Idle);
+        self.clean_up(&name, burned, &form, lease, unsettled);
+        self.advance(&name);
+    }
+
+    /// Waiters with the key of the new hold re-enter it instead of waiting for its end.
+    pub(in crate::engine) fn adopt_waiters(
+        &mut self,
+        name: &Name,
+        key: OwnerKey,
+        owner: OwnerId,
+        form: &Form,
+    ) {
+        if key == OwnerKey::Once {
+            return;
+        }
+        let Some(queue) = self.names.queues.get(name) else {
+            return;
+        };
+        let enters =
+            |waiter: &Waiter| waiter.key == key && waiter.terms.reentrant && waiter.form == *form;
+        let same = |id: &RequestId| {
+            self.names
+                .waiters
+                .get(id)
+                .is_some_and(|waiter| enters(waiter) && !waiter.answered)
+        };
+        let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
+        for id in adopted {
+            let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
+                continue;
+            };
+            let left = waiter
+                .deadline
+                .map(|end| self.cx.now.until(end))
+                .or(waiter.wait);
+            self.enter(id, owner, key, left, waiter.terms);
+        }
+    }
+
+    // ---- wake-ups ----
+
+    /// The head tries now. If its call is in flight, it tries once more after a refusal.
+    pub(in crate::engine) fn wake_head(&mut self, name: &Name) {
+        let Some(queue) = self.names.queues.get_mut(name) else {
+            return;
+        };
+        match queue.attempt {
+            Attempt::Idle => {}
+            Attempt::InFlight { .. } => queue.attempt = Attempt::InFlight { again: true },
+            Attempt::Parked => {
+                // A copy without an answer may still be alive. The next one must not overtake it.
+                let head = queue.waiters.front().copied();
+                let alive = head
+                    .and_then(|id| self.names.waiters.get(&id))
+                    .and_then(|waiter| waiter.unsettled);
+                if alive.is_none_or(|expires| expires <= self.cx.now) {
+                    queue.attempt = Attempt::Idle;
+                    self.cx.counters.wakeups.add(1);
+                    self.advance(name);
+                }
+            }
+        }
+    }
+
+    /// The channel cannot be subscribed. Waiters still try when the holder's lease ends and at each
+    /// recheck.
+    pub(in crate::engine) fn unsubscribable(&mut self, name: &Name, error: &Error) {
+        if self.names.queues.contains_key(name) {
+            let text = format!(
+                "cannot subscribe, so waiters look every {:?} only: {error}",
+                self.cx.config.recheck
+            );
+            self.cx
+                .event("unsubscribable", EventLevel::Warn, name, text);
+        }
+    }
+
+    /// After a reconnect every head looks again. Most names may have a hold and no waiter: those
+    /// are passed over before they are sorted.
+    pub(in crate::engine) fn probe_all(&mut self, which: Which<'_>) {
+        let is_of_use = |queue: &WaitQueue| {
+            !queue.waiters.is_empty() || queue.attempt != Attempt::Idle || queue.channel.wanted
+        };
+        let probed = self
+            .names
+            .queues
+            .iter()
+            .filter(|(name, queue)| is_of_use(queue) && which(name));
+        let mut names: Vec<Name> = probed.map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        for name in &names {
+            self.wake_head(name);
+            self.advance(name);
+        }
+    }
+
+    /// Ends waiters with `error`: those that try once, or all.
+    pub(in crate::engine) fn fail_waiters(
+        &mut self,
+        error: &Error,
+        only_tries: bool,
+        which: Which<'_>,
+    ) {
+        let picked = self
+            .names
+            .waiters
+            .iter()
+            .filter(|(_, waiter)| (!only_tries || waiter.once()) && which(&waiter.name));
+        let ids: Vec<(RequestId, Name)> = picked
+            .map(|(id, waiter)| (*id, waiter.name.clone()))
+            .collect();
+        for (id, name) in ids {
+            self.give_up(id, error.clone().on(&name));
+        }
+    }
+}

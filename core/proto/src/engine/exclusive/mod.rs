@@ -1,0 +1,16 @@
+//! The exclusive lock: one owner of a name, first come, first served.
+//!
+//! - `acquire`: the tries of the waiters, from the request to the grant.
+//! - `commands`: re-entry, release and extension of a hold.
+//! - `handover`: the lock goes from one caller of this client to the next.
+//! - `life`: the begin, the loss and the end of a hold.
+//! - `rules`: the conditions that block a caller.
+//!
+//! Another primitive gets a folder like this one. It shares the objects beside it: the names and
+//! their waiters, the holds, the watchdog, the clean-ups and the links.
+
+mod acquire;
+mod commands;
+mod handover;
+mod life;
+mod rules;

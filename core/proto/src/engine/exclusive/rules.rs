@@ -1,0 +1,148 @@
+//! The rules of the exclusive lock: what blocks a caller, and why a wait ended in vain.
+
+use crate::engine::cleanup::Cleanups;
+use crate::engine::context::Context;
+use crate::engine::errors::{timeout, token_busy, unanswered, unconnected, unheard};
+use crate::engine::hold::{Hold, Phase};
+use crate::engine::interface::RequestId;
+use crate::engine::names::{Attempt, WaitQueue};
+use crate::engine::slab::Slab;
+use crate::engine::view::View;
+use crate::engine::waiter::Waiter;
+use crate::error::Error;
+use crate::wire::{Form, Kind, Name, OwnerId};
+
+/// Whether a hold of this client blocks the queue, or the head is parked because the server
+/// refused it.
+pub(super) fn is_had(view: View<'_>, name: &Name) -> bool {
+    let head = |queue: &WaitQueue| {
+        queue
+            .waiters
+            .front()
+            .and_then(|id| view.names.waiters.get(id))
+    };
+    view.names.queues.get(name).is_some_and(|queue| {
+        head(queue).is_some_and(|head| {
+            let refused = head.announced && head.failures == 0 && head.unsettled.is_none();
+            (queue.attempt == Attempt::Parked && refused)
+                || is_blocked(view.holds, queue, head.form.kind, false)
+        })
+    })
+}
+
+/// Whether a caller of this client holds the name or waits for it. A try never barges past
+/// those.
+pub(super) fn is_taken_here(view: View<'_>, name: &Name, kind: Kind) -> bool {
+    let Some(queue) = view.names.queues.get(name) else {
+        return false;
+    };
+    // A waiter that has its answer only keeps its place until its call is settled.
+    let waits = |id: &RequestId| {
+        view.names
+            .waiters
+            .get(id)
+            .is_some_and(|waiter| !waiter.answered)
+    };
+    queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, kind, true)
+}
+
+/// The server error that currently blocks the head of the queue, if any. A try behind it must
+/// report this error, because the lock may be free.
+pub(super) fn unheard_before(view: View<'_>, name: &Name, kind: Kind) -> Option<Error> {
+    let queue = view
+        .names
+        .queues
+        .get(name)
+        .filter(|queue| !is_blocked(view.holds, queue, kind, true))?;
+    let head = view.names.waiters.get(queue.waiters.front()?)?;
+    let is_busy = is_token_busy(view.holds, view.cleanups, (name, queue), &head.form);
+    head.error
+        .clone()
+        .or_else(|| (is_busy || head.unsettled.is_some()).then(unanswered))
+}
+
+/// Why the wait of this caller was not enough. The error is a timeout if anything in that time
+/// showed that somebody has the lock. If the server was unreachable or silent, the lock may be
+/// free. A program that skips its work on a timeout must not mistake that for another worker.
+pub(super) fn late_waiter(view: View<'_>, cx: &Context, id: RequestId) -> Error {
+    let Some(waiter) = view.names.waiters.get(&id) else {
+        return unheard(None);
+    };
+    if let Some(down) = cx.links.error(&waiter.name) {
+        return down;
+    }
+    let queue = view.names.queues.get(&waiter.name);
+    let refused = queue.and_then(|queue| queue.refused);
+    let began = waiter
+        .deadline
+        .zip(waiter.wait)
+        .map(|(end, wait)| end.before(wait));
+    let is_refused = refused.is_some_and(|at| Some(at) >= began);
+    // An earlier attempt with the head's token may have the lock, or nobody.
+    let head = queue.and_then(|queue| view.names.waiters.get(queue.waiters.front()?));
+    let is_busy = queue.zip(head).is_some_and(|(queue, head)| {
+        is_token_busy(view.holds, view.cleanups, (&waiter.name, queue), &head.form)
+    });
+    if !is_refused && is_busy {
+        return match head {
+            Some(head) if head.form.token == waiter.form.token => token_busy(),
+            _ => unheard(waiter.wait),
+        };
+    }
+    if is_refused || is_had(view, &waiter.name) {
+        return timeout(&waiter.name, waiter.wait);
+    }
+    // A connection or an answer that is not late yet says nothing about the server.
+    let late = |head: &Waiter| {
+        head.unsettled.is_some() || waiter.wait.is_some_and(|wait| wait >= head.limit())
+    };
+    if let Some(error) = head.and_then(|head| head.error.clone()) {
+        return error;
+    }
+    match head {
+        Some(head) if !late(head) => timeout(&waiter.name, waiter.wait),
+        _ if !cx.links.is_up(&waiter.name) => unconnected(waiter.wait),
+        _ => unheard(waiter.wait),
+    }
+}
+
+/// Whether this client is releasing this lock.
+pub(super) fn is_being_left(view: View<'_>, name: &Name) -> bool {
+    let leaves = |owner: &OwnerId| {
+        view.holds
+            .get(owner)
+            .is_some_and(|hold| hold.phase == Phase::Releasing)
+    };
+    view.names
+        .queues
+        .get(name)
+        .is_some_and(|queue| queue.holds().iter().any(leaves))
+        || view.cleanups.iter().any(|cleanup| cleanup.name == *name)
+}
+
+/// Whether a hold of this client blocks the waiters. The engine hears first when that hold ends.
+/// For a lock of another layout the hold is foreign data, which the server reports.
+pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, kind: Kind, once: bool) -> bool {
+    let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.kind.excludes(kind);
+    queue
+        .holds()
+        .iter()
+        .any(|owner| holds.get(owner).is_some_and(&blocks))
+}
+
+/// Whether an earlier attempt with the token of this form may still free the name: its lock is
+/// being released, or it is cleaned up. The value at the key does not tell the attempts apart, so a
+/// try has to wait. If it were granted, a late release of the earlier attempt would free its lock.
+pub(super) fn is_token_busy(
+    holds: &Slab<Hold>,
+    cleanups: &Cleanups,
+    (name, queue): (&Name, &WaitQueue),
+    form: &Form,
+) -> bool {
+    let Some(token) = &form.token else {
+        return false;
+    };
+    let releases = |hold: &Hold| hold.phase == Phase::Releasing && hold.cell.has_token(token);
+    let leaves = |owner: &OwnerId| holds.get(owner).is_some_and(releases);
+    queue.holds().iter().any(leaves) || cleanups.releases(name, token)
+}

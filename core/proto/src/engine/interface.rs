@@ -1,0 +1,290 @@
+//! The interface of the engine: what the driver tells it, what a caller can ask for, and what the
+//! engine asks of the driver.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::links::{LinkId, Routes};
+use crate::error::{Error, LostReason, Result};
+use crate::event::Event;
+use crate::hold::HoldCell;
+use crate::key::OwnerKey;
+use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply};
+
+/// Identifies a request of a caller. The caller's side draws it and never reuses it.
+pub type RequestId = u64;
+/// Identifies one script call in flight. The engine draws it and never reuses it.
+pub type CallId = u64;
+/// Identifies one level of a hold. The engine draws it and never reuses it.
+pub type LevelId = u64;
+
+/// Everything the driver can tell the engine.
+#[derive(Debug)]
+pub enum Input {
+    /// A caller wants something. The engine answers with exactly one [`Output::Complete`].
+    Request { id: RequestId, request: Request },
+    /// The caller of this request does not wait any more. Ignored if the request is already
+    /// completed.
+    Cancel { id: RequestId },
+    /// A guard was dropped: release its level. Nobody waits for the outcome.
+    Dropped { owner: OwnerId, level: LevelId },
+    /// A handle was lost without a release: stop renewing its level, and warn.
+    Abandoned { owner: OwnerId, level: LevelId },
+    /// This level is no longer tied to a guard. Only its key can release it, so it ends with its
+    /// key.
+    Detached { owner: OwnerId, level: LevelId },
+    /// The thread or task behind this key has ended: stop renewing its detached levels, and warn.
+    KeyEnded(OwnerKey),
+    /// The task behind this key will never go on: stop renewing its levels, including those that
+    /// have a guard, and warn.
+    KeyGone(OwnerKey),
+    /// No handle to the client is left, so nobody can release by key any more.
+    Orphaned,
+    /// The outcome of a call: exactly one per [`Output::Send`].
+    Outcome { call: CallId, outcome: CallOutcome },
+    /// The answer to a call that went over a connection without client tracking. The server does
+    /// not report later changes of the keys that the call read.
+    AnsweredUntracked { call: CallId, reply: Reply },
+    /// A connection was made. Owners drawn from now on carry this last group of their uuid, which
+    /// comes fresh from the operating system. Copies of a process that are restored from one
+    /// snapshot share no connection, so each gets a group of its own.
+    Identity(u64),
+    /// The command connection to this server is up, for the first time or again: calls can be sent.
+    Up(LinkId),
+    /// The command connection to this server is gone, or an attempt to connect failed, for this
+    /// reason. The driver keeps trying.
+    Down(LinkId, Error),
+    /// The server that answers for each name, where there are several. The engine forgets a link
+    /// that no name leads to. If a name leads to that link again and it is up, the driver reports
+    /// [`Input::Up`] again.
+    Routes(Routes),
+    /// The channel of this name is subscribed, for the first time or again after a gap.
+    Subscribed(Name),
+    /// The server does not allow a subscription to the channel of this name. Waiters go on by
+    /// recheck.
+    Unsubscribable(Name, Error),
+    /// A pub/sub message arrived on the channel of this name.
+    Message(Name),
+    /// Somebody else changed keys that we read (`None`: all keys).
+    Invalidated(Option<Vec<Name>>),
+}
+
+/// Everything a caller can ask for.
+#[derive(Debug)]
+pub enum Request {
+    /// Answer when the server is reached, or with the reason why it cannot be.
+    Connect,
+    /// Acquire the lock. `wait`: `None` waits for ever, zero tries once. `token`: the value to
+    /// store in Redis as the owner; without it the engine draws a fresh owner.
+    Acquire {
+        name: Name,
+        key: OwnerKey,
+        wait: Option<Duration>,
+        terms: Terms,
+        token: Option<Arc<str>>,
+    },
+    /// Give back one level.
+    Release(Target),
+    /// Make the lock live at least `lease` from now.
+    Extend { target: Target, lease: Duration },
+    /// Free the lock if it has this form's token, no matter which client acquired it.
+    ReleaseToken { name: Name, form: Form },
+    /// Make the lock live at least `lease` from now if it has this form's token, no matter which
+    /// client acquired it.
+    ExtendToken {
+        name: Name,
+        form: Form,
+        lease: Duration,
+    },
+    /// Delete the lock, no matter which owner holds it.
+    Force { name: Name, kind: Kind },
+    /// Read the current holder.
+    Inspect { name: Name, kind: Kind },
+    /// Release everything within `limit`, then stop.
+    Close { limit: Duration },
+}
+
+impl Request {
+    /// The name of the operation, for errors.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Connect => "connect",
+            Request::Acquire { .. } => "acquire",
+            Request::Release(_) => "release",
+            Request::Extend { .. } => "extend",
+            Request::ReleaseToken { .. } => "release_token",
+            Request::ExtendToken { .. } => "extend_token",
+            Request::Force { .. } => "force_release",
+            Request::Inspect { .. } => "holder",
+            Request::Close { .. } => "close",
+        }
+    }
+}
+
+/// Selects a level of a hold.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// This level.
+    Level { owner: OwnerId, level: LevelId },
+    /// The newest level of the hold that this key has on this name.
+    Key { name: Name, key: OwnerKey },
+}
+
+/// The terms on which a level is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    pub kind: Kind,
+    /// Whether a key that already holds the lock re-enters it instead of waiting for itself.
+    pub reentrant: bool,
+    pub lease: Lease,
+    pub fencing: Fencing,
+    /// The longest time the hold may last from its first acquisition.
+    pub max_hold: Option<Duration>,
+    /// How many replicas have to acknowledge each acquisition.
+    pub replicas: u8,
+    /// Whether the hold outlives the client: only a release or the end of its lease ends it.
+    pub linger: bool,
+    /// Whether the level ends with the thread or task behind its key from the start, as after
+    /// [`Input::Detached`].
+    pub tied: bool,
+}
+
+/// How long Redis keeps a level if it hears nothing more from us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    /// Renewed every third of this time.
+    Watchdog(Duration),
+    /// Never renewed.
+    Fixed(Duration),
+    /// The caller asks for this time. The server chooses the lease from the time that earlier work
+    /// took. The watchdog renews it late, usually when 5 s remain.
+    Adaptive(Duration),
+}
+
+/// The outcome of a script call.
+#[derive(Debug)]
+pub enum CallOutcome {
+    /// The server answered.
+    Answered(Reply),
+    /// The server answered with an error. `passing`: the error is transient (loading, busy, a
+    /// demoted primary) and means that nothing was done.
+    Refused { error: Error, passing: bool },
+    /// The call was sent and not answered within its limit, or the connection broke. It may run
+    /// until its not-after, which is `limit` after the engine handed it out.
+    Unanswered,
+    /// The call was not sent and never will be: there is no connection, or the server is
+    /// overloaded.
+    NotSent,
+}
+
+/// The answer to a [`Request`].
+#[derive(Debug)]
+pub enum Done {
+    Connected,
+    /// The lock is held. The engine must hear when the level is dropped ([`Input::Dropped`]).
+    Granted {
+        cell: Arc<HoldCell>,
+        level: LevelId,
+    },
+    Released,
+    Extended,
+    Forced(bool),
+    Inspected(Option<Holder>),
+    /// The names of locks that could not be released in time.
+    Closed(Vec<Name>),
+}
+
+/// A call that the caller of a request may make itself, on an inline connection. No other call is
+/// in flight that this one could share a batch with, and nobody else here waits for the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inline {
+    /// The request whose caller waits for the call.
+    pub of: RequestId,
+    /// Nobody else uses the client.
+    pub alone: bool,
+    /// The call needs a connection with client tracking, where connections have it.
+    pub tracked: bool,
+}
+
+/// Everything the engine can ask of the driver.
+#[derive(Debug)]
+pub enum Output {
+    /// Send this call, and report an [`Input::Outcome`] at most `limit` from now. If the call
+    /// carries a not-after, it is a lower bound of the server's current time plus `limit`.
+    /// `inline`: a caller may make the call itself.
+    Send {
+        call: CallId,
+        op: Arc<Op>,
+        limit: Duration,
+        inline: Option<Inline>,
+    },
+    /// Subscribe to the channel of this name, and again after every gap, until
+    /// [`Output::Unsubscribe`].
+    Subscribe(Name),
+    /// The channel of this name is not needed any more.
+    Unsubscribe(Name),
+    /// Answer the caller.
+    Complete { id: RequestId, result: Result<Done> },
+    /// A hold with a re-entry key begins. Local questions by key are answered from this cell.
+    Opened(Arc<HoldCell>),
+    /// All levels of this hold are unwound. Forget it, but not a newer hold of the same key.
+    Ended(Arc<HoldCell>),
+    /// Tell the listeners of this hold. Not sent for a hold that is being released: its release
+    /// reports the loss.
+    Lost(Arc<HoldCell>, LostReason),
+    /// An event for people to read.
+    Event(Event),
+    /// The client is closed: the I/O thread can end.
+    Stop,
+}
+
+/// The settings of the engine.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The longest time between two tries of a waiter.
+    pub recheck: Duration,
+    /// How long a caller waits for an unreachable server that was reached before.
+    pub outage: Duration,
+    /// How many times in a row, and for how long, a lock may go from one owner of this client to
+    /// the next before other clients get a chance.
+    pub handovers: (usize, Duration),
+    /// How long a channel stays subscribed after the last waiter has gone. A caller that had to
+    /// wait often waits again.
+    pub linger: Duration,
+    /// How many full renewal calls may be in flight per server. Smaller calls count by their work.
+    pub renewals: usize,
+    /// The seed of the jitter.
+    pub seed: u64,
+    /// Whether somebody besides the engine has this `Arc`, given how many references the engine has
+    /// itself. That is a lock handle, through which a caller can still learn that its hold was
+    /// lost.
+    pub is_shared: fn(&Name, usize) -> bool,
+}
+
+impl Terms {
+    /// The lease that the first acquisition asks for.
+    pub(super) fn first_lease(&self) -> Duration {
+        let lease = self.lease.duration();
+        self.max_hold.map_or(lease, |most| lease.min(most))
+    }
+}
+
+impl Lease {
+    pub(super) fn duration(self) -> Duration {
+        match self {
+            Lease::Watchdog(lease) | Lease::Fixed(lease) | Lease::Adaptive(lease) => lease,
+        }
+    }
+
+    /// The lease that was granted if the lock lives for `ttl` now, and the time that is certain.
+    /// The script of an adaptive lock chooses the lease itself, in whole seconds.
+    pub(super) fn granted(self, ttl: Duration) -> (Lease, Duration) {
+        match self {
+            Lease::Adaptive(_) => {
+                let seconds = u64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
+                (Lease::Adaptive(Duration::from_secs(seconds)), ttl)
+            }
+            Lease::Watchdog(lease) | Lease::Fixed(lease) => (self, lease),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A caller that waits for its first level.
+
+use std::time::Duration;
+
+use super::interface::Terms;
+use super::timing;
+use super::turn::Turn;
+use crate::error::Error;
+use crate::key::OwnerKey;
+use crate::moment::Moment;
+use crate::wire::{Form, Name, Op, OwnerId};
+
+/// A caller that waits for its first level.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) name: Name,
+    pub(super) key: OwnerKey,
+    /// Drawn for this acquisition only, and retired if the acquisition fails.
+    pub(super) owner: OwnerId,
+    pub(super) terms: Terms,
+    pub(super) form: Form,
+    pub(super) wait: Option<Duration>,
+    /// When the wait ends.
+    pub(super) deadline: Option<Moment>,
+    /// When the parked head tries again by itself.
+    pub(super) retry: Option<Moment>,
+    /// Transient errors in a row.
+    pub(super) failures: u32,
+    /// The last transient error.
+    pub(super) error: Option<Error>,
+    /// Whether the last copy arrived after its not-after by the server's clock.
+    pub(super) stale: bool,
+    /// The not-after of the last copy that got no answer.
+    pub(super) unsettled: Option<Moment>,
+    /// Whether it has a timer. Most waiters never have one.
+    pub(super) timed: bool,
+    /// Whether the call in flight is a hand-over from the previous hold.
+    pub(super) handed: bool,
+    /// Whether the caller has its answer. The waiter then stays only for the outcome of its call in
+    /// flight.
+    pub(super) answered: bool,
+    pub(super) announced: bool,
+}
+
+impl Waiter {
+    /// Whether it tries once and does not wait.
+    pub(super) fn once(&self) -> bool {
+        self.wait == Some(Duration::ZERO)
+    }
+
+    /// Whether its wait has ended.
+    pub(super) fn is_over(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|end| end <= now)
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        self.terms.first_lease()
+    }
+
+    /// How long one copy of its request may stay unanswered.
+    pub(super) fn limit(&self) -> Duration {
+        timing::limit_with(self.terms.replicas.into(), self.lease())
+    }
+
+    /// Until when it leaves the lock to other clients. A caller whose wait ends before that tries
+    /// at once.
+    pub(super) fn waits_for_turn(&self, turn: &Turn, now: Moment) -> Option<Moment> {
+        let end = turn.of_others(now)?;
+        let patient = !self.once() && self.deadline.is_none_or(|last| last > end);
+        patient.then_some(end)
+    }
+
+    /// The operation that its next try sends.
+    pub(super) fn next_try(&mut self) -> Op {
+        self.retry = None;
+        self.handed = false;
+        // The deadline of a try was for the wait before its call.
+        if self.once() {
+            self.deadline = None;
+        }
+        Op::Acquire {
+            name: self.name.clone(),
+            owner: self.owner,
+            form: self.form.clone(),
+            count: self.count(),
+            lease: self.lease(),
+            fencing: self.terms.fencing,
+            replicas: self.terms.replicas.into(),
+        }
+    }
+
+    /// The hold count to ask for. Other clients may use the same token as this caller. So a token
+    /// in Redis counts as ours only after a copy without an answer. Before that, the count 0 makes
+    /// the server treat the lock as held by another owner.
+    fn count(&self) -> u32 {
+        u32::from(self.form.token.is_none() || self.unsettled.is_some())
+    }
+}

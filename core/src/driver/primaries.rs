@@ -1,0 +1,75 @@
+//! Connects once to every primary.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join_all};
+use redis::aio::MultiplexedConnection;
+
+use super::Servers;
+use super::connect::{Address, Connected};
+use super::sentinel::Sentinels;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A connection to each primary, with the address that it leads to.
+///
+/// # Errors
+/// `unavailable`, `auth`, `denied` or `invalid_argument`; for a cluster also if one of its primaries
+/// cannot be reached.
+pub(crate) async fn primaries(servers: Servers) -> Result<Vec<(Address, MultiplexedConnection)>> {
+    let connected = match servers {
+        Servers::Single(address) => vec![within(&address.clone(), address.commands(false)).await?],
+        Servers::Sentinel {
+            sentinels,
+            service,
+            server,
+        } => {
+            let sentinels = Rc::new(Sentinels::new(sentinels, service, server.clone()));
+            vec![within(&server, sentinels.connect(false)).await?]
+        }
+        Servers::Cluster(seeds) => {
+            let nodes = shards(&seeds).await?;
+            try_join_all(
+                nodes
+                    .into_iter()
+                    .map(|node| async move { within(&node.clone(), node.commands(false)).await }),
+            )
+            .await?
+        }
+    };
+    let pair = |connected: Connected| (connected.address, connected.connection);
+    Ok(connected.into_iter().map(pair).collect())
+}
+
+/// The primaries of a cluster, as the first of these nodes that answers names them.
+async fn shards(seeds: &[Address]) -> Result<Vec<Address>> {
+    let asked = seeds
+        .iter()
+        .map(|seed| within(seed, seed.clone().ask_for_slots()));
+    let mut failure = Error::new(ErrorKind::InvalidArgument, "the URL names no node");
+    for (seed, answer) in seeds.iter().zip(join_all(asked).await) {
+        match answer {
+            Ok(ranges) => {
+                let mut nodes: Vec<Address> = Vec::new();
+                for range in ranges {
+                    let node = seed.at(&range.host.unwrap_or_default(), range.port);
+                    if !nodes.iter().any(|known| known.is_same(&node)) {
+                        nodes.push(node);
+                    }
+                }
+                return Ok(nodes);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Limits an attempt to the option `connect_timeout`.
+async fn within<T>(address: &Address, attempt: impl Future<Output = Result<T>>) -> Result<T> {
+    let limit: Duration = address.timeout();
+    match tokio::time::timeout(limit, attempt).await {
+        Ok(done) => done,
+        Err(_) => Err(address.late()),
+    }
+}

@@ -1,0 +1,100 @@
+//! Looks at the servers themselves, for tools: on connections of its own, without an engine.
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use crate::driver::{Address, Manner, Servers, primaries};
+use crate::error::{Error, ErrorKind, Result};
+use crate::url::{Place, Topology};
+
+/// Connections to all primaries: to one server, to that which the sentinels name, or to each shard
+/// of a cluster. Every method blocks.
+pub struct Inspector {
+    runtime: Runtime,
+    nodes: Vec<Node>,
+    topology: &'static str,
+}
+
+struct Node {
+    address: Address,
+    connection: MultiplexedConnection,
+}
+
+impl Inspector {
+    pub(crate) fn connect(place: &Place, manner: &Manner) -> Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        let connected = runtime.block_on(primaries(Servers::new(place, manner)))?;
+        let nodes = connected.into_iter().map(|(address, connection)| Node {
+            address,
+            connection,
+        });
+        Ok(Inspector {
+            nodes: nodes.collect(),
+            runtime,
+            topology: match place.topology {
+                Topology::Single => "single",
+                Topology::Sentinel { .. } => "sentinel",
+                Topology::Cluster { .. } => "cluster",
+            },
+        })
+    }
+
+    /// `single`, `sentinel` or `cluster`.
+    pub fn topology(&self) -> &'static str {
+        self.topology
+    }
+
+    /// The addresses of the primaries. A node is named by its place in this list.
+    pub fn nodes(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.address.shown()).collect()
+    }
+
+    /// Sends commands to a node in one round trip. Each has a reply of its own, which may be an
+    /// error reply.
+    ///
+    /// # Errors
+    /// `unavailable` if the node does not answer within the option `connect_timeout`, or is gone.
+    pub fn ask<W: AsRef<[u8]>>(
+        &mut self,
+        node: usize,
+        commands: &[Vec<W>],
+    ) -> Result<Vec<Result<Value>>> {
+        let Some(Node {
+            address,
+            connection,
+        }) = self.nodes.get_mut(node)
+        else {
+            return Err(Error::new(
+                ErrorKind::Internal,
+                format!("there is no node {node}"),
+            ));
+        };
+        let mut pipeline = redis::pipe();
+        for words in commands {
+            let mut command = redis::Cmd::new();
+            for word in words {
+                command.arg(word.as_ref());
+            }
+            pipeline.add_command(command);
+        }
+        pipeline.ignore_errors();
+        let replies = self.runtime.block_on(async {
+            let asked = connection.send_packed_commands(&pipeline, 0, commands.len());
+            timeout(address.timeout(), asked).await
+        });
+        let replies = replies
+            .map_err(|_| address.late())?
+            .map_err(|error| address.explain(&error))?;
+        let reply = |value: Value| {
+            value
+                .extract_error()
+                .map_err(|error| address.explain(&error))
+        };
+        Ok(replies.into_iter().map(reply).collect())
+    }
+}

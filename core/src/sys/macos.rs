@@ -1,0 +1,29 @@
+//! macOS. Experimental: it is compiled and linked, and no test runs there.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+
+use nix::libc;
+use nix::time::ClockId;
+
+use super::unix::time_on;
+use crate::moment::Moment;
+
+pub(crate) use super::poll::{BlockingSocket, HAS_INLINE, Sleeper, StopFlag};
+pub(crate) use super::portable::{
+    Alarm, ReceiveMinimum, Timer, exit_signals, give_up_after, process_id, set_user_timeout,
+};
+pub(crate) type EventFd = super::socket_pair::SocketPair<UnixStream>;
+pub use super::unix::Uncancelled;
+pub(crate) use super::unix::{at_exit, connect_local, host_name, without_signals};
+
+/// `CLOCK_MONOTONIC_RAW` is `mach_continuous_time` in nanoseconds, which counts sleep. It exists
+/// since macOS 10.12.
+pub(crate) fn now() -> Moment {
+    time_on(ClockId::from_raw(libc::CLOCK_MONOTONIC_RAW))
+}
+
+/// The standard library sets `SO_NOSIGPIPE` on every socket.
+pub(super) fn write_quietly(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    stream.write(bytes)
+}

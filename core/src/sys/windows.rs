@@ -1,0 +1,86 @@
+//! Windows. Experimental: it is compiled and linked, and no test of ours runs there.
+#![allow(unsafe_code, reason = "the system has no other interface")]
+
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
+use windows_sys::Win32::System::SystemInformation::GetTickCount64;
+
+use crate::moment::Moment;
+
+pub(crate) use super::portable::{
+    Alarm, BlockingSocket, EventFd, HAS_INLINE, ReceiveMinimum, Sleeper, StopFlag, Timer,
+    exit_signals, give_up_after, process_id, set_user_timeout,
+};
+
+/// `QueryInterruptTimePrecise`: units of 100 ns since the start, sleep and hibernation included.
+type InterruptTime = unsafe extern "system" fn(*mut u64);
+
+pub(crate) fn now() -> Moment {
+    // Looked up when the program runs, because Wine 8 lacks it and would not load us.
+    static PRECISE: OnceLock<Option<InterruptTime>> = OnceLock::new();
+    let precise = PRECISE.get_or_init(|| {
+        // SAFETY: the names end with a zero. The library is part of every process and is never
+        // unloaded, and the function has this type.
+        unsafe {
+            let library = GetModuleHandleA(c"kernelbase.dll".as_ptr().cast());
+            let found = GetProcAddress(library, c"QueryInterruptTimePrecise".as_ptr().cast())?;
+            Some(std::mem::transmute::<
+                unsafe extern "system" fn() -> isize,
+                InterruptTime,
+            >(found))
+        }
+    });
+    match precise {
+        Some(ask) => {
+            let mut time = 0;
+            // SAFETY: it writes one number, and cannot fail.
+            unsafe { ask(&raw mut time) };
+            Moment(time / 10)
+        }
+        // SAFETY: it cannot fail. It counts sleep as well, in steps of 16 ms.
+        None => Moment(unsafe { GetTickCount64() }.saturating_mul(1000)),
+    }
+}
+
+/// The name of the machine; empty if it cannot be told.
+pub(crate) fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
+/// There are no signals.
+#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
+pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
+    Ok(make())
+}
+
+/// tokio has no sockets in the file system here. The type is one that it has.
+pub(crate) async fn connect_local(_: &Path) -> io::Result<tokio::net::TcpStream> {
+    let text = "unix:// is not supported on this system; use redis://";
+    Err(io::Error::new(io::ErrorKind::Unsupported, text))
+}
+
+/// All other threads are stopped when a library's handlers run.
+pub(crate) fn at_exit(_: extern "C" fn()) -> bool {
+    false
+}
+
+/// A thread is not cancelled by unwinding its stack.
+pub struct Uncancelled(());
+
+impl Uncancelled {
+    /// Does nothing.
+    #[allow(
+        clippy::new_without_default,
+        reason = "it changes the thread elsewhere"
+    )]
+    pub fn new() -> Self {
+        Uncancelled(())
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {}
+}
