@@ -68,8 +68,15 @@ fmt: setup ## format Rust and Python
 docs: setup ## the Rust documentation, into target/doc
 	@. scripts/env.sh && RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --package redlatch
 
-dist: setup ## wheel, sdist, npm package, crate and C tarball into dist/
+dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages into dist/
 	@scripts/dist
+
+.PHONY: release reproducible
+release: setup ## VERSION=0.1.0: checks, tests, builds everything into dist/ and tries the uploads; DRY=1 leaves the tests out and tells all that is missing
+	@scripts/release $(or $(VERSION),$(error VERSION= names the release)) $(if $(DRY),--dry)
+
+reproducible: setup ## the packages built twice, in different folders, are the same to the last byte
+	@scripts/reproducible
 
 clean: ## remove all that was built; what setup installed stays
 	rm -rf dist target bindings-node/*.node bindings-python/python/redlatch/*.so

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# install.sh [--prefix DIR] [--profile debug|release]: copies what cargo has built, with headers, pkg-config file
-# and CMake package, to DIR (/usr/local); $DESTDIR, if set, goes in front. All of it can be moved afterwards.
+# install.sh [--prefix DIR] [--libdir DIR] [--profile debug|release]: copies what cargo has built, with headers, pkg-config
+# file, CMake package, docs and examples, to the prefix (/usr/local); $DESTDIR, if set, goes in front. The libraries go to
+# --libdir: lib, lib64, lib/x86_64-linux-gnu, or an absolute folder. All of it together can be moved afterwards.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 prefix=/usr/local
+libdir=lib
 profile=release
 while [ $# -gt 1 ]; do
     case $1 in
         --prefix) prefix=$2 ;;
+        --libdir) libdir=$2 ;;
         --profile) profile=$2 ;;
         *) break ;;
     esac
@@ -28,21 +31,33 @@ soname=$(sed -n 's/.*-soname,\(libredlatch[^"]*\)".*/\1/p' "$here/build.rs")
 # The libraries that a program needs besides the archive; tests/run compares it to what rustc says.
 static_libs="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
 
+case $libdir in /*) ;; *) libdir=$prefix/$libdir ;; esac
 to=${DESTDIR:-}$prefix
+libs=${DESTDIR:-}$libdir
+# The pkg-config file and the CMake package find the prefix from where they are themselves.
+from_pkgconfig=$(realpath -m --relative-to="$libdir/pkgconfig" "$prefix")
+from_cmake=$(realpath -m --relative-to="$libdir/cmake/redlatch" "$prefix")
+from_prefix=$(realpath -m --relative-to="$prefix" "$libdir")
+homepage=$(sed -n 's/^repository = "\(.*\)"/\1/p' "$here/../Cargo.toml")
 fill() { # fill TEMPLATE FILE STATIC_LIBS
-    local libs=$3 major minor
+    local static=$3 major minor
     IFS=. read -r major minor _ <<<"$version"
     sed -e "s/@VERSION@/$version/g" -e "s/@MAJOR@/$major/g" -e "s/@MINOR@/$minor/g" \
-        -e "s/@SONAME@/$soname/g" -e "s/@STATIC_LIBS@/$libs/g" "$1" >"$2"
+        -e "s/@SONAME@/$soname/g" -e "s/@STATIC_LIBS@/$static/g" -e "s|@LIBDIR@|$from_prefix|g" \
+        -e "s|@FROM_PKGCONFIG@|$from_pkgconfig|g" -e "s|@FROM_CMAKE@|$from_cmake|g" -e "s|@HOMEPAGE@|$homepage|g" \
+        -e '/^URL: $/d' "$1" >"$2"
     chmod 644 "$2"
 }
-install -d "$to/include" "$to/lib/pkgconfig" "$to/lib/cmake/redlatch"
+install -d "$to/include" "$libs/pkgconfig" "$libs/cmake/redlatch"
 install -m 644 "$here"/include/redlatch.h "$here"/include/redlatch.hpp "$to/include"
-install -m 644 "$built/libredlatch.a" "$to/lib"
-install -m 755 "$built/libredlatch.so" "$to/lib/libredlatch.so.$version"
-ln -sf "libredlatch.so.$version" "$to/lib/$soname"
-ln -sf "$soname" "$to/lib/libredlatch.so"
-fill "$here/redlatch.pc.in" "$to/lib/pkgconfig/redlatch.pc" "$static_libs"
+install -m 644 "$built/libredlatch.a" "$libs"
+install -m 644 "$built/libredlatch.so" "$libs/libredlatch.so.$version"
+ln -sf "libredlatch.so.$version" "$libs/$soname"
+ln -sf "$soname" "$libs/libredlatch.so"
+fill "$here/redlatch.pc.in" "$libs/pkgconfig/redlatch.pc" "$static_libs"
 for file in redlatchConfig redlatchConfigVersion; do
-    fill "$here/cmake/$file.cmake.in" "$to/lib/cmake/redlatch/$file.cmake" "${static_libs// /;}"
+    fill "$here/cmake/$file.cmake.in" "$libs/cmake/redlatch/$file.cmake" "${static_libs// /;}"
 done
+install -d "$to/share/doc/redlatch/examples"
+install -m 644 "$here"/../docs/*.md "$to/share/doc/redlatch"
+install -m 644 "$here"/../examples/c/* "$to/share/doc/redlatch/examples"

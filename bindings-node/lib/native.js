@@ -1,35 +1,54 @@
 'use strict'
-// Loads the native part, which was built for one platform and lies beside package.json.
+// Loads the native part: in a checkout the file beside package.json, else the package of the platform.
 
-const { existsSync, readdirSync } = require('node:fs')
+const { existsSync } = require('node:fs')
+const { createRequire } = require('node:module')
 const { join } = require('node:path')
-const { platform, report } = require('./platform.js')
-
-const FOLDER = join(__dirname, '..')
-const REMEDY = 'In a checkout of redlatch `npm run build` makes it, with Rust and on Linux; `npm pack` makes a package of it.'
+const { PLATFORMS, glibcVersion, platform } = require('./platform.js')
 
 function load() {
-  const target = platform()
-  const file = join(FOLDER, `redlatch.${target}.node`)
-  if (!existsSync(file)) throw noBinary(`redlatch has no binary for ${target} here${others()}: ${file} is missing. ${REMEDY}`)
+  const name = platform()
+  const file = join(__dirname, '..', `redlatch.${name}.node`)
   try {
-    return require(file)
+    // Bundlers complain of a `require` of a computed name. They have to see the others, and go on without those that
+    // are not installed: they do so inside a `try`.
+    if (existsSync(file)) return createRequire(__filename)(file)
+    switch (name) {
+      case 'darwin-arm64': return require('@redlatch/darwin-arm64')
+      case 'darwin-x64': return require('@redlatch/darwin-x64')
+      case 'linux-arm64-gnu': return require('@redlatch/linux-arm64-gnu')
+      case 'linux-arm64-musl': return require('@redlatch/linux-arm64-musl')
+      case 'linux-x64-gnu': return require('@redlatch/linux-x64-gnu')
+      case 'linux-x64-musl': return require('@redlatch/linux-x64-musl')
+      case 'win32-arm64-msvc': return require('@redlatch/win32-arm64-msvc')
+      case 'win32-x64-msvc': return require('@redlatch/win32-x64-msvc')
+    }
   } catch (cause) {
-    const { glibcVersionRuntime: glibc } = report().header
-    const here = `${target}${glibc === undefined ? '' : `, glibc ${glibc}`}`
-    throw noBinary(`redlatch's binary cannot be loaded (${cause.message}); this is ${here}. ${REMEDY}`, cause)
+    throw noBinary(name, cause)
   }
+  throw noBinary(name)
 }
 
-// For which platforms this package was made.
-function others() {
-  const made = readdirSync(FOLDER).map((name) => /^redlatch\.(.+)\.node$/.exec(name)?.[1])
-  const known = made.filter((target) => target !== undefined)
-  return known.length === 0 ? '' : `, only for ${known.join(', ')}`
+function noBinary(name, cause) {
+  const message = `redlatch has no binary for ${name} here: ${problem(name, cause)}`
+  return Object.assign(new Error(message, { cause }), { code: 'ERR_REDLATCH_NO_BINARY', platform: name })
 }
 
-function noBinary(message, cause) {
-  return Object.assign(new Error(message, { cause }), { code: 'ERR_REDLATCH_NO_BINARY' })
+// Why there is none, and what to do about it.
+function problem(name, cause) {
+  if (!PLATFORMS.includes(name)) {
+    return `there are some for ${PLATFORMS.join(', ')}. On another system it can be built in a checkout, with Rust: \`npm run build\`.`
+  }
+  if (cause.code !== 'MODULE_NOT_FOUND') {
+    const glibc = name.endsWith('-gnu') ? `, with glibc ${glibcVersion()}` : ''
+    return `it cannot be loaded${glibc} (${cause.message}).`
+  }
+  const { version } = require('../package.json')
+  return (
+    `the package @redlatch/${name} is not installed. npm leaves it out with --omit=optional, and where package-lock.json or ` +
+    `node_modules come from another platform: remove both and install here, or \`npm install @redlatch/${name}@${version}\`. ` +
+    "A bundler has to leave redlatch out (external: ['redlatch']). In a checkout `npm run build` makes the binary, with Rust."
+  )
 }
 
 module.exports = load()

@@ -1,30 +1,50 @@
 'use strict'
-// The platform: its name as it stands in the names of binaries, linux-x64-gnu and the like, and what npm calls it.
+// The platforms that there is a binary for, by the names that napi-rs gives them, and the one that this is.
+
+const { closeSync, openSync, readSync } = require('node:fs')
+
+// Each has a package @redlatch/<name>. The packing scripts make them of this list, lib/native.js loads them.
+const PLATFORMS = [
+  'darwin-arm64',
+  'darwin-x64',
+  'linux-arm64-gnu',
+  'linux-arm64-musl',
+  'linux-x64-gnu',
+  'linux-x64-musl',
+  'win32-arm64-msvc',
+  'win32-x64-msvc',
+]
 
 function platform() {
   const { platform: system, arch } = process
-  return [system, arch, ...libc().map((name) => (name === 'glibc' ? 'gnu' : name))].join('-')
+  const suffix = { linux: () => (libc() === 'musl' ? '-musl' : '-gnu'), win32: () => '-msvc' }[system]?.() ?? ''
+  return `${system}-${arch}${suffix}`
 }
 
-// The fields of package.json by which npm refuses a package on another platform than this one.
-function fields() {
-  return { os: [process.platform], cpu: [process.arch], ...(libc().length > 0 && { libc: libc() }) }
-}
-
-// The C library, where a system has several.
+// The C library of Linux is that of Node itself, which names its loader at the start of its file. A report says it too, but
+// takes milliseconds.
 function libc() {
-  if (process.platform !== 'linux') return []
-  return [report().header.glibcVersionRuntime === undefined ? 'musl' : 'glibc']
+  const start = Buffer.alloc(4096)
+  try {
+    const file = openSync(process.execPath, 'r')
+    readSync(file, start)
+    closeSync(file)
+  } catch {
+    // The program may not read it.
+  }
+  if (start.includes('/ld-musl-')) return 'musl'
+  if (start.includes('/ld-linux')) return 'glibc'
+  return glibcVersion() === undefined ? 'musl' : 'glibc'
 }
 
-function report() {
+function glibcVersion() {
   const before = process.report.excludeNetwork
   process.report.excludeNetwork = true // or it looks up the names of all peers
   try {
-    return process.report.getReport()
+    return process.report.getReport().header.glibcVersionRuntime
   } finally {
     process.report.excludeNetwork = before
   }
 }
 
-module.exports = { fields, platform, report }
+module.exports = { PLATFORMS, glibcVersion, platform }

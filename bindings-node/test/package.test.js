@@ -1,99 +1,180 @@
 'use strict'
-// The package as it is given away: what its README shows works, its files are there, without a binary it says so.
+// The packages as they are published, installed by npm out of a registry: each platform gets its binary, bundlers can leave
+// the package out, and where there is no binary the error says why.
 
-const { test } = require('node:test')
+const { after, before, test } = require('node:test')
 const assert = require('node:assert/strict')
-const { execFileSync, spawnSync } = require('node:child_process')
-const { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } = require('node:fs')
+const { execFile } = require('node:child_process')
+const { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
-const { after } = require('node:test')
-const ts = require('typescript')
-const { fields, platform } = require('../lib/platform.js')
+const { promisify } = require('node:util')
+const esbuild = require('esbuild')
+const { publint } = require('publint')
+const webpack = require('webpack')
+const { PLATFORMS, platform } = require('../lib/platform.js')
+const { fields } = require('../scripts/fields.js')
 const { PACKAGE, runNode, shared } = require('./support/index.js')
+const { serve } = require('./support/registry.js')
 
+const execute = promisify(execFile)
 const context = shared()
 const folder = mkdtempSync(join(tmpdir(), 'redlatch-package-'))
-after(() => rmSync(folder, { recursive: true, force: true }))
-mkdirSync(join(folder, 'node_modules'))
-symlinkSync(PACKAGE, join(folder, 'node_modules', 'redlatch'))
+const made = join(folder, 'packages')
+const notices = join(folder, 'notices.txt')
+// Every platform but this one has a file that no system loads; the error then names it.
+const broken = join(folder, 'broken.node')
+// The npm that runs the tests tells them things that are not for the npm that they call.
+const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^npm_/i.test(name)))
+let registry
 
-const readme = readFileSync(join(PACKAGE, 'README.md'), 'utf8')
-const snippets = [...readme.matchAll(/^```(js|ts)\n(.*?)^```/gms)].map(([, language, text]) => ({ language, text }))
+const pack = (...args) => execute(process.execPath, [join(PACKAGE, 'scripts', 'pack.js'), made, ...args])
 
-test('the README shows programs', () => assert.ok(snippets.length >= 3))
-
-for (const [number, { language, text }] of snippets.entries()) {
-  test(`program ${number + 1} of the README runs`, async () => {
-    const compilerOptions = { target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.ES2022 }
-    const program = language === 'js' ? text : ts.transpileModule(text, { compilerOptions }).outputText
-    const file = join(folder, `${number}.mjs`)
-    writeFileSync(file, program)
-    const ended = await runNode([file], { REDLATCH_URL: context.url })
-    assert.deepEqual([ended.code, ended.stderr], [0, ''])
-  })
-}
-
-test('the package has all that its code and its declarations need', () => {
-  const listed = execFileSync('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], {
-    cwd: PACKAGE,
-    encoding: 'utf8',
-    stdio: ['ignore', 'pipe', 'ignore'],
-  })
-  const files = JSON.parse(listed)[0].files.map(({ path }) => path)
-  const wanted = ['README.md', 'index.d.mts', 'index.d.ts', 'index.js', 'index.mjs', 'lib/native.js', 'package.json']
-  assert.deepEqual(wanted.filter((file) => !files.includes(file)), [])
-  assert.equal(files.filter((file) => file.endsWith('.node')).length, 1)
-  assert.deepEqual(files.filter((file) => /^(src|test|target|scripts|node_modules)\//.test(file)), [])
+before(async () => {
+  mkdirSync(made)
+  writeFileSync(notices, 'licences')
+  writeFileSync(broken, 'no library')
+  await pack()
+  const binary = (name) => (name === platform() ? join(PACKAGE, `redlatch.${name}.node`) : broken)
+  await Promise.all(PLATFORMS.map((name) => pack(name, binary(name), notices)))
+  registry = await serve(made)
+})
+after(() => {
+  registry?.stop()
+  rmSync(folder, { recursive: true, force: true })
 })
 
-// The package as it is packed on a processor like this, in a folder of its own, with the binary of the build.
-function packedOn(arch) {
-  const source = mkdtempSync(join(folder, 'source-'))
-  const parts = ['lib', 'scripts', 'index.js', 'index.mjs', 'package.json', `redlatch.${platform()}.node`]
-  for (const part of parts) cpSync(join(PACKAGE, part), join(source, part), { recursive: true })
-  const run = (command, ...args) => execFileSync(command, args, { cwd: source, encoding: 'utf8' })
-  const before = readFileSync(join(source, 'package.json'), 'utf8')
-  run('node', '-e', `Object.defineProperty(process, 'arch', { value: '${arch}' }); require('./scripts/fields.js')`)
-  const name = run('npm', 'pack', '--silent', '--ignore-scripts', '--pack-destination', source).trim()
-  run('node', 'scripts/fields.js', '--back')
-  assert.equal(readFileSync(join(source, 'package.json'), 'utf8'), before)
-  return join(source, name)
-}
-
-function install(file) {
+// A new folder with the package, as `npm install` puts it there with these arguments.
+async function install(...args) {
   const place = mkdtempSync(join(folder, 'install-'))
-  writeFileSync(join(place, 'package.json'), '{ "name": "program", "private": true }')
-  // The caller of the tests may have told npm to be silent.
-  const command = ['install', '--offline', '--no-audit', '--no-fund', '--loglevel=error', file]
-  const { status, stderr } = spawnSync('npm', command, { cwd: place, encoding: 'utf8' })
-  return { status, stderr, place }
+  writeFileSync(join(place, 'package.json'), '{ "name": "program", "private": true, "type": "module" }')
+  const options = [`--registry=${registry.url}`, `--cache=${join(folder, 'cache')}`, '--no-audit', '--no-fund', '--loglevel=error']
+  await execute('npm', ['install', 'redlatch', ...options, ...args], { cwd: place, env })
+  return place
 }
 
-test('the package goes to its platform only: elsewhere npm refuses it, and says which it is for', () => {
-  const own = install(packedOn(process.arch))
-  assert.equal(own.status, 0, own.stderr)
-  execFileSync('node', ['-e', 'require("redlatch")'], { cwd: own.place })
-  const { os, cpu, libc } = require(join(own.place, 'node_modules', 'redlatch', 'package.json'))
-  assert.deepEqual({ os, cpu, libc }, fields())
-  const other = process.arch === 'x64' ? 'arm64' : 'x64'
-  const { status, stderr } = install(packedOn(other))
-  assert.notEqual(status, 0)
-  assert.match(stderr, new RegExp(`EBADPLATFORM[^]*redlatch@[^]*"cpu":"${other}"[^]*"cpu":"${process.arch}"`))
+const binaries = (place) => {
+  const scope = join(place, 'node_modules', '@redlatch')
+  return existsSync(scope) ? readdirSync(scope) : []
+}
+
+// The platform as a program's first lines, so that the package believes to be there.
+const pretend = (name) => {
+  const [os, cpu, suffix] = name.split('-')
+  const node = join(folder, `node-${suffix}`)
+  writeFileSync(node, `/lib/ld-${suffix === 'musl' ? 'musl-x86_64' : 'linux'}.so.1`)
+  return Object.entries({ platform: os, arch: cpu, execPath: node })
+    .map(([field, value]) => `Object.defineProperty(process, '${field}', { value: ${JSON.stringify(value)} })`)
+    .join(';')
+}
+
+const inside = (place) => `require = require('node:module').createRequire(${JSON.stringify(join(place, 'program.js'))});`
+
+// The error with which the package of that folder refuses to load.
+async function errorOf(place, name) {
+  const told = 'console.log(JSON.stringify({ ...error, text: error.message }))'
+  const code = `${inside(place)} ${pretend(name)}; try { require('redlatch') } catch (error) { ${told} }`
+  const { stdout, stderr } = await runNode(['-e', code])
+  assert.notEqual(stdout, '', stderr || 'it was loaded')
+  return JSON.parse(stdout)
+}
+
+for (const name of PLATFORMS) {
+  test(`npm takes the binary of ${name} there, and no other`, async () => {
+    const { os, cpu, libc = [] } = fields(name)
+    const place = await install(`--os=${os}`, `--cpu=${cpu}`, ...libc.map((is) => `--libc=${is}`))
+    assert.deepEqual(binaries(place), [name])
+    if (name === platform()) {
+      const { code, stderr } = await runNode(['-e', `${inside(place)} require('redlatch')`])
+      assert.equal(code, 0, stderr)
+    } else {
+      const { code, platform: told, text } = await errorOf(place, name)
+      assert.deepEqual([code, told], ['ERR_REDLATCH_NO_BINARY', name])
+      assert.match(text, new RegExp(`cannot be loaded.*@redlatch/${name}/redlatch.${name}.node`))
+    }
+  })
+}
+
+for (const [os, cpu] of [['freebsd', 'x64'], ['linux', 'riscv64']]) {
+  test(`on ${os} ${cpu} npm installs no binary, and the error says for what there is one`, async () => {
+    const place = await install(`--os=${os}`, `--cpu=${cpu}`)
+    assert.deepEqual(binaries(place), [])
+    const { code, platform: told, text } = await errorOf(place, `${os}-${cpu}`)
+    assert.equal(code, 'ERR_REDLATCH_NO_BINARY')
+    assert.match(text, new RegExp(`no binary for ${told} here: .*linux-x64-gnu.*npm run build`))
+    assert.match(told, new RegExp(`^${os}-${cpu}`))
+  })
+}
+
+test('without its optional dependencies the package says what to install', async () => {
+  const place = await install('--omit=optional')
+  assert.deepEqual(binaries(place), [])
+  const { code, text } = await errorOf(place, 'linux-x64-musl')
+  assert.equal(code, 'ERR_REDLATCH_NO_BINARY')
+  assert.match(text, /npm install @redlatch\/linux-x64-musl@\d.*external: \['redlatch'\]/)
 })
 
-test('without a binary for the platform it says so, and for which there is one', async () => {
-  const bare = join(folder, 'bare')
-  for (const part of ['lib', 'index.js', 'package.json']) {
-    cpSync(join(PACKAGE, part), join(bare, part), { recursive: true })
+test('publint has no objection to the packages', async () => {
+  for (const file of readdirSync(made)) {
+    const { messages } = await publint({ pack: { tarball: new Uint8Array(readFileSync(join(made, file))).buffer } })
+    assert.deepEqual(messages, [], file)
   }
-  const code = `try { require(${JSON.stringify(bare)}) } catch (error) { error.code + error.message }`
-  const { stdout } = await runNode(['-p', code])
-  assert.match(stdout, /^ERR_REDLATCH_NO_BINARY.*has no binary for \w+-\w+-\w+ here: .*npm run build/)
-  writeFileSync(join(bare, 'redlatch.linux-riscv64-musl.node'), '')
-  const others = await runNode(['-p', code])
-  assert.match(others.stdout, /here, only for linux-riscv64-musl: .*npm run build/)
-  writeFileSync(join(bare, `redlatch.${platform()}.node`), 'no library')
-  const broken = await runNode(['-p', code])
-  assert.match(broken.stdout, /^ERR_REDLATCH_NO_BINARY.*cannot be loaded \(.*\); this is linux-\w+-\w+.*npm run build/)
+})
+
+test('every module resolution finds the types (attw)', async () => {
+  const [file] = readdirSync(made).filter((name) => /^redlatch-\d/.test(name))
+  const attw = join(PACKAGE, 'node_modules', '.bin', 'attw')
+  await execute(attw, [join(made, file), '--no-color'])
+})
+
+// --- bundlers ---
+
+const PROGRAM = "import { Client } from 'redlatch'\nconst client = await Client.connect()\nawait client.close()\nconsole.log('closed')\n"
+
+async function program() {
+  const place = await install()
+  writeFileSync(join(place, 'program.mjs'), PROGRAM)
+  // CommonJS knows no `await` outside of a function.
+  writeFileSync(join(place, 'program.cjs'), PROGRAM.replace(/import .*/, 'const { Client } = require("redlatch"); (async () => {') + '})()')
+  return place
+}
+
+async function runs(file) {
+  const { stdout, stderr } = await runNode([file], { REDLATCH_URL: context.url })
+  assert.deepEqual([stdout, stderr], ['closed\n', ''])
+}
+
+test('esbuild leaves the package out, or copies its binary, or says which file it cannot bundle', async () => {
+  const place = await program()
+  const options = { absWorkingDir: place, bundle: true, platform: 'node', logLevel: 'silent' }
+  const build = (entry, outfile, more) => esbuild.build({ ...options, entryPoints: [entry], outfile, ...more })
+  await build('program.mjs', 'external.mjs', { format: 'esm', external: ['redlatch'] })
+  await runs(join(place, 'external.mjs'))
+  await build('program.cjs', 'copied/bundle.cjs', { loader: { '.node': 'copy' } })
+  await runs(join(place, 'copied', 'bundle.cjs'))
+  await assert.rejects(build('program.mjs', 'bundled.mjs', { format: 'esm' }), ({ errors }) => {
+    assert.match(errors[0].text, /No loader is configured for "\.node" files: .*redlatch\.[\w-]+\.node/)
+    return true
+  })
+  rmSync(join(place, 'node_modules', '@redlatch'), { recursive: true })
+  await build('program.cjs', 'without.cjs')
+  const { stderr } = await runNode([join(place, 'without.cjs')])
+  assert.match(stderr, /A bundler has to leave redlatch out \(external: \['redlatch'\]\)/)
+})
+
+test('webpack leaves the package out, or says which file it cannot bundle', async () => {
+  const place = await program()
+  const build = async (more) => {
+    const output = { path: place, filename: 'bundle.cjs' }
+    const options = { context: place, entry: './program.cjs', output, target: 'node', mode: 'production', ...more }
+    const compiler = webpack(options)
+    const stats = await promisify(compiler.run.bind(compiler))()
+    await promisify(compiler.close.bind(compiler))()
+    return stats.toJson({ all: false, errors: true, warnings: true })
+  }
+  const { errors, warnings } = await build({ externals: { redlatch: 'commonjs redlatch' } })
+  assert.deepEqual([errors, warnings], [[], []])
+  await runs(join(place, 'bundle.cjs'))
+  const bundled = await build({})
+  assert.match(bundled.errors.map((error) => `${error.moduleName}: ${error.message}`).join(), /@redlatch\/[\w-]+\/redlatch\.[\w-]+\.node: .*appropriate loader/s)
 })

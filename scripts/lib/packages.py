@@ -5,7 +5,11 @@ So a package that lacks a file, or works only beside its sources, is found befor
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import crates
+import notices
 from server import Server
 from snippets import snippets
 
@@ -75,7 +81,10 @@ def unpack(archive: Path, folder: Path) -> Path:
 def with_python(package: Path, folder: Path) -> None:
     run(sys.executable, "-m", "venv", "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", package, cwd=folder, env=WARM)
+    # With what scripts/dist has compiled.
+    packing = 'export REDLATCH_ROOT=$0; . "$0/scripts/lib/package-env.sh"; exec "$@"'
+    install: list[str | Path] = ["-m", "pip", "install", "-q", "--disable-pip-version-check", package]
+    run("bash", "-c", packing, ROOT, python, *install, cwd=folder, env=WARM)
     where = run(python, "-c", "import redlatch; print(redlatch.__file__)", cwd=folder)
     if not where.startswith(str(folder)):
         raise RuntimeError(f"it imported {where}")
@@ -97,9 +106,10 @@ def sdist(folder: Path) -> None:
 
 
 def npm(folder: Path) -> None:
-    package = only("*.tgz")
+    # The package of JavaScript, and that of this platform; npm does without the others.
+    packages = [only("redlatch-[0-9]*.tgz"), only("redlatch-[a-z]*.tgz")]
     (folder / "package.json").write_text('{ "name": "fresh", "private": true }\n')
-    run("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", package, cwd=folder)
+    run("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *packages, cwd=folder)
     with Server() as server:
         env = {**CLEAN, "REDLATCH_URL": server.url}
         for program in programs("js"):
@@ -134,19 +144,21 @@ def crate(folder: Path) -> None:
 
 
 def c_tarball(folder: Path) -> Path:
-    prefix = unpack(only("redlatch-c-*.tar.gz"), folder / "prefix")
+    c_programs(folder)
+    return unpack(only("redlatch-c-*.tar.gz"), folder / "prefix")
+
+
+def c_programs(folder: Path) -> None:
     (folder / "program.c").write_text(programs("c")[0])
     (folder / "program.cpp").write_text("#include <redlatch.hpp>\n" + programs("c")[0])
-    return prefix
 
 
 def c_pkg_config(folder: Path) -> None:
-    prefix = c_tarball(folder)
-    env = {
-        **CLEAN,
-        "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig"),
-        "LD_LIBRARY_PATH": str(prefix / "lib"),
-    }
+    pkg_config(folder, c_tarball(folder) / "lib")
+
+
+def pkg_config(folder: Path, libraries: Path) -> None:
+    env = {**CLEAN, "PKG_CONFIG_PATH": str(libraries / "pkgconfig"), "LD_LIBRARY_PATH": str(libraries)}
     flags = run("pkg-config", "--cflags", "--libs", "redlatch", cwd=folder, env=env).split()
     static = run("pkg-config", "--cflags", "--libs", "--static", "redlatch", cwd=folder, env=env).split()
     # Asked for by its file name, the linker takes the archive though the shared library lies beside it.
@@ -165,7 +177,10 @@ def c_pkg_config(folder: Path) -> None:
 
 
 def c_cmake(folder: Path) -> None:
-    prefix = c_tarball(folder)
+    cmake(folder, c_tarball(folder))
+
+
+def cmake(folder: Path, prefix: Path) -> None:
     (folder / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.16)\nproject(fresh C CXX)\nfind_package(redlatch 0.1 REQUIRED)\n"
         "add_executable(shared program.c)\ntarget_link_libraries(shared redlatch::redlatch)\n"
@@ -179,12 +194,222 @@ def c_cmake(folder: Path) -> None:
             run(f"build/{program}", cwd=folder, env={**CLEAN, "REDLATCH_URL": server.url})
 
 
-PACKAGES: list[Callable[[Path], None]] = [wheel, sdist, npm, crate, c_pkg_config, c_cmake]
+def debian(folder: Path) -> None:
+    """Debian's packages have the libraries in a folder of the processor's name. Unpacked elsewhere they work as well."""
+    c_programs(folder)
+    packages = [only("libredlatch0_*.deb"), only("libredlatch-dev_*.deb")]
+    for package in packages:
+        run("dpkg-deb", "-x", package, folder / "root", cwd=folder)
+    (libraries,) = (folder / "root" / "usr" / "lib").iterdir()
+    pkg_config(folder, libraries)
+    cmake(folder, folder / "root" / "usr")
+    if not shutil.which("lintian"):
+        print("debian: lintian, which a release needs, is not on PATH", flush=True)
+        return
+    # It is not for Debian's own archive, which has a number for everything new.
+    run(
+        "lintian",
+        "--fail-on=error,warning",
+        "--suppress-tags=initial-upload-closes-no-bugs",
+        *packages,
+        cwd=folder,
+    )
+
+
+# --- all of them ---
+
+
+def extract(archive: Path, folder: Path) -> Path:
+    folder.mkdir()
+    if archive.suffix == ".deb":
+        run("dpkg-deb", "-x", archive, folder, cwd=folder)
+    elif archive.suffix == ".whl":
+        run(sys.executable, "-m", "zipfile", "-e", archive, folder, cwd=folder)
+    else:
+        run("tar", "-xzf", archive, "-C", folder, cwd=folder)
+    return folder
+
+
+def metadata(folder: Path) -> None:
+    """Each package index takes the metadata. Pages have no link into a checkout, and nothing private is in a package."""
+    run("twine", "check", "--strict", only("*.whl"), only("redlatch-[0-9]*.tar.gz"), cwd=folder)
+    bad = []
+    for pattern, readme in {
+        "*.whl": "*.dist-info/METADATA",
+        "redlatch-[0-9]*.tar.gz": "redlatch-*/PKG-INFO",
+        "redlatch-[0-9]*.tgz": "package/README.md",
+        "redlatch-[a-z]*.tgz": "package/README.md",
+        "redlatch-[0-9]*.crate": "redlatch-*/README.md",
+    }.items():
+        inside = extract(archive := only(pattern), folder / archive_name(pattern))
+        (page,) = inside.glob(readme)
+        links = re.findall(r"\]\(([^)]+)\)", page.read_text())
+        bad += [f"{archive.name}: {link}" for link in links if not re.match(r"https://|#", link)]
+        bad += [
+            f"{archive.name}: {path.name}" for path in inside.rglob("*") if path.suffix in (".key", ".pem")
+        ]
+    if bad:
+        raise RuntimeError(f"these lead nowhere, or do not belong there: {', '.join(bad)}")
+
+
+def archive_name(pattern: str) -> str:
+    return re.sub(r"\W+", "-", pattern)
+
+
+def licences(folder: Path) -> None:
+    """Each package with a binary has the licences of just the crates that are in it, and ours."""
+    for pattern, package in {
+        "*.whl": "redlatch-python",
+        "redlatch-[a-z]*.tgz": "redlatch-node",
+        "redlatch-c-*.tar.gz": "redlatch-c",
+        "libredlatch0_*.deb": "redlatch-c",
+        "libredlatch-dev_*.deb": "redlatch-c",
+    }.items():
+        if pattern.endswith(".deb") and not shutil.which("dpkg-deb"):
+            continue
+        archive = only(pattern)
+        inside = extract(archive, folder / archive_name(pattern))
+        (told,) = inside.rglob("THIRD-PARTY-NOTICES.txt*")
+        text = gzip.decompress(told.read_bytes()).decode() if told.suffix == ".gz" else told.read_text()
+        if text != notices.notices(package, crates.host()):
+            raise RuntimeError(f"{archive.name} has the licences of other crates than are linked")
+        if archive.suffix != ".deb" and len(list(inside.rglob("LICENSE-MIT"))) != 1:
+            raise RuntimeError(f"{archive.name} has not our own licence")
+
+
+def bill(folder: Path) -> None:
+    """The bill of materials has each crate that is linked; the checksums are those of all files."""
+    told = {
+        f"{part['name']} {part['version']}"
+        for part in json.loads(only("redlatch-*.cdx.json").read_text())["components"]
+    }
+    linked = {
+        f"{c.name} {c.version}" for name in notices.BINARIES for c in notices.others(name, crates.host())
+    }
+    if missing := linked - told:
+        raise RuntimeError(f"the bill of materials lacks {', '.join(sorted(missing))}")
+    run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=DIST)
+    summed = [line.split()[1] for line in only("SHA256SUMS").read_text().splitlines()]
+    files = {path.name for path in DIST.iterdir() if path.is_file()}
+    if missing := files - {*summed, "SHA256SUMS"}:
+        raise RuntimeError(f"SHA256SUMS lacks {', '.join(sorted(missing))}")
+
+
+# --- a release ---
+
+HOME = "https://example.org/somebody/redlatch"
+
+
+def copy(folder: Path) -> Path:
+    """The source in a repository of its own, with what is not committed yet."""
+    place = folder / "copy"
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    for name in listed:
+        if (ROOT / name).exists():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name, follow_symlinks=False)
+    run("git", "init", "-q", cwd=place)
+    commit(place)
+    return place
+
+
+def commit(place: Path) -> None:
+    who = ["-c", "user.name=Somebody", "-c", "user.email=somebody@example.org"]
+    run("git", "add", "--all", cwd=place)
+    run("git", *who, "commit", "-q", "--message", "copy", cwd=place)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    if old not in text:
+        raise RuntimeError(f"{file.name} does not have {old!r}")
+    file.write_text(text.replace(old, new, 1))
+
+
+def refusal(place: Path, version: str) -> str:
+    """The objections of the checks of a release; none if it may go on."""
+    try:
+        run("scripts/release", version, "--checks", cwd=place, env=WARM)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def release(folder: Path) -> None:
+    """A release is refused until all is in step; filled in once, the links are in every package."""
+    place = copy(folder)
+    version = only("redlatch-[0-9]*.crate").stem.removeprefix("redlatch-")
+    for name, value in {"repository": '""', "authors": "[]"}.items():
+        stated = re.search(rf"^{name} = .*$", (place / "Cargo.toml").read_text(), re.MULTILINE)
+        assert stated is not None
+        edit(place / "Cargo.toml", stated[0], f"{name} = {value}")
+    edit(place / "CHANGELOG.md", f"## [{version}] - ", f"## [{version}] - not yet, or ")
+    objections = refusal(place, version)
+    for wanted in ("no repository", 'no author "Name <address>"', "and a date", "not clean"):
+        if wanted not in objections:
+            raise RuntimeError(f"the checks of a release do not say '{wanted}': {objections}")
+
+    edit(place / "Cargo.toml", 'repository = ""', f'repository = "{HOME}"')
+    edit(place / "Cargo.toml", "authors = []", 'authors = ["Somebody <somebody@example.org>"]')
+    changes = place / "CHANGELOG.md"
+    changes.write_text(
+        re.sub(r"^(## \[.+?\] - ).*", r"\g<1>2026-11-24", changes.read_text(), count=1, flags=re.MULTILINE)
+    )
+    commit(place)
+    if objections := refusal(place, version):
+        raise RuntimeError(f"a release that is in step is refused: {objections}")
+    for step, wanted in (
+        (
+            lambda: edit(place / "bindings-node" / "package.json", f'"{version}"', '"9.9.9"'),
+            "has version 9.9.9",
+        ),
+        (lambda: run("git", "tag", f"v{version}", cwd=place), f"there is a tag v{version} already"),
+    ):
+        step()
+        if wanted not in (objections := refusal(place, version)):
+            raise RuntimeError(f"the checks of a release do not say '{wanted}': {objections}")
+        run("git", "checkout", "-q", ".", cwd=place)
+
+    out = folder / "out"
+    out.mkdir()
+    env = {**WARM, "CARGO_TARGET_DIR": str(folder / "target")}
+    packages = ("--package", "redlatch-proto", "--package", "redlatch")
+    run("cargo", "package", "--quiet", "--no-verify", *packages, cwd=place, env=env)
+    run("maturin", "sdist", "--manifest-path", "bindings-python/Cargo.toml", "--out", out, cwd=place, env=env)
+    run("scripts/pack", "npm", out, cwd=place, env=env)
+    run("tar", "-xzf", next((folder / "target" / "package").glob("redlatch-[0-9]*.crate")), cwd=out)
+    run("tar", "-xzf", next(out.glob("*.tar.gz")), cwd=out)
+    run("tar", "-xzf", next(out.glob("*.tgz")), cwd=out)
+    inside = next(path for path in out.glob("redlatch-*") if path.is_dir())
+    for file in (inside / "Cargo.toml", inside / "PKG-INFO", out / "package" / "package.json"):
+        if HOME not in file.read_text():
+            raise RuntimeError(f"{file.name} does not have the link that was filled in")
+
+
+PACKAGES: list[Callable[[Path], None]] = [
+    wheel,
+    sdist,
+    npm,
+    crate,
+    c_pkg_config,
+    c_cmake,
+    debian,
+    metadata,
+    licences,
+    bill,
+    release,
+]
+# Tools that a package needs and that not every machine has.
+NEEDS: dict[Callable[[Path], None], tuple[str, ...]] = {debian: ("dpkg-deb",)}
 
 
 def main() -> int:
-    passed = failed = 0
+    passed = failed = skipped = 0
     for package in PACKAGES:
+        if missing := [tool for tool in NEEDS.get(package, ()) if not shutil.which(tool)]:
+            skipped += 1
+            print(f"SKIPPED {package.__name__}: no {', '.join(missing)} on PATH", flush=True)
+            continue
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="redlatch-dist-") as folder:
             try:
@@ -195,7 +420,7 @@ def main() -> int:
             else:
                 passed += 1
                 print(f"ok {package.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
-    print(f"{passed} passed, {failed} failed")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""Runs every program shown in README.md and docs/, each against a server of its own.
+"""Runs every program shown in README.md, core/README.md and docs/, each against a server of its own.
 
 A fenced block in a language of ours is a whole program and has to end with code 0. The server's address in it,
 redis://127.0.0.1:6379 or the like, is replaced by that of a running one. Rust may leave main away, as in its docs.
@@ -35,7 +35,7 @@ class Snippet:
 
 def snippets() -> list[Snippet]:
     found = []
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+    for page in [ROOT / "README.md", ROOT / "core" / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
         text = page.read_text()
         for block in re.finditer(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```\s*$", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, block.start()) + 1

@@ -1,0 +1,70 @@
+'use strict'
+// Packs what is published: the package of JavaScript, or that of one platform with its binary. Prints the name of the file.
+//
+// node scripts/pack.js FOLDER                           the package `redlatch`, into FOLDER
+// node scripts/pack.js FOLDER PLATFORM BINARY NOTICES   the package `@redlatch/PLATFORM`; NOTICES has the licences of what is
+//                                                       linked into BINARY
+
+const { execFileSync } = require('node:child_process')
+const { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
+const { tmpdir } = require('node:os')
+const { join, resolve } = require('node:path')
+const { PLATFORMS } = require('../lib/platform.js')
+const { fields } = require('./fields.js')
+
+const root = join(__dirname, '..')
+const source = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+
+// Both packages have the same version and links: those of Cargo.toml.
+function common() {
+  const told = execFileSync('cargo', ['metadata', '--no-deps', '--format-version=1'], { cwd: root, maxBuffer: 2 ** 28 })
+  const { version, repository, authors } = JSON.parse(told).packages.find(({ name }) => name === 'redlatch-node')
+  if (version !== source.version) throw new Error(`package.json has version ${source.version}, Cargo.toml ${version}`)
+  const { license, engines, publishConfig } = source
+  const links = repository && {
+    homepage: repository,
+    repository: { type: 'git', url: `git+${repository}.git`, directory: 'bindings-node' },
+    bugs: { url: `${repository}/issues` },
+  }
+  return { version, license, engines, publishConfig, ...links, ...(authors[0] && { author: authors[0] }) }
+}
+
+function javascript(place) {
+  const { private: _, scripts, devDependencies, ...kept } = source
+  for (const file of kept.files.filter((file) => !file.includes('*'))) cpSync(join(root, file), join(place, file), { recursive: true })
+  cpSync(join(root, 'README.md'), join(place, 'README.md'))
+  const { version, ...rest } = common()
+  const optionalDependencies = Object.fromEntries(PLATFORMS.map((name) => [`@redlatch/${name}`, version]))
+  return { ...kept, ...rest, optionalDependencies }
+}
+
+function platform(place, name, binary, notices) {
+  if (!PLATFORMS.includes(name)) throw new Error(`no platform '${name}'; there are ${PLATFORMS.join(', ')}`)
+  const main = `redlatch.${name}.node`
+  cpSync(binary, join(place, main))
+  cpSync(notices, join(place, 'THIRD-PARTY-NOTICES.txt'))
+  writeFileSync(join(place, 'README.md'), `The binary of \`redlatch\` for ${name}. Install \`redlatch\`, which chooses it.\n`)
+  return {
+    name: `@redlatch/${name}`,
+    description: `The binary of redlatch for ${name}`,
+    ...common(),
+    ...fields(name),
+    type: 'commonjs',
+    main,
+    files: [main, 'LICENSE-*', 'THIRD-PARTY-NOTICES.txt'],
+    preferUnplugged: true, // Yarn: no system loads a library out of an archive
+  }
+}
+
+const [folder, ...which] = process.argv.slice(2)
+if (folder === undefined || ![0, 3].includes(which.length)) throw new Error('usage: pack.js FOLDER [PLATFORM BINARY NOTICES]')
+const place = mkdtempSync(join(tmpdir(), 'redlatch-pack-'))
+try {
+  const manifest = which.length === 0 ? javascript(place) : platform(place, ...which)
+  writeFileSync(join(place, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`)
+  for (const licence of ['LICENSE-MIT', 'LICENSE-APACHE']) cpSync(join(root, '..', licence), join(place, licence))
+  const pack = ['pack', '--silent', '--pack-destination', resolve(folder)]
+  process.stdout.write(execFileSync('npm', pack, { cwd: place, shell: process.platform === 'win32' }))
+} finally {
+  rmSync(place, { recursive: true, force: true })
+}

@@ -1,0 +1,63 @@
+"""The crates that are linked into a package of ours, with what their licences and a bill of materials need."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+ROOT = Path(os.environ["REDLATCH_ROOT"])
+
+
+@dataclass(frozen=True)
+class Crate:
+    name: str
+    version: str
+    licence: str
+    authors: str
+    folder: Path
+    checksum: str  # of its archive, as Cargo.lock has it; empty for our own
+
+
+def host() -> str:
+    told = subprocess.run(["rustc", "-vV"], check=True, capture_output=True, text=True).stdout
+    return next(line.removeprefix("host: ") for line in told.splitlines() if line.startswith("host: "))
+
+
+def cargo(*command: str) -> str:
+    return subprocess.run(["cargo", *command], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def workspace() -> dict[str, dict[str, Any]]:
+    """Our own crates by name, as cargo reads their manifests."""
+    told = json.loads(cargo("metadata", "--locked", "--no-deps", "--format-version=1"))
+    return {crate["name"]: crate for crate in told["packages"]}
+
+
+def linked(package: str, target: str) -> list[Crate]:
+    """The crates in the binary of `package`, itself included. Build scripts and procedural macros are not."""
+    edges = ["--edges=normal,no-proc-macro", "--prefix=none", "--format={p}"]
+    tree = cargo("tree", "--locked", f"--package={package}", f"--target={target}", *edges)
+    wanted = {found.groups() for found in re.finditer(r"^(\S+) v(\S+)", tree, re.MULTILINE)}
+    lock = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
+    checksums = {(crate["name"], crate["version"]): crate.get("checksum", "") for crate in lock}
+    told = json.loads(cargo("metadata", "--locked", f"--filter-platform={target}", "--format-version=1"))
+    crates = [
+        Crate(
+            name := crate["name"],
+            version := crate["version"],
+            crate["license"] or "",
+            ", ".join(crate["authors"]),
+            Path(crate["manifest_path"]).parent,
+            checksums[name, version],
+        )
+        for crate in told["packages"]
+        if (crate["name"], crate["version"]) in wanted
+    ]
+    return sorted(crates, key=lambda crate: (crate.name, crate.version))

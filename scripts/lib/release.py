@@ -1,0 +1,214 @@
+"""Makes a release ready, up to the uploads, which the owner begins.
+
+release.py VERSION          checks, tests, builds everything into dist/, and tries every upload
+release.py VERSION --dry    goes on where a check is broken, and leaves out the tests; the end tells what is missing
+release.py VERSION --checks only the checks: that tree, changelog, versions and links are ready
+release.py --versions       only whether every file names the same version
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from crates import ROOT, workspace
+
+DIST = ROOT / "dist"
+TOOLS = ROOT / ".tools" / "cargo"
+SEMVER_CHECKS = "cargo-semver-checks@0.51.0"
+
+
+def run(*command: str, env: dict[str, str] | None = None) -> bool:
+    print(f"$ {' '.join(command)}", flush=True)
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **(env or {})}).returncode == 0
+
+
+def git(*command: str) -> str:
+    return subprocess.run(
+        ["git", *command], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+# --- the checks ---
+
+
+def version() -> str:
+    return str(workspace()["redlatch"]["version"])
+
+
+def crates(kind: str = "") -> list[str]:
+    """Those that are published, or those of them that are a library; cargo puts them into their order."""
+    return [
+        f"--package={name}"
+        for name, crate in workspace().items()
+        if crate["publish"] is None and (not kind or any(kind in part["kind"] for part in crate["targets"]))
+    ]
+
+
+def versions() -> list[str]:
+    """Where another version stands than in Cargo.toml."""
+    own = version()
+    found = {f"the crate {name}": str(crate["version"]) for name, crate in workspace().items()}
+    manifest = (ROOT / "Cargo.toml").read_text()
+    for name, stated in re.findall(
+        r'^(redlatch[\w-]*) = \{ path = .*version = "(.+?)"', manifest, re.MULTILINE
+    ):
+        found[f"Cargo.toml, dependency {name}"] = stated
+    package = json.loads((ROOT / "bindings-node" / "package.json").read_text())
+    locked = json.loads((ROOT / "bindings-node" / "package-lock.json").read_text())
+    found["bindings-node/package.json"] = package["version"]
+    found["bindings-node/package-lock.json"] = locked["packages"][""]["version"]
+    header = (ROOT / "c-api" / "include" / "redlatch.h").read_text()
+    (found["redlatch.h"],) = re.findall(r'^#define REDLATCH_VERSION "(.+)"', header, re.MULTILINE)
+    found["the newest heading of CHANGELOG.md"] = changelog()[0]
+    return [
+        f"{where} has version {stated}, Cargo.toml {own}" for where, stated in found.items() if stated != own
+    ]
+
+
+def changelog() -> tuple[str, str]:
+    """The newest version and its date."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    heading = re.search(r"^## \[(.+?)\] - (.+)$", text, re.MULTILINE)
+    if heading is None:
+        raise SystemExit("CHANGELOG.md has no heading like ## [0.1.0] - 2026-11-23")
+    return heading[1], heading[2]
+
+
+def owners() -> list[str]:
+    """Fields that only the owner can fill in: they stand in Cargo.toml alone, and every published crate takes them."""
+    bad = []
+    for name, crate in workspace().items():
+        if crate["publish"] is not None:
+            continue
+        if not re.fullmatch(r"https://\S+[^/]", crate["repository"] or ""):
+            bad.append(f"Cargo.toml has no repository for {name}: the packages would lead nowhere")
+        if not crate["authors"] or not re.fullmatch(r".+ <.+@.+>", crate["authors"][0]):
+            bad.append(
+                f'Cargo.toml has no author "Name <address>" for {name}: the packages would have no maintainer'
+            )
+    return bad
+
+
+def compatible(wanted: str) -> list[str]:
+    """Whether programs for the last release go on working, as far as their compiler can tell."""
+    tags = [tag for tag in git("tag", "--list", "v*", "--sort=-v:refname").split() if tag != f"v{wanted}"]
+    if not tags:
+        print("no other tag v*: there is no release to be compatible with")
+        return []
+    tool = shutil.which("cargo-semver-checks")
+    if tool is None:
+        tool = str(TOOLS / "bin" / "cargo-semver-checks")
+        if not Path(tool).exists() and not run(
+            "cargo", "install", "--locked", f"--root={TOOLS}", SEMVER_CHECKS
+        ):
+            return [f"{SEMVER_CHECKS} could not be installed"]
+    if run(tool, "semver-checks", "--baseline-rev", tags[0], *crates("lib")):
+        return []
+    return [f"the crates are not compatible with {tags[0]} as their version says"]
+
+
+def checks(wanted: str) -> list[str]:
+    bad = versions() + owners()
+    if version() != wanted:
+        bad.append(f"Cargo.toml has version {version()}, asked for is {wanted}")
+    newest, date = changelog()
+    if newest != wanted or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
+        bad.append(f"CHANGELOG.md begins with [{newest}] - {date}, not with [{wanted}] and a date")
+    if changed := git("status", "--porcelain"):
+        bad.append(f"the tree is not clean:\n{changed}")
+    if git("tag", "--list", f"v{wanted}"):
+        bad.append(f"there is a tag v{wanted} already")
+    return bad + compatible(wanted)
+
+
+# --- the uploads ---
+
+
+def tarballs() -> list[Path]:
+    """npm's packages: those of the platforms before the one that asks for them."""
+    return sorted(
+        DIST.rglob("*.tgz"), key=lambda path: (bool(re.match(r"redlatch-\d", path.name)), path.name)
+    )
+
+
+def platforms() -> list[str]:
+    """Platforms that the package of JavaScript asks npm for, and that have no package."""
+    listed = "require('./bindings-node/lib/platform.js').PLATFORMS.join()"
+    names = subprocess.run(
+        ["node", "-p", listed], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    made = [path.name for path in tarballs()]
+    return [
+        f"dist/ has no npm package for {name}: build it, or take it out of bindings-node/lib/platform.js"
+        for name in names.strip().split(",")
+        if not any(file.startswith(f"redlatch-{name}-") for file in made)
+    ]
+
+
+def uploads() -> list[str]:
+    """Tries each, as far as it goes without an upload. PyPI has no dry run; scripts/test-dist has had twine look."""
+    bad = []
+    dirty = ["--allow-dirty"] if git("status", "--porcelain") else []
+    if not run("cargo", "publish", "--dry-run", "--locked", *dirty, *crates()):
+        bad.append("cargo publish --dry-run failed")
+    for tarball in tarballs():
+        if not run("npm", "publish", "--dry-run", "--loglevel=error", str(tarball)):
+            bad.append(f"npm publish --dry-run of {tarball.name} failed")
+    return bad
+
+
+def publish(wanted: str) -> str:
+    """The commands that are left to the owner."""
+    pypi = sorted([*DIST.rglob("*.whl"), *DIST.rglob(f"redlatch-{wanted}.tar.gz")])
+    return "\n".join(
+        [
+            f"git tag --sign v{wanted} --message 'redlatch {wanted}' && git push origin v{wanted}",
+            f"cargo publish --locked {' '.join(crates())}",
+            f"twine upload {' '.join(str(path.relative_to(ROOT)) for path in pypi)}",
+            # Without the dot npm takes it for a repository.
+            *(f"npm publish ./{path.relative_to(ROOT)}" for path in tarballs()),
+        ]
+    )
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments == ["--versions"]:
+        bad = versions()
+        print("\n".join(bad) or f"versions: all files name {version()}")
+        return 1 if bad else 0
+    if not arguments or arguments[1:] not in ([], ["--dry"], ["--checks"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    wanted, dry = arguments[0], arguments[1:] == ["--dry"]
+
+    bad = checks(wanted)
+    if arguments[1:] == ["--checks"]:
+        print("\n".join(bad) or f"release: {wanted} may be built")
+        return 1 if bad else 0
+    if bad and not dry:
+        print("release: not ready\n" + "\n".join(bad))
+        return 1
+    # The tests build the packages into dist/, and install and use each.
+    commands = [["scripts/dist"], ["scripts/test-dist"]] if dry else [[".ci/run"]]
+    if not all(run(*command) for command in commands):
+        print("release: the tests failed")
+        return 1
+    if not shutil.which("lintian"):
+        bad.append("lintian is missing, so that nothing has looked at the Debian packages")
+    bad += platforms() + uploads()
+    if bad:
+        print("release: not ready\n" + "\n".join(bad))
+        return 1
+    print(f"release: {wanted} is ready in dist/. What is left is yours:\n{publish(wanted)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
