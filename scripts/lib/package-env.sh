@@ -4,12 +4,15 @@
 # The time that files in archives have: that of the last commit.
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$REDLATCH_ROOT" log -1 --format=%ct)}
 
-# Messages of panics hold the paths of sources. They become short, and name no folder of this machine.
+# Messages of panics, and ring's C, hold the paths of sources. They become short, and name no folder of this machine.
 redlatch_crates=${CARGO_HOME:-$HOME/.cargo}/registry/src
 (cd "$REDLATCH_ROOT" && cargo fetch --quiet --locked)
 RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$CARGO_TARGET_DIR=target --remap-path-prefix=$REDLATCH_ROOT=redlatch"
-for redlatch_crates in "$redlatch_crates"/*; do RUSTFLAGS+=" --remap-path-prefix=$redlatch_crates=crates"; done
-export RUSTFLAGS
+for redlatch_crates in "$redlatch_crates"/*; do
+    RUSTFLAGS+=" --remap-path-prefix=$redlatch_crates=crates"
+    CFLAGS="${CFLAGS:-} -ffile-prefix-map=$redlatch_crates=crates"
+done
+export RUSTFLAGS CFLAGS
 unset redlatch_crates
 
 # The names that programs link to stay.

@@ -248,6 +248,14 @@ def metadata(folder: Path) -> None:
         bad += [
             f"{archive.name}: {path.name}" for path in inside.rglob("*") if path.suffix in (".key", ".pem")
         ]
+    # Nor does a package tell from where it comes.
+    sources = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "registry" / "src"
+    patterns = ["*.whl", "*.tar.gz", "*.tgz", "*.deb"]
+    for archive in [archive for pattern in patterns for archive in sorted(DIST.glob(pattern))]:
+        inside = extract(archive, folder / f"all-{archive.name}")
+        for file in inside.rglob("*"):
+            if file.is_file() and any(str(place).encode() in file.read_bytes() for place in (ROOT, sources)):
+                bad.append(f"{archive.name}: {file.name} names folders of this machine")
     if bad:
         raise RuntimeError(f"these lead nowhere, or do not belong there: {', '.join(bad)}")
 
