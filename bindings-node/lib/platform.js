@@ -1,6 +1,7 @@
 'use strict'
 // The platforms that there is a binary for, by the names that napi-rs gives them, and the one that this is.
 
+const { Buffer } = require('node:buffer')
 const { closeSync, openSync, readSync } = require('node:fs')
 
 // Each has a package @redlatch/<name>. The packing scripts make them of this list, lib/native.js loads them.

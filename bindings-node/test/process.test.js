@@ -166,8 +166,9 @@ test('a lock that is held costs little, and nothing is said of one that was rele
       const holds = Array.from({ length: 5000 })
       const before = await used()
       for (let number = 0; number < holds.length; number += 1) holds[number] = await take(number)
-      // They are watched by the collector a little later, and it may need another round.
-      while (((await used()) - before) / holds.length >= 260);
+      // They are watched by the collector a little later, and it may need another round. A hold takes 207 bytes in
+      // Node 20 and 255 in 22 to 26; to take it from the registry at its release would cost half as much again.
+      while (((await used()) - before) / holds.length >= 300);
       for (const hold of holds) await hold.release()
       let gone = false
       globalThis.registry = new FinalizationRegistry(() => (gone = true))
