@@ -11,7 +11,7 @@ SCALE ?= usual
 server = $(if $(SERVER),--server $(SERVER))
 
 .PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
-	test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable
+	test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
@@ -31,7 +31,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable: test-%: setup
+test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson; TOPOLOGY=sentinel or cluster; writes its report

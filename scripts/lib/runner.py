@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import group
 import servers
@@ -156,8 +157,8 @@ class Phase:
     build: list[list[str]]
     run: list[tuple[list[str], Parser]]
     repeated: bool = True
-    # Whether `make test` runs it unasked; continuous integration runs them all.
-    usual: bool = True
+    # Runs unasked: in `make test` and continuous integration, in the latter only, or in none.
+    when: Literal["always", "ci", "asked"] = "always"
 
 
 def bindings() -> list[str]:
@@ -231,7 +232,18 @@ def phases() -> list[Phase]:
                 ([*portable, "make", "-s", "-C", "c-api", "test"], plain),
             ],
             repeated=False,
-            usual=False,
+            when="asked",
+        ),
+        Phase(
+            "versions",
+            ["tool npm", "bindings-node/package.json"],
+            [[build, "node"], ["scripts/setup-versions"]],
+            [
+                (["scripts/on-node", major, "npm", "--prefix", "bindings-node", "--silent", "test"], node)
+                for major in ("20", "22", "24", "26")
+            ],
+            repeated=False,
+            when="asked",
         ),
         Phase(
             "conformance",
@@ -244,7 +256,7 @@ def phases() -> list[Phase]:
             ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
             everything,
             [([*scenarios, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
-            usual=False,
+            when="ci",
         ),
         Phase(
             "servers",
@@ -258,7 +270,7 @@ def phases() -> list[Phase]:
                     ([*scenarios, "--drivers", "rust"], conformance),
                 )
             ],
-            usual=False,
+            when="ci",
         ),
         Phase(
             "docs",
@@ -406,8 +418,9 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     ready: list[Phase] = []
     done: list[list[str]] = []  # several phases need the same things built
+    unasked = {"always", "ci"} if CI else {"always"}
     for phase in table:
-        if phase.name not in asked.phase if asked.phase else not (phase.usual or CI):
+        if phase.name not in asked.phase if asked.phase else phase.when not in unasked:
             continue
         if lacking := missing(phase):
             total.add(Counts(skipped=1, skips=[f"the whole phase {phase.name}: {lacking}"]))
