@@ -8,6 +8,7 @@ use redlatch::{Client, ClientBuilder, OptionValue};
 
 use crate::arguments::Server;
 use crate::failure::{Exit, Failure};
+use crate::reply::{field, text};
 
 /// A client that is not connected yet.
 pub(crate) fn client(server: &Server) -> Result<Client, Failure> {
@@ -16,7 +17,23 @@ pub(crate) fn client(server: &Server) -> Result<Client, Failure> {
 
 /// Connections to every primary, to look at them.
 pub(crate) fn inspector(server: &Server) -> Result<Inspector, Failure> {
-    Ok(builder(server)?.inspect()?)
+    let mut inspector = builder(server)?.inspect()?;
+    if inspector.topology() != "single" {
+        return Ok(inspector);
+    }
+    let info = inspector.ask(0, &[vec!["INFO"]])?.pop();
+    // A server that refuses INFO may be any.
+    let info = info.and_then(Result::ok).map(text).unwrap_or_default();
+    if field(&info, "cluster_enabled") == Some("1") {
+        return Err(Failure::new(
+            Exit::Usage,
+            "the server is a node of a cluster; use redis+cluster:// in place of redis://",
+        ));
+    }
+    if field(&info, "role") == Some("slave") {
+        crate::complain("the server is a replica: locks are taken at its primary");
+    }
+    Ok(inspector)
 }
 
 /// The server and the options of the command line. A file comes before the URL: the variable may be
@@ -24,8 +41,8 @@ pub(crate) fn inspector(server: &Server) -> Result<Inspector, Failure> {
 fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
     let url = match (&server.url_file, &server.url) {
         (Some(file), _) => first_line(file)?,
-        (None, Some(url)) => url.clone(),
-        (None, None) => {
+        (None, Some(url)) if !url.is_empty() => url.clone(),
+        (None, _) => {
             return Err(Failure::new(
                 Exit::Usage,
                 "no server is given; set REDLATCH_URL, or use --url-file or --url, for example --url redis://localhost",

@@ -240,7 +240,7 @@ fn clock(time: Option<Value>, round_trip: Duration) -> Opinion {
     let Some((seconds, micros)) = time.and_then(to::<(u64, u64)>) else {
         return problem("TIME is refused; allow it to this user (ACL SETUSER)");
     };
-    let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    let theirs = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
     let ours = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -286,10 +286,15 @@ fn hand_over(
     name: &str,
 ) -> redlatch::Result<u64> {
     let acquire = |lock: Lock| lock.acquire_with(AcquireOptions::new().wait(WAIT)).wait();
-    let first = one.lock(name)?.try_acquire().wait()?;
-    let Some(first) = first else {
-        let text = format!("somebody holds {name:?}; give the name of a lock that nobody needs");
-        return Err(Error::new(ErrorKind::Timeout, text));
+    let options = AcquireOptions::new().wait(LISTENS);
+    // Another doctor may have it for a moment.
+    let first = match one.lock(name)?.acquire_with(options).wait() {
+        Err(error) if error.kind() == ErrorKind::Timeout => {
+            let text =
+                format!("somebody holds {name:?}; give the name of a lock that nobody needs");
+            return Err(Error::new(ErrorKind::Timeout, text));
+        }
+        first => first?,
     };
     let second = two.lock(name)?;
     let waiter = thread::spawn(move || acquire(second));

@@ -6,6 +6,8 @@ use redlatch::embed::ConnectionName;
 use redlatch::{Holder, Kind};
 use serde_json::{Value, json};
 
+use crate::shown::shown;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) name: String,
@@ -39,8 +41,8 @@ impl Owner {
     /// The owner and its process, for people.
     pub(crate) fn as_text(&self) -> String {
         match &self.process {
-            Some(process) => format!("{} ({})", self.name, as_text(process)),
-            None => self.name.clone(),
+            Some(process) => format!("{} ({})", shown(&self.name), as_text(process)),
+            None => shown(&self.name),
         }
     }
 
@@ -68,7 +70,9 @@ fn as_text(process: &ConnectionName) -> String {
         host,
         ..
     } = process;
-    format!("{client_name}, {language}, process {pid} on {host}")
+    shown(&format!(
+        "{client_name}, {language}, process {pid} on {host}"
+    ))
 }
 
 impl Held {
@@ -99,7 +103,8 @@ impl Held {
             Some(count) => format!("; {count} clients wait"),
         };
         let owners = owners.join(" and ");
-        format!("{} is held by {owners}, {end}{waiting}", self.name)
+        let name = shown(&self.name);
+        format!("{name} is held by {owners}, {end}{waiting}")
     }
 
     pub(crate) fn as_json(&self) -> Value {

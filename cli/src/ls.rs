@@ -7,6 +7,7 @@ use crate::arguments::{Ls, Server};
 use crate::failure::Failure;
 use crate::held::{Held, seconds};
 use crate::processes::Processes;
+use crate::shown::shown;
 use crate::{connect, scan, waiters};
 
 pub(crate) fn ls(server: &Server, arguments: &Ls) -> Result<u8, Failure> {
@@ -49,7 +50,7 @@ pub(crate) fn table(locks: &[Held]) -> Vec<Row> {
             .map_or_else(|| "?".to_owned(), |count| count.to_string());
         held.owners.iter().map(move |owner| {
             [
-                held.name.clone(),
+                shown(&held.name),
                 held.kind.to_owned(),
                 owner.levels.to_string(),
                 end.clone(),

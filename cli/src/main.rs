@@ -11,6 +11,7 @@ mod processes;
 mod reply;
 mod run;
 mod scan;
+mod shown;
 mod waiters;
 mod watch;
 mod who;
@@ -27,8 +28,12 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
+            let text = error.to_string();
             // A closed standard error leaves nowhere to complain.
-            let _ = error.print();
+            let _ = match text.contains("://") && error.use_stderr() {
+                true => write!(io::stderr(), "{}", shown::without_secrets(&text)),
+                false => error.print(),
+            };
             return match error.use_stderr() {
                 true => Exit::Usage.into(),
                 false => ExitCode::SUCCESS,
@@ -61,7 +66,8 @@ fn main() -> ExitCode {
 
 /// One line on standard error, where the output of the command does not mix with it.
 fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "redlatch: {text}");
+    let line = text.lines().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(io::stderr(), "redlatch: {}", shown::shown(&line));
 }
 
 /// Prints a whole text. A reader that has gone away, as `head` does, is no error.

@@ -79,12 +79,15 @@ mod tests {
     #[test]
     fn copies_of_a_process_cannot_be_told_apart() {
         let mut processes = Processes::default();
-        let name =
-            |host: &str| format!("id=7 addr=1:2 name=shop;id=ab-cd;lang=c;pid=9;host={host} age=1");
+        let name = |host: &str| {
+            format!(
+                "id=7 addr=1:2 name=shop;id=0b0e6f2a-8d1c-4c7a-9e55;lang=c;pid=9;host={host} age=1"
+            )
+        };
         processes.add(&name("one"));
         processes.add(&name("one"));
         processes.add("id=8 name= age=2");
-        let mut held = held_by("ab-cd-ef:1");
+        let mut held = held_by("0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:1");
         processes.fill(&mut held);
         let found = held.owners[0]
             .process
@@ -94,7 +97,7 @@ mod tests {
         processes.add(&name("two"));
         processes.fill(&mut held);
         assert_eq!(held.owners[0].process, None);
-        let mut other = held_by("ab-ce-ef:1");
+        let mut other = held_by("0b0e6f2b-8d1c-4c7a-9e55-3d2b1a0f9c8e:1");
         processes.fill(&mut other);
         assert_eq!(other.owners[0].process, None);
     }

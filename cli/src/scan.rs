@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use redis::Value;
+use redlatch::ErrorKind;
 use redlatch::embed::Inspector;
 
 use crate::failure::Failure;
@@ -105,7 +106,15 @@ fn read(inspector: &mut Inspector, node: usize, keys: Vec<Key>) -> Result<Vec<He
             size.is_some_and(|size| size <= stored.most)
         })
         .map(|(asked, _)| asked);
-    let contents = ask_each(inspector, node, small.collect(), |(key, stored)| {
+    let (hashes, texts): (Vec<_>, Vec<_>) = small.partition(|(_, stored)| stored.kind == "hash");
+    // The values of a field may be big, so the names come first.
+    let names = ask_each(inspector, node, hashes, |(key, _)| vec!["HKEYS", key])?;
+    let locks = names.into_iter().filter(|(_, names)| {
+        let names = names.clone().and_then(to::<Vec<String>>);
+        names.is_some_and(|names| names.iter().all(|name| is_field(name)))
+    });
+    let wanted = locks.map(|(asked, _)| asked).chain(texts).collect();
+    let contents = ask_each(inspector, node, wanted, |(key, stored)| {
         vec![stored.content, key]
     })?;
     let times = ask_each(inspector, node, contents, |((key, _), _)| vec!["PTTL", key])?;
@@ -128,7 +137,13 @@ fn ask_each<T>(
     }
     let commands: Vec<Vec<&str>> = asked.iter().map(command).collect();
     let replies = inspector.ask(node, &commands)?;
-    Ok(std::iter::zip(asked, replies.into_iter().map(Result::ok)).collect())
+    // A missing right would make the list shorter without a word.
+    let replies = replies.into_iter().map(|reply| match reply {
+        Err(error) if error.kind() == ErrorKind::Denied => Err(error),
+        reply => Ok(reply.ok()),
+    });
+    let replies = replies.collect::<redlatch::Result<Vec<Option<Value>>>>()?;
+    Ok(std::iter::zip(asked, replies).collect())
 }
 
 /// The lock that these contents are, if they are one.
@@ -183,6 +198,16 @@ fn hash(fields: Vec<(String, String)>) -> Option<(&'static str, Vec<Owner>)> {
         .collect::<Option<Vec<Owner>>>()?;
     owners.sort_by(|one, other| one.name.cmp(&other.name));
     (!owners.is_empty()).then_some((kind, owners))
+}
+
+/// Whether a hash with this field may be a lock.
+fn is_field(name: &str) -> bool {
+    name == MODE || is_owner(name.strip_suffix(":write").unwrap_or(name))
+}
+
+/// Whether redlatch or Redisson may have written this owner.
+pub(crate) fn is_known_owner(text: &str) -> bool {
+    is_owner(text) || is_article_owner(text)
 }
 
 /// `<uuid>:<number>`, as redlatch and Redisson write owners.

@@ -2,89 +2,198 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
+use std::{mem, panic};
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, queue, terminal};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use redlatch::embed::Inspector;
 use serde_json::json;
 
 use crate::arguments::{Server, Watch};
 use crate::failure::{Exit, Failure};
 use crate::held::Held;
+use crate::shown::shown;
 use crate::{connect, ls};
 
+/// How often it is looked whether a signal has come.
+const TICK: Duration = Duration::from_millis(100);
+
 pub(crate) fn watch(server: &Server, arguments: &Watch) -> Result<u8, Failure> {
-    let mut inspector = connect::inspector(server)?;
+    let mut looker = Looker {
+        inspector: Some(connect::inspector(server)?),
+        server,
+        pattern: &arguments.pattern,
+    };
     if arguments.json || !io::stdout().is_terminal() {
-        return stream(&mut inspector, arguments);
+        return stream(&mut looker, arguments);
     }
-    let screen = Screen::enter()?;
-    let outcome = live(&mut inspector, arguments);
-    // The error is told on the normal screen.
-    drop(screen);
-    outcome.map(|()| 0)
+    live(&mut looker, arguments).map(|()| 0)
 }
 
-/// One line for each look: an array of JSON objects, or a change for people.
-fn stream(inspector: &mut Inspector, arguments: &Watch) -> Result<u8, Failure> {
-    let mut history = History::default();
-    loop {
-        let locks = ls::locks(inspector, &arguments.pattern)?;
-        let changes = history.note(&locks, Instant::now());
-        let text = match arguments.json {
-            true => format!(
-                "{}\n",
-                json!({ "locks": locks.iter().map(Held::as_json).collect::<Vec<_>>() })
-            ),
-            false => changes.iter().map(|change| format!("{change}\n")).collect(),
+/// Looks at the servers, and connects again after a connection was lost.
+struct Looker<'a> {
+    server: &'a Server,
+    pattern: &'a str,
+    inspector: Option<Inspector>,
+}
+
+impl Looker<'_> {
+    /// The locks now; else why the servers cannot be reached.
+    fn look(&mut self) -> Result<Result<Vec<Held>, String>, Failure> {
+        let mut inspector = match self.inspector.take() {
+            Some(inspector) => Ok(inspector),
+            None => connect::inspector(self.server),
         };
-        if !crate::is_read(text.as_bytes())? {
+        let locks = match &mut inspector {
+            Ok(inspector) => ls::locks(inspector, self.pattern),
+            Err(failure) => Err(Failure {
+                code: failure.code,
+                text: mem::take(&mut failure.text),
+            }),
+        };
+        match locks {
+            Ok(locks) => {
+                self.inspector = inspector.ok();
+                Ok(Ok(locks))
+            }
+            Err(failure) if failure.code == Exit::Unavailable as u8 => Ok(Err(failure.text)),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// A line for each change, or a JSON object for each look.
+fn stream(looker: &mut Looker<'_>, arguments: &Watch) -> Result<u8, Failure> {
+    let (mut history, mut away) = (History::default(), None);
+    loop {
+        match looker.look()? {
+            Err(text) => {
+                if away.as_ref() != Some(&text) {
+                    crate::complain(&text);
+                }
+                away = Some(text);
+            }
+            Ok(locks) => {
+                away = None;
+                let changes = history.note(&locks, Instant::now());
+                let all: Vec<_> = locks.iter().map(Held::as_json).collect();
+                let text = match arguments.json {
+                    true => format!("{}\n", json!({ "locks": all })),
+                    false => changes.iter().map(|change| format!("{change}\n")).collect(),
+                };
+                if !crate::is_read(text.as_bytes())? {
+                    return Ok(0);
+                }
+            }
+        }
+        if reader_left(arguments.interval) {
             return Ok(0);
         }
-        std::thread::sleep(arguments.interval);
     }
+}
+
+/// Waits; `true` as soon as nobody reads standard output any more.
+fn reader_left(limit: Duration) -> bool {
+    let out = io::stdout();
+    // Without an event that is asked for, the kernel still reports a reader that has gone.
+    let mut ends = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+    matches!(poll(&mut ends, limit), Ok(1))
 }
 
 /// Shows the table until `q`, Escape or Ctrl-C.
-fn live(inspector: &mut Inspector, arguments: &Watch) -> Result<(), Failure> {
+fn live(looker: &mut Looker<'_>, arguments: &Watch) -> Result<(), Failure> {
+    let signals = Signals::new()?;
+    let mut screen = Some(Screen::enter()?);
     let (mut history, start) = (History::default(), Instant::now());
+    let mut locks = Vec::new();
     loop {
         let now = Instant::now();
-        let locks = ls::locks(inspector, &arguments.pattern)?;
-        history.note(&locks, now);
-        draw(&page(
-            &locks,
-            &history,
-            &arguments.pattern,
-            now,
-            now - start,
-        ))
-        .map_err(broken)?;
-        if wait(now + arguments.interval).map_err(broken)? {
-            return Ok(());
+        let away = match looker.look()? {
+            Ok(found) => {
+                locks = found;
+                history.note(&locks, now);
+                None
+            }
+            Err(text) => Some(text),
+        };
+        let mut page = page(&locks, &history, &arguments.pattern, now, now - start);
+        if let Some(text) = away {
+            page = format!("{}\n{page}", shown(&text));
+        }
+        draw(&page).map_err(broken)?;
+        loop {
+            if let Some(signal) = signals.take() {
+                // The signal does what it does to every program, once the terminal is as it was.
+                drop(screen.take());
+                signal_hook::low_level::emulate_default_handler(signal).map_err(broken)?;
+                screen = Some(Screen::enter()?);
+                break;
+            }
+            match wait((now + arguments.interval).min(Instant::now() + TICK)).map_err(broken)? {
+                Wait::Quit => return Ok(()),
+                Wait::Resized => break,
+                Wait::Over if Instant::now() >= now + arguments.interval => break,
+                Wait::Over => {}
+            }
         }
     }
 }
 
-/// Waits for the time of the next look, or for a resized terminal; `true` if a key ends the program.
-fn wait(until: Instant) -> io::Result<bool> {
+/// Signals that would leave the terminal as it is.
+struct Signals(Vec<(i32, Arc<AtomicBool>)>);
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+        let register = |signal| {
+            let came = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(signal, came.clone())?;
+            Ok((signal, came))
+        };
+        let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP].map(register);
+        let all = all.into_iter().collect::<io::Result<Vec<_>>>();
+        all.map(Signals).map_err(broken)
+    }
+
+    fn take(&self) -> Option<i32> {
+        let mut came = self
+            .0
+            .iter()
+            .filter(|(_, came)| came.swap(false, Ordering::Relaxed));
+        came.next().map(|(signal, _)| *signal)
+    }
+}
+
+enum Wait {
+    /// A key ends the program.
+    Quit,
+    Resized,
+    Over,
+}
+
+fn wait(until: Instant) -> io::Result<Wait> {
     while event::poll(until.saturating_duration_since(Instant::now()))? {
         match event::read()? {
             Event::Key(key) if key.kind == KeyEventKind::Press => {
                 let control = key.modifiers.contains(KeyModifiers::CONTROL);
                 match key.code {
-                    KeyCode::Char('q') | KeyCode::Esc => return Ok(true),
-                    KeyCode::Char('c' | 'd') if control => return Ok(true),
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(Wait::Quit),
+                    KeyCode::Char('c' | 'd') if control => return Ok(Wait::Quit),
                     _ => {}
                 }
             }
-            Event::Resize(..) => return Ok(false),
+            Event::Resize(..) => return Ok(Wait::Resized),
             _ => {}
         }
     }
-    Ok(false)
+    Ok(Wait::Over)
 }
 
 /// The lines of the screen.
@@ -106,7 +215,8 @@ fn page(locks: &[Held], history: &History, pattern: &str, now: Instant, since: D
         passed,
     } = history.seen;
     format!(
-        "redlatch watch {pattern}   {} held   seen in {}: {taken} taken, {freed} freed, {passed} passed on   q quits\n\n{}",
+        "redlatch watch {}   {} held   seen in {}: {taken} taken, {freed} freed, {passed} passed on   q quits\n\n{}",
+        shown(pattern),
         locks.len(),
         whole_seconds(since),
         ls::lines(&rows)
@@ -124,18 +234,36 @@ fn draw(page: &str) -> io::Result<()> {
         (0, _) | (_, 0) => (80, 24),
         known => known,
     };
+    let (width, height) = (usize::from(width), usize::from(height));
+    let count = page.lines().count();
+    let (whole, more) = match count.checked_sub(height) {
+        None | Some(0) => (count, 0),
+        Some(more) => (height - 1, more + 1),
+    };
+    let last = (more > 0).then(|| format!("{more} more lines"));
     let mut out = io::stdout().lock();
-    queue!(out, cursor::MoveTo(0, 0))?;
-    for line in page.lines().take(usize::from(height)) {
-        let cut: String = line.chars().take(usize::from(width)).collect();
-        write!(out, "{cut}")?;
+    for (row, line) in page
+        .lines()
+        .take(whole)
+        .map(str::to_owned)
+        .chain(last)
+        .enumerate()
+    {
+        let cut: String = line.chars().take(width).collect();
         queue!(
             out,
-            Clear(ClearType::UntilNewLine),
-            cursor::MoveToNextLine(1)
+            cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX)),
+            Clear(ClearType::CurrentLine)
+        )?;
+        write!(out, "{cut}")?;
+    }
+    if count < height {
+        queue!(
+            out,
+            cursor::MoveToNextLine(1),
+            Clear(ClearType::FromCursorDown)
         )?;
     }
-    queue!(out, Clear(ClearType::FromCursorDown))?;
     out.flush()
 }
 
@@ -144,6 +272,15 @@ struct Screen;
 
 impl Screen {
     fn enter() -> Result<Self, Failure> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let before = panic::take_hook();
+            // On the alternate screen the message of a panic would be lost.
+            panic::set_hook(Box::new(move |panic| {
+                leave();
+                before(panic);
+            }));
+        });
         terminal::enable_raw_mode().map_err(broken)?;
         let screen = Screen;
         let mut out = io::stdout();
@@ -156,11 +293,15 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let mut out = io::stdout();
-        // A terminal that is gone cannot be restored.
-        let _ = queue!(out, LeaveAlternateScreen, cursor::Show).and_then(|()| out.flush());
-        let _ = terminal::disable_raw_mode();
+        leave();
     }
+}
+
+fn leave() {
+    let mut out = io::stdout();
+    // A terminal that is gone cannot be restored.
+    let _ = queue!(out, LeaveAlternateScreen, cursor::Show).and_then(|()| out.flush());
+    let _ = terminal::disable_raw_mode();
 }
 
 fn broken(error: io::Error) -> Failure {
@@ -204,7 +345,7 @@ impl History {
         }
         for name in before.into_keys() {
             self.seen.freed += 1;
-            changes.push(format!("{name} is free"));
+            changes.push(format!("{} is free", shown(&name)));
         }
         changes
     }

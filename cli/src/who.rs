@@ -9,6 +9,7 @@ use crate::connect;
 use crate::failure::Failure;
 use crate::held::Held;
 use crate::processes::Processes;
+use crate::shown::shown;
 use crate::waiters;
 
 /// The exit code for a lock that nobody holds.
@@ -19,8 +20,8 @@ pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
     let lock = client.lock(&arguments.name)?;
     let mut held = holder(&lock)?;
     client.close().wait()?;
+    let mut inspector = connect::inspector(server)?;
     if let Some(held) = &mut held {
-        let mut inspector = connect::inspector(server)?;
         Processes::read(&mut inspector)?.fill(held);
         held.waiting = waiters::count(&mut inspector, &[lock.name()])?
             .pop()
@@ -43,5 +44,5 @@ pub(crate) fn holder(lock: &Lock) -> Result<Option<Held>, Error> {
 
 /// One line about a lock, for people.
 pub(crate) fn as_text(name: &str, held: Option<&Held>) -> String {
-    held.map_or_else(|| format!("{name} is free"), Held::as_text)
+    held.map_or_else(|| format!("{} is free", shown(name)), Held::as_text)
 }

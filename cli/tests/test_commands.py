@@ -55,9 +55,61 @@ def test_free_deletes_and_tells_the_holder(name: str, start: Start) -> None:
     line(holder)
     done = run("free", "--force", "--yes", name)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"{name} was deleted; before, {name} is held by ")
+    assert done.stdout.startswith(f"deleted. Before: {name} is held by ")
     assert ended(holder)[0] == 76
     assert run("free", "--force", "--yes", name).stdout == f"{name} is free; nothing was changed\n"
+
+
+def test_free_leaves_data_alone(name: str, look: redis.Redis) -> None:
+    look.hset(name, "apples", 3)
+    done = run("free", "--force", "--yes", name)
+    assert done.returncode == 65
+    assert "looks like no lock" in done.stderr
+    assert look.exists(name)
+
+
+def test_free_asks_again_if_the_holder_has_changed(held: str, look: redis.Redis) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PROGRAM, [PROGRAM, "free", "--force", held])
+    text = b""
+    while b"[y/N]" not in text:
+        text += os.read(terminal, 1024)
+    look.delete(held)
+    look.hset(held, "another:2", 1)
+    look.pexpire(held, 600_000)
+    os.write(terminal, b"y\n")
+    while text.count(b"[y/N]") < 2:
+        text += os.read(terminal, 1024)
+    assert b"held by another:2" in text
+    os.write(terminal, b"n\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert look.exists(held)
+    os.close(terminal)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--wait", "10", "n", "true"],
+        ["run", "--lease", "300", "n", "true"],
+        ["run", "--on-lost", "term,10,kill", "n", "true"],
+        ["watch", "--interval", "1"],
+    ],
+)
+def test_a_time_has_a_unit(words: list[str]) -> None:
+    """Seconds for flock(1), milliseconds for the library: a person may mean either."""
+    done = run(*words)
+    assert done.returncode == 64
+    assert "has no unit; write" in done.stderr
+
+
+def test_a_misplaced_password_is_not_repeated() -> None:
+    for words in ["ping", "redis://:geheim@h"], ["redis://u:geheim@h"], ["-o", "redis://:geheim@h", "ping"]:
+        done = run(*words)
+        assert done.returncode == 64
+        assert "geheim" not in done.stderr
+        assert "redis://***@h" in done.stderr
 
 
 def test_free_does_nothing_unasked(held: str, look: redis.Redis) -> None:

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -181,7 +182,9 @@ def test_watch_on_a_terminal(start: Start, name: str) -> None:
     before = termios.tcgetattr(terminal)
     screen = until(terminal, b"NAME ", name.encode(), b"\x1b[J")
     assert screen.startswith(b"\x1b[?1049h")
-    rows = [re.sub(rb"\x1b\[[^a-zA-Z]*[a-zA-Z]", b"", row) for row in re.split(rb"\x1b\[1?E", screen)]
+    rows = [
+        re.sub(rb"\x1b\[[^a-zA-Z]*[a-zA-Z]", b"", row) for row in re.split(rb"\x1b\[\d*(?:;\d*)?[EH]", screen)
+    ]
     assert max(map(len, rows)) == 40, rows
     resize(terminal, 200)
     until(terminal, b"0 s / ", b"process ")
@@ -190,6 +193,84 @@ def test_watch_on_a_terminal(start: Start, name: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert termios.tcgetattr(terminal)[:4] == before[:4]
     os.close(terminal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_the_terminal_as_it_was(start: Start, name: str, number: signal.Signals) -> None:
+    held(start, name)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        resize(0, 100)
+        os.execv(PROGRAM, [PROGRAM, "watch", name])
+    before = termios.tcgetattr(terminal)
+    until(terminal, b"NAME ", name.encode())
+    assert termios.tcgetattr(terminal)[3] != before[3]
+    os.kill(pid, number)
+    until(terminal, b"\x1b[?1049l", b"\x1b[?25h")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -number
+    assert termios.tcgetattr(terminal)[:4] == before[:4]
+    os.close(terminal)
+
+
+def test_rows_that_do_not_fit_are_counted(start: Start, look: redis.Redis) -> None:
+    for number in range(20):
+        look.hset(f"rows:{number:02}", f"{UUID}:1", 1)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        resize(0, 100)
+        os.execv(PROGRAM, [PROGRAM, "watch", "rows:*"])
+    screen = until(terminal, b"more lines")
+    # Ten rows: a head, an empty one, the names of the columns, six locks, and this one.
+    assert b"rows:05" in screen and b"rows:06" not in screen
+    assert b"14 more lines" in screen
+    os.write(terminal, b"q")
+    until(terminal, b"\x1b[?1049l")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+
+
+def test_watch_ends_with_its_reader(start: Start, name: str) -> None:
+    watch = start("watch", name, "--interval", "1h")
+    assert watch.stdout is not None
+    watch.stdout.close()
+    assert watch.wait(timeout=LIMIT) == 0
+
+
+def test_watch_survives_a_restart_of_the_server(start: Start, name: str) -> None:
+    with Server() as other:
+        watch = start("watch", "--url", other.url, "--interval", "100ms", name)
+        other("HSET", name, f"{UUID}:1", 1)
+        assert line(watch).startswith(f"{name} is held by")
+        other.restart()
+        assert line(watch) == f"{name} is free"
+        assert watch.poll() is None
+
+
+def test_names_and_owners_do_not_reach_the_terminal(look: redis.Redis) -> None:
+    evil = "evil\x1b[31m\x07\nforged:1  reentrant"
+    look.hset(evil, f"{UUID}:1", 1)
+    look.set("plain-evil", "owner\x1b]0;x\x07", px=600_000)
+    for words in ["ls", "evil*"], ["who", evil], ["who", "-o", "kind=redis-py", "plain-evil"]:
+        done = run(*words)
+        assert done.returncode == 0
+        assert "\\u{1b}" in done.stdout
+        assert not set(done.stdout) & {"\x1b", "\x07"}
+        assert "\nforged" not in done.stdout
+
+
+def test_a_missing_right_is_no_empty_list(server: Server, look: redis.Redis) -> None:
+    look.execute_command("ACL", "SETUSER", "notype", "on", ">pw", "~*", "&*", "+@all", "-type")
+    look.set("ls-denied", "x")
+    done = run("ls", "--url", f"redis://notype:pw@127.0.0.1:{server.port}", "ls-denied")
+    assert (done.returncode, done.stdout) == (77, "")
+    assert "type" in done.stderr
+
+
+def test_one_node_is_not_the_whole_cluster() -> None:
+    with Cluster() as cluster:
+        done = run("ls", "--url", cluster.primaries[0].url)
+    assert done.returncode == 64
+    assert "redis+cluster://" in done.stderr
 
 
 def finding(text: str, check: str) -> str:

@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,65 @@ def test_ctrl_c_reaches_the_command_once(name: str) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 6
     finally:
         os.close(terminal)
+
+
+def test_ctrl_c_reaches_a_command_with_a_process_group_of_its_own(name: str) -> None:
+    """As timeout(1) makes one: the terminal does not send to it."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        script = "import os, signal, time; os.setpgid(0, 0); print('on', flush=True); time.sleep(1000)"
+        os.execv(PROGRAM, [PROGRAM, "run", name, sys.executable, "-c", script])
+    read_until(terminal, b"on")
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT
+    os.close(terminal)
+
+
+def test_a_hangup_reaches_the_command(name: str, look: redis.Redis) -> None:
+    """The kernel tells the leader of the session only."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PROGRAM, [PROGRAM, "run", name, "sh", "-c", "echo on; sleep 1000"])
+    read_until(terminal, b"on")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGHUP
+    assert not look.exists(name)
+
+
+def test_a_real_time_signal_ends_the_command(name: str) -> None:
+    number = signal.SIGRTMIN + 6
+    assert run("run", name, "sh", "-c", f"kill -{number} $$").returncode == 128 + number
+
+
+def test_blocked_signals_are_unblocked(name: str, start: Start) -> None:
+    """A mask survives exec, and a parent may have blocked them."""
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
+
+    assert run("run", name, "true", preexec_fn=block).returncode == 0
+    program = start(
+        "run", name, "sh", "-c", "trap 'exit 7' TERM; echo on; while :; do sleep 0.02; done", preexec_fn=block
+    )
+    assert line(program) == "on"
+    program.terminate()
+    assert ended(program)[0] == 7
+
+
+def test_the_token_of_an_outer_lock_is_not_passed_on(name: str) -> None:
+    inner = [PROGRAM, "run", f"{name}:inner", "sh", "-c", "echo ${REDLATCH_FENCING_TOKEN-none}"]
+    assert run("run", "--fencing", name, *inner).stdout == "none\n"
+
+
+def test_a_loss_spares_processes_that_were_there_before(name: str, look: redis.Redis, start: Start) -> None:
+    script = f'sleep 1000 >&- 2>&- & echo $!; exec "{PROGRAM}" run --on-lost kill {name} sh -c "echo on; sleep 1000"'
+    program = start("run", f"{name}:outer", "sh", "-c", script)
+    earlier = int(line(program))
+    assert line(program) == "on"
+    look.delete(name)
+    assert ended(program)[0] == 76
+    assert is_alive(earlier)
+    os.kill(earlier, signal.SIGKILL)
 
 
 def test_the_terminal_is_the_commands(name: str) -> None:

@@ -45,6 +45,11 @@ impl ConnectionName {
         let (text, pid) = text.rsplit_once(";pid=")?;
         let (text, language) = text.rsplit_once(";lang=")?;
         let (client_name, id) = text.rsplit_once(";id=")?;
+        // A shorter id would fit the owners of others.
+        let lengths = id.split('-').map(str::len);
+        if !lengths.eq([8, 4, 4, 4]) {
+            return None;
+        }
         Some(ConnectionName {
             client_name: client_name.to_owned(),
             id: id.to_owned(),
@@ -57,8 +62,7 @@ impl ConnectionName {
     /// Whether this is a connection of the client that draws this owner. The kind `article` writes
     /// a uuid without its hyphens.
     pub fn draws(&self, owner: &str) -> bool {
-        let id = &self.id;
-        !id.is_empty() && (owner.starts_with(id) || owner.starts_with(&id.replace('-', "")))
+        owner.starts_with(&self.id) || owner.starts_with(&self.id.replace('-', ""))
     }
 }
 
@@ -82,14 +86,17 @@ impl fmt::Display for ConnectionName {
 mod tests {
     use super::*;
 
+    const ID: &str = "0b0e6f2a-8d1c-4c7a-9e55";
+
     #[test]
     fn a_name_can_be_read_again() {
-        let ours = ConnectionName::here("shop;id=2", "0b0e-4c7a", "rust");
+        let ours = ConnectionName::here("shop;id=2", ID, "rust");
         assert!(ours.to_string().chars().all(|char| char.is_ascii_graphic()));
         assert_eq!(ConnectionName::parse(&ours.to_string()), Some(ours.clone()));
         assert_eq!(ours.pid, std::process::id());
-        assert!(ours.draws("0b0e-4c7a-1234:7") && !ours.draws("0b0e-4c7b-1234:7"));
-        assert!(ours.draws("0b0e4c7a1234-7"));
+        assert!(ours.draws(&format!("{ID}-3d2b1a0f9c8e:7")));
+        assert!(ours.draws(&format!("{}3d2b1a0f9c8e-7", ID.replace('-', ""))));
+        assert!(!ours.draws("1b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:7"));
     }
 
     #[test]
@@ -97,7 +104,9 @@ mod tests {
         for other in ["", "redlatch", "a;b=c", "x;id=1;lang=c;pid=many;host=h"] {
             assert_eq!(ConnectionName::parse(other), None, "{other:?}");
         }
-        let nobody = ConnectionName::parse("x;id=;lang=c;pid=1;host=").expect("all parts");
-        assert!(!nobody.draws("anything:1"));
+        assert_eq!(
+            ConnectionName::parse("x;id=0b0e6f2a;lang=c;pid=1;host=h"),
+            None
+        );
     }
 }

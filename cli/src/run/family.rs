@@ -3,20 +3,21 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid, getppid};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     With(u8),
-    By(Signal),
+    /// The number of the signal.
+    By(i32),
 }
 
 /// Makes orphans of the command our children, so that they are found after a loss.
@@ -49,39 +50,62 @@ pub(super) fn end_with_parent(command: &mut Command, signal: Signal) {
 pub(super) fn reap(command: Pid) -> Option<Ended> {
     let mut ended = None;
     loop {
-        let (pid, how) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) => {
-                (pid, Ended::With(u8::try_from(code).unwrap_or(u8::MAX)))
+        let mut status = 0;
+        // SAFETY: it writes one number. nix cannot tell of a real-time signal.
+        #[allow(unsafe_code)]
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+        if pid <= 0 {
+            match Errno::last() {
+                Errno::EINTR if pid < 0 => continue,
+                _ => return ended,
             }
-            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, Ended::By(signal)),
-            Err(Errno::EINTR) => continue,
-            _ => return ended,
-        };
-        if pid == command {
-            ended = Some(how);
+        }
+        let status = ExitStatus::from_raw(status);
+        if Pid::from_raw(pid) == command {
+            let code = status.code().unwrap_or_default();
+            ended = Some(match status.signal() {
+                Some(signal) => Ended::By(signal),
+                None => Ended::With(u8::try_from(code).unwrap_or(u8::MAX)),
+            });
         }
     }
 }
 
-/// Sends to the command and all its descendants. A stopped process goes on, so that it can react.
-pub(super) fn signal_all(command: Pid, signal: Signal) {
-    let mut family = descendants();
-    if family.is_empty() {
-        family.push(command);
+/// The command with all its descendants.
+pub(super) struct Family {
+    /// Children that we had before: a shell may start them and then become redlatch.
+    others: Vec<Pid>,
+}
+
+impl Family {
+    /// Call this before the command is started.
+    pub(super) fn new() -> Self {
+        Family {
+            others: descendants(&[]),
+        }
     }
-    for pid in family {
-        // It may have ended meanwhile.
-        let _ = kill(pid, signal);
-        let _ = kill(pid, Signal::SIGCONT);
+
+    /// Sends to all of them. A stopped process goes on, so that it can react. `command`: the process
+    /// of the command, if it runs.
+    pub(super) fn signal(&self, command: Option<Pid>, signal: Signal) {
+        let mut family = descendants(&self.others);
+        if family.is_empty() {
+            family.extend(command);
+        }
+        for pid in family {
+            // It may have ended meanwhile.
+            let _ = kill(pid, signal);
+            let _ = kill(pid, Signal::SIGCONT);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        descendants(&self.others).is_empty()
     }
 }
 
-pub(super) fn has_descendants() -> bool {
-    !descendants().is_empty()
-}
-
-/// All descendants of this process that run; zombies do not count.
-fn descendants() -> Vec<Pid> {
+/// All descendants of this process that run, without these and theirs; zombies do not count.
+fn descendants(without: &[Pid]) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry
@@ -100,6 +124,9 @@ fn descendants() -> Vec<Pid> {
     let mut parents = vec![getpid().as_raw()];
     while let Some(parent) = parents.pop() {
         for child in children.remove(&parent).unwrap_or_default() {
+            if without.contains(&Pid::from_raw(child)) {
+                continue;
+            }
             found.push(Pid::from_raw(child));
             parents.push(child);
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid, getpgrp};
 use redlatch::{
     AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Lock, LostReason, OptionValue,
 };
@@ -21,9 +21,12 @@ use redlatch::{
 use crate::arguments::{Run, Server};
 use crate::failure::{self, Exit, Failure};
 use crate::{complain, connect, who};
-use family::Ended;
+use family::{Ended, Family};
 pub(crate) use on_lost::OnLost;
 use on_lost::Step;
+
+/// The variable in which the command finds the fencing token.
+const TOKEN: &str = "REDLATCH_FENCING_TOKEN";
 
 /// The main thread waits for these.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
     signals::report_to(sender.clone())?;
     let outcome = match acquire(&lock, arguments, &sender, &events) {
         Ok(Acquired::Held(guard)) => under_lock(guard, &lock, arguments, sender, &events),
-        Ok(Acquired::Signalled(signal)) => Ok(by_signal(signal)),
+        Ok(Acquired::Signalled(signal)) => Ok(by_signal(signal as i32)),
         Err(error) if error.kind() == ErrorKind::Timeout => Err(Failure {
             code: arguments.conflict_exit_code,
             text: conflict(&lock, &error),
@@ -135,6 +138,7 @@ fn under_lock(
     sender: Sender<Event>,
     events: &Receiver<Event>,
 ) -> Result<u8, Failure> {
+    let family = Family::new();
     let command = match start(&guard, arguments) {
         Ok(command) => command,
         Err(failure) => {
@@ -147,7 +151,7 @@ fn under_lock(
         // The main thread may have gone on to the end.
         let _ = lost.send(Event::Lost(reason));
     });
-    let ended = supervise(command, lock, arguments, events);
+    let ended = supervise(command, &family, lock, arguments, events);
     drop(sender);
     match release(guard, lock) {
         // The command may have run without the lock for a while: its own code does not count.
@@ -160,8 +164,8 @@ fn under_lock(
 }
 
 /// The code that a shell reports for a process that this signal ended.
-fn by_signal(signal: Signal) -> u8 {
-    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
+fn by_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
 fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
@@ -170,9 +174,11 @@ fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
     };
     let mut command = Command::new(program);
     command.args(words);
-    if let Some(token) = guard.fencing_token() {
-        command.env("REDLATCH_FENCING_TOKEN", token.to_string());
-    }
+    match guard.fencing_token() {
+        Some(token) => command.env(TOKEN, token.to_string()),
+        // That of an outer lock says nothing about this one.
+        None => command.env_remove(TOKEN),
+    };
     if let Some(signal) = arguments.on_lost.last_signal() {
         family::adopt_orphans();
         family::end_with_parent(&mut command, signal);
@@ -192,14 +198,20 @@ fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
 
 /// Waits for the end of the command. After a loss it carries out the steps of `--on-lost` until the
 /// command and all its descendants have ended.
-fn supervise(command: Pid, lock: &Lock, arguments: &Run, events: &Receiver<Event>) -> Ended {
+fn supervise(
+    command: Pid,
+    family: &Family,
+    lock: &Lock,
+    arguments: &Run,
+    events: &Receiver<Event>,
+) -> Ended {
     let mut ended = None;
     let mut lost = false;
     let mut steps = arguments.on_lost.steps().iter();
     let mut next_step: Option<Instant> = None;
     loop {
         if let Some(ended) = ended
-            && !(lost && next_step.is_some() && family::has_descendants())
+            && !(lost && next_step.is_some() && !family.is_empty())
         {
             return ended;
         }
@@ -208,7 +220,10 @@ fn supervise(command: Pid, lock: &Lock, arguments: &Run, events: &Receiver<Event
             None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match event {
-            Ok(Event::Signalled { shared: true, .. } | Event::Acquired(_)) => {}
+            Ok(Event::Acquired(_)) => {}
+            // A command with a process group of its own, such as timeout(1), did not get it.
+            Ok(Event::Signalled { shared: true, .. })
+                if getpgid(Some(command)) == Ok(getpgrp()) => {}
             // As if it had been sent to the command. A command that has ended gets nothing.
             Ok(Event::Signalled { signal, .. }) if ended.is_none() => {
                 let _ = kill(command, signal);
@@ -228,7 +243,7 @@ fn supervise(command: Pid, lock: &Lock, arguments: &Run, events: &Receiver<Event
                 next_step = steps.next().map(|step| match step {
                     Step::Signal(signal) => {
                         complain(&format!("sending {signal} to the command"));
-                        family::signal_all(command, *signal);
+                        family.signal(ended.is_none().then_some(command), *signal);
                         Instant::now()
                     }
                     Step::Pause(time) => Instant::now() + *time,

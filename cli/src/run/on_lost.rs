@@ -6,6 +6,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use redlatch::{OptionValue, embed};
 
+use crate::arguments::with_unit;
+
 /// The signals and pauses that the command gets when the lock is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OnLost(Vec<Step>);
@@ -69,6 +71,7 @@ fn step(word: &str) -> Result<Step, String> {
     if let Some((_, signal)) = SIGNALS.iter().find(|(name, _)| *name == plain) {
         return Ok(Step::Signal(*signal));
     }
+    with_unit(word)?;
     // A pause has the bounds of a wait.
     match embed::read_duration("wait", OptionValue::Text(word)) {
         Ok(time) => Ok(Step::Pause(time)),

@@ -3,7 +3,8 @@
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{getpid, getsid};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
@@ -24,11 +25,17 @@ const FORWARDED: [Signal; 6] = [
 /// Reports signals from now on. A signal that is ignored stays ignored, here and in the command, as
 /// nohup(1) wants it.
 pub(super) fn report_to(events: Sender<Event>) -> Result<(), Failure> {
-    let wanted = FORWARDED
+    let wanted: Vec<Signal> = FORWARDED
         .into_iter()
         .filter(|signal| !is_ignored(*signal))
         .chain([Signal::SIGCHLD])
-        .map(|signal| signal as i32);
+        .collect();
+    // A parent may have blocked them, which exec keeps.
+    let mask: SigSet = wanted.iter().copied().collect();
+    mask.thread_unblock().map_err(|error| {
+        Failure::new(Exit::Internal, format!("cannot unblock signals: {error}"))
+    })?;
+    let wanted = wanted.into_iter().map(|signal| signal as i32);
     let mut signals = SignalsInfo::<WithOrigin>::new(wanted).map_err(|error| {
         Failure::new(Exit::Internal, format!("cannot receive signals: {error}"))
     })?;
@@ -50,8 +57,10 @@ fn event(origin: &Origin) -> Option<Event> {
         Signal::SIGCHLD => Event::ChildChanged,
         _ => Event::Signalled {
             signal,
-            // The kernel sends for a terminal only, and to all processes of the job.
-            shared: matches!(origin.cause, Cause::Kernel),
+            // The kernel sends for a terminal only: to all processes of the job, or, when the
+            // terminal is gone, to the leader of the session alone.
+            shared: matches!(origin.cause, Cause::Kernel)
+                && !(signal == Signal::SIGHUP && getsid(None) == Ok(getpid())),
         },
     })
 }

@@ -1,0 +1,52 @@
+//! Text of others on a terminal: names and owners may hold any character.
+
+/// The text without characters that move the cursor, change colours or the order of the line.
+pub(crate) fn shown(text: &str) -> String {
+    let is_harmful = |char: char| {
+        char.is_control()
+            || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars()
+        .flat_map(|char| match is_harmful(char) {
+            true => char.escape_unicode().collect::<Vec<char>>(),
+            false => vec![char],
+        })
+        .collect()
+}
+
+/// The text of an error of the command line without the user and password of a URL.
+pub(crate) fn without_secrets(text: &str) -> String {
+    let mut parts = text.split("://");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |shown, part| {
+        let end = part
+            .find(|char: char| char.is_whitespace() || char == '/')
+            .unwrap_or(part.len());
+        let (authority, rest) = part.split_at(end);
+        let host = authority.rsplit_once('@').map(|(_, host)| host);
+        match host {
+            Some(host) => format!("{shown}://***@{host}{rest}"),
+            None => format!("{shown}://{part}"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_reaches_the_terminal_but_text() {
+        assert_eq!(shown("order:ö 42"), "order:ö 42");
+        let evil = "a\u{1b}[31m\u{7}\n\u{9b}\u{202e}";
+        assert_eq!(shown(evil), r"a\u{1b}[31m\u{7}\u{a}\u{9b}\u{202e}");
+    }
+
+    #[test]
+    fn passwords_are_not_repeated() {
+        let text = "unexpected argument 'redis://app:a@b@host:1/2' found; redis://other";
+        let told = "unexpected argument 'redis://***@host:1/2' found; redis://other";
+        assert_eq!(without_secrets(text), told);
+        assert_eq!(without_secrets("plain"), "plain");
+    }
+}
