@@ -101,8 +101,7 @@ pub(crate) fn allow(limit: c_int) {
 /// call; closing may then use up its time limit.
 pub(crate) fn register_thread() {
     if OWN.get().is_none() {
-        // SAFETY: a plain system call.
-        let own = unsafe { libc::gettid() };
+        let own = this_thread();
         let is_own = |place: &&Thread| {
             place
                 .id
@@ -119,11 +118,17 @@ pub(crate) fn forget_thread() {
     }
 }
 
+/// The kernel's number of the calling thread. The function of the C library for it exists since
+/// glibc 2.30, and a library that names it is not loaded by an older one.
+fn this_thread() -> pid_t {
+    nix::unistd::gettid().as_raw()
+}
+
 /// Has one of `SIGNALS` call `close_all` before it ends the process. To be called on the main
 /// thread; elsewhere it does nothing. Signals that the program handles itself are left alone.
 pub(crate) fn watch(close_all: fn()) {
     // SAFETY: two plain system calls that always succeed.
-    let is_main = unsafe { libc::gettid() == libc::getpid() };
+    let is_main = this_thread() == unsafe { libc::getpid() };
     if !is_main || !(BEGIN.load(Ordering::Relaxed) >= 0 || start_undertaker(close_all)) {
         return;
     }
@@ -178,7 +183,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel gives a valid `info`; the rest are plain system calls.
     unsafe {
         let errno = *libc::__errno_location();
-        let (own, thread) = (libc::getpid(), libc::gettid());
+        let (own, thread) = (libc::getpid(), this_thread());
         let is_dying = DYING.load(Ordering::Relaxed) != 0;
         let is_stop = is_dying && (*info).si_code == libc::SI_TKILL && (*info).si_pid() == own;
         let is_child = own.cast_unsigned() != PROCESS.load(Ordering::Relaxed);
