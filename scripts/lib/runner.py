@@ -34,6 +34,8 @@ CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 IN_SHORT = ["locking", "losing", "kinds", "refusals", "replicas"]
 # The rows that continuous integration plays where it does not play everything.
 SHORT = ["--drivers", "rust", "asyncio", "redisson-4.7.0"]
+# The system that continuous integration builds for besides its own.
+FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
@@ -316,6 +318,15 @@ def phases() -> list[Phase]:
             [["scripts/dist"]],
             [(["scripts/test-dist"], plain)],
             repeated=False,
+        ),
+        # One system of those that `make test-platforms` builds for and tests, so that a change cannot break all of them.
+        Phase(
+            "platforms",
+            ["tool dpkg", "scripts/lib/targets.txt"],
+            [["scripts/setup-cross", "run"], ["scripts/dist", FOREIGN, "c"]],
+            [(["scripts/test-platforms", "--face", "c", FOREIGN], plain)],
+            repeated=False,
+            usual=False,
         ),
     ]
 
