@@ -326,7 +326,7 @@ def phases() -> list[Phase]:
             [["scripts/setup-cross", "run"], ["scripts/dist", FOREIGN, "c"]],
             [(["scripts/test-platforms", "--face", "c", FOREIGN], plain)],
             repeated=False,
-            usual=False,
+            when="ci",
         ),
     ]
 
