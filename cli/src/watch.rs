@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
-use std::{mem, panic};
+use std::{mem, panic, thread};
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
@@ -14,15 +13,14 @@ use crossterm::{cursor, queue, terminal};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use redlatch::embed::Inspector;
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
 
 use crate::arguments::{Server, Watch};
 use crate::failure::{Exit, Failure};
 use crate::held::Held;
 use crate::shown::shown;
 use crate::{connect, ls};
-
-/// How often it is looked whether a signal has come.
-const TICK: Duration = Duration::from_millis(100);
 
 pub(crate) fn watch(server: &Server, arguments: &Watch) -> Result<u8, Failure> {
     let mut looker = Looker {
@@ -109,8 +107,8 @@ fn reader_left(limit: Duration) -> bool {
 
 /// Shows the table until `q`, Escape or Ctrl-C.
 fn live(looker: &mut Looker<'_>, arguments: &Watch) -> Result<(), Failure> {
-    let signals = Signals::new()?;
-    let mut screen = Some(Screen::enter()?);
+    let _screen = Screen::enter()?;
+    restore_on_signals()?;
     let (mut history, start) = (History::default(), Instant::now());
     let mut locks = Vec::new();
     loop {
@@ -128,73 +126,50 @@ fn live(looker: &mut Looker<'_>, arguments: &Watch) -> Result<(), Failure> {
             page = format!("{}\n{page}", shown(&text));
         }
         draw(&page).map_err(broken)?;
-        loop {
-            if let Some(signal) = signals.take() {
-                // The signal does what it does to every program, once the terminal is as it was.
-                drop(screen.take());
-                signal_hook::low_level::emulate_default_handler(signal).map_err(broken)?;
-                screen = Some(Screen::enter()?);
-                break;
-            }
-            match wait((now + arguments.interval).min(Instant::now() + TICK)).map_err(broken)? {
-                Wait::Quit => return Ok(()),
-                Wait::Resized => break,
-                Wait::Over if Instant::now() >= now + arguments.interval => break,
-                Wait::Over => {}
-            }
+        if wait(now + arguments.interval).map_err(broken)? {
+            return Ok(());
         }
     }
 }
 
-/// Signals that would leave the terminal as it is.
-struct Signals(Vec<(i32, Arc<AtomicBool>)>);
-
-impl Signals {
-    fn new() -> Result<Self, Failure> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
-        let register = |signal| {
-            let came = Arc::new(AtomicBool::new(false));
-            signal_hook::flag::register(signal, came.clone())?;
-            Ok((signal, came))
-        };
-        let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP].map(register);
-        let all = all.into_iter().collect::<io::Result<Vec<_>>>();
-        all.map(Signals).map_err(broken)
-    }
-
-    fn take(&self) -> Option<i32> {
-        let mut came = self
-            .0
-            .iter()
-            .filter(|(_, came)| came.swap(false, Ordering::Relaxed));
-        came.next().map(|(signal, _)| *signal)
-    }
-}
-
-enum Wait {
-    /// A key ends the program.
-    Quit,
-    Resized,
-    Over,
-}
-
-fn wait(until: Instant) -> io::Result<Wait> {
+/// Waits for the time of the next look, or for a resized terminal; `true` if a key ends the program.
+fn wait(until: Instant) -> io::Result<bool> {
     while event::poll(until.saturating_duration_since(Instant::now()))? {
         match event::read()? {
             Event::Key(key) if key.kind == KeyEventKind::Press => {
                 let control = key.modifiers.contains(KeyModifiers::CONTROL);
                 match key.code {
-                    KeyCode::Char('q') | KeyCode::Esc => return Ok(Wait::Quit),
-                    KeyCode::Char('c' | 'd') if control => return Ok(Wait::Quit),
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(true),
+                    KeyCode::Char('c' | 'd') if control => return Ok(true),
                     _ => {}
                 }
             }
-            Event::Resize(..) => return Ok(Wait::Resized),
+            Event::Resize(..) => return Ok(false),
             _ => {}
         }
     }
-    Ok(Wait::Over)
+    Ok(false)
 }
+
+/// Has a thread give the terminal back before a signal does what it does to every program. The main
+/// thread cannot: crossterm reads on and on from a terminal that is gone.
+fn restore_on_signals() -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP]).map_err(broken)?;
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            let drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+            leave();
+            // A stopped program goes on from here.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+            let _ = enter();
+            drop(drawing);
+        }
+    });
+    Ok(())
+}
+
+/// Held by the thread that writes to the terminal.
+static DRAWING: Mutex<()> = Mutex::new(());
 
 /// The lines of the screen.
 fn page(locks: &[Held], history: &History, pattern: &str, now: Instant, since: Duration) -> String {
@@ -241,6 +216,7 @@ fn draw(page: &str) -> io::Result<()> {
         Some(more) => (height - 1, more + 1),
     };
     let last = (more > 0).then(|| format!("{more} more lines"));
+    let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut out = io::stdout().lock();
     for (row, line) in page
         .lines()
@@ -281,14 +257,17 @@ impl Screen {
                 before(panic);
             }));
         });
-        terminal::enable_raw_mode().map_err(broken)?;
         let screen = Screen;
-        let mut out = io::stdout();
-        queue!(out, EnterAlternateScreen, cursor::Hide)
-            .and_then(|()| out.flush())
-            .map_err(broken)?;
+        enter().map_err(broken)?;
         Ok(screen)
     }
+}
+
+fn enter() -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    let mut out = io::stdout();
+    queue!(out, EnterAlternateScreen, cursor::Hide)?;
+    out.flush()
 }
 
 impl Drop for Screen {

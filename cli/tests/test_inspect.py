@@ -212,6 +212,16 @@ def test_a_signal_leaves_the_terminal_as_it_was(start: Start, name: str, number:
     os.close(terminal)
 
 
+def test_watch_ends_with_its_terminal(start: Start, name: str) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        resize(0, 100)
+        os.execv(PROGRAM, [PROGRAM, "watch", name])
+    until(terminal, b"NAME ")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGHUP
+
+
 def test_rows_that_do_not_fit_are_counted(start: Start, look: redis.Redis) -> None:
     for number in range(20):
         look.hset(f"rows:{number:02}", f"{UUID}:1", 1)
