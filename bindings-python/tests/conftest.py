@@ -63,7 +63,7 @@ def look(server: Server) -> Iterator[redis.Redis]:
 
 def direct_connection(look: redis.Redis) -> dict[str, str] | None:
     """The connection on which callers do their calls themselves: the server tells it nothing unasked."""
-    rows = [row for row in look.client_list() if row["name"] == "redlatch" and row["flags"] == "N"]
+    rows = [row for row in look.client_list() if row["name"].startswith("redlatch;") and row["flags"] == "N"]
     return rows[0] if rows else None
 
 
