@@ -301,6 +301,9 @@ static void a_canceller_that_cannot_be_made_says_what_is_missing(void)
     redlatch_canceller_cancel(NULL);
     redlatch_canceller_free(NULL);
 
+    /* scripts/test portable: there it needs no descriptor. */
+    if (getenv("REDLATCH_PORTABLE"))
+        return;
     CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
     none = before;
     none.rlim_cur = 0;
