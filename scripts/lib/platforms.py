@@ -88,7 +88,8 @@ class Target:
         version = self.libc.partition("-")[2]
         system = f"{self.arch}-linux-musl" if self.musl else f"{self.arch}-linux-gnu.{version}"
         command = [sys.executable, "-m", "ziglang", language, "-target", system]
-        command += ["-Wall", "-Wextra", "-Werror"]
+        # Without -O2 zig brings checks at run time, which need a newer musl.
+        command += ["-O2", "-Wall", "-Wextra", "-Werror"]
         if self.musl and not self.foreign:
             command += [f"-Wl,--dynamic-linker={CROSS}/lib/ld-musl-{self.arch}.so.1"]
         return command
