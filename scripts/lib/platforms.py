@@ -309,16 +309,18 @@ def wheel(target: Target, folder: Path, library: list[Path]) -> Checks:
 
 
 def node(target: Target, folder: Path, library: list[Path]) -> Checks:
-    binary = only(target, f"redlatch.{target.npm}.node")
     package = folder / "redlatch"
     source = ROOT / "bindings-node"
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("*.node", "node_modules", "src", "target"))
     (package / "node_modules").symlink_to(source / "node_modules")
-    shutil.copy(binary, package)
     (folder / "core").symlink_to(ROOT / "core")  # has the certificates of the tests
-    (folder / "node_modules").mkdir()
+    # As npm has them beside each other.
+    native = folder / "node_modules" / "@redlatch" / target.npm
+    native.mkdir(parents=True)
+    packed = only(target, f"redlatch-{target.npm}-*.tgz")
+    run("tar", "-xzf", packed, "--strip-components=1", "-C", native, cwd=folder)
     (folder / "node_modules/redlatch").symlink_to(package)
-    library.append(package / binary.name)
+    library.append(native / f"redlatch.{target.npm}.node")
     # Tests start a second Node by the path of the first, which the kernel cannot run where it is emulated.
     command = target.node()
     if target.emulator():
