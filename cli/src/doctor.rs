@@ -20,7 +20,7 @@ const UNFIT: u8 = 1;
 const WAIT: Duration = Duration::from_secs(30);
 /// How long it may take until the second client listens.
 const LISTENS: Duration = Duration::from_secs(5);
-/// How often it is looked whether the second client listens yet.
+/// How often the count of listeners is asked for.
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,7 +299,7 @@ fn hand_over(
     let second = two.lock(name)?;
     let waiter = thread::spawn(move || acquire(second));
     let end = Instant::now() + LISTENS;
-    // The server does not tell when a subscription is made.
+    // The server tells a subscriber that it listens, and nobody else: the count has to be asked for again and again.
     while Instant::now() < end
         && !waiter.is_finished()
         && waiters::count(inspector, &[name])? == [Some(0)]

@@ -176,7 +176,7 @@ fn start(guard: &Guard, arguments: &Run) -> Result<Pid, Failure> {
     command.args(words);
     match guard.fencing_token() {
         Some(token) => command.env(TOKEN, token.to_string()),
-        // That of an outer lock says nothing about this one.
+        // The command may be inside another `redlatch run`. The token of that lock does not guard this one.
         None => command.env_remove(TOKEN),
     };
     if let Some(signal) = arguments.on_lost.last_signal() {
