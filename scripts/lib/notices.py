@@ -1,6 +1,6 @@
 """Writes the licences of all that is linked into a binary of ours, for the package that has the binary.
 
-notices.py PACKAGE [TARGET]   prints those of PACKAGE (redlatch-node, redlatch-python, redlatch-c)
+notices.py PACKAGE [TARGET]   prints those of PACKAGE (redlatch-node, redlatch-python, redlatch-c, redlatch-cli)
 notices.py --check            refuses a crate whose licence does not allow it, or that comes without its text
 """
 
@@ -12,7 +12,8 @@ from collections import defaultdict
 
 from crates import ROOT, Crate, host, linked
 
-BINARIES = ["redlatch-c", "redlatch-node", "redlatch-python"]
+LIBRARIES = ["redlatch-c", "redlatch-node", "redlatch-python"]
+PROGRAM = "redlatch-cli"
 # They ask for their text to be passed on, and for nothing more.
 ALLOWED = {
     "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "ISC",
@@ -65,7 +66,7 @@ def main() -> int:
     if sys.argv[1:] != ["--check"]:
         print(notices(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else host()), end="")
         return 0
-    crates = {crate for package in BINARIES for crate in others(package, host())}
+    crates = {crate for package in [*LIBRARIES, PROGRAM] for crate in others(package, host())}
     bad = [
         f"{c.name} {c.version} is under {c.licence or 'no licence'}" for c in crates if not allowed(c.licence)
     ]

@@ -292,7 +292,7 @@ def bill(folder: Path) -> None:
         for part in json.loads(only("redlatch-*.cdx.json").read_text())["components"]
     }
     linked = {
-        f"{c.name} {c.version}" for name in notices.BINARIES for c in notices.others(name, crates.host())
+        f"{c.name} {c.version}" for name in notices.LIBRARIES for c in notices.others(name, crates.host())
     }
     if missing := linked - told:
         raise RuntimeError(f"the bill of materials lacks {', '.join(sorted(missing))}")

@@ -1,7 +1,7 @@
 """Makes a release ready, up to the uploads, which the owner begins.
 
 release.py VERSION          checks, tests, builds everything into dist/, and tries every upload
-release.py VERSION --dry    goes on where a check is broken, and leaves out the tests; the end tells what is missing
+release.py VERSION --dry    goes on where a check is broken, and tests the packages only; the end tells what is missing
 release.py VERSION --checks only the checks: that tree, changelog, versions and links are ready
 release.py --versions       only whether every file names the same version
 """
@@ -20,6 +20,7 @@ from crates import ROOT, workspace
 
 DIST = ROOT / "dist"
 TOOLS = ROOT / ".tools" / "cargo"
+TARGETS = re.findall(r"^[^# ]+", (ROOT / "scripts" / "lib" / "targets.txt").read_text(), re.MULTILINE)
 SEMVER_CHECKS = "cargo-semver-checks@0.51.0"
 
 
@@ -132,9 +133,8 @@ def checks(wanted: str) -> list[str]:
 
 def tarballs() -> list[Path]:
     """npm's packages: those of the platforms before the one that asks for them."""
-    return sorted(
-        DIST.rglob("*.tgz"), key=lambda path: (bool(re.match(r"redlatch-\d", path.name)), path.name)
-    )
+    # Directly in dist/ are the binaries for this machine, which run on no older system.
+    return [*sorted(DIST.glob("*/*.tgz")), *DIST.glob("redlatch-[0-9]*.tgz")]
 
 
 def platforms() -> list[str]:
@@ -165,7 +165,7 @@ def uploads() -> list[str]:
 
 def publish(wanted: str) -> str:
     """The commands that are left to the owner."""
-    pypi = sorted([*DIST.rglob("*.whl"), *DIST.rglob(f"redlatch-{wanted}.tar.gz")])
+    pypi = [DIST / f"redlatch-{wanted}.tar.gz", *sorted(DIST.glob("*/*.whl"))]
     return "\n".join(
         [
             f"git tag --sign v{wanted} --message 'redlatch {wanted}' && git push origin v{wanted}",
@@ -195,9 +195,18 @@ def main() -> int:
     if bad and not dry:
         print("release: not ready\n" + "\n".join(bad))
         return 1
-    # The tests build the packages into dist/, and install and use each.
-    commands = [["scripts/dist"], ["scripts/test-dist"]] if dry else [[".ci/run"]]
-    if not all(run(*command) for command in commands):
+    # The tests build this machine's packages into dist/, and install and use each. Then come those of all targets.
+    here = (
+        [["scripts/dist"], ["scripts/test-dist"]]
+        if dry
+        else [[".ci/run"], ["scripts/test", "versions", "portable"]]
+    )
+    everywhere = [
+        ["scripts/dist", "all"],
+        ["scripts/test-platforms"],
+        ["scripts/pack", "bill", str(DIST), *TARGETS],
+    ]
+    if not all(run(*command) for command in [*here, *everywhere]):
         print("release: the tests failed")
         return 1
     if not shutil.which("lintian"):

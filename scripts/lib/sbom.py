@@ -18,7 +18,7 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from notices import BINARIES
+from notices import LIBRARIES, PROGRAM
 from packageurl import PackageURL
 
 
@@ -36,11 +36,19 @@ def component(crate: Crate) -> Component:
     )
 
 
+def binaries(target: str) -> list[str]:
+    """What scripts/dist makes for this target: the program for musl alone."""
+    return [*LIBRARIES, PROGRAM] if "-musl" in target else LIBRARIES
+
+
 def bom(targets: list[str]) -> str:
-    crates = {crate for target in targets for package in BINARIES for crate in linked(package, target)}
+    crates = {
+        crate for target in targets for package in binaries(target) for crate in linked(package, target)
+    }
     version = str(workspace()["redlatch"]["version"])
     parts = sorted(
-        (component(c) for c in crates if c.name not in BINARIES), key=lambda part: str(part.bom_ref)
+        (component(c) for c in crates if c.name not in [*LIBRARIES, PROGRAM]),
+        key=lambda part: str(part.bom_ref),
     )
     made = Bom(components=parts)
     # The same for the same source: neither the time of day nor a random number is in it.
