@@ -32,14 +32,9 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 pub(crate) struct Server {
     /// redis://, rediss://, redis+sentinel://, redis+cluster:// or unix://. All users of the
-    /// machine see a command line: a password belongs into the variable or into --url-file.
-    #[arg(
-        long,
-        global = true,
-        env = "REDLATCH_URL",
-        hide_env_values = true,
-        value_name = "URL"
-    )]
+    /// machine see a command line: a password belongs into the variable REDLATCH_URL, which is read
+    /// without this option, or into --url-file.
+    #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
     /// A file whose first line is the URL.
     #[arg(long, global = true, value_name = "FILE")]

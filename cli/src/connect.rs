@@ -1,7 +1,7 @@
 //! From the command line to a client.
 
-use std::fs;
 use std::path::Path;
+use std::{env, fs};
 
 use redlatch::embed::{ClientBuilderExt, Inspector};
 use redlatch::{Client, ClientBuilder, OptionValue};
@@ -39,9 +39,11 @@ pub(crate) fn inspector(server: &Server) -> Result<Inspector, Failure> {
 /// The server and the options of the command line. A file comes before the URL: the variable may be
 /// set for everybody, and the file names what this call wants.
 fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
-    let url = match (&server.url_file, &server.url) {
+    // Read here: clap would show `--url` in every usage line while the variable is set.
+    let url = server.url.clone().or_else(|| env::var("REDLATCH_URL").ok());
+    let url = match (&server.url_file, url) {
         (Some(file), _) => first_line(file)?,
-        (None, Some(url)) if !url.is_empty() => url.clone(),
+        (None, Some(url)) if !url.is_empty() => url,
         (None, _) => {
             return Err(Failure::new(
                 Exit::Usage,

@@ -155,7 +155,10 @@ fn look(inspector: &mut Inspector, node: usize) -> Result<Vec<(&'static str, Opi
         ],
         Err(error) => vec![(
             "info",
-            advice(format!("not to be had: {}", failure::text(&error))),
+            problem(format!(
+                "not to be had, so that nothing is known of version, memory and replicas; allow +info to this user: {}",
+                failure::text(&error)
+            )),
         )],
     };
     opinions.push((

@@ -110,8 +110,8 @@ fn manual() -> Result<Vec<u8>, Failure> {
                     let command = clap_mangen::Man::new(command.clone());
                     command.render_synopsis_section(&mut page)?;
                     command.render_description_section(&mut page)?;
-                    command.render_options_section(&mut page)?;
-                    command.render_extra_section(&mut page)
+                    // The exit codes, which `run` has at its end, stand at the end of the first part.
+                    command.render_options_section(&mut page)
                 })
         });
     match written {

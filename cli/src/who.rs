@@ -18,15 +18,8 @@ const FREE: u8 = 1;
 pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
     let client = connect::client(server)?;
     let lock = client.lock(&arguments.name)?;
-    let mut held = holder(&lock)?;
+    let held = look(server, &lock)?;
     client.close().wait()?;
-    let mut inspector = connect::inspector(server)?;
-    if let Some(held) = &mut held {
-        Processes::read(&mut inspector)?.fill(held);
-        held.waiting = waiters::count(&mut inspector, &[lock.name()])?
-            .pop()
-            .flatten();
-    }
     let text = match (arguments.json, &held) {
         (true, Some(held)) => held.as_json().to_string(),
         (true, None) => json!({ "name": lock.name(), "held": false }).to_string(),
@@ -34,6 +27,19 @@ pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
     };
     crate::print(format!("{text}\n").as_bytes())?;
     Ok(if held.is_some() { 0 } else { FREE })
+}
+
+/// The lock as it is held now, with processes and waiters; `None` if it is free.
+pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure> {
+    let mut inspector = connect::inspector(server)?;
+    let Some(mut held) = holder(lock)? else {
+        return Ok(None);
+    };
+    Processes::read(&mut inspector)?.fill(&mut held);
+    held.waiting = waiters::count(&mut inspector, &[lock.name()])?
+        .pop()
+        .flatten();
+    Ok(Some(held))
 }
 
 /// The lock as it is held now; `None` if it is free. The processes are not known yet.

@@ -186,6 +186,12 @@ def test_wrong_usage_is_named(words: list[str], text: str) -> None:
     assert text in done.stderr
 
 
+def test_a_usage_line_names_what_is_missing_and_not_what_is_set() -> None:
+    done = run("run")
+    assert done.returncode == 64
+    assert "Usage: redlatch run <NAME> <COMMAND>..." in done.stderr
+
+
 def test_a_missing_url_is_named() -> None:
     done = run("ping", env={})
     assert done.returncode == 64
@@ -202,6 +208,7 @@ def test_completions_and_the_manual_can_be_read(tmp_path: Path) -> None:
     assert page.startswith(".")
     for words in ("redlatch run", "\\-\\-on\\-lost", "\\-\\-conflict\\-exit\\-code"):
         assert words in page or words.replace(" ", "\\-") in page
+    assert page.count("Exit codes: that of the command") == 1
     if man := shutil.which("mandoc"):
         subprocess.run([man, "-Tlint", "-Werror"], input=page, text=True, check=True)
 

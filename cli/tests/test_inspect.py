@@ -313,6 +313,11 @@ def test_doctor_names_missing_rights(look: redis.Redis, server: Server) -> None:
     assert finding(done.stdout, "tracking").startswith("advice ")
     look.execute_command("ACL", "SETUSER", "app", "+evalsha")
     assert run("doctor", "--url", url, "app:doctor").returncode == 0
+    look.execute_command("ACL", "SETUSER", "app", "-info")
+    blind = run("doctor", "--url", url, "app:doctor")
+    assert blind.returncode == 1
+    assert "allow +info to this user" in finding(blind.stdout, "info")
+    look.execute_command("ACL", "SETUSER", "app", "+info")
     other = run("doctor", "--url", url, "elsewhere")
     assert other.returncode == 1, other.stdout
     look.execute_command("ACL", "SETUSER", "app", "resetchannels")

@@ -92,6 +92,7 @@ def test_a_lock_that_is_held_is_a_conflict(name: str, start: Start) -> None:
         refused = run("run", *words, name, "echo", "never")
         assert (refused.returncode, refused.stdout) == (75, "")
         assert f"{name} is held by " in refused.stderr
+        assert f", process {holder.pid} on " in refused.stderr
     assert run("run", "-n", "-E", "3", name, "true").returncode == 3
     ended(holder)
     assert run("run", "-n", name, "true").returncode == 0

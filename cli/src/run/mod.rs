@@ -52,7 +52,7 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
         Ok(Acquired::Signalled(signal)) => Ok(by_signal(signal as i32)),
         Err(error) if error.kind() == ErrorKind::Timeout => Err(Failure {
             code: arguments.conflict_exit_code,
-            text: conflict(&lock, &error),
+            text: conflict(server, &lock, &error),
         }),
         Err(error) => Err(error.into()),
     };
@@ -62,9 +62,9 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
 }
 
 /// Tells why the lock was not acquired, and who holds it now if that can be had.
-fn conflict(lock: &Lock, error: &Error) -> String {
+fn conflict(server: &Server, lock: &Lock, error: &Error) -> String {
     let text = failure::text(error);
-    match who::holder(lock) {
+    match who::look(server, lock) {
         Ok(Some(held)) => format!("{text}; {}", held.as_text()),
         _ => text,
     }
