@@ -2,6 +2,7 @@
 
 use redlatch::embed::Inspector;
 use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
 
 use crate::arguments::{Ls, Server};
 use crate::failure::Failure;
@@ -65,15 +66,27 @@ pub(crate) fn table(locks: &[Held]) -> Vec<Row> {
 /// The rows in columns. The last column is as wide as it is.
 pub(crate) fn lines(rows: &[Row]) -> String {
     let width = |column: usize| {
-        let widths = rows.iter().map(|row| row[column].chars().count());
+        let widths = rows.iter().map(|row| row[column].width());
         widths.max().unwrap_or_default()
     };
     let widths: [usize; COLUMNS - 1] = std::array::from_fn(width);
     let line = |row: &Row| {
         let cells: Vec<String> = std::iter::zip(row, widths)
-            .map(|(cell, width)| format!("{cell:width$}"))
+            .map(|(cell, width)| format!("{cell}{:1$}", "", width - cell.width()))
             .collect();
         format!("{}  {}\n", cells.join("  "), row[COLUMNS - 1])
     };
     rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_a_terminal_shows_them() {
+        let row = |name: &str| -> Row { [name, "k", "1", "-", "0", "x"].map(str::to_owned) };
+        let text = lines(&[row("注文"), row("a")]);
+        assert_eq!(text, "注文  k  1  -  0  x\na     k  1  -  0  x\n");
+    }
 }

@@ -1,5 +1,7 @@
 //! Text of others on a terminal: names and owners may hold any character.
 
+use unicode_width::UnicodeWidthChar;
+
 /// The text without characters that move the cursor, change colours or the order of the line.
 pub(crate) fn shown(text: &str) -> String {
     let is_harmful = |char: char| {
@@ -12,6 +14,16 @@ pub(crate) fn shown(text: &str) -> String {
             false => vec![char],
         })
         .collect()
+}
+
+/// As much of the text as these columns of a terminal have room for. Some characters need two.
+pub(crate) fn cut(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find(|(_, char)| {
+        used += char.width().unwrap_or_default();
+        used > columns
+    });
+    &text[..end.map_or(text.len(), |(end, _)| end)]
 }
 
 /// The text of an error of the command line without the user and password of a URL.
@@ -40,6 +52,15 @@ mod tests {
         assert_eq!(shown("order:ö 42"), "order:ö 42");
         let evil = "a\u{1b}[31m\u{7}\n\u{9b}\u{202e}";
         assert_eq!(shown(evil), r"a\u{1b}[31m\u{7}\u{a}\u{9b}\u{202e}");
+    }
+
+    #[test]
+    fn a_wide_character_takes_two_columns() {
+        assert_eq!(cut("注文:42", 4), "注文");
+        assert_eq!(cut("注文:42", 3), "注");
+        assert_eq!(cut("order", 9), "order");
+        // A combining accent takes none.
+        assert_eq!(cut("e\u{301}tat", 2), "e\u{301}t");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use crate::arguments::{Server, Watch};
 use crate::failure::{Exit, Failure};
 use crate::held::Held;
-use crate::shown::shown;
+use crate::shown::{cut, shown};
 use crate::{connect, ls};
 
 pub(crate) fn watch(server: &Server, arguments: &Watch) -> Result<u8, Failure> {
@@ -225,7 +225,7 @@ fn draw(page: &str) -> io::Result<()> {
         .chain(last)
         .enumerate()
     {
-        let cut: String = line.chars().take(width).collect();
+        let cut = cut(&line, width);
         queue!(
             out,
             cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX)),

@@ -37,7 +37,7 @@ def component(crate: Crate) -> Component:
 
 
 def binaries(target: str) -> list[str]:
-    """What scripts/dist makes for this target: the program for musl alone."""
+    """The binaries that scripts/dist makes for this target: the program is made for musl alone."""
     return [*LIBRARIES, PROGRAM] if "-musl" in target else LIBRARIES
 
 
