@@ -3,7 +3,8 @@
 planted.py [--only WORD ...] [--from N] [--layer WORD] [--seeds N] [--both] [--report FILE]
 
 The layers, in their order: unit tests of the engine and of the wire; the simulation; the scripts on a real server
-(their tests, and the model against them); the driver and the public face on real servers; the conformance scenarios in Rust.
+(their tests, and the model against them); the driver and the public face on real servers; the conformance scenarios in Rust;
+the suite of the command line.
 Each that a bug names (all, if it names none) is asked while nobody has found it; with --both the first two in any case.
 A layer ends with its first test that fails. Ends with `planted: bugs=N caught=N`.
 """
@@ -78,6 +79,10 @@ def layers(cargo_test: list[str]) -> list[Layer]:
     simulated = ["engine::tests::simulation::promises"]
     scripts = ["wire::live_tests", "wire::many_tests", "wire::model_tests"]
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces", "--", *one]
+    # A word chooses among the names of its tests.
+    command_line = (
+        'cargo build --quiet --package redlatch-cli && python -m pytest -q -x cli/tests ${1:+-k "$1"}'
+    )
     conformance = [sys.executable, "conformance/run.py", "--drivers", "rust", "--jobs", "4"]
     return [
         Layer("unit tests", [*cargo_test, *unit, *one]),
@@ -86,6 +91,7 @@ def layers(cargo_test: list[str]) -> list[Layer]:
         Layer("driver", [*cargo_test, "driver::live_tests", *one]),
         Layer("faces", faces),
         Layer("conformance", conformance),
+        Layer("command line", ["bash", "-c", command_line, "bash"]),
     ]
 
 

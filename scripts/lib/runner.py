@@ -265,7 +265,10 @@ def phases() -> list[Phase]:
             "conformance",
             ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
             everything,
-            [(["python", "conformance/run.py"], conformance)],
+            [
+                (["python", "conformance/run.py"], conformance),
+                (["python", "-m", "pytest", "-rsx", "conformance"], pytest),
+            ],
         ),
         Phase(
             "topologies",

@@ -1,0 +1,158 @@
+"""The command line shows the holders of every language and of Redisson, on every kind of deployment.
+
+With REDLATCH_BLESS=1 the picture of `redlatch watch` in the README is taken anew.
+"""
+
+import fcntl
+import html
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pyte
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+import build  # noqa: E402
+from drivers import Driver, Side  # noqa: E402
+from server import Cluster, Deployment, Sentinels, Server  # noqa: E402
+
+LIMIT = 120.0  # seconds that a JVM may need to start on a busy machine
+PICTURE = ROOT / "docs" / "watch.svg"
+COLUMNS, ROWS = 220, 10
+LANGUAGES = {"rust": "rust", "python": "python", "asyncio": "python", "node": "node", "c": "c"}
+OPTIONS = {"watchdog_ms": 30000, "fencing": False, "cluster_pubsub": "auto", "role": "a"}
+
+
+@pytest.fixture(scope="module")
+def sides() -> list[Side]:
+    return [*(make() for make in build.ours().values()), build.redisson(build.REDISSONS[-1])]
+
+
+@pytest.fixture(params=[Server, Sentinels, Cluster], ids=["server", "sentinel", "cluster"])
+def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    with request.param() as deployment:
+        yield deployment
+
+
+def asked(driver: Driver, **request: object) -> None:
+    reply = driver.ask(client="c", **request)[1].result(LIMIT)
+    assert reply["status"] == "ok", reply
+
+
+def program(deployment: Deployment, *words: str) -> list[str]:
+    return [str(build.cargo("redlatch-cli", "debug") / "redlatch"), "--url", deployment.url, *words]
+
+
+def shown(deployment: Deployment, *words: str) -> str:
+    command = program(deployment, *words)
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT).stdout
+
+
+def test_holders_of_all_languages_are_shown(deployment: Deployment, sides: list[Side]) -> None:
+    with ExitStack() as stack:
+        holders = {side.name: stack.enter_context(closing(Driver(side.command))) for side in sides}
+        for name, driver in holders.items():
+            asked(driver, op="open", url=deployment.url, **OPTIONS)
+            asked(driver, op="acquire", lock=f"shown:{name}", wait_ms=0, **{"as": "one"})
+        locks = {
+            lock["name"].partition(":")[2]: lock for lock in json.loads(shown(deployment, "ls", "--json"))
+        }
+        assert locks.keys() == holders.keys()
+        for name, driver in holders.items():
+            lock = locks[name]
+            (holder,) = lock["holders"]
+            assert (lock["kind"], holder["levels"]) == ("reentrant", 1), lock
+            text = shown(deployment, "who", f"shown:{name}")
+            assert text.startswith(f"shown:{name} is held by {holder['owner']}")
+            if name not in LANGUAGES:
+                assert holder["client"] is None
+                continue
+            client = holder["client"]
+            pid, host = driver.process.pid, socket.gethostname()
+            assert (client["language"], client["pid"], client["host"]) == (LANGUAGES[name], pid, host)
+            assert f", {LANGUAGES[name]}, process {pid} on {host})" in text
+
+
+def screen(command: list[str], *patterns: str) -> list[str]:
+    """The lines of a terminal in which the command runs, once all these patterns are there at the same time."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        os.execv(command[0], command)
+    emulated = pyte.Screen(COLUMNS, ROWS)
+    stream = pyte.ByteStream(emulated)
+    end = time.monotonic() + LIMIT
+    try:
+        while not all(re.search(pattern, "\n".join(emulated.display)) for pattern in patterns):
+            ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
+            assert ready, "\n".join(emulated.display)
+            stream.feed(os.read(terminal, 4096))
+        return [line.rstrip() for line in emulated.display]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def svg(lines: list[str]) -> str:
+    """A picture of these lines in a terminal."""
+    width, height = 24 + 7.8 * max(map(len, lines)), 24 + 18 * len(lines)
+    texts = [
+        f'<text x="12" y="{26 + 18 * row}">{html.escape(line)}</text>'
+        for row, line in enumerate(lines)
+        if line
+    ]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}">',
+            "<style>text { font: 13px monospace; fill: #d8dee9; white-space: pre }</style>",
+            f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#242933"/>',
+            *texts,
+            "</svg>\n",
+        ]
+    )
+
+
+def alike(line: str) -> str:
+    """The line without what differs each time: ids, numbers, and with them the width of the columns."""
+    return re.sub(r"\d+", "0", re.sub(r" +", " ", re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", line)))
+
+
+def test_the_readme_shows_what_watch_shows(sides: list[Side]) -> None:
+    held = {
+        "python": "orders:42",
+        "node": "orders:43",
+        "rust": "reports:daily",
+        "c": "stock:7",
+        "redisson-4.7.0": "invoices",
+    }
+    with Server() as deployment, ExitStack() as stack:
+        drivers = {side.name: stack.enter_context(closing(Driver(side.command))) for side in sides}
+        for name, driver in drivers.items():
+            asked(driver, op="open", url=deployment.url, **OPTIONS)
+            if name in held:
+                asked(driver, op="acquire", lock=held[name], wait_ms=0, **{"as": "one"})
+        drivers["asyncio"].ask(client="c", op="acquire", lock="orders:42", wait_ms=60000, **{"as": "two"})
+        lines = screen(
+            program(deployment, "watch"), *held.values(), "5 held", r" s  +1  ", r"seen in ([3-9]|\d\d+) s"
+        )
+    # The picture is the same on every machine.
+    lines = [line.replace(f" on {socket.gethostname()})", " on web-1)") for line in lines]
+    if os.environ.get("REDLATCH_BLESS"):
+        PICTURE.write_text(svg(lines))
+    there = [html.unescape(text) for text in re.findall(r"<text[^>]*>(.*)</text>", PICTURE.read_text())]
+    assert [alike(line) for line in there] == [alike(line) for line in lines if line]
