@@ -6,16 +6,19 @@ use std::os::unix::net::UnixStream;
 use nix::libc;
 use nix::time::ClockId;
 
+mod timer;
+
 use super::unix::time_on;
 use crate::moment::Moment;
 
 pub(crate) use super::poll::{BlockingSocket, HAS_INLINE, Sleeper, StopFlag};
 pub(crate) use super::portable::{
-    Alarm, ReceiveMinimum, Timer, exit_signals, give_up_after, process_id, set_user_timeout,
+    ReceiveMinimum, exit_signals, give_up_after, process_id, set_user_timeout,
 };
 pub(crate) type EventFd = super::socket_pair::SocketPair<UnixStream>;
 pub use super::unix::Uncancelled;
 pub(crate) use super::unix::{at_exit, connect_local, host_name, without_signals};
+pub(crate) use timer::{Alarm, Timer};
 
 /// `CLOCK_MONOTONIC_RAW` is `mach_continuous_time` in nanoseconds, which counts sleep. It exists
 /// since macOS 10.12.

@@ -3,7 +3,8 @@
 //!
 //! Each system has a file that puts the interface together. `linux.rs` uses what Linux is best at.
 //! `macos.rs` and `windows.rs` have what no library gives them, and take the rest from
-//! `portable.rs`, which needs std and tokio only. `unix.rs` and `poll.rs` are shared.
+//! `portable.rs`, which needs std and tokio only. `unix.rs`, `poll.rs` and
+//! `fd_timer.rs` are shared.
 //!
 //! `RUSTFLAGS='--cfg redlatch_portable'` compiles the fallbacks on Linux or macOS, so that
 //! `make test-portable` runs what Windows runs. Such a build is for tests: its clock does not
@@ -15,6 +16,8 @@ compile_error!(
      suspend, in core/src/sys/"
 );
 
+#[cfg(all(unix, not(redlatch_portable)))]
+mod fd_timer;
 #[cfg(all(target_os = "linux", not(redlatch_portable)))]
 mod linux;
 #[cfg(all(target_os = "macos", not(redlatch_portable)))]
@@ -103,6 +106,10 @@ pub(crate) use system::at_exit;
 
 /// Signals that end the process while it holds locks.
 pub(crate) use system::exit_signals;
+
+#[cfg(test)]
+#[path = "timer_tests.rs"]
+mod timer_tests;
 
 #[cfg(test)]
 mod tests {

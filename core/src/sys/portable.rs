@@ -375,64 +375,19 @@ pub(crate) mod exit_signals {
     pub(crate) fn end() {}
 }
 
+// In a portable build they are the system's.
+#[cfg(all(test, not(redlatch_portable)))]
+#[path = "timer_tests.rs"]
+mod timer_tests;
+
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
     use std::net::TcpListener;
     use std::sync::mpsc;
 
     use super::*;
 
-    const HOUR: Duration = Duration::from_secs(3600);
     const LIMIT: Duration = Duration::from_secs(30);
-
-    #[tokio::test]
-    async fn the_timer_fires_at_the_earliest_moment_that_was_set() {
-        let timer = Timer::new().expect("a timer");
-        let (mut alarm, now) = (timer.alarm(), clock::now());
-        let due = now.after(Duration::from_millis(20));
-        for at in [due.after(HOUR), due, due.after(LIMIT)] {
-            alarm.set(now, at).expect("set");
-        }
-        assert_eq!(alarm.at(), Some(due));
-        let fired = tokio::time::timeout(LIMIT, poll_fn(|cx| timer.poll_fired(cx)));
-        fired.await.expect("in time").expect("fired");
-        assert!(clock::now() >= due);
-        alarm.has_fired();
-        assert_eq!(alarm.at(), None);
-    }
-
-    #[tokio::test]
-    async fn a_caller_wakes_the_thread_that_sleeps_for_longer() {
-        let timer = Timer::new().expect("a timer");
-        let (mut alarm, now) = (timer.alarm(), clock::now());
-        alarm.set(now, now.after(HOUR)).expect("set");
-        let mut polled = false;
-        let fired = poll_fn(|cx| {
-            let poll = timer.poll_fired(cx);
-            if !std::mem::replace(&mut polled, true) {
-                let due = clock::now().after(Duration::from_millis(1));
-                alarm.set(now, due).expect("set earlier");
-            }
-            poll
-        });
-        let seen = tokio::time::timeout(LIMIT, fired).await;
-        seen.expect("it wakes").expect("fired");
-    }
-
-    #[tokio::test]
-    async fn a_fired_timer_keeps_its_expiry() {
-        let timer = Timer::new().expect("a timer");
-        let (mut alarm, now) = (timer.alarm(), clock::now());
-        let due = now.after(Duration::from_millis(1));
-        alarm.set(now, due).expect("set");
-        while clock::now() < due {
-            thread::yield_now();
-        }
-        alarm.set(clock::now(), now.after(HOUR)).expect("set later");
-        let seen = tokio::time::timeout(LIMIT, poll_fn(|cx| timer.poll_fired(cx)));
-        seen.await.expect("the thread sees it").expect("fired");
-    }
 
     /// Sleeps without a limit on another thread until `end` ends that.
     fn is_ended_by(end: impl FnOnce(&Sleeper, &StopFlag)) -> bool {
