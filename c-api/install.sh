@@ -22,28 +22,40 @@ if [ $# != 0 ]; then
 fi
 
 built=${CARGO_TARGET_DIR:-$here/../target}/$profile
-if [ ! -f "$built/libredlatch.so" ] || [ ! -f "$built/libredlatch.a" ]; then
+# What was built says for which system: the names of a shared library there, and the libraries that a program needs besides
+# the archive; tests/run compares those to what rustc says.
+version=$(sed -n 's/^#define REDLATCH_VERSION "\(.*\)"/\1/p' "$here/include/redlatch.h")
+if [ -f "$built/libredlatch.dylib" ]; then
+    library=libredlatch.dylib
+    file=libredlatch.$version.dylib
+    soname=$(sed -n 's/.*-install_name,\(@rpath[^"]*\)".*/\1/p' "$here/build.rs")
+    static_libs=('-framework Security' '-framework CoreFoundation' -liconv -lSystem -lc -lm)
+else
+    library=libredlatch.so
+    file=libredlatch.so.$version
+    soname=$(sed -n 's/.*-soname,\(libredlatch[^"]*\)".*/\1/p' "$here/build.rs")
+    static_libs=(-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc)
+fi
+if [ ! -f "$built/$library" ] || [ ! -f "$built/libredlatch.a" ]; then
     echo "install.sh: there is no library in $built; run make -C c-api build PROFILE=$profile first" >&2
     exit 1
 fi
-version=$(sed -n 's/^#define REDLATCH_VERSION "\(.*\)"/\1/p' "$here/include/redlatch.h")
-soname=$(sed -n 's/.*-soname,\(libredlatch[^"]*\)".*/\1/p' "$here/build.rs")
-# The libraries that a program needs besides the archive; tests/run compares it to what rustc says.
-static_libs="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
-
 case $libdir in /*) ;; *) libdir=$prefix/$libdir ;; esac
 to=${DESTDIR:-}$prefix
 libs=${DESTDIR:-}$libdir
 # The pkg-config file and the CMake package find the prefix from where they are themselves.
-from_pkgconfig=$(realpath -m --relative-to="$libdir/pkgconfig" "$prefix")
-from_cmake=$(realpath -m --relative-to="$libdir/cmake/redlatch" "$prefix")
-from_prefix=$(realpath -m --relative-to="$prefix" "$libdir")
+relative() { # relative FROM TO; macOS has no such realpath
+    realpath -m --relative-to="$1" "$2" 2>/dev/null || python3 -c 'import os, sys; print(os.path.relpath(*sys.argv[1:]))' "$2" "$1"
+}
+from_pkgconfig=$(relative "$libdir/pkgconfig" "$prefix")
+from_cmake=$(relative "$libdir/cmake/redlatch" "$prefix")
+from_prefix=$(relative "$prefix" "$libdir")
 homepage=$(sed -n 's/^repository = "\(.*\)"/\1/p' "$here/../Cargo.toml")
 fill() { # fill TEMPLATE FILE STATIC_LIBS
     local static=$3 major minor
     IFS=. read -r major minor _ <<<"$version"
     sed -e "s/@VERSION@/$version/g" -e "s/@MAJOR@/$major/g" -e "s/@MINOR@/$minor/g" \
-        -e "s/@SONAME@/$soname/g" -e "s/@STATIC_LIBS@/$static/g" -e "s|@LIBDIR@|$from_prefix|g" \
+        -e "s|@FILE@|$file|g" -e "s|@SONAME@|$soname|g" -e "s/@STATIC_LIBS@/$static/g" -e "s|@LIBDIR@|$from_prefix|g" \
         -e "s|@FROM_PKGCONFIG@|$from_pkgconfig|g" -e "s|@FROM_CMAKE@|$from_cmake|g" -e "s|@HOMEPAGE@|$homepage|g" \
         -e '/^URL: $/d' "$1" >"$2"
     chmod 644 "$2"
@@ -51,12 +63,12 @@ fill() { # fill TEMPLATE FILE STATIC_LIBS
 install -d "$to/include" "$libs/pkgconfig" "$libs/cmake/redlatch"
 install -m 644 "$here"/include/redlatch.h "$here"/include/redlatch.hpp "$to/include"
 install -m 644 "$built/libredlatch.a" "$libs"
-install -m 644 "$built/libredlatch.so" "$libs/libredlatch.so.$version"
-ln -sf "libredlatch.so.$version" "$libs/$soname"
-ln -sf "$soname" "$libs/libredlatch.so"
-fill "$here/redlatch.pc.in" "$libs/pkgconfig/redlatch.pc" "$static_libs"
-for file in redlatchConfig redlatchConfigVersion; do
-    fill "$here/cmake/$file.cmake.in" "$libs/cmake/redlatch/$file.cmake" "${static_libs// /;}"
+install -m 644 "$built/$library" "$libs/$file"
+ln -sf "$file" "$libs/${soname#@rpath/}"
+ln -sf "${soname#@rpath/}" "$libs/$library"
+fill "$here/redlatch.pc.in" "$libs/pkgconfig/redlatch.pc" "${static_libs[*]}"
+for name in redlatchConfig redlatchConfigVersion; do
+    fill "$here/cmake/$name.cmake.in" "$libs/cmake/redlatch/$name.cmake" "$(IFS=';' && echo "${static_libs[*]}")"
 done
 install -d "$to/share/doc/redlatch/examples"
 install -m 644 "$here"/../docs/*.md "$to/share/doc/redlatch"

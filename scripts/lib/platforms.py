@@ -1,5 +1,6 @@
 """Installs the packages of dist/TARGET and runs programs with them on the system that they are for: another processor is
-emulated by qemu, musl and the interpreters are those that scripts/setup-cross got. The server is this machine's own.
+emulated by qemu, musl and the interpreters are those that scripts/setup-cross got. The server is this machine's own. On another
+system than macOS, what is for macOS is read only.
 
     scripts/test-platforms [--write] [--face wheel|node|c|cli]... [TARGET...]
 
@@ -10,6 +11,7 @@ With --write the table of docs/platforms.md gets it too.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import macho
 from server import Server
 from snippets import snippets
 
@@ -72,8 +75,18 @@ class Target:
         return self.libc.startswith("musl")
 
     @property
+    def apple(self) -> str:
+        """The name that Apple has for the processor."""
+        return {"aarch64": "arm64"}.get(self.arch, self.arch)
+
+    @property
+    def macos(self) -> bool:
+        return self.libc.startswith("macos")
+
+    @property
     def foreign(self) -> bool:
-        return self.arch != os.uname().machine
+        machine = {"arm64": "aarch64"}.get(os.uname().machine, os.uname().machine)
+        return self.arch != machine or self.macos != (sys.platform == "darwin")
 
     @property
     def folder(self) -> Path:
@@ -81,13 +94,17 @@ class Target:
 
     def emulator(self, root: Path = CROSS) -> list[str]:
         """Goes in front of a program. The folder is where it finds its loader: no other C library may come into it."""
-        return [str(CROSS / f"usr/bin/qemu-{self.arch}-static"), "-L", str(root)] if self.foreign else []
+        if not self.foreign or self.macos:
+            return []
+        return [str(CROSS / f"usr/bin/qemu-{self.arch}-static"), "-L", str(root)]
 
     def compiler(self, language: str = "cc") -> list[str]:
-        """That of zig, for the oldest C library; or `c++`."""
+        """That of zig, for the oldest system; or `c++`. On a Mac its own: it has the frameworks."""
         version = self.libc.partition("-")[2]
-        system = f"{self.arch}-linux-musl" if self.musl else f"{self.arch}-linux-gnu.{version}"
-        command = [sys.executable, "-m", "ziglang", language, "-target", system]
+        system = "linux-musl" if self.musl else f"macos.{version}" if self.macos else f"linux-gnu.{version}"
+        command = [sys.executable, "-m", "ziglang", language, "-target", f"{self.arch}-{system}"]
+        if self.macos and not self.foreign:
+            command = [language]
         # Without -O2 zig brings checks at run time, which need a newer musl.
         command += ["-O2", "-Wall", "-Wextra", "-Werror"]
         if self.musl and not self.foreign:
@@ -155,6 +172,8 @@ class Library:
 
 def look(library: Path, target: Target) -> Library:
     """Reads the library, and sees that it asks for nothing that its oldest system lacks."""
+    if target.macos:
+        return look_macos(library, target)
     header = run("readelf", "-hW", library, cwd=ROOT)
     if {"x86_64": "X86-64", "aarch64": "AArch64"}[target.arch] not in header:
         raise Failed(f"{library.name} is for another processor than {target.arch}:\n{header}")
@@ -177,6 +196,21 @@ def look(library: Path, target: Target) -> Library:
     if lacking := [name for name in wanted if "@" not in name and not re.fullmatch(GIVEN, name)]:
         raise Failed(f"{library.name} needs functions that {target.libc} lacks: {', '.join(sorted(lacking))}")
     return Library(library.stat().st_size, needs, newest)
+
+
+def look_macos(library: Path, target: Target) -> Library:
+    found = macho.read(library)
+    if found.arch != target.arch:
+        raise Failed(f"{library.name} is for {found.arch or 'another processor'}, not {target.arch}")
+    if found.oldest != (oldest := target.libc.partition("-")[2]):
+        raise Failed(f"{library.name} is for macOS {found.oldest} and newer, not {oldest}")
+    if strange := [name for name in found.needs if not name.startswith(("/usr/lib/", "/System/Library/"))]:
+        raise Failed(f"{library.name} needs {', '.join(strange)}")
+    if lacking := [name for name in found.loose if not re.fullmatch(GIVEN, name)]:
+        raise Failed(f"{library.name} needs functions that nobody has: {', '.join(lacking)}")
+    if found.forged:
+        raise Failed(f"the signature of {library.name}: {found.forged}")
+    return Library(library.stat().st_size, [Path(name).name for name in found.needs])
 
 
 def numbers(version: str) -> list[int]:
@@ -227,7 +261,7 @@ Checks = Iterator[Callable[[], object]]
 def c(target: Target, folder: Path, library: list[Path]) -> Checks:
     run("tar", "-xzf", only(target, f"redlatch-c-*-{target.tarball}.tar.gz"), cwd=folder)
     (prefix,) = folder.iterdir()
-    (shared,) = (prefix / "lib").glob("libredlatch.so.*.*")
+    (shared,) = (prefix / "lib").glob("libredlatch.*.*.dylib" if target.macos else "libredlatch.so.*.*")
     library.append(shared)
     (folder / "program.c").write_text(programs("c")[0])
     (folder / "program.cpp").write_text("#include <redlatch.hpp>\n" + programs("c")[0])
@@ -256,6 +290,17 @@ def c(target: Target, folder: Path, library: list[Path]) -> Checks:
         with Server() as server:
             run(*build(source, flags), cwd=folder, env={"REDLATCH_URL": server.url})
 
+    def linked(source: Path, flags: list[str]) -> None:
+        (program,) = build(source, flags)
+        name = macho.read(shared).name
+        there = [f"@rpath/{file.name}" for file in (prefix / "lib").iterdir()]
+        if name not in macho.read(Path(program)).needs or name not in there:
+            raise Failed(f"a program asks for {name}, and there is none in lib")
+
+    if target.macos and target.foreign:
+        yield lambda: linked(folder / "program.c", dynamic)
+        yield lambda: linked(folder / "program.cpp", ["-std=c++11", *dynamic])
+        return
     yield lambda: check(folder / "program.c", dynamic)
     yield lambda: check(folder / "program.c", static)
     yield lambda: check(folder / "program.cpp", ["-std=c++11", *dynamic])
@@ -273,7 +318,7 @@ def wheel(target: Target, folder: Path, library: list[Path]) -> Checks:
         "--python-version",
         "3.10",
         "--platform",
-        f"{target.wheel}_{target.arch}",
+        f"{target.wheel}_{target.apple if target.macos else target.arch}",
     ]
     run(*pip, *there, "--target", site, package, cwd=folder)
     (native,) = (site / "redlatch").glob("*.so")
@@ -285,10 +330,10 @@ def wheel(target: Target, folder: Path, library: list[Path]) -> Checks:
             raise Failed(told)
 
     # auditwheel knows musl by the name that it has on Alpine alone. Musl has no versions, and look() has seen the rest.
-    if not target.musl:
+    if not target.musl and not target.macos:
         yield tags
     yield lambda: run("abi3audit", "--strict", package, cwd=folder)
-    if target.musl and target.foreign:
+    if target.foreign and (target.musl or target.macos):
         return  # there is no such Python here
     python = ["env", f"PYTHONPATH={site}", *target.python()]
     for text in programs("python"):
@@ -321,6 +366,16 @@ def node(target: Target, folder: Path, library: list[Path]) -> Checks:
     run("tar", "-xzf", packed, "--strip-components=1", "-C", native, cwd=folder)
     (folder / "node_modules/redlatch").symlink_to(package)
     library.append(native / f"redlatch.{target.npm}.node")
+    if target.macos:
+        manifest = json.loads((native / "package.json").read_text())
+
+        def fields() -> None:
+            if [manifest.get("os"), manifest.get("cpu")] != [[part] for part in target.npm.split("-")]:
+                raise Failed(f"npm installs it on other systems:\n{manifest}")
+
+        yield fields
+        if target.foreign:
+            return
     # Tests start a second Node by the path of the first, which the kernel cannot run where it is emulated.
     command = target.node()
     if target.emulator():
