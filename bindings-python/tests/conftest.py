@@ -149,6 +149,13 @@ if os.environ.get("REDLATCH_PORTABLE"):
     LOOPS["without readers"] = WithoutReaders
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not Path("/proc/self/task").exists():
+        left_out = [item for item in items if item.get_closest_marker("reads_proc")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if inspect.iscoroutinefunction(metafunc.function):
         metafunc.fixturenames.append("_loop")

@@ -355,6 +355,7 @@ def test_a_hub_listens_on_when_a_signal_s_handler_raises_in_its_callback(
     assert out == f"{first}\nTrue\n"
 
 
+@pytest.mark.reads_proc
 @both
 def test_signals_end_the_process_as_ever(library: str, name: str) -> None:
     source = """
@@ -654,6 +655,7 @@ def test_a_gevent_loop_with_nothing_else_to_do_ends(name: str) -> None:
     assert run(program("gevent", source), name) == "True\n"
 
 
+@pytest.mark.reads_proc
 def test_a_program_without_greenlets_imports_none(name: str) -> None:
     source = """
         import sys
@@ -747,6 +749,7 @@ def test_gunicorn_s_gevent_workers_count_exactly(
         assert ends(child, number) == 0
 
 
+@pytest.mark.reads_proc
 @both
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_celery_s_green_pools_count_exactly(

@@ -145,6 +145,7 @@ WAIT_IN_THREADS = """
 """
 
 
+@pytest.mark.reads_proc
 def test_threads_that_waited_took_the_gil_four_times_a_second_and_a_descriptor_each(
     name: str, client: redlatch.Client
 ) -> None:
@@ -672,6 +673,7 @@ def test_a_prefork_server(name: str, look: redis.Redis) -> None:
     assert not look.exists(name)
 
 
+@pytest.mark.reads_proc
 def test_an_import_starts_nothing() -> None:
     run(
         """
