@@ -108,7 +108,6 @@ pub(crate) use system::at_exit;
 pub(crate) use system::exit_signals;
 
 #[cfg(test)]
-#[path = "timer_tests.rs"]
 mod timer_tests;
 
 #[cfg(test)]

@@ -378,6 +378,7 @@ pub(crate) mod exit_signals {
 // In a portable build they are the system's.
 #[cfg(all(test, not(redlatch_portable)))]
 #[path = "timer_tests.rs"]
+#[allow(clippy::duplicate_mod, reason = "both timers have the same tests")]
 mod timer_tests;
 
 #[cfg(test)]
