@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -171,21 +172,27 @@ async def test_a_coroutine_that_nobody_awaits_sends_nothing_and_python_warns_of_
 
 async def test_a_task_that_has_ended_leaves_nothing_to_the_next_one_in_its_place(name: str) -> None:
     async with aio.Client() as client:
-        lock, keys, numbers = client.lock(name), [], set()
+        lock, known = client.lock(name), {}
+        seen_again = 0
 
         async def work() -> None:
+            nonlocal seen_again
             assert not lock.owned() and await lock.acquire() and lock.hold_count == 1
             task = asyncio.current_task()
             assert task is not None
-            keys.append(aio.Keys.of(task))
-            numbers.add(id(task))
+            keys = aio.Keys.of(task)
+            # Known weakly: what is kept takes the place of the next task.
+            if id(task) in known:
+                seen_again += 1
+                assert known[id(task)]() is not keys
+            known[id(task)] = weakref.ref(keys)
             await lock.release()
 
         gc.collect()
         before = len(aio.Keys._of)
         for _ in range(50):
             await asyncio.create_task(work())
-        assert len(numbers) < len(set(map(id, keys))) == 50, "ids of tasks come again, keys do not"
+        assert seen_again, "ids of tasks come again, keys do not"
         gc.collect()
         assert len(aio.Keys._of) <= before + 1
 
