@@ -19,6 +19,8 @@ function whenLost(tell) {
 }
 
 const border = new native.Border(drain)
+// Bun calls no hook of a native part, nor the handlers of C's exit(), after process.exit().
+if (process.versions.bun !== undefined) process.on('exit', () => border.end())
 const takeAll = border.drain()
 const release = border.release()
 

@@ -242,7 +242,7 @@ impl State {
     /// The environment ends, for example a worker that is terminated. It runs no JavaScript any
     /// more, and its calls are cancelled. Its holds are released within the option `exit_limit`;
     /// the leases end the rest.
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.bell.ended.store(true, Ordering::Release);
         self.queue.close();
         self.part.end();

@@ -59,6 +59,13 @@ impl Border {
         redlatch::embed::exit::watch_signals();
     }
 
+    /// Releases what is held, now: this runtime ends the process without `exit()`.
+    #[napi]
+    pub fn end(&self) {
+        redlatch::embed::exit::is_not_called();
+        self.0.end();
+    }
+
     /// An id for an asynchronous context. The acquisitions of a context are one owner.
     #[napi]
     pub fn new_context(&self) -> Id {

@@ -1,12 +1,11 @@
 'use strict'
 // Waiting can be given up at any moment, and nothing stays behind.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { getEventListeners } = require('node:events')
 const { Client, LockTimeoutError } = require('../index.js')
-const { Connection, freshName, shared, until } = require('./support/index.js')
+const { Connection, freshName, shared, test, until } = require('./support/index.js')
 
 const context = shared()
 

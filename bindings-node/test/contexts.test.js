@@ -2,13 +2,12 @@
 // The package works in a context of node:vm, as Jest's jsdom environment and Vitest's vmThreads load it: JavaScript's own
 // objects are others there, and on Node.js 20 and 22 Symbol has neither dispose nor asyncDispose.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { readFileSync } = require('node:fs')
 const { createRequire, isBuiltin } = require('node:module')
 const { dirname } = require('node:path')
 const vm = require('node:vm')
-const { PACKAGE, freshName, shared, until } = require('./support/index.js')
+const { PACKAGE, freshName, shared, test, until } = require('./support/index.js')
 
 const context = shared()
 

@@ -1,11 +1,10 @@
 'use strict'
 // Events are told for logs: as an event of the client and on a diagnostics channel.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const diagnostics = require('node:diagnostics_channel')
 const { Client } = require('../index.js')
-const { freshName, run, shared, until } = require('./support/index.js')
+const { freshName, run, shared, test, until } = require('./support/index.js')
 
 const context = shared({ password: 'geheim' })
 

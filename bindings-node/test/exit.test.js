@@ -2,13 +2,12 @@
 // A program's locks are released when it ends, however it ends, if any code can run then. The key is looked at when the
 // process is gone. Exit codes and signals are what they would be without us.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { spawn } = require('node:child_process')
 const { once } = require('node:events')
 const { statSync, writeFileSync } = require('node:fs')
 const { join } = require('node:path')
-const { PACKAGE, Server, freshName, run, runNode, shared, until } = require('./support/index.js')
+const { PACKAGE, Server, freshName, run, runNode, shared, test, until } = require('./support/index.js')
 
 const context = shared()
 

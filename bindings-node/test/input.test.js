@@ -1,12 +1,11 @@
 'use strict'
 // Bad input: a typed error that names the value and the remedy, and nothing is sent.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { once } = require('node:events')
 const { createServer } = require('node:net')
 const redlatch = require('../index.js')
-const { Server, freshName, shared } = require('./support/index.js')
+const { Server, freshName, shared, test } = require('./support/index.js')
 
 const { Client, InvalidArgumentError, LockError } = redlatch
 const context = shared()

@@ -1,12 +1,11 @@
 'use strict'
 // Locks, seen by one client or two.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { inspect } = require('node:util')
 const { Client, Hold, Lock, LockTimeoutError, NotOwnerError, ForeignKindError, InvalidArgumentError } = require('../index.js')
-const { aborted, freshName, shared, until } = require('./support/index.js')
+const { aborted, freshName, shared, test, until } = require('./support/index.js')
 
 const context = shared()
 

@@ -1,15 +1,12 @@
 'use strict'
 // A holder is told when its lock is lost.
 
-const { test } = require('node:test')
-const v8 = require('node:v8')
-const vm = require('node:vm')
 const assert = require('node:assert/strict')
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { once } = require('node:events')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { Client, LockLostError, UnavailableError } = require('../index.js')
-const { Server, aborted, freshName, shared, until } = require('./support/index.js')
+const { Server, aborted, collector, freshName, shared, test, until } = require('./support/index.js')
 
 const context = shared()
 // A watchdog that renews every ten minutes, which is longer than until() waits: the server tells of a loss, not a renewal.
@@ -264,8 +261,7 @@ test('a release that the server does not confirm is an error, once and in every 
 })
 
 test('a released hold is collected, although the listener of its signal knows it', async () => {
-  v8.setFlagsFromString('--expose-gc')
-  const gc = vm.runInNewContext('gc')
+  const gc = collector()
   const weak = await (async () => {
     const hold = await context.client.lock(freshName()).acquire()
     hold.signal.addEventListener('abort', () => hold.check())
@@ -284,8 +280,7 @@ async function leads(client, use) {
 }
 
 test('a signal whose Hold was garbage-collected is aborted when the lease ends', async () => {
-  v8.setFlagsFromString('--expose-gc')
-  const gc = vm.runInNewContext('gc')
+  const gc = collector()
   const client = await Client.connect(context.url)
   const told = []
   client.on('lost', ({ reason }) => told.push(reason))
@@ -309,8 +304,7 @@ test('a signal whose Hold was garbage-collected is aborted when the lease ends',
 })
 
 test('a signal whose Hold was garbage-collected is aborted when the key is deleted', async () => {
-  v8.setFlagsFromString('--expose-gc')
-  const gc = vm.runInNewContext('gc')
+  const gc = collector()
   const client = await Client.connect(context.url)
   let abandoned = false
   client.on('event', ({ kind }) => (abandoned ||= kind === 'abandoned'))

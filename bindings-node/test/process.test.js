@@ -2,10 +2,9 @@
 // A waiting call keeps the process alive, a held lock does not; exit codes are what they would be without us.
 
 const { existsSync } = require('node:fs')
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { Client } = require('../index.js')
-const { freshName, run, shared } = require('./support/index.js')
+const { freshName, run, shared, test } = require('./support/index.js')
 
 const context = shared()
 const script = (text, options) => run(context.url, `const name = ${JSON.stringify(freshName())};${text}`, options)

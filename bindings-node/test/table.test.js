@@ -1,10 +1,9 @@
 'use strict'
 // The tables of calls and holds: they keep what they are given, and make no garbage that is kept.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { Table } = require('../lib/table.js')
-const { freshName, run, shared } = require('./support/index.js')
+const { freshName, run, shared, test } = require('./support/index.js')
 
 const context = shared()
 

@@ -1,11 +1,10 @@
 'use strict'
 // Worker threads: each has its own clients; one that ends in the middle of something harms nobody.
 
-const { test } = require('node:test')
 const assert = require('node:assert/strict')
 const { once } = require('node:events')
 const { Worker } = require('node:worker_threads')
-const { PACKAGE, freshName, run, shared, until } = require('./support/index.js')
+const { PACKAGE, freshName, run, shared, test, until } = require('./support/index.js')
 
 const context = shared()
 

@@ -98,6 +98,11 @@ impl Part {
     }
 }
 
+/// The process ends without `exit()`, as Bun's does: the end of a part waits for its clients.
+pub fn is_not_called() {
+    IS_CALLED.store(false, Ordering::Relaxed);
+}
+
 fn is_to_be_closed(client: &Client) -> bool {
     !client.exit_limit().is_zero() && !client.0.is_forked()
 }

@@ -1,15 +1,31 @@
 'use strict'
 // The tests share this: a server and a client per file, names that nobody else uses, and waiting for a condition.
 
-const { after, before } = require('node:test')
+const nodeTest = require('node:test')
 const { execFile } = require('node:child_process')
 const { join } = require('node:path')
+const v8 = require('node:v8')
+const vm = require('node:vm')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { Client } = require('../../index.js')
 const { Connection, Server } = require('./server.js')
+const exempt = require('./exempt.json')
+
+const { after, before } = nodeTest
 
 const PACKAGE = join(__dirname, '../..')
 const LIMIT = 180_000
+const runtime = ['bun', 'deno'].find((name) => process.versions[name] !== undefined) ?? 'node'
+
+// Other runtimes leave out the tests that exempt.json names; the runner says which.
+const test = (name, ...rest) => (exempt[runtime]?.[name] === undefined ? nodeTest.test(name, ...rest) : undefined)
+
+// Collects what is garbage, in any runtime.
+function collector() {
+  if (runtime === 'bun') return () => globalThis.Bun.gc(true)
+  v8.setFlagsFromString('--expose-gc')
+  return vm.runInNewContext('gc')
+}
 
 // Starts a server before the tests of a file and stops it after them. Its fields are filled in by then.
 function shared({ password } = {}) {
@@ -77,4 +93,4 @@ function runNode(args, env = {}) {
   })
 }
 
-module.exports = { PACKAGE, Connection, Server, aborted, freshName, run, runNode, shared, until }
+module.exports = { PACKAGE, Connection, Server, aborted, collector, freshName, run, runNode, shared, test, until }
