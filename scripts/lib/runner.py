@@ -10,6 +10,7 @@ every suite runs on that server: a name that `scripts/servers` lists, or a path.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -70,6 +71,26 @@ EXEMPT = {
 }
 
 
+# The interpreters of `make test-versions`, by the names of scripts/setup-versions; those of continuous integration.
+PYTHONS = ["3.10", "3.12", "3.13", "3.14"]
+NODES = ["20", "22", "24", "26"]
+IN_CI = ["node-22", "bun", "deno", "python-3.14"]
+# The tests of the Node suite that Bun and Deno run: their own runners read them. In short only the first.
+RUNTIME_SUITE = [
+    "lock",
+    "abort",
+    "contexts",
+    "events",
+    "input",
+    "loss",
+    "process",
+    "exit",
+    "table",
+    "tls",
+    "workers",
+]
+
+
 @dataclass
 class Counts:
     passed: int = 0
@@ -124,6 +145,26 @@ def node(line: str, counts: Counts) -> None:
             counts.skipped += number
     elif found := re.match(r"\s*(?:\ufe63 (.+)|ok \d+ - (.+# (?:SKIP|TODO).*))", line):
         counts.skips.append(found[1] or found[2])
+
+
+def bun(line: str, counts: Counts) -> None:
+    if found := re.match(r" (\d+) (pass|fail|skip|todo)$", line):
+        number = int(found[1])
+        good, bad = found[2] == "pass", found[2] == "fail"
+        counts.add(Counts(number * good, number * bad, number * (not good and not bad)))
+
+
+def deno(line: str, counts: Counts) -> None:
+    if found := re.match(r"(?:ok|FAILED) \| (\d+) passed .*\| (\d+) failed(?: \| (\d+) ignored)?", line):
+        counts.add(Counts(int(found[1]), int(found[2]), int(found[3] or 0)))
+
+
+def on_python(line: str, counts: Counts) -> None:
+    """scripts/on-version says which package of the tests an interpreter cannot have; what needs it is skipped and counted."""
+    if found := re.match(r"SKIPPED (\w+: there is no wheel.*)", line):
+        counts.skips.append(found[1])
+    else:
+        pytest(line, counts)
 
 
 def plain(line: str, counts: Counts) -> None:
@@ -196,6 +237,31 @@ def phases() -> list[Phase]:
     portable = ["scripts/portable"]
     site = ["pip", "install", "--quiet", "--no-deps", "--no-index", "--upgrade", "--target", "../site"]
     exempt = [word for test in EXEMPT["rust"] for word in ("--skip", test)]
+    npm_test = ["npm", "--prefix", "bindings-node", "--silent", "test"]
+    wheel = "target/versions"
+    wheels = [
+        ["maturin", "build", "--quiet", "--manifest-path", "bindings-python/Cargo.toml", "--out", wheel]
+    ]
+
+    def into_python(version: str) -> list[str]:
+        there = ["pip", "--python", f".tools/versions/python-{version}/bin/python", "install", "--quiet"]
+        return [*there, "--no-deps", "--no-index", "--force-reinstall", "--find-links", wheel, "redlatch"]
+
+    def on_pythons(version: str, tests: str) -> tuple[list[str], Parser]:
+        run = ["python", "-m", "pytest", "-rsx", f"bindings-python/tests{tests}"]
+        return ["scripts/on-version", f"python-{version}", *run], on_python
+
+    def on_runtimes(names: list[str]) -> list[tuple[list[str], Parser]]:
+        files = [f"./test/{name}.test.js" for name in names]
+        there = ["env", "-C", "bindings-node"]  # Deno asks the package.json there how a file is written
+        return [
+            (["scripts/on-version", "bun", *there, "bun", "test", "--timeout", "180000", *files], bun),
+            (
+                ["scripts/on-version", "deno", *there, "deno", "test", "--no-check", "--allow-all", *files],
+                deno,
+            ),
+        ]
+
     return [
         Phase("rust", ["core/Cargo.toml"], [[*cargo_test, "--no-run"]], [(cargo_test, cargo)]),
         Phase(
@@ -252,14 +318,30 @@ def phases() -> list[Phase]:
         ),
         Phase(
             "versions",
-            ["tool npm", "bindings-node/package.json"],
-            [[build, "node"], ["scripts/setup-versions"]],
+            ["tool npm", "tool mvn", *languages],
+            [["scripts/setup-versions"], *wheels, [build, "node"], *map(into_python, PYTHONS)],
             [
-                (["scripts/on-node", major, "npm", "--prefix", "bindings-node", "--silent", "test"], node)
-                for major in ("20", "22", "24", "26")
+                *((["scripts/on-version", f"node-{major}", *npm_test], node) for major in NODES),
+                *on_runtimes(RUNTIME_SUITE),
+                *(on_pythons(version, "") for version in PYTHONS),
             ],
             repeated=False,
             when="asked",
+        ),
+        Phase(
+            "runtimes",
+            ["tool npm", "tool mvn", *languages],
+            [["scripts/setup-versions", *IN_CI], *wheels, [build, "node"], into_python("3.14")],
+            [
+                (
+                    ["scripts/on-version", "node-22", "node", "--test", "bindings-node/test/lock.test.js"],
+                    node,
+                ),
+                *on_runtimes(["lock"]),
+                on_pythons("3.14", "/test_threads.py"),
+            ],
+            repeated=False,
+            when="ci",
         ),
         Phase(
             "conformance",
@@ -493,6 +575,11 @@ def main() -> int:
         for suite, tests in EXEMPT.items():
             for test, why in tests.items():
                 print(f"EXEMPT portable {suite} {test}: {why}")
+    if any(phase.name == "versions" for phase in ready):
+        listed = json.loads((ROOT / "bindings-node/test/support/exempt.json").read_text())
+        for runtime, left_out in listed.items():
+            for test, why in left_out.items():
+                print(f"EXEMPT {runtime} {test}: {why}")
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
     if total.skipped and CI:
