@@ -19,8 +19,9 @@ function whenLost(tell) {
 }
 
 const border = new native.Border(drain)
-// Bun calls no hook of a native part, nor the handlers of C's exit(), after process.exit().
-if (process.versions.bun !== undefined) process.on('exit', () => border.end())
+// Bun calls no hook of a native part, nor the handlers of C's exit(), after process.exit(). Deno calls none when a program has
+// nothing more to do.
+if (['bun', 'deno'].some((name) => process.versions[name] !== undefined)) process.on('exit', () => border.end())
 const takeAll = border.drain()
 const release = border.release()
 

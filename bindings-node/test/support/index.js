@@ -83,7 +83,7 @@ function run(url, script, { flags = [], env = {} } = {}) {
 }
 
 function runNode(args, env = {}) {
-  const options = { env: { ...process.env, ...env }, timeout: LIMIT, killSignal: 'SIGKILL' }
+  const options = { env: { ...process.env, NO_COLOR: '1', ...env }, timeout: LIMIT, killSignal: 'SIGKILL' }
   return new Promise((resolve) => {
     const began = performance.now()
     execFile(process.execPath, args, options, (error, stdout, stderr) => {

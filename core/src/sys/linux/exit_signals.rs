@@ -190,7 +190,10 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         // The first signal goes to the main thread. The exit thread then stops the others by a
         // second one (`tgkill`). In any other case the signal has the effect that it has without
         // us.
-        if is_child || (thread == own) == is_dying || is_dying != is_stop {
+        if !is_stop && !is_installed(signal) {
+            // The program handles the signal. Its handler calls the one that it replaced, as those
+            // of the crate `signal-hook-registry` do.
+        } else if is_child || (thread == own) == is_dying || is_dying != is_stop {
             die(signal);
         } else if !Thread::defers(thread, signal) {
             if is_stop { stop() } else { last_act(signal) }
@@ -239,14 +242,20 @@ fn restore(place: usize) {
     let Some(before) = (unsafe { BEFORE[place].load(Ordering::Acquire).as_ref() }) else {
         return;
     };
+    if is_installed(SIGNALS[place]) {
+        // SAFETY: number and pointers are valid.
+        unsafe { libc::sigaction(SIGNALS[place], before, ptr::null_mut()) };
+    }
+}
+
+/// Whether our handler is the one that the kernel calls for this signal.
+fn is_installed(signal: c_int) -> bool {
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
     // SAFETY: number and pointers are valid.
     unsafe {
         let mut present: sigaction = mem::zeroed();
-        let known = libc::sigaction(SIGNALS[place], ptr::null(), &mut present) == 0;
-        if known && present.sa_sigaction == handler as libc::sighandler_t {
-            libc::sigaction(SIGNALS[place], before, ptr::null_mut());
-        }
+        let known = libc::sigaction(signal, ptr::null(), &mut present) == 0;
+        known && present.sa_sigaction == handler as libc::sighandler_t
     }
 }
 
