@@ -11,8 +11,6 @@ from typing import Any
 
 AD_HOC = 0x2
 SHA256 = 2
-# Symbols that any library may give: the interpreter that loads it has them.
-DYNAMIC_LOOKUP = 0xFE
 
 
 @dataclass
@@ -40,11 +38,7 @@ def read(file: Path) -> MachO:
         for command in binary.libraries
         if command.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB
     ]
-    loose = [
-        symbol.name.removeprefix("_")
-        for symbol in binary.imported_symbols
-        if (symbol.description >> 8) & 0xFF == DYNAMIC_LOOKUP
-    ]
+    loose = {bound.symbol.name.removeprefix("_") for bound in binary.bindings if not bound.has_library}
     start, raw = (binary.code_signature.data_offset if binary.has_code_signature else 0), file.read_bytes()
     return MachO(
         arch={"X86_64": "x86_64", "ARM64": "aarch64"}.get(binary.header.cpu_type.name, ""),

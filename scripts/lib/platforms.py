@@ -202,6 +202,8 @@ def look_macos(library: Path, target: Target) -> Library:
     found = macho.read(library)
     if found.arch != target.arch:
         raise Failed(f"{library.name} is for {found.arch or 'another processor'}, not {target.arch}")
+    if not found.name.startswith("@rpath/"):
+        raise Failed(f"{library.name} says that it is {found.name}")
     if found.oldest != (oldest := target.libc.partition("-")[2]):
         raise Failed(f"{library.name} is for macOS {found.oldest} and newer, not {oldest}")
     if strange := [name for name in found.needs if not name.startswith(("/usr/lib/", "/System/Library/"))]:
