@@ -1,11 +1,15 @@
-//! Windows. Experimental: it is compiled and linked, and no test of ours runs there.
+//! Windows. Experimental: C programs and the Node suite run under Wine, and nothing has run on Windows itself.
 #![allow(unsafe_code, reason = "the system has no other interface")]
 
 use std::io;
 use std::path::Path;
+use std::ptr;
 use std::sync::OnceLock;
 
-use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
+use windows_sys::Win32::System::LibraryLoader::{
+    GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleA,
+    GetModuleHandleExA, GetProcAddress,
+};
 use windows_sys::Win32::System::SystemInformation::GetTickCount64;
 
 use crate::moment::Moment;
@@ -50,11 +54,26 @@ pub(crate) fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
-/// There are no signals.
-#[allow(clippy::unnecessary_wraps, reason = "other systems can fail")]
+/// There are no signals. The thread that is made here needs its code: a library stays loaded from now
+/// on, where other systems have an option of the linker for it.
 pub(crate) fn without_signals<T>(make: impl FnOnce() -> T) -> io::Result<T> {
+    let mut library = ptr::null_mut();
+    // SAFETY: with that flag the name is any address in the library, and `library` can be written to.
+    let is_kept = unsafe {
+        GetModuleHandleExA(
+            GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS,
+            ptr::from_ref(&KEPT),
+            &raw mut library,
+        )
+    };
+    if is_kept == 0 {
+        return Err(io::Error::last_os_error());
+    }
     Ok(make())
 }
+
+/// Lies in the library.
+static KEPT: u8 = 0;
 
 /// tokio has no sockets in the file system here. The type is one that it has.
 pub(crate) async fn connect_local(_: &Path) -> io::Result<tokio::net::TcpStream> {
