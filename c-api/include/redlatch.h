@@ -276,6 +276,7 @@ const char *redlatch_client_stats_name(size_t index);
 /**
  * A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never
  * read, write or close it. It is the same one every time and is valid until the client is freed.
+ * On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
  */
 redlatch_status redlatch_client_event_fd(redlatch_client *client, int *fd);
 

@@ -303,6 +303,7 @@ pub extern "C" fn redlatch_client_stats_name(index: usize) -> *const c_char {
 
 /// A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never
 /// read, write or close it. It is the same one every time and is valid until the client is freed.
+/// On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_event_fd(
     client: *mut redlatch_client,
