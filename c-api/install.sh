@@ -2,6 +2,7 @@
 # install.sh [--prefix DIR] [--libdir DIR] [--profile debug|release]: copies what cargo has built, with headers, pkg-config
 # file, CMake package, docs and examples, to the prefix (/usr/local); $DESTDIR, if set, goes in front. The libraries go to
 # --libdir: lib, lib64, lib/x86_64-linux-gnu, or an absolute folder. All of it together can be moved afterwards.
+# Of a build for Windows the DLL goes to bin, and the import library that programs are linked with to --libdir.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 prefix=/usr/local
@@ -30,6 +31,9 @@ if [ -f "$built/libredlatch.dylib" ]; then
     file=libredlatch.$version.dylib
     soname=$(sed -n 's/.*-install_name,\(@rpath[^"]*\)".*/\1/p' "$here/build.rs")
     static_libs=('-framework Security' '-framework CoreFoundation' -liconv -lSystem -lc -lm)
+elif [ -f "$built/redlatch.dll" ]; then
+    library=redlatch.dll
+    static_libs=(-lgcc_eh -lbcrypt -ladvapi32 -lcrypt32 -lkernel32 -lntdll -luserenv -lws2_32 -ldbghelp)
 else
     library=libredlatch.so
     file=libredlatch.so.$version
@@ -50,12 +54,19 @@ relative() { # relative FROM TO; macOS has no such realpath
 from_pkgconfig=$(relative "$libdir/pkgconfig" "$prefix")
 from_cmake=$(relative "$libdir/cmake/redlatch" "$prefix")
 from_prefix=$(relative "$prefix" "$libdir")
+if [ $library = redlatch.dll ]; then
+    location=bin/redlatch.dll
+    linking="IMPORTED_IMPLIB \"\${_redlatch_prefix}/$from_prefix/libredlatch.dll.a\""
+else
+    location=$from_prefix/$file
+    linking="IMPORTED_SONAME \"$soname\""
+fi
 homepage=$(sed -n 's/^repository = "\(.*\)"/\1/p' "$here/../Cargo.toml")
 fill() { # fill TEMPLATE FILE STATIC_LIBS
     local static=$3 major minor
     IFS=. read -r major minor _ <<<"$version"
     sed -e "s/@VERSION@/$version/g" -e "s/@MAJOR@/$major/g" -e "s/@MINOR@/$minor/g" \
-        -e "s|@FILE@|$file|g" -e "s|@SONAME@|$soname|g" -e "s/@STATIC_LIBS@/$static/g" -e "s|@LIBDIR@|$from_prefix|g" \
+        -e "s|@LOCATION@|$location|g" -e "s|@LINKING@|$linking|g" -e "s/@STATIC_LIBS@/$static/g" -e "s|@LIBDIR@|$from_prefix|g" \
         -e "s|@FROM_PKGCONFIG@|$from_pkgconfig|g" -e "s|@FROM_CMAKE@|$from_cmake|g" -e "s|@HOMEPAGE@|$homepage|g" \
         -e '/^URL: $/d' "$1" >"$2"
     chmod 644 "$2"
@@ -63,13 +74,19 @@ fill() { # fill TEMPLATE FILE STATIC_LIBS
 install -d "$to/include" "$libs/pkgconfig" "$libs/cmake/redlatch"
 install -m 644 "$here"/include/redlatch.h "$here"/include/redlatch.hpp "$to/include"
 install -m 644 "$built/libredlatch.a" "$libs"
-install -m 644 "$built/$library" "$libs/$file"
-ln -sf "$file" "$libs/${soname#@rpath/}"
-ln -sf "${soname#@rpath/}" "$libs/$library"
+if [ $library = redlatch.dll ]; then
+    install -d "$to/bin"
+    install -m 644 "$built/redlatch.dll" "$to/bin"
+    install -m 644 "$built/libredlatch.dll.a" "$libs"
+else
+    install -m 644 "$built/$library" "$libs/$file"
+    ln -sf "$file" "$libs/${soname#@rpath/}"
+    ln -sf "${soname#@rpath/}" "$libs/$library"
+fi
 fill "$here/redlatch.pc.in" "$libs/pkgconfig/redlatch.pc" "${static_libs[*]}"
 for name in redlatchConfig redlatchConfigVersion; do
     fill "$here/cmake/$name.cmake.in" "$libs/cmake/redlatch/$name.cmake" "$(IFS=';' && echo "${static_libs[*]}")"
 done
 install -d "$to/share/doc/redlatch/examples"
-install -m 644 "$here"/../docs/*.md "$to/share/doc/redlatch"
+install -m 644 "$here"/../docs/*.{md,svg} "$to/share/doc/redlatch"
 install -m 644 "$here"/../examples/c/* "$to/share/doc/redlatch/examples"
