@@ -27,6 +27,9 @@ function collector() {
   return vm.runInNewContext('gc')
 }
 
+// Tests of what it does not have say so, and are left out there.
+const WINDOWS = process.platform === 'win32'
+
 // Starts a server before the tests of a file and stops it after them. Its fields are filled in by then.
 function shared({ password } = {}) {
   const context = { server: undefined, redis: undefined, client: undefined, url: undefined }
@@ -93,4 +96,4 @@ function runNode(args, env = {}) {
   })
 }
 
-module.exports = { PACKAGE, Connection, Server, aborted, collector, freshName, run, runNode, shared, test, until }
+module.exports = { PACKAGE, WINDOWS, Connection, Server, aborted, collector, freshName, run, runNode, shared, test, until }

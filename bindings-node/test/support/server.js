@@ -27,6 +27,7 @@ async function freePort() {
 
 class Server {
   static async start({ port, args = [] } = {}) {
+    if (process.env.REDLATCH_LENDER) return LentServer.start(args)
     for (let attempt = 0; attempt < 20; attempt += 1) {
       const server = new Server(port ?? (await freePort()), args)
       if (await server.answers()) return server
@@ -65,6 +66,35 @@ class Server {
   async stop() {
     this.child.kill('SIGKILL')
     await this.ended
+    rmSync(this.folder, { recursive: true, force: true })
+  }
+
+  async [Symbol.asyncDispose]() {
+    await this.stop()
+  }
+}
+
+// Under Wine no program of Linux can be started: scripts/test-platforms lends a server for as long as a connection lives.
+class LentServer {
+  static async start(args) {
+    const socket = net.connect(Number(process.env.REDLATCH_LENDER), '127.0.0.1')
+    socket.write(`${JSON.stringify(args)}\n`)
+    const [port] = await Promise.race([once(socket, 'data'), once(socket, 'end')])
+    if (port === undefined) throw new Error('no server was lent')
+    return new LentServer(socket, Number(port))
+  }
+
+  constructor(socket, port) {
+    this.socket = socket
+    this.port = port
+    this.url = `redis://127.0.0.1:${port}`
+    this.folder = mkdtempSync(join(tmpdir(), 'redlatch-node-'))
+  }
+
+  async stop() {
+    const gone = once(this.socket, 'close')
+    this.socket.resume().end()
+    await gone
     rmSync(this.folder, { recursive: true, force: true })
   }
 
