@@ -243,7 +243,7 @@ def look_macos(library: Path, target: Target) -> Library:
 
 
 def look_windows(library: Path) -> Library:
-    """Sees that it is for x86-64, needs only what comes with Windows or is there when it is loaded, and moves in memory."""
+    """Sees that it needs only what every Windows has, or what loads it, exports only its own names, and moves in memory."""
     with pefile.PE(str(library)) as pe:
         if pe.FILE_HEADER.Machine != pefile.MACHINE_TYPE["IMAGE_FILE_MACHINE_AMD64"]:
             raise Failed(f"{library.name} is for another processor than x86-64")
@@ -253,8 +253,15 @@ def look_windows(library: Path) -> Library:
                 raise Failed(f"{library.name} lacks the flag {wanted}")
         delayed = getattr(pe, "DIRECTORY_ENTRY_DELAY_IMPORT", [])
         needs = [entry.dll.decode().lower() for entry in [*pe.DIRECTORY_ENTRY_IMPORT, *delayed]]
+        gives = [entry.name.decode() for entry in pe.DIRECTORY_ENTRY_EXPORT.symbols if entry.name]
     if strange := [name for name in needs if not re.fullmatch(USUAL_WINDOWS, name)]:
         raise Failed(f"{library.name} needs {', '.join(strange)}")
+    if strange := [
+        name for name in gives if not re.fullmatch(r"redlatch_\w+|napi_register_module_v1|PyInit_\w+", name)
+    ]:
+        raise Failed(
+            f"{library.name} exports {len(strange)} names that are not its own, {strange[0]} for one"
+        )
     return Library(library.stat().st_size, needs)
 
 
