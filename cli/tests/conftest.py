@@ -22,9 +22,10 @@ LIMIT = 60.0
 
 PROGRAM = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "redlatch")
 
-# A shell ignores Ctrl-C for what it starts in the background, and programs inherit that.
+# A shell ignores Ctrl-C for what it starts in the background, nohup(1) a hang-up, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 
 Started = subprocess.Popen[str]
 Start = Callable[..., Started]
