@@ -195,7 +195,7 @@ test('a client that was closed, or never used, delays no end', async () => {
   assert.deepEqual([ended.code, ended.stderr], [0, ''])
 })
 
-signalTest('nothing of the program runs any more when a signal has freed its locks', async () => {
+posixTest('nothing of the program runs any more when a signal has freed its locks', async () => {
   const [name, log] = [freshName(), join(context.server.folder, 'log')]
   const script = `const { Client } = require(${JSON.stringify(PACKAGE)})
     const { Worker } = require('node:worker_threads')
