@@ -143,12 +143,13 @@ def test_an_exception_at_any_bytecode_leaves_nothing_held(
                 grant.on_lost(on_lost)
 
     with redlatch.Client() as client:
-        for at in itertools.count(1):
+        for at in itertools.count(0):
             lock = client.lock(f"{name}:{at}", on_lost=on_lost)
             block()  # what is made once is there
             where = interrupt(block, at)
             eventually(lambda: not look.exists(lock.name), where)  # noqa: B023
-            if not where:
+            # Python 3.12 reports the bytecodes of a function only after a first call that asks for them.
+            if at > 0 and not where:
                 break
         assert at > 20 and client.stats()["holds"] == 0
 

@@ -531,8 +531,13 @@ def test_what_happens_is_logged(name: str, look: redis.Redis, caplog: pytest.Log
     ):
         look.delete(name)
         eventually(lambda: not grant.held)
-    kinds = {getattr(record, "redlatch_event", None): record for record in caplog.records}
-    assert {"connected", "acquired", "lost"} <= set(kinds)
+    kinds: dict[Any, logging.LogRecord] = {}
+
+    def all_are_told() -> bool:  # by a thread of the client, in its own time
+        kinds.update((getattr(record, "redlatch_event", None), record) for record in caplog.records)
+        return {"connected", "acquired", "lost"} <= set(kinds)
+
+    eventually(all_are_told)
     assert kinds["connected"].levelno == logging.INFO and kinds["acquired"].levelno == logging.DEBUG
     lost = kinds["lost"]
     assert lost.levelno == logging.WARNING and name in lost.getMessage()
