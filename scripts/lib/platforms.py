@@ -11,6 +11,7 @@ With --write the table of docs/platforms.md gets it too.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -24,9 +25,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import macho
-import pefile  # type: ignore[import-untyped]
 from server import Server
 from snippets import snippets
 
@@ -244,16 +245,16 @@ def look_macos(library: Path, target: Target) -> Library:
 
 def look_windows(library: Path) -> Library:
     """Sees that it needs only what every Windows has, or what loads it, exports only its own names, and moves in memory."""
-    with pefile.PE(str(library)) as pe:
-        if pe.FILE_HEADER.Machine != pefile.MACHINE_TYPE["IMAGE_FILE_MACHINE_AMD64"]:
-            raise Failed(f"{library.name} is for another processor than x86-64")
-        flags = pe.OPTIONAL_HEADER.DllCharacteristics
-        for wanted in ("DYNAMIC_BASE", "HIGH_ENTROPY_VA", "NX_COMPAT"):
-            if not flags & pefile.DLL_CHARACTERISTICS[f"IMAGE_DLLCHARACTERISTICS_{wanted}"]:
-                raise Failed(f"{library.name} lacks the flag {wanted}")
-        delayed = getattr(pe, "DIRECTORY_ENTRY_DELAY_IMPORT", [])
-        needs = [entry.dll.decode().lower() for entry in [*pe.DIRECTORY_ENTRY_IMPORT, *delayed]]
-        gives = [entry.name.decode() for entry in pe.DIRECTORY_ENTRY_EXPORT.symbols if entry.name]
+    # scripts/setup-cross installs it, so that the type checker may not have it.
+    lief: Any = importlib.import_module("lief")
+    pe = lief.PE.parse(str(library))
+    if pe.header.machine != lief.PE.Header.MACHINE_TYPES.AMD64:
+        raise Failed(f"{library.name} is for another processor than x86-64")
+    flags = {flag.name for flag in pe.optional_header.dll_characteristics_lists}
+    if lacking := {"DYNAMIC_BASE", "HIGH_ENTROPY_VA", "NX_COMPAT"} - flags:
+        raise Failed(f"{library.name} lacks the flags {', '.join(sorted(lacking))}")
+    needs = [entry.name.lower() for entry in [*pe.imports, *pe.delay_imports]]
+    gives = [entry.name for entry in pe.get_export().entries if entry.name]
     if strange := [name for name in needs if not re.fullmatch(USUAL_WINDOWS, name)]:
         raise Failed(f"{library.name} needs {', '.join(strange)}")
     if strange := [
