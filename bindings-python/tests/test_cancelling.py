@@ -270,5 +270,5 @@ def test_waits_that_are_ended_at_random_leave_nothing(look: redis.Redis, name: s
 def test_what_is_no_canceller_is_refused(client: redlatch.Client, name: str) -> None:
     with pytest.raises(TypeError, match="canceller is 5"):
         client.lock(name, canceller=5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="(?i)canceller"):
+    with pytest.raises(TypeError, match=r"Canceller|canceller"):
         client.lock(name).acquire(canceller=threading.Event())  # type: ignore[arg-type]
