@@ -75,7 +75,7 @@ EXEMPT = {
 PYTHONS = ["3.10", "3.12", "3.13", "3.14"]
 NODES = ["20", "22", "24", "26"]
 IN_CI = ["node-22", "bun", "deno", "python-3.14"]
-# The tests of the Node suite that Bun and Deno run: their own runners read them. In short only the first.
+# The tests of the Node suite that Bun and Deno run: their own runners read them. In short only two of them.
 RUNTIME_SUITE = [
     "lock",
     "abort",
@@ -337,7 +337,7 @@ def phases() -> list[Phase]:
                     ["scripts/on-version", "node-22", "node", "--test", "bindings-node/test/lock.test.js"],
                     node,
                 ),
-                *on_runtimes(["lock"]),
+                *on_runtimes(["lock", "exit"]),
                 on_pythons("3.14", "/test_threads.py"),
             ],
             repeated=False,
