@@ -20,6 +20,7 @@ class MachO:
     name: str  # its install name
     needs: list[str]
     loose: list[str]  # the symbols that it finds in no library that it names
+    is_signed: bool
     forged: str  # what is wrong with the signature; empty if it fits
 
 
@@ -46,7 +47,8 @@ def read(file: Path) -> MachO:
         name="".join(own),
         needs=loaded,
         loose=sorted(loose),
-        forged=forged(raw[:start], raw[start:]) if start else "it has none",
+        is_signed=start != 0,
+        forged=forged(raw[:start], raw[start:]) if start else "",
     )
 
 

@@ -238,6 +238,9 @@ def look_macos(library: Path, target: Target) -> Library:
         raise Failed(f"{library.name} needs {', '.join(strange)}")
     if lacking := [name for name in found.loose if not re.fullmatch(GIVEN, name)]:
         raise Failed(f"{library.name} needs functions that nobody has: {', '.join(lacking)}")
+    # zig signs for arm64 only, where macOS loads nothing unsigned.
+    if target.apple == "arm64" and not found.is_signed:
+        raise Failed(f"{library.name} is not signed")
     if found.forged:
         raise Failed(f"the signature of {library.name}: {found.forged}")
     return Library(library.stat().st_size, [Path(name).name for name in found.needs])
