@@ -80,8 +80,8 @@ dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages
 release: setup ## VERSION=0.1.0: checks, tests, builds everything into dist/ and tries the uploads; DRY=1 leaves the tests out and tells all that is missing
 	@scripts/release $(or $(VERSION),$(error VERSION= names the release)) $(if $(DRY),--dry)
 
-reproducible: setup ## the packages built twice, in different folders, are the same to the last byte
-	@scripts/reproducible
+reproducible: setup ## the packages built twice, in different folders, are the same to the last byte (TARGETS=, of scripts/lib/targets.txt)
+	@scripts/reproducible $(TARGETS)
 
 clean: ## remove all that was built; what setup installed stays
 	rm -rf dist target bindings-node/*.node bindings-python/python/redlatch/*.so
