@@ -13,6 +13,8 @@ export type Kind =
   | 'redis-semaphore'
   | 'article'
   | 'adaptive'
+  | 'read'
+  | 'write'
 
 /** How releases are published in a cluster, and listened to; docs/cluster.md tells when to choose which. */
 export type ClusterPubsub = 'auto' | 'sharded' | 'classic' | 'both'
@@ -23,7 +25,7 @@ export interface LockDefaults {
   kind?: Kind | null
   /**
    * Whether a caller that holds the lock enters once more, instead of waiting for itself. Default: true for the kinds
-   * reentrant and adaptive, with a key that the caller names; else false. The option `context` counts as a key.
+   * reentrant, adaptive, read and write, with a key that the caller names; else false. The option `context` counts as a key.
    */
   reentrant?: boolean | null
   /** A fixed lease: the lock ends by itself after this time and is never renewed. Default: the watchdog renews. */
@@ -205,6 +207,11 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   static connect(options: ClientOptions): Promise<Client>
   /** Names a lock. Sends nothing. */
   lock(name: string, options?: LockOptions): Lock
+  /**
+   * Names a read-write lock: many readers, or one writer. The options are for both sides; `fencing` is for the writer, and
+   * `kind` is not taken. Sends nothing.
+   */
+  rwLock(name: string, options?: Omit<LockOptions, 'kind'>): RwLock
   /** The client's counters so far. */
   stats(): Stats
   /**
@@ -232,8 +239,10 @@ export class Lock {
   using<T>(options: AcquireOptions | undefined, fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>
   /** Whether anybody holds the lock. */
   isLocked(): Promise<boolean>
-  /** The holder of the lock. */
+  /** The holder of the lock; of a read lock any of them. */
   holder(): Promise<Holder | null>
+  /** All holders of the lock: of a read lock there may be several. */
+  holders(): Promise<Holder[]>
   /**
    * Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only. Rejects with
    * NotOwnerError if the lock is free or has another value.
@@ -243,6 +252,22 @@ export class Lock {
   extendToken(token: string, lease: Time): Promise<void>
   /** Deletes the lock whoever holds it; whether there was one. */
   forceRelease(): Promise<boolean>
+}
+
+/**
+ * Both sides of a read-write lock, the same as the `RReadWriteLock` of Redisson with this name. Each side is a lock.
+ *
+ * An owner (option `key`, or `context`) that has the write side may take the read side too, and keep it when it releases the
+ * write side. The other way round it would wait for itself: WouldDeadlockError.
+ */
+export class RwLock {
+  private constructor()
+  /** The name as it stands in Redis. */
+  readonly name: string
+  /** The side that many may have at a time. */
+  readonly read: Lock
+  /** The side that one may have, while nobody else has the other. */
+  readonly write: Lock
 }
 
 /** A held lock. */
@@ -284,6 +309,7 @@ export type ErrorKind =
   | 'not_owner'
   | 'lost'
   | 'foreign_kind'
+  | 'would_deadlock'
   | 'invalid_argument'
   | 'closed'
   | 'forked'
@@ -324,6 +350,8 @@ export class LockLostError extends LockError {
 }
 /** Another kind of lock, or other data, lies at this name; nothing was changed. */
 export class ForeignKindError extends LockError {}
+/** The caller would wait for itself; nothing was sent to Redis. */
+export class WouldDeadlockError extends LockError {}
 /** An argument or option is not acceptable; nothing was sent to Redis. */
 export class InvalidArgumentError extends LockError {}
 /** The client is closed. */

@@ -4,6 +4,7 @@ const { internal, ...errors } = require('./lib/errors.js')
 module.exports = {
   Client: require('./lib/client.js').Client,
   Lock: require('./lib/lock.js').Lock,
+  RwLock: require('./lib/lock.js').RwLock,
   Hold: require('./lib/hold.js').Hold,
   ...errors,
 }

@@ -4,6 +4,7 @@ import redlatch from './index.js'
 export const {
   Client,
   Lock,
+  RwLock,
   Hold,
   LockError,
   LockTimeoutError,
@@ -11,6 +12,7 @@ export const {
   NotOwnerError,
   LockLostError,
   ForeignKindError,
+  WouldDeadlockError,
   InvalidArgumentError,
   ClosedError,
   ForkedError,

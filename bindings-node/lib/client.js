@@ -2,11 +2,11 @@
 const diagnostics = require('node:diagnostics_channel')
 const { EventEmitter } = require('node:events')
 const { isMainThread } = require('node:worker_threads')
-const { internal } = require('./errors.js')
+const { InvalidArgumentError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
-const { Family, Lock } = require('./lock.js')
+const { Family, Lock, RwLock } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
-const { plain, split, text } = require('./options.js')
+const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = internal
 
 // The native part has what is held released when a signal ends the process. A signal that the program handles is none of
@@ -54,6 +54,16 @@ class Client extends EventEmitter {
 
   lock(name, options) {
     return new Lock(this.#family(text('the lock name', name), options), name)
+  }
+
+  rwLock(name, options) {
+    if (options?.kind !== undefined) {
+      throw new InvalidArgumentError(`kind is ${shown(options.kind)}; leave it out: a read-write lock has its own`)
+    }
+    split(options, []) // refuses what is no object
+    // A reader draws no fencing token.
+    const read = { ...options, kind: 'read', fencing: false, fencingExpires: false }
+    return new RwLock(this.lock(name, read), this.lock(name, { ...options, kind: 'write' }))
   }
 
   // Locks with these options share this; those that were given before may have had the same options.

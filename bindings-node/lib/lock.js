@@ -127,11 +127,15 @@ class Lock {
   }
 
   async isLocked() {
-    return (await this.holder()) !== null
+    return (await this.holders()).length > 0
   }
 
-  holder() {
-    return resultOf(this.#family.locks.holder(this.#name))
+  async holder() {
+    return (await this.holders())[0] ?? null
+  }
+
+  holders() {
+    return resultOf(this.#family.locks.holders(this.#name))
   }
 
   async releaseToken(token) {
@@ -152,6 +156,22 @@ class Lock {
 
   [inspect.custom](_, options) {
     return `Lock ${inspect({ name: this.name }, options)}`
+  }
+}
+
+class RwLock {
+  constructor(read, write) {
+    this.read = read
+    this.write = write
+    Object.freeze(this)
+  }
+
+  get name() {
+    return this.write.name
+  }
+
+  [inspect.custom](_, options) {
+    return `RwLock ${inspect({ name: this.name }, options)}`
   }
 }
 
@@ -195,4 +215,4 @@ function flag(name, value) {
   throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
-module.exports = { Family, Lock }
+module.exports = { Family, Lock, RwLock }

@@ -134,10 +134,7 @@ impl State {
                 self.keep(id, guard);
                 Either::A(-id)
             }
-            Outcome::Connected
-            | Outcome::Released
-            | Outcome::Extended
-            | Outcome::Inspected(None) => Either::A(-id),
+            Outcome::Connected | Outcome::Released | Outcome::Extended => Either::A(-id),
             other => {
                 let mut batch = Batch::default();
                 self.answer(&mut batch, id, other);

@@ -326,10 +326,10 @@ impl Locks {
         })
     }
 
-    /// Asks for the current holder of the lock.
+    /// Asks for the current holders of the lock.
     #[napi]
-    pub fn holder(&self, name: String) -> Checked<Asked> {
-        caught(|| self.0.client.ask(self.0.first.named(&name)?.holder()))
+    pub fn holders(&self, name: String) -> Checked<Asked> {
+        caught(|| self.0.client.ask(self.0.first.named(&name)?.holders()))
     }
 
     /// Frees the lock if `token` is its value.

@@ -91,7 +91,7 @@ pub(crate) fn set_all(to: &mut impl SetOption, names: &Names, values: &Values) -
 }
 
 /// A value in a [`Batch`].
-type Answer = Either4<bool, BigInt, Holder, Vec<String>>;
+type Answer = Either4<bool, BigInt, Vec<Holder>, Vec<String>>;
 
 /// All waiting answers. Each list has the id of a call before its value. A negated id has no value
 /// behind it.
@@ -143,7 +143,10 @@ impl Batch {
                     .extend([Either::A(id), Either::B(error.into())]);
             }
             Outcome::Forced(deleted) => self.done(id, Either4::A(deleted)),
-            Outcome::Inspected(Some(holder)) => self.done(id, Either4::C(holder.into())),
+            Outcome::Inspected(holders) => {
+                let holders = holders.into_iter().map(Holder::from).collect();
+                self.done(id, Either4::C(holders));
+            }
             Outcome::Closed(names) => self.done(id, Either4::D(names)),
             _ => self.done.push(Either::A(-id)),
         }

@@ -204,8 +204,8 @@ impl Lock {
     }
 
     #[pyo3(signature = (to=None))]
-    fn holder(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.holder(), to)
+    fn holders(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.core.holders(), to)
     }
 
     #[pyo3(signature = (to=None))]

@@ -212,16 +212,14 @@ impl IntoValue for Vec<String> {
     }
 }
 
-impl IntoValue for Option<redlatch::Holder> {
+impl IntoValue for Vec<redlatch::Holder> {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let holder = self.map(|holder| {
-            (
-                holder.owner,
-                holder.count,
-                holder.remaining.map(|remaining| remaining.as_secs_f64()),
-            )
-        });
-        Ok(holder.into_pyobject(py)?.unbind())
+        let row = |holder: redlatch::Holder| {
+            let remaining = holder.remaining.map(|remaining| remaining.as_secs_f64());
+            (holder.owner, holder.count, remaining)
+        };
+        let rows: Vec<_> = self.into_iter().map(row).collect();
+        Ok(rows.into_pyobject(py)?.unbind())
     }
 }
 
@@ -237,7 +235,7 @@ impl IntoValue for redlatch::embed::Outcome {
         match self {
             Outcome::Granted(guard) => guard.into_value(py),
             Outcome::Forced(deleted) => deleted.into_value(py),
-            Outcome::Inspected(holder) => holder.into_value(py),
+            Outcome::Inspected(holders) => holders.into_value(py),
             Outcome::Closed(names) => names.into_value(py),
             Outcome::Failed(error) => Ok(exception(py, &error)?.unbind()),
             _ => Ok(py.None()),

@@ -75,6 +75,8 @@ enum {
     REDLATCH_LOST = 4,
     /** Another kind of lock, or other data, lies at this name; nothing was changed. */
     REDLATCH_FOREIGN_KIND = 5,
+    /** The caller would wait for itself; nothing was sent to Redis. */
+    REDLATCH_WOULD_DEADLOCK = 6,
     /** An argument or option is not acceptable; nothing was sent to Redis. */
     REDLATCH_INVALID_ARGUMENT = 16,
     /** The client is closed. */
@@ -186,6 +188,16 @@ typedef void (*redlatch_event_fn)(void *user,
                                   const char *kind,
                                   const char *lock,
                                   const char *text);
+
+/**
+ * Called for each holder of a lock: owner is a text that only equality makes sense of, valid during
+ * the call, count its hold count, remaining_ms how long it lives without a renewal, -1 if it has no
+ * expiry.
+ */
+typedef void (*redlatch_holder_fn)(void *user,
+                                   const char *owner,
+                                   uint32_t count,
+                                   int64_t remaining_ms);
 
 /** Why a hold was lost: one of REDLATCH_LOST_EXPIRED and the like. */
 typedef int32_t redlatch_lost_reason;
@@ -322,6 +334,22 @@ redlatch_status redlatch_lock_new_n(redlatch_client *client,
                                     redlatch_lock **lock);
 
 /**
+ * Makes both sides of a read-write lock: many owners may have *read at a time, or one has *write.
+ * It is the same lock as the RReadWriteLock of Redisson with this name. Each side is a lock, to be
+ * freed with redlatch_lock_free(). name and options are as for redlatch_lock_new(); the option kind
+ * does not count, and fencing is for the writer. Does no I/O.
+ *
+ * An owner that has the write side may acquire the read side too, and keep it when it releases the
+ * write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_rw_lock_new(redlatch_client *client,
+                                     const char *name,
+                                     const redlatch_options *options,
+                                     redlatch_lock **read,
+                                     redlatch_lock **write);
+
+/**
  * Frees a lock; NULL is allowed. Does no I/O. A hold through it is not released but
  * not renewed any more either, so that it ends with its lease; an event warns. An operation on it
  * is cancelled and gives no event. When this returns, no call of its lost function is running,
@@ -411,6 +439,12 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
                                      size_t size,
                                      uint32_t *count,
                                      int64_t *remaining_ms);
+
+/**
+ * Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
+ * with user for each, before it returns and on this thread.
+ */
+redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn function, void *user);
 
 /**
  * Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock

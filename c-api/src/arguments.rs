@@ -9,7 +9,7 @@ fn invalid(text: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, text)
 }
 
-fn is_null(name: &str) -> Error {
+pub(crate) fn is_null(name: &str) -> Error {
     invalid(format!("{name} is NULL"))
 }
 

@@ -1,6 +1,6 @@
 //! Locks: what is held through a handle, and the calls that wait.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -10,7 +10,7 @@ use redlatch::{
     Result,
 };
 
-use crate::arguments::{Buffer, Out, bytes, counted, handle, shared, taken, text};
+use crate::arguments::{Buffer, Out, bytes, counted, handle, is_null, shared, taken, text};
 use crate::calls::{Caller, Slot};
 use crate::canceller::redlatch_canceller;
 use crate::client::redlatch_client;
@@ -103,14 +103,30 @@ impl redlatch_lock {
     ) -> Result<Arc<redlatch_lock>> {
         let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
         let core = client.core.lock_from_bytes(name, options)?;
+        Ok(redlatch_lock::of(client, core))
+    }
+
+    /// Both sides of a read-write lock.
+    fn sides(
+        client: Arc<redlatch_client>,
+        name: &[u8],
+        options: Option<Arc<redlatch_options>>,
+    ) -> Result<[Arc<redlatch_lock>; 2]> {
+        let options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
+        let sides = client.core.rw_lock_from_bytes(name, options)?;
+        Ok([sides.read(), sides.write()]
+            .map(|side| redlatch_lock::of(client.clone(), side.clone())))
+    }
+
+    fn of(client: Arc<redlatch_client>, core: Lock) -> Arc<redlatch_lock> {
         let (token, held, lost) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        Ok(Arc::new(redlatch_lock {
+        Arc::new(redlatch_lock {
             client,
             core,
             token,
             held,
             lost,
-        }))
+        })
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Held>> {
@@ -292,6 +308,38 @@ pub unsafe extern "C" fn redlatch_lock_new_n(
                 name,
                 optional(options)?,
             )?));
+        }
+        Ok(())
+    })
+}
+
+/// Makes both sides of a read-write lock: many owners may have *read at a time, or one has *write.
+/// It is the same lock as the RReadWriteLock of Redisson with this name. Each side is a lock, to be
+/// freed with redlatch_lock_free(). name and options are as for redlatch_lock_new(); the option kind
+/// does not count, and fencing is for the writer. Does no I/O.
+///
+/// An owner that has the write side may acquire the read side too, and keep it when it releases the
+/// write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_rw_lock_new(
+    client: *mut redlatch_client,
+    name: *const c_char,
+    options: *const redlatch_options,
+    read: *mut *mut redlatch_lock,
+    write: *mut *mut redlatch_lock,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles, a string and places to write to.
+        unsafe {
+            let (read, write) = (Out::required(read, "read")?, Out::required(write, "write")?);
+            read.put(ptr::null_mut());
+            write.put(ptr::null_mut());
+            let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
+            let sides = redlatch_lock::sides(client, name, optional(options)?)?;
+            let [reader, writer] = sides.map(handle);
+            read.put(reader);
+            write.put(writer);
         }
         Ok(())
     })
@@ -518,6 +566,38 @@ pub unsafe extern "C" fn redlatch_lock_holder(
         remaining.put(holder.map_or(0, |holder| {
             holder.remaining.map_or(-1, |time| time.as_millis() as i64)
         }));
+        Ok(())
+    })
+}
+
+/// Called for each holder of a lock: owner is a text that only equality makes sense of, valid during
+/// the call, count its hold count, remaining_ms how long it lives without a renewal, -1 if it has no
+/// expiry.
+pub type redlatch_holder_fn = Option<
+    unsafe extern "C" fn(user: *mut c_void, owner: *const c_char, count: u32, remaining_ms: i64),
+>;
+
+/// Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
+/// with user for each, before it returns and on this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_holders(
+    lock: *mut redlatch_lock,
+    function: redlatch_holder_fn,
+    user: *mut c_void,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock")? };
+        let Some(function) = function else {
+            return Err(is_null("function"));
+        };
+        for holder in lock.core.holders().wait()? {
+            let remaining = holder.remaining.map_or(-1, |time| time.as_millis() as i64);
+            // A NUL cannot be in the middle of a text of C.
+            let owner = CString::new(holder.owner.replace('\0', "\\0")).unwrap_or_default();
+            // SAFETY: the header asks for a function that can be called with user.
+            unsafe { function(user, owner.as_ptr(), holder.count, remaining) };
+        }
         Ok(())
     })
 }

@@ -23,10 +23,11 @@ use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
+use crate::rw_lock::RwLock;
 use crate::tuning;
 use crate::url::{self, Place};
 use crate::wake_list::DeferredWakers;
-use crate::wire::{Name, names};
+use crate::wire::{Kind, Name, names};
 
 /// Access to Redis under one identity. Share one client in the whole program. Cloning is cheap;
 /// clones are the same client.
@@ -226,12 +227,29 @@ impl Client {
     /// # }
     /// ```
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<Lock> {
-        options.validate()?;
-        Ok(Lock::new(
-            self.0.clone(),
-            names::name(name)?,
-            self.0.shared(options),
-        ))
+        let options = self.0.checked(options)?;
+        Ok(Lock::new(self.0.clone(), names::name(name)?, options))
+    }
+
+    /// A read-write lock with the client's default options. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    pub fn rw_lock(&self, name: &str) -> Result<RwLock> {
+        self.rw_lock_with(name, self.lock_options())
+    }
+
+    /// A read-write lock with its own options. Their kind does not count. Fencing tokens are for
+    /// the writer. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument`, as [`lock_with`](Client::lock_with).
+    pub fn rw_lock_with(&self, name: &str, options: LockOptions) -> Result<RwLock> {
+        let [read, write] = options.sides();
+        Ok(RwLock {
+            read: self.lock_with(name, read)?,
+            write: self.lock_with(name, write)?,
+        })
     }
 
     /// The default options of this client's locks.
@@ -477,6 +495,13 @@ impl SetOption for ClientBuilder {
 
 impl ClientInner {
     /// These options, shared with the locks that have equal ones.
+    /// The same options, when they can be used.
+    pub(crate) fn checked(&self, options: LockOptions) -> Result<Arc<LockOptions>> {
+        options.validate()?;
+        options.validate_kind()?;
+        Ok(self.shared(options))
+    }
+
     pub(crate) fn shared(&self, options: LockOptions) -> Arc<LockOptions> {
         if options == *self.locks {
             return self.locks.clone();
@@ -606,12 +631,12 @@ impl Running {
         }
     }
 
-    pub(crate) fn cell(&self, name: &Name, key: OwnerKey) -> Option<Arc<HoldCell>> {
+    pub(crate) fn cell(&self, name: &Name, key: OwnerKey, kind: Kind) -> Option<Arc<HoldCell>> {
         // A forked child may have inherited the registry's mutex locked for ever.
         if self.is_forked() {
             None
         } else {
-            self.shared.registry.get(name, key)
+            self.shared.registry.get(name, key, kind)
         }
     }
 
@@ -684,7 +709,7 @@ impl Running {
             Ok(Done::Released) => Outcome::Released,
             Ok(Done::Extended) => Outcome::Extended,
             Ok(Done::Forced(deleted)) => Outcome::Forced(deleted),
-            Ok(Done::Inspected(holder)) => Outcome::Inspected(holder),
+            Ok(Done::Inspected(holders)) => Outcome::Inspected(holders),
             Ok(Done::Closed(names)) => {
                 Outcome::Closed(names.iter().map(ToString::to_string).collect())
             }

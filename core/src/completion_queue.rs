@@ -31,7 +31,7 @@ pub enum Outcome {
     /// Whether there was a lock to delete.
     Forced(bool),
     /// The holder of the lock, if there is one.
-    Inspected(Option<Holder>),
+    Inspected(Vec<Holder>),
     /// The client is closed. These locks could not be released in time.
     Closed(Vec<String>),
     /// The operation failed.

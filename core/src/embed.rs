@@ -31,12 +31,13 @@ use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
+use crate::rw_lock::RwLock;
 use crate::sys::without_signals;
-use crate::wire::{Kind, names};
+use crate::wire::{Kind, Topic, names};
 
 /// The channel on which releases of the lock with this name are published.
 pub fn channel(name: &str) -> String {
-    names::channel(name)
+    names::channel(Topic::Lock, name)
 }
 
 /// Starts a thread that no signal interrupts: signals belong to the threads of the program.
@@ -79,6 +80,12 @@ pub trait ClientExt: Sized {
     /// As [`lock_with`](Client::lock_with), and for bytes that are not UTF-8.
     fn lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Lock>;
 
+    /// The read-write lock of a name given as bytes. No I/O.
+    ///
+    /// # Errors
+    /// As [`lock_from_bytes`](ClientExt::lock_from_bytes).
+    fn rw_lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<RwLock>;
+
     /// Reports that the task behind `key` will never run again, for example because its event loop
     /// was closed. None of its levels is renewed any more, not even those with a guard.
     fn key_gone(&self, key: ReentryKey);
@@ -99,12 +106,20 @@ pub trait ClientExt: Sized {
 
 impl ClientExt for Client {
     fn lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Lock> {
-        options.validate()?;
+        let options = self.0.checked(options)?;
         Ok(Lock::new(
             self.0.clone(),
             names::name_from_bytes(name)?,
-            self.0.shared(options),
+            options,
         ))
+    }
+
+    fn rw_lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<RwLock> {
+        let [read, write] = options.sides();
+        Ok(RwLock {
+            read: self.lock_from_bytes(name, read)?,
+            write: self.lock_from_bytes(name, write)?,
+        })
     }
 
     fn key_gone(&self, key: ReentryKey) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::error::{ErrorKind, Result};
 use crate::options::{LockOptions, OptionValue};
 use crate::wire::names::{channel, name_from_bytes, token_key};
-use crate::wire::{Fencing, Form, Kind, Op, Renewal, decode, refusal};
+use crate::wire::{Fencing, Form, Kind, Op, Renewal, Topic, decode, refusal};
 use crate::{AcquireOptions, Client};
 
 /// How long an error's text may be, whatever it was made of.
@@ -130,8 +130,8 @@ pub fn names(input: &[u8]) {
     if let Ok(name) = &result {
         assert!((1..=1024).contains(&name.len()));
         assert_eq!(name.as_bytes(), input);
-        assert_ne!(channel(name), token_key(name));
-        assert!(channel(name).contains(&**name) && token_key(name).contains(&**name));
+        assert_ne!(channel(Topic::Lock, name), token_key(name));
+        assert!(channel(Topic::Lock, name).contains(&**name) && token_key(name).contains(&**name));
     }
     check(&result, &[ErrorKind::InvalidArgument]);
 }

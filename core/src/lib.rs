@@ -111,6 +111,7 @@ mod options;
 mod owner;
 mod parking;
 mod primaries;
+mod rw_lock;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -135,4 +136,5 @@ pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,
 };
 pub use owner::ReentryKey;
+pub use rw_lock::RwLock;
 pub use wire::{Holder, Kind};

@@ -310,13 +310,14 @@ impl Lock {
         Target::Key {
             name: self.name.clone(),
             key: key.into(),
+            kind: self.options.kind,
         }
     }
 
     /// The local view of the hold that `key` has on this name. No I/O.
     pub fn hold(&self, key: ReentryKey) -> Hold {
         let view = self.client.started().and_then(|running| {
-            let cell = running.cell(&self.name, key.into())?;
+            let cell = running.cell(&self.name, key.into(), self.options.kind)?;
             Some((cell, running))
         });
         Hold {
@@ -331,11 +332,11 @@ impl Lock {
     /// `foreign_kind`, `unavailable` and the other errors of a connection.
     pub fn is_locked(&self) -> Operation<bool> {
         self.ask(self.inspection(), |outcome| {
-            holder(outcome).map(|holder| holder.is_some())
+            holders(outcome).map(|holders| !holders.is_empty())
         })
     }
 
-    /// The current holder of the lock, as Redis sees it now.
+    /// The current holder of the lock, as Redis sees it now; of a read lock any of them.
     ///
     /// # Errors
     /// `foreign_kind`, `unavailable` and the other errors of a connection.
@@ -350,7 +351,18 @@ impl Lock {
     /// # }
     /// ```
     pub fn holder(&self) -> Operation<Option<Holder>> {
-        self.ask(self.inspection(), holder)
+        self.ask(self.inspection(), |outcome| {
+            holders(outcome).map(|holders| holders.into_iter().next())
+        })
+    }
+
+    /// All current holders of the lock, as Redis sees them now: of a read lock there may be
+    /// several.
+    ///
+    /// # Errors
+    /// `foreign_kind`, `unavailable` and the other errors of a connection.
+    pub fn holders(&self) -> Operation<Vec<Holder>> {
+        self.ask(self.inspection(), holders)
     }
 
     /// Deletes the lock, regardless of its holder, and wakes the waiters. Holders of this client
@@ -402,9 +414,9 @@ impl std::fmt::Debug for Lock {
     }
 }
 
-fn holder(outcome: Outcome) -> Result<Option<Holder>> {
+fn holders(outcome: Outcome) -> Result<Vec<Holder>> {
     match outcome {
-        Outcome::Inspected(holder) => Ok(holder),
+        Outcome::Inspected(holders) => Ok(holders),
         Outcome::Failed(error) => Err(error),
         other => Err(unexpected(&other)),
     }

@@ -280,10 +280,10 @@ options! {
 options! {
     /// Options of a lock; a client takes them as defaults for its locks.
     LockOptions in Lock, LOCK {
-        kind(Kind): Kind = Kind::Reentrant, "reentrant", "reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article or adaptive", Type::Choice(&Kind::ALL),
+        kind(Kind): Kind = Kind::Reentrant, "reentrant", "reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read or write", Type::Choice(&Kind::ALL),
             "The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.";
         reentrant(bool): Option<bool> = None,
-            "none: true for the kinds reentrant and adaptive, with a key that the caller names; else false", "true or false", Type::Flag,
+            "none: true for the kinds reentrant, adaptive, read and write, with a key that the caller names; else false", "true or false", Type::Flag,
             "Whether a caller that holds the lock enters once more, instead of waiting for itself.";
         lease(Duration): Option<Duration> = None, "none: the watchdog renews", "a time from 100 ms to 24 h", LEASE,
             "A fixed lease: the lock ends by itself after this time and is never renewed.";
@@ -486,9 +486,11 @@ impl AcquireOptions {
         self.wait.check(wait)?;
         self.lease.check(lease)?;
         self.token.check(token)?;
-        if self.token.is_some() && kind == Kind::Reentrant {
-            let text =
-                "token is given, but a reentrant lock has none; give the lock the kind simple";
+        if self.token.is_some() && !kind.takes_tokens() {
+            let text = format!(
+                "token is given, but a lock of the kind {} has none; give the lock the kind simple",
+                kind.name()
+            );
             return Err(Error::invalid(text));
         }
         Ok(())
@@ -496,6 +498,31 @@ impl AcquireOptions {
 }
 
 impl LockOptions {
+    /// The options of both sides of a read-write lock, to read and to write.
+    pub(crate) fn sides(self) -> [LockOptions; 2] {
+        let read = LockOptions {
+            kind: Kind::Read,
+            // A reader changes nothing that would have to refuse an older holder.
+            fencing: false,
+            fencing_expires: false,
+            ..self.clone()
+        };
+        let write = LockOptions {
+            kind: Kind::Write,
+            ..self
+        };
+        [read, write]
+    }
+
+    /// Checks what only some kinds of lock have.
+    pub(crate) fn validate_kind(&self) -> Result<()> {
+        if self.kind == Kind::Read && (self.fencing || self.fencing_expires) {
+            let text = "fencing is true, but a reader changes nothing and draws no token; leave it out for the kind read";
+            return Err(Error::invalid(text));
+        }
+        Ok(())
+    }
+
     /// The terms of an acquisition with these options.
     pub(crate) fn terms(&self, acquire: &AcquireOptions) -> Terms {
         let fixed = acquire.lease.or(self.lease);

@@ -11,7 +11,7 @@ For asyncio see `redlatch.aio`.
 
 from redlatch._base import Holder
 from redlatch._redlatch import Canceller, __version__
-from redlatch._sync import Client, Grant, Lock
+from redlatch._sync import Client, Grant, Lock, RWLock
 from redlatch.exceptions import (
     AuthError,
     ClosedError,
@@ -30,6 +30,7 @@ from redlatch.exceptions import (
     NotReplicatedError,
     ServerError,
     UnavailableError,
+    WouldDeadlockError,
 )
 
 __all__ = [
@@ -53,7 +54,9 @@ __all__ = [
     "NameNotClusterableError",
     "NotOwnerError",
     "NotReplicatedError",
+    "RWLock",
     "ServerError",
     "UnavailableError",
+    "WouldDeadlockError",
     "__version__",
 ]

@@ -71,8 +71,20 @@ def timeout_of(timeout: float | None) -> float | None:
         raise InvalidArgumentError(f"invalid_argument: timeout is {timeout!r}; {remedy}") from None
 
 
-def holder_of(row: tuple[str, int, float | None] | None) -> Holder | None:
-    return None if row is None else Holder(*row)
+def holders_of(rows: list[tuple[str, int, float | None]]) -> list[Holder]:
+    return [Holder(*row) for row in rows]
+
+
+def sides(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of both sides of a read-write lock: a reader draws no fencing token."""
+    if "kind" in options:
+        raise InvalidArgumentError(
+            f"invalid_argument: kind is {options['kind']!r}; leave it out: a read-write lock has its own"
+        )
+    return {**options, "kind": "read", "fencing": False, "fencing_expires": False}, {
+        **options,
+        "kind": "write",
+    }
 
 
 def noted(error: BaseException, failure: BaseException) -> bool:

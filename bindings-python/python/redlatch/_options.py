@@ -13,7 +13,7 @@ ClusterPubsub = Literal["auto", "sharded", "classic", "both"]
 Protocol = Literal["auto", "resp2", "resp3"]
 
 Kind = Literal[
-    "reentrant", "simple", "redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive"
+    "reentrant", "simple", "redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive", "read", "write"
 ]
 
 

@@ -15,9 +15,10 @@ from redlatch._base import (
     BaseLock,
     Holder,
     decorate,
-    holder_of,
+    holders_of,
     is_coroutine_function,
     required,
+    sides,
     wait_of,
 )
 from redlatch._green import ask
@@ -82,6 +83,23 @@ class Client(BaseClient):
         which it was given has ended.
         """
         return Lock(self, name, timeout=timeout, on_lost=on_lost, canceller=canceller, **options)
+
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
+        **options: Unpack[LockOptions],
+    ) -> RWLock:
+        """The read-write lock of this name: many readers, or one writer. No I/O.
+
+        The arguments are those of `lock`, for both sides; `fencing` is for the writer, and `kind` is not taken.
+        """
+        read, write = sides(dict(options))
+        common: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost, "canceller": canceller}
+        return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
 
     def locked(
         self, name: str | Callable[..., str], **options: Any
@@ -195,9 +213,13 @@ class Lock(BaseLock):
         return self.holder() is not None
 
     def holder(self) -> Holder | None:
-        """The holder of the lock, as Redis sees it now."""
+        """The holder of the lock, as Redis sees it now; of a read lock any of them."""
+        return next(iter(self.holders()), None)
+
+    def holders(self) -> list[Holder]:
+        """All holders of the lock, as Redis sees them now: of a read lock there may be several."""
         self._client._start()
-        return holder_of(ask(self._core.holder))
+        return holders_of(ask(self._core.holders))
 
     def extend(self, seconds: float) -> None:
         """Makes the lock of the calling flow live at least so many seconds from now; never shortens it."""
@@ -252,6 +274,29 @@ class Lock(BaseLock):
 
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(None)
+
+
+class RWLock:
+    """Both sides of a read-write lock, the same as the RReadWriteLock of Redisson with this name.
+
+        prices = client.rw_lock("prices")
+        with prices.read: ...   # beside other readers
+        with prices.write: ...  # alone
+
+    Each side is a Lock. A flow that has the write side may take the read side too, and keep it when it releases the write
+    side. The other way round it would wait for itself: WouldDeadlockError.
+    """
+
+    __slots__ = ("read", "write")
+
+    def __init__(self, read: Lock, write: Lock) -> None:
+        self.read = read
+        """The side that many may have at a time."""
+        self.write = write
+        """The side that one may have, while nobody else has the other."""
+
+    def __repr__(self) -> str:
+        return f"<redlatch.RWLock {self.write.name!r}>"
 
 
 class Grant(BaseGrant):

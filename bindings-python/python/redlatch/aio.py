@@ -24,9 +24,10 @@ from redlatch._base import (
     BaseLock,
     Holder,
     decorate,
-    holder_of,
+    holders_of,
     note,
     required,
+    sides,
     wait_of,
 )
 from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError, NotOwnerError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from redlatch._dispatcher import OnLost
     from redlatch._options import ClientOptions, LockOptions
 
-__all__ = ["Client", "Grant", "Holder", "Lock"]
+__all__ = ["Client", "Grant", "Holder", "Lock", "RWLock"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -242,6 +243,23 @@ class Client(BaseClient):
         """
         return Lock(self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options)
 
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> RWLock:
+        """The read-write lock of this name: many readers, or one writer. No I/O.
+
+        The arguments are those of `lock`, for both sides; `fencing` is for the writer, and `kind` is not taken.
+        """
+        read, write = sides(dict(options))
+        common: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost, "cancel_on_lost": cancel_on_lost}
+        return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
+
     def locked(
         self, name: str | Callable[..., str], **options: Any
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -415,8 +433,12 @@ class Lock(BaseLock):
         return await self.holder() is not None
 
     async def holder(self) -> Holder | None:
-        """The holder of the lock, as Redis sees it now."""
-        return holder_of(await ask(self._client, self._core.holder))
+        """The holder of the lock, as Redis sees it now; of a read lock any of them."""
+        return next(iter(await self.holders()), None)
+
+    async def holders(self) -> list[Holder]:
+        """All holders of the lock, as Redis sees them now: of a read lock there may be several."""
+        return holders_of(await ask(self._client, self._core.holders))
 
     async def release_token(self, token: str) -> None:
         """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
@@ -527,6 +549,29 @@ def _task_of_loop() -> Task:
     if task is None:
         raise RuntimeError("a lock belongs to a task, and no task is running here")
     return task
+
+
+class RWLock:
+    """Both sides of a read-write lock, the same as the RReadWriteLock of Redisson with this name.
+
+        prices = client.rw_lock("prices")
+        async with prices.read: ...   # beside other readers
+        async with prices.write: ...  # alone
+
+    Each side is a Lock. A task that has the write side may take the read side too, and keep it when it releases the write
+    side. The other way round it would wait for itself: WouldDeadlockError.
+    """
+
+    __slots__ = ("read", "write")
+
+    def __init__(self, read: Lock, write: Lock) -> None:
+        self.read = read
+        """The side that many may have at a time."""
+        self.write = write
+        """The side that one may have, while nobody else has the other."""
+
+    def __repr__(self) -> str:
+        return f"<redlatch.aio.RWLock {self.write.name!r}>"
 
 
 class Grant(BaseGrant):

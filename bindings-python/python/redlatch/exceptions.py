@@ -48,6 +48,10 @@ class ForeignKindError(LockError):
     kind = "foreign_kind"
 
 
+class WouldDeadlockError(LockError, RuntimeError):
+    kind = "would_deadlock"
+
+
 class InvalidArgumentError(LockError, ValueError):
     kind = "invalid_argument"
 

@@ -70,6 +70,7 @@ table! {
         NotOwner = 3, "not_owner", false, "The caller does not hold this lock.";
         Lost = 4, "lost", false, "The lock was held and can no longer be relied on; the lost reason says why.";
         ForeignKind = 5, "foreign_kind", false, "Another kind of lock, or other data, lies at this name; nothing was changed.";
+        WouldDeadlock = 6, "would_deadlock", false, "The caller would wait for itself; nothing was sent to Redis.";
         InvalidArgument = 16, "invalid_argument", false, "An argument or option is not acceptable; nothing was sent to Redis.";
         Closed = 17, "closed", false, "The client is closed.";
         Forked = 18, "forked", false, "The client belongs to the parent process; open a new client in this one.";
@@ -112,6 +113,7 @@ impl ErrorKind {
             ErrorKind::Denied => "DeniedError",
             ErrorKind::Server => "ServerError",
             ErrorKind::NotReplicated => "NotReplicatedError",
+            ErrorKind::WouldDeadlock => "WouldDeadlockError",
             ErrorKind::NameNotClusterable => "NameNotClusterableError",
             ErrorKind::Internal => "InternalError",
         }
@@ -136,6 +138,10 @@ impl ErrorKind {
             }
             ErrorKind::ForeignKind => {
                 "Use another name: two kinds of lock, or a lock and data, cannot share one."
+            }
+            ErrorKind::WouldDeadlock => {
+                "Release the read lock before acquiring the write lock, and look again at what was read. Or acquire the \
+                 write lock first: its owner may read under it, and keep reading after its release."
             }
             ErrorKind::InvalidArgument => "Correct the argument that the message names.",
             ErrorKind::Closed => "Open a new client; close it only when nobody uses it any more.",
@@ -314,6 +320,13 @@ impl Error {
             reason.meaning()
         );
         error
+    }
+
+    /// The caller reads, and asks for the write side of the same lock.
+    pub fn upgrade() -> Self {
+        let text = "the caller has the read lock and would wait for itself: release the read lock first, or acquire the \
+                    write lock before the read lock";
+        Self::new(ErrorKind::WouldDeadlock, text)
     }
 
     /// The caller has no hold on the lock.

@@ -122,6 +122,9 @@ pub(crate) const OWN_MESSAGE: Duration = Duration::from_millis(100);
 /// The delay before the second probe of a hold. It doubles with each further probe.
 pub(crate) const PROBE_PAUSE: Duration = Duration::from_millis(10);
 
+/// The part of its lease that passes at least before a hold on a shared key is probed.
+pub(crate) const SHARED_LOOK: u32 = 10;
+
 /// The work of 16 probes, each in a call of its own, that is allowed on top of one probe per hold.
 pub(crate) const PROBE_SPARE: usize = 16 * (1 + RENEWAL_CALL_WORK);
 

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::slots::{SLOTS, slot};
-use crate::wire::{self, Name, Publish};
+use crate::wire::{self, Name, Publish, Topic};
 
 /// The nodes of a cluster. Driven from outside like a `Link`.
 pub(super) struct Cluster {
@@ -70,6 +70,7 @@ struct Held {
 /// The connections that receive the messages of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Home {
+    topic: Topic,
     classic: bool,
     shard: Option<LinkId>,
 }
@@ -413,8 +414,8 @@ impl Cluster {
 
     // ---- pub/sub ----
 
-    pub(super) fn subscribe(&mut self, now: Moment, name: Name) {
-        self.homes.entry(name.clone()).or_default();
+    pub(super) fn subscribe(&mut self, now: Moment, name: Name, topic: Topic) {
+        self.homes.entry(name.clone()).or_default().topic = topic;
         self.settle_home(now, &name);
     }
 
@@ -426,18 +427,22 @@ impl Cluster {
 
     /// Where the channel of a name has to be subscribed. `None` while its node is unknown or not
     /// connected: the subscriptions then stay as they are.
-    fn home_of(&self, name: &Name) -> Option<Home> {
+    fn home_of(&self, name: &Name, topic: Topic) -> Option<Home> {
         let id = self.table[usize::from(slot(name))];
         let publish = self.nodes.get(&id)?.link.publishes()?;
         let shardable = wire::is_shardable(name);
         Some(Home {
+            topic,
             classic: publish != Publish::Sharded || !shardable,
             shard: Some(id).filter(|_| publish != Publish::Classic && shardable),
         })
     }
 
     fn settle_home(&mut self, now: Moment, name: &Name) {
-        let (Some(new), Some(old)) = (self.home_of(name), self.homes.get(name).copied()) else {
+        let Some(old) = self.homes.get(name).copied() else {
+            return;
+        };
+        let Some(new) = self.home_of(name, old.topic) else {
             return;
         };
         if new == old {
@@ -446,28 +451,28 @@ impl Cluster {
         self.homes.insert(name.clone(), new);
         self.leave_home(now, name, old, new);
         if new.classic && !old.classic {
-            self.classic.subscribe(now, name.clone());
+            self.classic.subscribe(now, name.clone(), new.topic);
         }
         let shard = new
             .shard
             .filter(|id| old.shard != Some(*id))
             .and_then(|id| self.nodes.get_mut(&id));
         if let Some(node) = shard {
-            node.shard.subscribe(now, name.clone());
+            node.shard.subscribe(now, name.clone(), new.topic);
         }
     }
 
     /// Unsubscribes where the new home does not need it.
     fn leave_home(&mut self, now: Moment, name: &Name, old: Home, new: Home) {
         if old.classic && !new.classic {
-            self.classic.unsubscribe(now, name);
+            self.classic.unsubscribe(now, name, old.topic);
         }
         if let Some(node) = old
             .shard
             .filter(|id| new.shard != Some(*id))
             .and_then(|id| self.nodes.get_mut(&id))
         {
-            node.shard.unsubscribe(now, name);
+            node.shard.unsubscribe(now, name, old.topic);
         }
     }
 

@@ -31,7 +31,7 @@ use crate::options::{ClientOptions, Protocol};
 use crate::parking::ParkingGroups;
 use crate::support::Server;
 use crate::sys::HAS_RECEIVE_MINIMUM;
-use crate::wire::{Fencing, Form, Kind, Op, Reply, names};
+use crate::wire::{Fencing, Form, Kind, Op, Reply, Topic, names};
 
 /// How long anything may take on a busy machine before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -276,7 +276,10 @@ impl Rig<Net> {
     /// Whether a message is heard.
     async fn is_told(&mut self, server: &Server, text: &str) {
         assert_eq!(
-            command::<i64>(server, &format!("PUBLISH {} 0", names::channel(text))),
+            command::<i64>(
+                server,
+                &format!("PUBLISH {} 0", names::channel(Topic::Lock, text))
+            ),
             1
         );
         self.until(|input| matches!(input, Input::Message(name) if &*name == text).then_some(()))
@@ -377,16 +380,16 @@ async fn calls_are_answered_and_unknown_scripts_sent_with_their_text() {
     let mut link = Rig::up(&server.url()).await;
     assert!(matches!(
         link.ask(1, inspect("n")).await,
-        CallOutcome::Answered(Reply::Holder(None))
+        CallOutcome::Answered(Reply::Holders(Vec::new()))
     ));
     command::<()>(&server, "SCRIPT FLUSH");
     assert!(matches!(
         link.ask(2, inspect("n")).await,
-        CallOutcome::Answered(Reply::Holder(None))
+        CallOutcome::Answered(Reply::Holders(Vec::new()))
     ));
     assert!(matches!(
         link.ask(3, inspect("n")).await,
-        CallOutcome::Answered(Reply::Holder(None))
+        CallOutcome::Answered(Reply::Holders(Vec::new()))
     ));
     let stats: String = command(&server, "INFO commandstats");
     assert!(
@@ -579,7 +582,7 @@ async fn calls_for_one_lock_stay_in_order() {
             let right = match at {
                 0 | 1 | 6 => is_acquired(outcome),
                 2 => matches!(outcome, CallOutcome::Answered(Reply::Holder(Some(_)))),
-                5 => matches!(outcome, CallOutcome::Answered(Reply::Holder(None))),
+                5 => matches!(outcome, CallOutcome::Answered(Reply::Holders(Vec::new()))),
                 _ => is_released(outcome),
             };
             assert!(right, "{at}: {outcomes:?}");
@@ -891,7 +894,7 @@ async fn a_silent_connection_is_replaced_by_one_that_works() {
         .await;
     assert!(matches!(
         link.ask(2, inspect("n")).await,
-        CallOutcome::Answered(Reply::Holder(None))
+        CallOutcome::Answered(Reply::Holders(Vec::new()))
     ));
     assert_eq!(proxy.accepted.load(Ordering::SeqCst), 2);
 }
@@ -988,7 +991,7 @@ async fn a_server_that_does_not_track_for_us_will_do() {
         .await;
         assert!(matches!(
             link.ask(1, inspect("n")).await,
-            CallOutcome::Answered(Reply::Holder(None))
+            CallOutcome::Answered(Reply::Holders(Vec::new()))
         ));
         let [event] = &link.news.events[..] else {
             panic!("{:?}", link.news.events)
@@ -1104,7 +1107,10 @@ async fn messages_come_from_wanted_channels() {
     }
     for text in ["two", "one"] {
         assert_eq!(
-            command::<i64>(&server, &format!("PUBLISH {} 0", names::channel(text))),
+            command::<i64>(
+                &server,
+                &format!("PUBLISH {} 0", names::channel(Topic::Lock, text))
+            ),
             1
         );
         let next = part.next().await;
@@ -1121,8 +1127,8 @@ async fn messages_come_from_wanted_channels() {
 async fn names_that_share_a_channel_are_both_told_until_the_last_one_leaves() {
     let server = Server::start();
     let mut part = Rig::subscriptions(&server.url());
-    let channel = names::channel("a");
-    assert_eq!(channel, names::channel("{a}"));
+    let channel = names::channel(Topic::Lock, "a");
+    assert_eq!(channel, names::channel(Topic::Lock, "{a}"));
     for text in ["a", "{a}"] {
         part.subscribe(text);
         part.subscribed(text).await;
@@ -1263,7 +1269,10 @@ async fn channels_are_subscribed_again_after_a_gap() {
         assert_eq!(names, ["one", "two"]);
     }
     assert_eq!(
-        command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("gone"))),
+        command::<i64>(
+            &server,
+            &format!("PUBLISH {} 0", names::channel(Topic::Lock, "gone"))
+        ),
         0
     );
 }
@@ -1283,7 +1292,10 @@ async fn changes_of_mind_end_as_they_were_meant() {
     part.subscribed("last").await;
     for (text, receivers) in [("kept", 1), ("left", 0)] {
         assert_eq!(
-            command::<i64>(&server, &format!("PUBLISH {} 0", names::channel(text))),
+            command::<i64>(
+                &server,
+                &format!("PUBLISH {} 0", names::channel(Topic::Lock, text))
+            ),
             receivers,
             "{text}"
         );
@@ -1297,7 +1309,7 @@ async fn a_channel_that_is_denied_is_told_once_and_harms_no_other() {
         &server,
         &format!(
             "ACL SETUSER hans on >geheim ~* resetchannels &{} +@all",
-            names::channel("free")
+            names::channel(Topic::Lock, "free")
         ),
     );
     let mut part = Rig::subscriptions(&server.url().replace("redis://", "redis://hans:geheim@"));
@@ -1312,7 +1324,10 @@ async fn a_channel_that_is_denied_is_told_once_and_harms_no_other() {
     heard.sort();
     assert_eq!(heard, ["denied denied", "free subscribed"]);
     assert_eq!(
-        command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("free"))),
+        command::<i64>(
+            &server,
+            &format!("PUBLISH {} 0", names::channel(Topic::Lock, "free"))
+        ),
         1
     );
     assert!(
@@ -1360,7 +1375,10 @@ async fn messages_come_on_the_connection_for_commands_if_that_takes_them() {
         net.subscribe("last");
         net.subscribed("last").await;
         assert_eq!(
-            command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("n"))),
+            command::<i64>(
+                &server,
+                &format!("PUBLISH {} 0", names::channel(Topic::Lock, "n"))
+            ),
             0
         );
     }
@@ -1397,7 +1415,12 @@ async fn messages_that_may_wait_come_with_the_next_one() {
     let mut net = Rig::net(Protocol::Auto, &server.url()).await;
     net.subscribe("n");
     net.subscribed("n").await;
-    let publish = || command::<i64>(&server, &format!("PUBLISH {} 0", names::channel("n")));
+    let publish = || {
+        command::<i64>(
+            &server,
+            &format!("PUBLISH {} 0", names::channel(Topic::Lock, "n")),
+        )
+    };
     for _ in 0..2 {
         net.part
             .threshold()
@@ -2064,7 +2087,7 @@ fn a_subscriber_that_blocks_keeps_no_caller_from_a_lock() {
     other.grant(1, "busy");
     let waiting = whole.send(1, request("busy"));
     let late = clock::now().after(PATIENCE);
-    let subscribed = format!("PUBSUB NUMSUB {}", names::channel("busy"));
+    let subscribed = format!("PUBSUB NUMSUB {}", names::channel(Topic::Lock, "busy"));
     while command::<(String, u64)>(&server, &subscribed).1 == 0 {
         assert!(clock::now() < late, "it does not wait");
     }
@@ -2173,7 +2196,7 @@ fn messages_during_the_turn_of_others_count_afterwards() {
     let whole = Whole::listening(&server, &other);
     // Others who seem to wait for the lock: as long as each of them may take, it is left to them.
     let mut listeners: Vec<redis::Connection> = (0..8).map(|_| server.connect()).collect();
-    let channel = names::channel("n");
+    let channel = names::channel(Topic::Lock, "n");
     let mut listening: Vec<_> = listeners
         .iter_mut()
         .map(redis::Connection::as_pubsub)

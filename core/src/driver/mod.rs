@@ -47,7 +47,7 @@ use crate::process;
 use crate::sys::{HAS_INLINE, without_signals};
 use crate::url::{Place, Topology};
 use crate::wake_list::DeferredWakers;
-use crate::wire::Name;
+use crate::wire::{Kind, Name};
 
 pub(crate) use connect::{Address, Connected, Manner};
 use inbox::Closed;
@@ -190,8 +190,8 @@ impl Registry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self, name: &Name, key: OwnerKey) -> Option<Arc<HoldCell>> {
-        let wanted: &dyn Keyed = &(&**name, key);
+    pub(crate) fn get(&self, name: &Name, key: OwnerKey, kind: Kind) -> Option<Arc<HoldCell>> {
+        let wanted: &dyn Keyed = &(&**name, key, kind.is_shared());
         self.holds().get(wanted).map(|entry| entry.0.clone())
     }
 
@@ -212,23 +212,23 @@ impl Registry {
     }
 }
 
-/// A hold, hashed by its name and key. It has eight bytes, because a table may have a million
+/// A hold, hashed by its name, its key and its side of the lock. It has eight bytes, because a table may have a million
 /// entries.
 struct Entry(Arc<HoldCell>);
 
-/// The name and key by which an entry is found.
+/// The name, the key and the side by which an entry is found. A key may read what it writes.
 trait Keyed {
-    fn id(&self) -> (&str, OwnerKey);
+    fn id(&self) -> (&str, OwnerKey, bool);
 }
 
 impl Keyed for Entry {
-    fn id(&self) -> (&str, OwnerKey) {
-        (&self.0.name, self.0.key)
+    fn id(&self) -> (&str, OwnerKey, bool) {
+        (&self.0.name, self.0.key, self.0.kind.is_shared())
     }
 }
 
-impl Keyed for (&str, OwnerKey) {
-    fn id(&self) -> (&str, OwnerKey) {
+impl Keyed for (&str, OwnerKey, bool) {
+    fn id(&self) -> (&str, OwnerKey, bool) {
         *self
     }
 }

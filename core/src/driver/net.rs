@@ -19,7 +19,7 @@ use super::server_connections::ServerConnections;
 use super::{News, Servers};
 use crate::engine::{CallId, STANDALONE};
 use crate::moment::Moment;
-use crate::wire::{Name, Op};
+use crate::wire::{Name, Op, Topic};
 
 /// Driven from outside, as a `Link` is.
 pub(super) enum Net {
@@ -91,16 +91,16 @@ impl Net {
         }
     }
 
-    pub(super) fn subscribe(&mut self, now: Moment, name: Name) {
+    pub(super) fn subscribe(&mut self, now: Moment, name: Name, topic: Topic) {
         match self {
-            Net::One(one) => one.subscriptions.subscribe(now, name),
-            Net::Cluster(cluster) => cluster.subscribe(now, name),
+            Net::One(one) => one.subscriptions.subscribe(now, name, topic),
+            Net::Cluster(cluster) => cluster.subscribe(now, name, topic),
         }
     }
 
-    pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name) {
+    pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic) {
         match self {
-            Net::One(one) => one.subscriptions.unsubscribe(now, name),
+            Net::One(one) => one.subscriptions.unsubscribe(now, name, topic),
             Net::Cluster(cluster) => cluster.unsubscribe(now, name),
         }
     }

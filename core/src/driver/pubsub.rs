@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Name, names};
+use crate::wire::{Name, Topic, names};
 
 /// Keeps the wanted channels subscribed. Driven from outside like a `Link`.
 pub(super) struct Subscriptions {
@@ -196,10 +196,10 @@ impl Subscriptions {
         self.addresses.get(self.turn % self.addresses.len().max(1))
     }
 
-    /// Subscribes to the channel of `name`, and again after every gap, until it is no longer
+    /// Subscribes to this channel of `name`, and again after every gap, until it is no longer
     /// wanted.
-    pub(super) fn subscribe(&mut self, now: Moment, name: Name) {
-        self.subscribe_to(now, names::channel(&name), name);
+    pub(super) fn subscribe(&mut self, now: Moment, name: Name, topic: Topic) {
+        self.subscribe_to(now, names::channel(topic, &name), name);
     }
 
     /// Subscribes to a channel that belongs to no lock; its messages are reported with `name`.
@@ -214,8 +214,8 @@ impl Subscriptions {
         }
     }
 
-    pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name) {
-        let channel = names::channel(name);
+    pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic) {
+        let channel = names::channel(topic, name);
         if self.wanted.remove(&channel, name)
             && let State::Up(live) = &mut self.state
         {

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use super::channels;
 use crate::sys::ReceiveMinimum;
 use crate::tuning;
-use crate::wire::{Name, names};
+use crate::wire::{Name, Topic, names};
 
 /// A handle of a connection's socket. Only a thread that holds the engine's lock may change the
 /// threshold.
@@ -43,7 +43,7 @@ impl ReceiveThreshold {
     /// Bytes that are already in the socket count: the system checks at once. The thread also wakes
     /// when the connection ends.
     pub(super) fn skip(&self, skipped: Option<(&Name, u32)>) {
-        let size = |name: &Name| channels::least_size(&names::channel(name));
+        let size = |name: &Name| channels::least_size(&names::channel(Topic::Lock, name));
         let some = skipped.filter(|(_, messages)| *messages > 0);
         let bytes = some.map_or(1, |(name, messages)| (messages as usize + 1) * size(name));
         let least = bytes.clamp(1, tuning::RECEIVE_THRESHOLD_MOST);
@@ -82,7 +82,7 @@ mod tests {
             ReceiveThreshold::of(&stream).expect("a handle"),
             Name::from("n"),
         );
-        let message = channels::least_size(&names::channel(&name));
+        let message = channels::least_size(&names::channel(Topic::Lock, &name));
         threshold.skip(Some((&name, 1)));
         // Our own release: the change of the key, and the message.
         server

@@ -355,8 +355,10 @@ impl Driver {
                 self.sent += 1;
                 self.net.send(now, call, op, limit, &mut self.news);
             }
-            Effect::Do(Output::Subscribe(name)) => self.net.subscribe(now, name),
-            Effect::Do(Output::Unsubscribe(name)) => self.net.unsubscribe(now, &name),
+            Effect::Do(Output::Subscribe(name, topic)) => self.net.subscribe(now, name, topic),
+            Effect::Do(Output::Unsubscribe(name, topic)) => {
+                self.net.unsubscribe(now, &name, topic);
+            }
             // Both may call the program, and that code may wait for one of the program's threads:
             // wake them first.
             Effect::Do(Output::Lost(cell, reason)) => {

@@ -1,6 +1,7 @@
 //! The channel of a name, on which this client hears of the releases of others.
 
 use crate::moment::Moment;
+use crate::wire::Topic;
 
 /// The state of a name's channel.
 #[derive(Debug, Default, PartialEq)]
@@ -8,6 +9,8 @@ pub(super) struct Channel {
     /// Whether the channel is to be subscribed. The first waiter that finds the lock held elsewhere
     /// wants it. It is given up some time after the last waiter has gone.
     pub(super) wanted: bool,
+    /// Which of the name's channels it is.
+    pub(super) topic: Topic,
     /// Whether the server has confirmed the subscription.
     pub(super) confirmed: bool,
     /// Until when the message of our own release may come. No waiter has to try because of it.
@@ -23,6 +26,7 @@ pub(super) struct Channel {
 impl Channel {
     pub(super) const NONE: Channel = Channel {
         wanted: false,
+        topic: Topic::Lock,
         confirmed: false,
         echo: None,
         echoed: false,

@@ -9,7 +9,7 @@ use crate::error::{Error, LostReason, Result};
 use crate::event::Event;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
-use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply};
+use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply, Topic};
 
 /// Identifies a request of a caller. The caller's side draws it and never reuses it.
 pub type RequestId = u64;
@@ -98,7 +98,7 @@ pub enum Request {
     },
     /// Delete the lock, no matter which owner holds it.
     Force { name: Name, kind: Kind },
-    /// Read the current holder.
+    /// Read the current holders.
     Inspect { name: Name, kind: Kind },
     /// Release everything within `limit`, then stop.
     Close { limit: Duration },
@@ -126,8 +126,12 @@ impl Request {
 pub enum Target {
     /// This level.
     Level { owner: OwnerId, level: LevelId },
-    /// The newest level of the hold that this key has on this name.
-    Key { name: Name, key: OwnerKey },
+    /// The newest level of the hold that this key has on this name, of the side that `kind` is of.
+    Key {
+        name: Name,
+        key: OwnerKey,
+        kind: Kind,
+    },
 }
 
 /// The terms on which a level is held.
@@ -189,7 +193,8 @@ pub enum Done {
     Released,
     Extended,
     Forced(bool),
-    Inspected(Option<Holder>),
+    /// The current holders: of a read lock there may be several.
+    Inspected(Vec<Holder>),
     /// The names of locks that could not be released in time.
     Closed(Vec<Name>),
 }
@@ -218,11 +223,11 @@ pub enum Output {
         limit: Duration,
         inline: Option<Inline>,
     },
-    /// Subscribe to the channel of this name, and again after every gap, until
+    /// Subscribe to this channel of the name, and again after every gap, until
     /// [`Output::Unsubscribe`].
-    Subscribe(Name),
-    /// The channel of this name is not needed any more.
-    Unsubscribe(Name),
+    Subscribe(Name, Topic),
+    /// This channel of the name is not needed any more.
+    Unsubscribe(Name, Topic),
     /// Answer the caller.
     Complete { id: RequestId, result: Result<Done> },
     /// A hold with a re-entry key begins. Local questions by key are answered from this cell.

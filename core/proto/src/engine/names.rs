@@ -20,7 +20,7 @@ use crate::key::OwnerKey;
 use crate::maps::Map;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Name, OwnerId};
+use crate::wire::{Kind, Name, OwnerId, Topic};
 
 /// A name that a caller of this client holds or waits for. There may be a million names. Most are
 /// held once and have no waiters, so they store the owner only.
@@ -293,13 +293,24 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The hold that `key` has on `name`, unless it is being released.
-    pub(super) fn hold_of(&self, holds: &Holds, name: &Name, key: OwnerKey) -> Option<OwnerId> {
+    /// The hold that `key` has on `name`, unless it is being released. A key may read what it
+    /// writes: then it has two, and `kind` tells which of them.
+    pub(super) fn hold_of(
+        &self,
+        holds: &Holds,
+        name: &Name,
+        key: OwnerKey,
+        kind: Kind,
+    ) -> Option<OwnerId> {
         let mine = |owner: &OwnerId| {
             let hold = holds.get(owner)?;
             let same = match key {
                 OwnerKey::Hold(level) => hold.position(Some(level)).is_some(),
-                _ => key != OwnerKey::Once && hold.cell.key == key,
+                _ => {
+                    key != OwnerKey::Once
+                        && hold.cell.key == key
+                        && hold.cell.kind.is_shared() == kind.is_shared()
+                }
             };
             (same && hold.phase != Phase::Releasing).then_some(*owner)
         };
@@ -320,9 +331,16 @@ impl Names {
 
     /// Like `hold_of`, but only for holds with a level that only the key can release. Other levels
     /// belong to guards, which another caller may have.
-    pub(super) fn left_to(&self, holds: &Holds, name: &Name, key: OwnerKey) -> Option<OwnerId> {
+    pub(super) fn left_to(
+        &self,
+        holds: &Holds,
+        name: &Name,
+        key: OwnerKey,
+        kind: Kind,
+    ) -> Option<OwnerId> {
         let left = |hold: &Hold| {
             hold.cell.key == key
+                && hold.cell.kind.is_shared() == kind.is_shared()
                 && hold.phase != Phase::Releasing
                 && hold.levels.iter().any(|level| level.detached)
         };
@@ -336,6 +354,12 @@ impl Names {
             owners.iter().find(fits).copied()
         };
         find(true).or_else(|| find(false))
+    }
+
+    /// Whether this caller is the head of its queue.
+    pub(super) fn is_head(&self, name: &Name, id: RequestId) -> bool {
+        let queue = self.queues.get(name);
+        queue.is_some_and(|queue| queue.waiters.front() == Some(&id))
     }
 
     /// The holds of this client on a name.
@@ -467,7 +491,7 @@ impl Names {
     // ---- channels ----
 
     /// Has the channel of a name subscribed. Returns false if it is already.
-    pub(super) fn want_channel(&mut self, cx: &mut Context, name: &Name) -> bool {
+    pub(super) fn want_channel(&mut self, cx: &mut Context, name: &Name, topic: Topic) -> bool {
         let Some(queue) = self
             .queues
             .get_mut(name)
@@ -477,10 +501,11 @@ impl Names {
         };
         queue.channel = Channel {
             wanted: true,
+            topic,
             ..Channel::default()
         };
         self.channels += 1;
-        cx.out.push(Output::Subscribe(name.clone()));
+        cx.out.push(Output::Subscribe(name.clone(), topic));
         true
     }
 
@@ -544,8 +569,8 @@ impl Names {
         if queue.channel.wanted {
             self.channels -= 1;
         }
-        queue.channel = Channel::default();
-        cx.out.push(Output::Unsubscribe(name.clone()));
+        let Channel { topic, .. } = std::mem::take(&mut queue.channel);
+        cx.out.push(Output::Unsubscribe(name.clone(), topic));
         self.drop_queue(name);
         self.arm_channels(cx);
     }

@@ -163,8 +163,8 @@ impl Queries {
             CallOutcome::Answered(Reply::Forced(deleted)) => {
                 (Ok(Done::Forced(deleted)), Effect::None)
             }
-            CallOutcome::Answered(Reply::Holder(holder)) => {
-                (Ok(Done::Inspected(holder)), Effect::None)
+            CallOutcome::Answered(Reply::Holders(holders)) => {
+                (Ok(Done::Inspected(holders)), Effect::None)
             }
             CallOutcome::Answered(Reply::Foreign(what)) => (Err(foreign(&what)), Effect::None),
             // A hold of this client may have had that token.

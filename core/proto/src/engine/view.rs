@@ -7,7 +7,7 @@ use super::holds::Holds;
 use super::interface::{Inline, RequestId};
 use super::names::{Attempt, Names, WaitQueue};
 use crate::moment::Moment;
-use crate::wire::{Name, Op, OwnerId};
+use crate::wire::{Name, Op, OwnerId, Topic};
 
 /// The names, the holds and the clean-ups of a client.
 #[derive(Debug, Clone, Copy)]
@@ -93,7 +93,7 @@ impl<'a> View<'a> {
     /// to others: it will not try before `n + 1` releases. Its timer runs regardless. With
     /// `elsewhere`, a caller makes its call on the inline connection, so the answer does not come
     /// where messages do. If that call is the release of the only hold, the message of that release
-    /// may stay unread.
+    /// may stay unread. Readers come together, so every message of a read-write lock counts.
     pub(super) fn skipped(
         self,
         cx: &Context,
@@ -109,7 +109,10 @@ impl<'a> View<'a> {
         let anyone = self.names.waiters.values().next()?;
         let (name, queue) = self.names.queues.get_key_value(&anyone.name)?;
         let alone = queue.waiters.len() == self.names.waiters.len();
-        let waits = alone && queue.attempt == Attempt::Parked && queue.channel.confirmed;
+        let waits = alone
+            && queue.attempt == Attempt::Parked
+            && queue.channel.confirmed
+            && queue.channel.topic == Topic::Lock;
         let before_the_last = queue.turn.ahead(now).checked_sub(1).filter(|_| waits)?;
         let echo = queue.channel.echo.is_some_and(|until| now < until);
         Some((name, before_the_last + u32::from(echo)))
@@ -119,8 +122,9 @@ impl<'a> View<'a> {
     fn own_release(self, cx: &Context) -> Option<&'a Name> {
         let alone = self.names.waiters.is_empty() && cx.calls.len() == 1 && self.holds.len() == 1;
         let hold = alone.then(|| self.holds.values().next()).flatten()?;
-        let leaves = hold.phase == Phase::Releasing
-            && self.names.queues.get(&hold.cell.name)?.channel.confirmed;
+        let channel = &self.names.queues.get(&hold.cell.name)?.channel;
+        let leaves =
+            hold.phase == Phase::Releasing && channel.confirmed && channel.topic == Topic::Lock;
         leaves.then_some(&hold.cell.name)
     }
 }

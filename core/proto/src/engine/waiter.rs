@@ -40,6 +40,21 @@ pub(super) struct Waiter {
     /// flight.
     pub(super) answered: bool,
     pub(super) announced: bool,
+    /// The owner of the write lock under which it reads: that lock does not keep it out.
+    pub(super) under: Option<OwnerId>,
+    /// Whether it has asked while another waiter was the head.
+    pub(super) ahead: Ahead,
+}
+
+/// Whether a reader asks before it is the head of its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ahead {
+    /// It has not asked.
+    No,
+    /// Its call is in flight.
+    Asking,
+    /// It did not get the lock. From now on it asks as the head only.
+    InVain,
 }
 
 impl Waiter {
@@ -86,6 +101,7 @@ impl Waiter {
             lease: self.lease(),
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
+            under: self.under,
         }
     }
 

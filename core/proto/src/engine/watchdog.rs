@@ -672,7 +672,14 @@ impl Watchdog {
         let Some(hold) = holds.get_mut(&owner) else {
             return;
         };
-        let at = now.after(rest(hold.harmless).min(timing::period(hold.longest())));
+        // Other owners change a shared key all the time, and each renewal is one more change.
+        let least = if hold.cell.kind.is_shared() {
+            hold.longest() / tuning::SHARED_LOOK
+        } else {
+            Duration::ZERO
+        };
+        let pause = rest(hold.harmless).max(least);
+        let at = now.after(pause.min(timing::period(hold.longest())));
         let due = hold.renewal.due.get();
         if !may || due.is_some_and(|due| due <= at) {
             // Without a planned renewal nothing would clear the flag, and the next invalidation

@@ -637,6 +637,7 @@ mod tests {
             lease: LIMIT * 10,
             fencing: Fencing::Off,
             replicas: 0,
+            under: None,
         };
         OutgoingCall {
             call,

@@ -235,6 +235,7 @@ mod tests {
             lease: LIMIT,
             fencing,
             replicas: 0,
+            under: None,
         };
         let mut window = ConcurrencyLimiter::new();
         window.push(

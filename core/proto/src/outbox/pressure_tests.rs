@@ -79,6 +79,7 @@ impl Pressure {
                     lease,
                     fencing,
                     replicas,
+                    under: None,
                 }
             }
         };

@@ -15,7 +15,7 @@ use super::script::{
     ACQUIRE_MANY, ACQUIRE_MANY_PLAIN, CLASSIC, RELEASE_MANY, RELEASE_MANY_PLAIN, Script, Words,
     verbs, whole_ms,
 };
-use super::{Call, Fencing, Layout, Name, Op, Publish, Reply};
+use super::{Call, Fencing, Layout, Name, Op, Publish, Reply, Topic};
 use crate::error::Result;
 
 /// Calls with equal keys and different locks can share a command.
@@ -59,7 +59,7 @@ impl BatchKey {
         let shape = match op.layout() {
             Layout::Hash => Shape::Hash,
             Layout::Plain => Shape::Plain,
-            Layout::Learning => return None,
+            Layout::Learning | Layout::Read | Layout::Write => return None,
         };
         match op {
             Op::Acquire {
@@ -111,7 +111,8 @@ impl Call {
                 words.number(not_after);
             }
             (BatchKey::Release(..), name) => {
-                let [prefix, before, _, behind] = channel_parts(name.map_or("", |name| name));
+                let [prefix, before, _, behind] =
+                    channel_parts(Topic::Lock, name.map_or("", |name| name));
                 words.parts(&[prefix, before]);
                 words.add(behind);
             }
@@ -233,6 +234,7 @@ mod tests {
             lease: Duration::from_secs(3),
             fencing: Fencing::Off,
             replicas: 0,
+            under: None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::{Commands, Connection, PushKind, Value};
 
+use super::Topic;
 use super::live_tests::{LEASE, U, V};
 use super::names::channel;
 use super::{
@@ -34,6 +35,7 @@ fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
         lease,
         fencing: Fencing::Off,
         replicas: 0,
+        under: None,
     }
 }
 
@@ -260,7 +262,7 @@ fn several_locks_in_one_call_are_as_one_by_one() {
         assert!(
             both.names
                 .iter()
-                .all(|name| heard.contains_key(&channel(name))),
+                .all(|name| heard.contains_key(&channel(Topic::Lock, name))),
             "{heard:?}"
         );
         // Otherwise nothing was compared.

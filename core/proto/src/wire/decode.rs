@@ -112,18 +112,23 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             Reply::Renewed(results.iter().map(renewal).collect::<Option<_>>()?)
         }
         (Op::Force { .. }, FORCED, [deleted]) => Reply::Forced(int(deleted)? != 0),
-        (Op::Inspect { .. }, HOLDER, []) => Reply::Holder(None),
-        (Op::Inspect { .. }, HOLDER, [owner, count, ttl]) => {
-            let count = text(count)?.parse().unwrap_or(u32::MAX);
-            Reply::Holder(Some(Holder {
-                owner: text(owner)?,
-                count,
-                remaining: remaining(ttl)?,
-            }))
+        (Op::Inspect { .. }, HOLDER, holders) => {
+            let (each, []) = holders.as_chunks() else {
+                return None;
+            };
+            Reply::Holders(each.iter().map(holder).collect::<Option<_>>()?)
         }
         _ => return None,
     };
     Some(((clock > 0).then_some(clock), reply))
+}
+
+fn holder([owner, count, ttl]: &[Value; 3]) -> Option<Holder> {
+    Some(Holder {
+        owner: text(owner)?,
+        count: text(count)?.parse().unwrap_or(u32::MAX),
+        remaining: remaining(ttl)?,
+    })
 }
 
 /// Reads the script's answer and the number of replicas that acknowledged it.
@@ -195,7 +200,8 @@ fn renewal(value: &Value) -> Option<RenewReply> {
 
 fn foreign(what: &str) -> String {
     match what {
-        "rwlock" => "a Redisson read/write lock".into(),
+        "rwlock" => "a read-write lock".into(),
+        "lock" => "a hash that is not a read-write lock".into(),
         "hash" => "a hash that is not a reentrant lock".into(),
         "counter" => "a fencing counter that is not a whole number below 2^53".into(),
         other => format!("a key of type {other}"),
@@ -226,6 +232,7 @@ mod tests {
             lease: Duration::from_secs(1),
             fencing: Fencing::Off,
             replicas: 0,
+            under: None,
         }
     }
 
@@ -356,7 +363,7 @@ mod tests {
                     kind: Kind::Reentrant,
                 },
                 ints(&[5, 9]),
-                Reply::Holder(None),
+                Reply::Holders(Vec::new()),
             ),
             (
                 Op::Inspect {
@@ -370,11 +377,11 @@ mod tests {
                     bulk("2"),
                     Value::Int(1000),
                 ]),
-                Reply::Holder(Some(Holder {
+                Reply::Holders(vec![Holder {
                     owner: "u:1".into(),
                     count: 2,
                     remaining: Some(second),
-                })),
+                }]),
             ),
         ];
         for (op, value, expected) in cases {

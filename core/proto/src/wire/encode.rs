@@ -70,14 +70,15 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
         }
         (_, Reply::Renewed(holds)) => long(RENEWED, holds.iter().map(renewal).collect()),
         (_, Reply::Forced(deleted)) => long(FORCED, vec![Value::Int((*deleted).into())]),
-        (_, Reply::Holder(None)) => long(HOLDER, vec![]),
-        (_, Reply::Holder(Some(holder))) => {
-            let (owner, count) = (holder.owner.clone().into(), holder.count.to_string().into());
-            let ttl = holder.remaining.map_or(Value::Int(-1), millis);
-            long(
-                HOLDER,
-                vec![Value::BulkString(owner), Value::BulkString(count), ttl],
-            )
+        (_, Reply::Holders(holders)) => {
+            let each = holders.iter().flat_map(|holder| {
+                [
+                    Value::BulkString(holder.owner.clone().into()),
+                    Value::BulkString(holder.count.to_string().into()),
+                    holder.remaining.map_or(Value::Int(-1), millis),
+                ]
+            });
+            long(HOLDER, each.collect())
         }
         (_, Reply::NotReplicated { .. }) => panic!("{op:?} is not for replicas"),
     }

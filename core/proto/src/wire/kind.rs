@@ -32,6 +32,10 @@ pub enum Kind {
     /// A lock that remembers in the key `<name>_renew` how long the work takes. The lease of the
     /// next acquisition is that time plus 10 s, in whole seconds.
     Adaptive,
+    /// The read side of a read-write lock, as Redisson's `RReadWriteLock`: many owners at a time.
+    Read,
+    /// The write side of the same lock: one owner, and no readers but its own.
+    Write,
 }
 
 /// The data layout of a lock. Its scripts depend on it.
@@ -43,6 +47,20 @@ pub enum Layout {
     Plain,
     /// A string with the owner, and a second key with the learnt duration of the work.
     Learning,
+    /// A reader in the hash of a read-write lock. A second key keeps its time.
+    Read,
+    /// The writer in that hash.
+    Write,
+}
+
+/// The channels that a name has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Topic {
+    /// That of the locks with one holder.
+    #[default]
+    Lock,
+    /// That of the read-write lock.
+    ReadWrite,
 }
 
 /// The facts about a layout that decide more than its scripts. No match here has a wildcard, so the
@@ -54,6 +72,8 @@ impl Layout {
             Layout::Hash | Layout::Plain => true,
             // It learns from its release.
             Layout::Learning => false,
+            // Readers do not follow one another. After a writer all readers come at once.
+            Layout::Read | Layout::Write => false,
         }
     }
 
@@ -61,7 +81,7 @@ impl Layout {
     /// which may be longer than it asks for.
     pub fn learns(self) -> bool {
         match self {
-            Layout::Hash | Layout::Plain => false,
+            Layout::Hash | Layout::Plain | Layout::Read | Layout::Write => false,
             Layout::Learning => true,
         }
     }
@@ -69,8 +89,25 @@ impl Layout {
     /// Whether every program that uses this layout publishes its releases.
     pub fn publishes(self) -> bool {
         match self {
-            Layout::Hash => true,
+            Layout::Hash | Layout::Read | Layout::Write => true,
             Layout::Plain | Layout::Learning => false,
+        }
+    }
+
+    /// Whether several owners write to the key at a time. A change of the key then says little
+    /// about a hold.
+    pub fn is_shared(self) -> bool {
+        match self {
+            Layout::Read => true,
+            Layout::Hash | Layout::Plain | Layout::Learning | Layout::Write => false,
+        }
+    }
+
+    /// The channel on which its releases are published.
+    pub fn topic(self) -> Topic {
+        match self {
+            Layout::Hash | Layout::Plain | Layout::Learning => Topic::Lock,
+            Layout::Read | Layout::Write => Topic::ReadWrite,
         }
     }
 
@@ -79,12 +116,23 @@ impl Layout {
         match self {
             Layout::Hash => Layout::Hash,
             Layout::Plain | Layout::Learning => Layout::Plain,
+            Layout::Read => Layout::Read,
+            Layout::Write => Layout::Write,
+        }
+    }
+
+    /// Layouts of one family know each other's locks. To other layouts they are foreign data.
+    fn family(self) -> Layout {
+        match self {
+            Layout::Hash => Layout::Hash,
+            Layout::Plain | Layout::Learning => Layout::Plain,
+            Layout::Read | Layout::Write => Layout::Write,
         }
     }
 }
 
 /// Every kind with its name in options.
-const NAMES: [(Kind, &str); 8] = [
+const NAMES: [(Kind, &str); 10] = [
     (Kind::Reentrant, "reentrant"),
     (Kind::Simple, "simple"),
     (Kind::RedisPy, "redis-py"),
@@ -93,6 +141,8 @@ const NAMES: [(Kind, &str); 8] = [
     (Kind::RedisSemaphore, "redis-semaphore"),
     (Kind::Article, "article"),
     (Kind::Adaptive, "adaptive"),
+    (Kind::Read, "read"),
+    (Kind::Write, "write"),
 ];
 
 impl Kind {
@@ -125,21 +175,37 @@ impl Kind {
 
     /// Whether a re-entry key may re-enter a lock of this kind by default.
     pub fn reenters(self) -> bool {
-        matches!(self, Kind::Reentrant | Kind::Adaptive)
+        matches!(
+            self,
+            Kind::Reentrant | Kind::Adaptive | Kind::Read | Kind::Write
+        )
+    }
+
+    /// Whether a caller can choose the value that is stored for it.
+    pub fn takes_tokens(self) -> bool {
+        !matches!(self, Kind::Reentrant | Kind::Read | Kind::Write)
+    }
+
+    /// Whether an owner of this kind may hold the name together with other owners of it.
+    pub fn is_shared(self) -> bool {
+        self.layout().is_shared()
     }
 
     pub fn layout(self) -> Layout {
         match self {
             Kind::Reentrant => Layout::Hash,
             Kind::Adaptive => Layout::Learning,
+            Kind::Read => Layout::Read,
+            Kind::Write => Layout::Write,
             _ => Layout::Plain,
         }
     }
 
-    /// Whether a lock of the kind `other` at the same key excludes one of this kind. If not, it
-    /// counts as foreign data.
+    /// Whether a lock of the kind `other` at the same key keeps one of this kind out. If not, both
+    /// read, or it counts as foreign data.
     pub fn excludes(self, other: Kind) -> bool {
-        (self.layout() == Layout::Hash) == (other.layout() == Layout::Hash)
+        let (own, other) = (self.layout(), other.layout());
+        own.family() == other.family() && !(own.is_shared() && other.is_shared())
     }
 
     /// The Redis key of the lock `name`.
@@ -193,10 +259,13 @@ impl Form {
                 out.push(b'-');
                 write_number(out, number_of(owner));
             }
-            (None, _) => {
+            (None, kind) => {
                 write_identity(uuid, owner, out);
                 out.push(b':');
                 write_number(out, number_of(owner));
+                if kind == Kind::Write {
+                    out.extend_from_slice(b":write");
+                }
             }
         }
     }
@@ -262,6 +331,8 @@ mod tests {
         let owner = |kind| Form { kind, token: None }.owner(uuid, 7);
         assert_eq!(owner(Kind::Reentrant), format!("{uuid}:7"));
         assert_eq!(owner(Kind::Simple), format!("{uuid}:7"));
+        assert_eq!(owner(Kind::Read), format!("{uuid}:7"));
+        assert_eq!(owner(Kind::Write), format!("{uuid}:7:write"));
         assert_eq!(owner(Kind::Article), "8c8ffe615bd34d78a5c02d2386af488e-7");
         assert_eq!(
             Form {
@@ -314,6 +385,9 @@ mod tests {
             Kind::Reentrant.excludes(Kind::Reentrant) && !Kind::Reentrant.excludes(Kind::Simple)
         );
         assert!(!Kind::Adaptive.excludes(Kind::Reentrant));
+        assert!(Kind::Write.excludes(Kind::Read) && Kind::Read.excludes(Kind::Write));
+        assert!(Kind::Write.excludes(Kind::Write) && !Kind::Read.excludes(Kind::Read));
+        assert!(!Kind::Write.excludes(Kind::Reentrant) && !Kind::Simple.excludes(Kind::Read));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use decode::decode;
 #[cfg(test)]
 pub use encode::{encode, encode_many};
 pub use kind::Kind;
-pub use kind::{Form, Layout, LeaseSample, first_owner};
+pub use kind::{Form, Layout, LeaseSample, Topic, first_owner};
 pub use script::{Call, ScriptId, is_shardable, slot_of};
 pub use server_error::refusal;
 
@@ -84,6 +84,8 @@ pub enum Op {
         fencing: Fencing,
         /// How many replicas have to acknowledge it.
         replicas: u32,
+        /// For a reader: the owner of the write lock under which it reads.
+        under: Option<OwnerId>,
     },
     /// Replace `owner`, which has the lock, by another owner of ours, `to`, with count 1 and time
     /// `lease`. It is done already if `to` has the lock. Both owners have this form. Carries a
@@ -113,7 +115,7 @@ pub enum Op {
     /// Delete the lock of any owner, and publish that. Carries a not-after: a late copy must not
     /// hit the next holder.
     Force { name: Name, kind: Kind },
-    /// Read the current holder.
+    /// Read the current holders.
     Inspect { name: Name, kind: Kind },
 }
 
@@ -190,8 +192,19 @@ pub enum Reply {
     Renewed(Vec<RenewReply>),
     /// Whether there was a lock to delete.
     Forced(bool),
-    /// The current holder, if there is one.
-    Holder(Option<Holder>),
+    /// The current holders: of a read lock there may be several.
+    Holders(Vec<Holder>),
+}
+
+#[cfg(test)]
+impl Reply {
+    /// The holder of a lock that has one.
+    pub fn holder(self) -> Option<Holder> {
+        match self {
+            Reply::Holders(mut holders) if holders.len() == 1 => holders.pop(),
+            _ => None,
+        }
+    }
 }
 
 /// The result for one hold of a renewal.

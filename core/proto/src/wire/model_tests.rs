@@ -8,7 +8,8 @@ use redis::{Commands, Connection};
 
 use super::names::{channel, learnt_key, token_key};
 use super::{
-    Call, Fencing, Form, Kind, Layout, LeaseSample, Name, Op, Publish, Renewal, Reply, decode,
+    Call, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, Publish, Renewal, Reply,
+    Topic, decode,
 };
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::real::eval;
@@ -46,7 +47,9 @@ impl Both {
         let names = ["a", "b"].map(Name::from);
         let mut model = Server::new();
         for name in &names {
-            model.subscribers.insert((channel(name).into(), 0));
+            model
+                .subscribers
+                .insert((channel(Topic::Lock, name).into(), 0));
         }
         let (scripts, look) = (server.connect(), server.connect());
         let random = Random(seed);
@@ -93,6 +96,7 @@ impl Both {
                     lease,
                     fencing,
                     replicas: 0,
+                    under: None,
                 }
             }
             4..7 => {
@@ -376,11 +380,14 @@ impl Both {
                 near(*a, *b) && x.is_some() == y.is_some()
             }
             (Reply::Busy { ttl: Some(a) }, Reply::Busy { ttl: Some(b) }) => near(*a, *b),
-            (Reply::Holder(Some(a)), Reply::Holder(Some(b))) => {
-                let (Some(x), Some(y)) = (a.remaining, b.remaining) else {
-                    return false;
+            (Reply::Holders(a), Reply::Holders(b)) => {
+                let same = |(a, b): (&Holder, &Holder)| {
+                    let (Some(x), Some(y)) = (a.remaining, b.remaining) else {
+                        return false;
+                    };
+                    self.count(a.count) == b.count && near(x, y)
                 };
-                self.count(a.count) == b.count && near(x, y)
+                a.len() == b.len() && a.iter().zip(b).all(same)
             }
             _ => modelled == real,
         }
@@ -424,7 +431,7 @@ fn compare(kind: Kind) {
     let mut listener = both._server.connect();
     let mut channels = listener.as_pubsub();
     for name in &both.names {
-        channels.subscribe(channel(name)).unwrap();
+        channels.subscribe(channel(Topic::Lock, name)).unwrap();
     }
     channels.subscribe("end").unwrap();
     let mut before = both.published;

@@ -1,6 +1,6 @@
 //! Lock names, and the keys and channels derived from them (Redisson's rules).
 
-use super::Name;
+use super::{Name, Topic};
 use crate::error::{Error, Result};
 
 /// The longest lock name, in bytes.
@@ -43,14 +43,30 @@ fn prefixed<'a>(prefix: &'a str, name: &'a str) -> [&'a str; 4] {
 }
 
 /// The channel on which a release is published.
-pub fn channel(name: &str) -> String {
-    channel_parts(name).concat()
+pub fn channel(topic: Topic, name: &str) -> String {
+    channel_parts(topic, name).concat()
 }
 
 /// The parts of the channel's name, for callers that write it to a buffer.
-pub(super) fn channel_parts(name: &str) -> [&str; 4] {
-    prefixed("redisson_lock__channel", name)
+pub(super) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
+    let prefix = match topic {
+        Topic::Lock => "redisson_lock__channel",
+        Topic::ReadWrite => "redisson_rwlock",
+    };
+    prefixed(prefix, name)
 }
+
+/// What the time-out keys of all readers of a name begin with; the owner follows.
+pub(super) fn timeout_prefix(name: &str) -> [&str; 3] {
+    if name.contains('{') {
+        ["", name, ":"]
+    } else {
+        ["{", name, "}:"]
+    }
+}
+
+/// How a time-out key goes on after the owner. Each of our owners has one.
+pub(super) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
 
 /// The key of the fencing counter.
 pub fn token_key(name: &str) -> String {
@@ -69,9 +85,16 @@ mod tests {
 
     #[test]
     fn derived_names_follow_redisson() {
-        assert_eq!(channel("orders"), "redisson_lock__channel:{orders}");
-        assert_eq!(channel("{eu}:orders"), "redisson_lock__channel:{eu}:orders");
-        assert_eq!(channel("a{b"), "redisson_lock__channel:a{b");
+        let lock = |name| channel(Topic::Lock, name);
+        assert_eq!(lock("orders"), "redisson_lock__channel:{orders}");
+        assert_eq!(lock("{eu}:orders"), "redisson_lock__channel:{eu}:orders");
+        assert_eq!(lock("a{b"), "redisson_lock__channel:a{b");
+        assert_eq!(
+            channel(Topic::ReadWrite, "orders"),
+            "redisson_rwlock:{orders}"
+        );
+        assert_eq!(timeout_prefix("orders").concat(), "{orders}:");
+        assert_eq!(timeout_prefix("a{b}c").concat(), "a{b}c:");
         assert_eq!(token_key("orders"), "redisson_lock_token:{orders}");
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
-use super::names::{channel_parts, learnt_key, token_key};
+use super::names::{TIMEOUT_SUFFIX, channel_parts, learnt_key, timeout_prefix, token_key};
 use super::slots::slot;
-use super::{Fencing, Form, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal};
+use super::{Fencing, Form, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal, Topic};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A Lua script.
@@ -95,14 +95,27 @@ scripts! {
     ACQUIRE_MANY_PLAIN = "acquire_many" Plain;
     RELEASE_MANY = "release_many" Hash;
     RELEASE_MANY_PLAIN = "release_many" Plain;
+    ACQUIRE_READ = "rw_acquire" Read;
+    RELEASE_READ = "rw_release" Read;
+    LOWER_READ = "rw_lower" Read;
+    RENEW_READ = "rw_renew" Read;
+    FORCE_READ = "rw_force" Read;
+    INSPECT_READ = "rw_inspect" Read;
+    ACQUIRE_WRITE = "rw_acquire" Write;
+    RELEASE_WRITE = "rw_release" Write;
+    LOWER_WRITE = "rw_lower" Write;
+    RENEW_WRITE = "rw_renew" Write;
+    FORCE_WRITE = "rw_force" Write;
+    INSPECT_WRITE = "rw_inspect" Write;
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 4] = [
+const SHARED: [(&str, &str); 5] = [
     ("clock", include_str!("lua/clock.lua")),
     ("token", include_str!("lua/token.lua")),
     ("recall", include_str!("lua/recall.lua")),
     ("holder", include_str!("lua/holder.lua")),
+    ("readers", include_str!("lua/readers.lua")),
 ];
 
 /// The source of a script for one layout. The server runs it from the top for every call, so it
@@ -129,6 +142,8 @@ fn lines_for(text: &str, layout: Layout) -> String {
         Layout::Hash => "hash",
         Layout::Plain => "plain",
         Layout::Learning => "learning",
+        Layout::Read => "read",
+        Layout::Write => "write",
     };
     let (mut all, mut wanted) = (String::new(), true);
     for line in text.lines() {
@@ -152,8 +167,20 @@ fn lines_for(text: &str, layout: Layout) -> String {
 
 /// The script that executes `op`.
 pub(super) fn script(op: &Op) -> &'static Script {
-    use Layout::{Hash, Learning, Plain};
+    use Layout::{Hash, Learning, Plain, Read, Write};
     match (op, op.layout()) {
+        (Op::Acquire { .. }, Read) => &ACQUIRE_READ,
+        (Op::Release { remaining: 0, .. }, Read) => &RELEASE_READ,
+        (Op::Release { .. }, Read) => &LOWER_READ,
+        (Op::Renew { .. }, Read) => &RENEW_READ,
+        (Op::Force { .. }, Read) => &FORCE_READ,
+        (Op::Inspect { .. }, Read) => &INSPECT_READ,
+        (Op::Acquire { .. }, Write) => &ACQUIRE_WRITE,
+        (Op::Release { remaining: 0, .. }, Write) => &RELEASE_WRITE,
+        (Op::Release { .. }, Write) => &LOWER_WRITE,
+        (Op::Renew { .. }, Write) => &RENEW_WRITE,
+        (Op::Force { .. }, Write) => &FORCE_WRITE,
+        (Op::Inspect { .. }, Write) => &INSPECT_WRITE,
         (Op::Acquire { .. }, Hash) => &ACQUIRE,
         (Op::HandOver { .. }, Hash) => &HAND_OVER,
         (Op::Release { remaining: 0, .. }, Hash) => &RELEASE,
@@ -162,8 +189,8 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Force { .. }, Hash) => &FORCE,
         (Op::Inspect { .. }, Hash) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
-        // An adaptive lock learns from its release, so the engine never hands one over.
-        (Op::HandOver { .. }, Plain | Learning) => &HAND_OVER_PLAIN,
+        // The engine hands over no lock of the other layouts (`Layout::hands_over`).
+        (Op::HandOver { .. }, Plain | Learning | Read | Write) => &HAND_OVER_PLAIN,
         (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
         (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
@@ -205,7 +232,7 @@ impl Call {
     }
 
     fn refilled(mut words: Words, op: &Op, uuid: &str, not_after: u64, publish: Publish) -> Call {
-        each_key(op, &mut |key| words.add(key));
+        each_key(op, uuid, &mut |key| words.add(key));
         let keys = words.count();
         arguments(op, uuid, not_after, publish, &mut words);
         Call {
@@ -280,12 +307,21 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             count,
             lease,
             fencing,
+            under,
             ..
         } => {
             let lease = whole_ms(*lease);
             words.owner(form, uuid, *owner);
             words.number(lease);
             words.number(not_after.saturating_add(lease));
+            if let Some(writer) = under {
+                words.number(u64::from(*count));
+                let write = Form {
+                    kind: Kind::Write,
+                    token: None,
+                };
+                return words.owner(&write, uuid, *writer);
+            }
             let counter = counter_life(*fencing);
             // Common values are left out: each argument costs the server as much as a small
             // command.
@@ -319,8 +355,13 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             ..
         } => {
             words.owner(form, uuid, *owner);
-            words.parts(&channel_parts(name));
+            let layout = form.kind.layout();
+            words.parts(&channel_parts(layout.topic(), name));
             let verbs = verbs(name, publish);
+            if layout.topic() == Topic::ReadWrite {
+                words.add(verbs);
+                return words.parts(&timeout_prefix(name));
+            }
             if verbs != CLASSIC || lesson.is_some() {
                 words.add(verbs);
             }
@@ -330,6 +371,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             }
         }
         Op::Release {
+            name,
             owner,
             form,
             remaining,
@@ -340,6 +382,9 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.number(u64::from(*remaining));
             words.number(whole_ms(*ttl));
             words.number(not_after);
+            if form.kind.layout().topic() == Topic::ReadWrite {
+                words.parts(&timeout_prefix(name));
+            }
         }
         Op::Renew { holds } => {
             match holds.as_slice() {
@@ -356,12 +401,16 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 .for_each(|hold| words.number(whole_ms(hold.ttl)));
             words.number(not_after);
         }
-        Op::Force { name, .. } => {
+        Op::Force { name, kind } => {
             words.number(not_after);
-            words.parts(&channel_parts(name));
+            words.parts(&channel_parts(kind.layout().topic(), name));
             words.add(verbs(name, publish));
         }
-        Op::Inspect { .. } => {}
+        Op::Inspect { name, kind } => {
+            if kind.layout().topic() == Topic::ReadWrite {
+                words.parts(&timeout_prefix(name));
+            }
+        }
     }
 }
 
@@ -528,22 +577,36 @@ fn counter_life(fencing: Fencing) -> Option<u64> {
     }
 }
 
-/// Visits the keys that the script of `op` uses.
-fn each_key(op: &Op, each: &mut impl FnMut(&str)) {
+/// The key that keeps the time of a reader.
+fn timeout_key(uuid: &str, name: &str, form: &Form, owner: OwnerId) -> String {
+    let prefix = timeout_prefix(name).concat();
+    prefix + &form.owner(uuid, owner) + TIMEOUT_SUFFIX
+}
+
+/// Visits the keys that the script of `op` of the client `uuid` uses.
+fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
+    let timeout = |name: &Name, form: &Form, owner: OwnerId| {
+        (form.kind == Kind::Read).then(|| timeout_key(uuid, name, form, owner))
+    };
     match op {
         Op::Acquire {
             name,
+            owner,
             form,
             fencing,
             ..
         }
         | Op::HandOver {
             name,
+            owner,
             form,
             fencing,
             ..
         } => {
             each(name);
+            if let Some(key) = timeout(name, form, *owner) {
+                each(&key);
+            }
             if *fencing != Fencing::Off {
                 each(&token_key(name));
             }
@@ -551,13 +614,24 @@ fn each_key(op: &Op, each: &mut impl FnMut(&str)) {
                 each(&learnt_key(name));
             }
         }
-        Op::Release { name, form, .. } => {
+        Op::Release {
+            name, owner, form, ..
+        } => {
             each(name);
+            if let Some(key) = timeout(name, form, *owner) {
+                each(&key);
+            }
             if form.kind.layout().learns() {
                 each(&learnt_key(name));
             }
         }
-        Op::Renew { holds } => holds.iter().for_each(|hold| each(&hold.name)),
+        Op::Renew { holds } => {
+            holds.iter().for_each(|hold| each(&hold.name));
+            holds
+                .iter()
+                .filter_map(|hold| timeout(&hold.name, &hold.form, hold.owner))
+                .for_each(|key| each(&key));
+        }
         Op::Force { name, .. } | Op::Inspect { name, .. } => each(name),
     }
 }
@@ -568,7 +642,7 @@ fn each_key(op: &Op, each: &mut impl FnMut(&str)) {
 /// `name_not_clusterable` if the keys have different slots.
 pub fn slot_of(op: &Op) -> Result<u16> {
     let mut keys = Vec::new();
-    each_key(op, &mut |key| keys.push(key.to_owned()));
+    each_key(op, "", &mut |key| keys.push(key.to_owned()));
     let mut slots = keys.iter().map(|key| (&**key, slot(key)));
     let (first, at) = slots.next().unwrap_or_default();
     match slots.find(|(_, other)| *other != at) {
@@ -599,7 +673,7 @@ pub(super) fn verbs(name: &Name, publish: Publish) -> &'static str {
 
 /// Whether the channel has the slot of the lock, as `SPUBLISH` requires.
 pub fn is_shardable(name: &str) -> bool {
-    slot(&channel_parts(name).concat()) == slot(name)
+    slot(&channel_parts(Topic::Lock, name).concat()) == slot(name)
 }
 
 /// Whole milliseconds, rounded up: the server must hold a lock at least for the lease from which
@@ -631,6 +705,7 @@ mod tests {
             lease,
             fencing,
             replicas: 0,
+            under: None,
         }
     }
 
@@ -687,6 +762,7 @@ mod tests {
                 lease: Duration::from_secs(1),
                 fencing,
                 replicas: 0,
+                under: None,
             }
         };
         assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());

@@ -4,25 +4,26 @@
 use std::time::Duration;
 
 use super::rules::{
-    is_being_left, is_blocked, is_had, is_taken_here, is_token_busy, late_waiter, unheard_before,
+    Wish, is_being_left, is_blocked, is_had, is_taken_here, is_token_busy, late_waiter,
+    unheard_before,
 };
 use crate::engine::context::Purpose;
 use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
 };
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Phase};
 use crate::engine::interface::{CallOutcome, RequestId, Terms};
 use crate::engine::links::Which;
 use crate::engine::names::{Attempt, WaitQueue, Waiting};
 use crate::engine::turn::Run;
-use crate::engine::waiter::Waiter;
+use crate::engine::waiter::{Ahead, Waiter};
 use crate::engine::{Engine, timing};
 use crate::error::{Error, ErrorKind};
 use crate::event::Level as EventLevel;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Name, OwnerId, Reply};
+use crate::wire::{Form, Kind, Name, OwnerId, Reply};
 
 impl Engine {
     pub(in crate::engine) fn acquire(
@@ -36,11 +37,12 @@ impl Engine {
     ) {
         let enters = |hold: &Hold| match key {
             OwnerKey::Hold(_) => true,
-            _ => terms.reentrant && hold.cell.form() == form,
+            // A reader never waits for itself.
+            _ => (terms.reentrant || form.kind.is_shared()) && hold.cell.form() == form,
         };
         let mine = self
             .names
-            .hold_of(&self.holds, &name, key)
+            .hold_of(&self.holds, &name, key, form.kind)
             .filter(|owner| !self.forget_run_out(*owner, key));
         if let Some(owner) = mine.filter(|owner| self.holds.get(owner).is_some_and(enters)) {
             return self.enter(id, owner, key, wait, terms);
@@ -54,6 +56,7 @@ impl Engine {
             return self.cx.fail(id, Error::lost_before(&name, lost));
         }
         if wait != Some(Duration::ZERO)
+            && !form.kind.is_shared()
             && mine.is_some_and(|owner| self.holds.never_ends_by_itself(owner))
         {
             let text = "a caller waits for a lock that its own thread, task or key holds: if nobody else releases it, the \
@@ -70,12 +73,19 @@ impl Engine {
                 .on(&name),
             );
         }
+        let wish = Wish {
+            kind: form.kind,
+            under: self.writes(&name, key, form.kind),
+        };
+        if form.kind == Kind::Write && self.reads(&name, key) {
+            return self.cx.fail(id, Error::upgrade().on(&name));
+        }
         if wait == Some(Duration::ZERO) {
             if let Some(down) = self.cx.links.error(&name) {
                 return self.cx.fail(id, down.on(&name));
             }
-            if is_taken_here(self.view(), &name, form.kind) {
-                let error = unheard_before(self.view(), &name, form.kind)
+            if is_taken_here(self.view(), &name, wish) {
+                let error = unheard_before(self.view(), &name, wish)
                     .unwrap_or_else(|| timeout(&name, wait));
                 return self.cx.fail(id, error.on(&name));
             }
@@ -84,7 +94,12 @@ impl Engine {
         let queue = self.names.queues.entry(name.clone()).or_default();
         let first = queue.holds().is_empty() && queue.waiters.is_empty();
         let waiting = &mut queue.other_in(&mut self.names.rooms).waiting;
-        waiting.waiters.push_back(id);
+        // A caller that reads what it writes comes before those that wait for its write lock.
+        match (wish.under, waiting.attempt) {
+            (None, _) => waiting.waiters.push_back(id),
+            (Some(_), Attempt::Idle) => waiting.waiters.push_front(id),
+            (Some(_), _) => waiting.waiters.insert(waiting.waiters.len().min(1), id),
+        }
         waiting.channel.is_used();
         let waiter = Waiter {
             owner,
@@ -106,6 +121,8 @@ impl Engine {
             handed: false,
             answered: false,
             announced: false,
+            under: wish.under,
+            ahead: Ahead::No,
             name: name.clone(),
         };
         self.names.waiters.insert(id, waiter);
@@ -114,6 +131,24 @@ impl Engine {
             self.note_holder(&name);
         }
         self.advance(&name);
+    }
+
+    /// The owner of the write lock that this key has while it asks to read.
+    fn writes(&self, name: &Name, key: OwnerKey, kind: Kind) -> Option<OwnerId> {
+        let asks = kind == Kind::Read && key != OwnerKey::Once;
+        let writer = asks.then(|| self.names.hold_of(&self.holds, name, key, Kind::Write))??;
+        let is_writer = |hold: &Hold| hold.phase == Phase::Held && hold.cell.kind == Kind::Write;
+        self.holds
+            .get(&writer)
+            .is_some_and(is_writer)
+            .then_some(writer)
+    }
+
+    /// Whether this key reads, so that it would wait for itself if it asked to write.
+    fn reads(&self, name: &Name, key: OwnerKey) -> bool {
+        self.names
+            .hold_of(&self.holds, name, key, Kind::Read)
+            .is_some_and(|reader| self.holds.is_held(reader))
     }
 
     /// Notes for the present waiters that somebody has the lock, if that is known.
@@ -149,11 +184,16 @@ impl Engine {
             return;
         };
         let free = queue.attempt == Attempt::Idle
-            && !is_blocked(&self.holds, queue, head.form.kind, head.once())
+            && !is_blocked(&self.holds, queue, Wish::of(head), head.once())
             && self.closing.is_none()
             && self.cx.links.is_up(name);
         if !free {
-            return;
+            return self.let_readers_in(name);
+        }
+        if head.ahead == Ahead::Asking {
+            // It asked before it was the head.
+            queue.attempt = Attempt::InFlight { again: false };
+            return self.let_readers_in(name);
         }
         if is_token_busy(&self.holds, &self.cleanups, (name, queue), &head.form) {
             return self.names.wait_for_token(&mut self.cx, id);
@@ -169,6 +209,100 @@ impl Engine {
         let (op, limit) = (head.next_try(), head.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
+        self.let_readers_in(name);
+    }
+
+    /// While this client reads, the readers at the front of the queue all ask at once: nobody keeps
+    /// them out. A writer among them has its turn before those behind it.
+    fn let_readers_in(&mut self, name: &Name) {
+        let Some(queue) = self
+            .names
+            .queues
+            .get(name)
+            .filter(|queue| queue.waiters.len() > 1)
+        else {
+            return;
+        };
+        let is_read = |owner: &OwnerId| {
+            let hold = self.holds.get(owner);
+            hold.is_some_and(|hold| hold.phase == Phase::Held && hold.cell.kind == Kind::Read)
+        };
+        let is_written = |owner: &OwnerId| {
+            let hold = self.holds.get(owner);
+            hold.is_some_and(|hold| hold.blocks(false) && hold.cell.kind == Kind::Write)
+        };
+        let reads = queue.holds().iter().any(is_read) && !queue.holds().iter().any(is_written);
+        if !reads || self.closing.is_some() || !self.cx.links.is_up(name) {
+            return;
+        }
+        let mut keys: Vec<OwnerKey> = Vec::new();
+        let mut asking: Vec<RequestId> = Vec::new();
+        for (at, id) in queue.waiters.iter().enumerate() {
+            let Some(waiter) = self
+                .names
+                .waiters
+                .get(id)
+                .filter(|waiter| waiter.form.kind == Kind::Read)
+            else {
+                break;
+            };
+            // The next one of a key enters the hold that the first one gets.
+            let alone = waiter.key == OwnerKey::Once || !keys.contains(&waiter.key);
+            keys.push(waiter.key);
+            let may = at > 0 && waiter.ahead == Ahead::No && !waiter.answered && alone;
+            if may && waiter.unsettled.is_none() {
+                asking.push(*id);
+            }
+        }
+        for id in asking {
+            self.renew_owner(id);
+            let Some(waiter) = self.names.waiters.get_mut(&id) else {
+                continue;
+            };
+            waiter.ahead = Ahead::Asking;
+            let (op, limit) = (waiter.next_try(), waiter.limit());
+            self.send(Purpose::Try(id), op, limit);
+            self.names.arm_waiter(&mut self.cx, id);
+        }
+    }
+
+    /// The outcome for a reader that asked before it was the head and did not get the lock. It asks
+    /// again when it is the head.
+    fn tried_ahead(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome) {
+        let next = self.cx.next_owner();
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.ahead = Ahead::InVain;
+        let (name, ends) = (waiter.name.clone(), waiter.answered || waiter.once());
+        match outcome {
+            CallOutcome::Unanswered => {
+                let expires = timing::copy_expires(sent, waiter.limit());
+                if ends {
+                    waiter.unsettled = Some(expires);
+                    let error = self.cx.links.error(&name).unwrap_or_else(unanswered);
+                    return self.end_waiter(id, error, true);
+                }
+                let (form, lease) = (waiter.form.clone(), waiter.lease());
+                let owner = std::mem::replace(&mut waiter.owner, next);
+                self.clean_up(&name, owner, &form, lease, Some(expires));
+            }
+            CallOutcome::Answered(Reply::Busy { .. }) if ends => {
+                let error = timeout(&name, Some(Duration::ZERO));
+                self.end_waiter(id, error, false);
+            }
+            CallOutcome::NotSent | CallOutcome::Refused { passing: true, .. } if ends => {
+                self.end_waiter(id, not_sent(), false);
+            }
+            CallOutcome::Answered(Reply::Busy { .. } | Reply::Stale)
+            | CallOutcome::NotSent
+            | CallOutcome::Refused { passing: true, .. } => self.advance(&name),
+            CallOutcome::Answered(Reply::NotReplicated { got }) => {
+                let error = not_replicated(waiter.terms.replicas.into(), got);
+                self.end_waiter(id, error, true);
+            }
+            outcome => self.end_try(id, outcome),
+        }
     }
 
     /// Gives a waiter an owner of the last connection. If a copy for the previous owner got no
@@ -219,12 +353,12 @@ impl Engine {
             return;
         }
         waiter.answered = true;
-        let name = waiter.name.clone();
+        let (name, is_asking) = (waiter.name.clone(), waiter.ahead == Ahead::Asking);
         self.cx.fail(id, error);
         let queue = self.names.queues.get(&name);
         let on_the_way = queue.is_some_and(|queue| {
             queue.waiters.front() == Some(&id) && matches!(queue.attempt, Attempt::InFlight { .. })
-        });
+        }) || is_asking;
         if on_the_way {
             self.names.arm_waiter(&mut self.cx, id);
         } else {
@@ -267,6 +401,10 @@ impl Engine {
             waiter.answered,
             waiter.terms.replicas.into(),
         );
+        let asked = std::mem::replace(&mut waiter.ahead, Ahead::No) == Ahead::Asking;
+        if asked && !self.names.is_head(&name, id) {
+            return self.tried_ahead(id, sent, outcome);
+        }
         let before = self.names.set_attempt(&name, Attempt::Idle);
         let again = before == Attempt::InFlight { again: true };
         match outcome {
@@ -398,7 +536,8 @@ impl Engine {
         // The confirmation of the subscription causes the next try, which closes the gap between
         // this reply and the subscription. The timer below covers a channel that is never
         // confirmed.
-        if !self.names.want_channel(&mut self.cx, name) && again {
+        let topic = waiter.form.kind.layout().topic();
+        if !self.names.want_channel(&mut self.cx, name, topic) && again {
             return self.advance(name);
         }
         let recheck = self.cx.jitter.spread(self.cx.config.recheck);
@@ -502,13 +641,14 @@ impl Engine {
         let Some(queue) = self.names.queues.get(name) else {
             return;
         };
-        let enters =
-            |waiter: &Waiter| waiter.key == key && waiter.terms.reentrant && waiter.form == *form;
+        let enters = |waiter: &Waiter| {
+            let reenters = waiter.terms.reentrant || form.kind.is_shared();
+            waiter.key == key && reenters && waiter.form == *form
+        };
         let same = |id: &RequestId| {
-            self.names
-                .waiters
-                .get(id)
-                .is_some_and(|waiter| enters(waiter) && !waiter.answered)
+            self.names.waiters.get(id).is_some_and(|waiter| {
+                enters(waiter) && !waiter.answered && waiter.ahead != Ahead::Asking
+            })
         };
         let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
         for id in adopted {

@@ -105,12 +105,12 @@ impl Engine {
     pub(in crate::engine) fn target(&self, target: &Target) -> Result<(OwnerId, Option<LevelId>)> {
         match target {
             Target::Level { owner, level } => Ok((*owner, Some(*level))),
-            Target::Key { name, key } => {
+            Target::Key { name, key, kind } => {
                 let not_owner = || Error::not_held().on(name);
                 let target = self
                     .names
-                    .left_to(&self.holds, name, *key)
-                    .or_else(|| self.names.hold_of(&self.holds, name, *key));
+                    .left_to(&self.holds, name, *key, *kind)
+                    .or_else(|| self.names.hold_of(&self.holds, name, *key, *kind));
                 target.map(|owner| (owner, None)).ok_or_else(not_owner)
             }
         }
@@ -222,6 +222,7 @@ impl Engine {
                     lease,
                     fencing,
                     replicas,
+                    under: None,
                 })
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {

@@ -25,17 +25,21 @@ pub(super) fn is_had(view: View<'_>, name: &Name) -> bool {
         head(queue).is_some_and(|head| {
             let refused = head.announced && head.failures == 0 && head.unsettled.is_none();
             (queue.attempt == Attempt::Parked && refused)
-                || is_blocked(view.holds, queue, head.form.kind, false)
+                || is_blocked(view.holds, queue, Wish::of(head), false)
         })
     })
 }
 
 /// Whether a caller of this client holds the name or waits for it. A try never barges past
 /// those.
-pub(super) fn is_taken_here(view: View<'_>, name: &Name, kind: Kind) -> bool {
+pub(super) fn is_taken_here(view: View<'_>, name: &Name, wish: Wish) -> bool {
     let Some(queue) = view.names.queues.get(name) else {
         return false;
     };
+    // The others wait for the lock under which this caller reads.
+    if wish.under.is_some() {
+        return false;
+    }
     // A waiter that has its answer only keeps its place until its call is settled.
     let waits = |id: &RequestId| {
         view.names
@@ -43,17 +47,17 @@ pub(super) fn is_taken_here(view: View<'_>, name: &Name, kind: Kind) -> bool {
             .get(id)
             .is_some_and(|waiter| !waiter.answered)
     };
-    queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, kind, true)
+    queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, wish, true)
 }
 
 /// The server error that currently blocks the head of the queue, if any. A try behind it must
 /// report this error, because the lock may be free.
-pub(super) fn unheard_before(view: View<'_>, name: &Name, kind: Kind) -> Option<Error> {
+pub(super) fn unheard_before(view: View<'_>, name: &Name, wish: Wish) -> Option<Error> {
     let queue = view
         .names
         .queues
         .get(name)
-        .filter(|queue| !is_blocked(view.holds, queue, kind, true))?;
+        .filter(|queue| !is_blocked(view.holds, queue, wish, true))?;
     let head = view.names.waiters.get(queue.waiters.front()?)?;
     let is_busy = is_token_busy(view.holds, view.cleanups, (name, queue), &head.form);
     head.error
@@ -120,10 +124,31 @@ pub(super) fn is_being_left(view: View<'_>, name: &Name) -> bool {
         || view.cleanups.iter().any(|cleanup| cleanup.name == *name)
 }
 
-/// Whether a hold of this client blocks the waiters. The engine hears first when that hold ends.
-/// For a lock of another layout the hold is foreign data, which the server reports.
-pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, kind: Kind, once: bool) -> bool {
-    let blocks = |hold: &Hold| hold.blocks(once) && hold.cell.kind.excludes(kind);
+/// The lock that a caller wants.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) kind: Kind,
+    /// The owner of the write lock under which it reads.
+    pub(super) under: Option<OwnerId>,
+}
+
+impl Wish {
+    pub(super) fn of(waiter: &Waiter) -> Wish {
+        Wish {
+            kind: waiter.form.kind,
+            under: waiter.under,
+        }
+    }
+}
+
+/// Whether a hold of this client blocks a waiter. The engine hears first when that hold ends. For
+/// a lock of another layout the hold is foreign data, which the server reports.
+pub(super) fn is_blocked(holds: &Slab<Hold>, queue: &WaitQueue, wish: Wish, once: bool) -> bool {
+    let blocks = |hold: &Hold| {
+        hold.blocks(once)
+            && hold.cell.kind.excludes(wish.kind)
+            && Some(hold.cell.owner) != wish.under
+    };
     queue
         .holds()
         .iter()

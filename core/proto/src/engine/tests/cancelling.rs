@@ -330,6 +330,6 @@ fn a_question_ends_when_its_caller_goes() {
     let sent = rig.sent();
     rig.cancel(id);
     assert_eq!(rig.failed(id), ErrorKind::Cancelled);
-    rig.reply(&sent, Reply::Holder(None));
+    rig.reply(&sent, Reply::Holders(Vec::new()));
     rig.nothing_left();
 }

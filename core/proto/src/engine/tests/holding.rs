@@ -279,6 +279,7 @@ fn a_key_releases_its_newest_level() {
         Request::Release(Target::Key {
             name: "n".into(),
             key: KEY,
+            kind: Kind::Reentrant,
         })
     };
     let id = rig.request(by_key());
@@ -307,6 +308,7 @@ fn a_release_by_key_never_takes_the_level_of_a_cancelled_re_entry() {
     let left = rig.request(Request::Release(Target::Key {
         name: "n".into(),
         key: KEY,
+        kind: Kind::Reentrant,
     }));
     rig.grant(&entry);
     // The server has count 2. It is corrected first.
@@ -929,6 +931,7 @@ fn a_key_that_answers_for_its_levels_has_to_release_what_it_lost_before_it_acqui
     let release = rig.request(Request::Release(Target::Key {
         name: "n".into(),
         key: FLOWS[0],
+        kind: Kind::Reentrant,
     }));
     assert_eq!(rig.lost_by(release), LostReason::Deleted);
     assert!(
@@ -953,6 +956,7 @@ fn a_release_by_key_means_the_level_that_only_the_key_can_release() {
     let release = rig.request(Request::Release(Target::Key {
         name: "n".into(),
         key: FLOWS[0],
+        kind: Kind::Reentrant,
     }));
     assert_eq!(rig.lost_by(release), LostReason::Deleted);
     assert!(rig.is_held(&guarded));
@@ -990,6 +994,7 @@ fn a_lock_passed_on_by_its_token_can_be_acquired_anew() {
     rig.request(Request::Release(Target::Key {
         name: "n".into(),
         key: FLOWS[0],
+        kind: Kind::Reentrant,
     }));
     assert_eq!(
         rig.sent().release().0,

@@ -19,6 +19,7 @@ fn by_key(name: &str) -> Request {
     Request::Release(Target::Key {
         name: name.into(),
         key: KEY,
+        kind: Kind::Reentrant,
     })
 }
 

@@ -211,8 +211,8 @@ fn questions_are_asked_again_and_answered() {
     let sent = rig.sent();
     rig.reply(&sent, Reply::Stale);
     let sent = rig.sent();
-    rig.reply(&sent, Reply::Holder(Some(holder.clone())));
-    assert!(matches!(rig.done(id), Done::Inspected(Some(found)) if found == holder));
+    rig.reply(&sent, Reply::Holders(vec![holder.clone()]));
+    assert!(matches!(rig.done(id), Done::Inspected(found) if found == [holder]));
 
     let id = rig.request(Request::Inspect {
         name: "n".into(),

@@ -41,6 +41,7 @@ fn a_lost_hold_fails_re_entry_until_every_level_is_unwound() {
     let id = rig.request(Request::Release(Target::Key {
         name: "n".into(),
         key: KEY,
+        kind: Kind::Reentrant,
     }));
     assert_eq!(rig.lost_by(id), LostReason::Deleted);
     assert_eq!(rig.ended, [outer.owner()]);
@@ -91,6 +92,7 @@ fn a_fixed_lease_that_was_left_to_run_out_is_acquired_anew() {
         Request::Release(Target::Key {
             name: "n".into(),
             key: KEY,
+            kind: Kind::Reentrant,
         })
     };
     let id = rig.request(by_key());
@@ -115,6 +117,7 @@ fn an_expired_hold_is_lost_at_its_release() {
     let id = rig.request(Request::Release(Target::Key {
         name: "n".into(),
         key: KEY,
+        kind: Kind::Reentrant,
     }));
     assert_eq!(rig.lost_by(id), LostReason::Expired);
 }
@@ -150,6 +153,7 @@ fn an_old_expired_hold_without_a_handle_is_forgotten() {
         Request::Release(Target::Key {
             name: name.into(),
             key: KEY,
+            kind: Kind::Reentrant,
         })
     };
     let handle = name(0);

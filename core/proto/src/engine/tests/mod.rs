@@ -375,11 +375,11 @@ impl Rig {
                     limit,
                     inline,
                 }),
-                Output::Subscribe(name) => {
+                Output::Subscribe(name, _) => {
                     assert!(!self.subscribed.contains(&name), "subscribed twice: {name}");
                     self.subscribed.push(name);
                 }
-                Output::Unsubscribe(name) => {
+                Output::Unsubscribe(name, _) => {
                     assert!(self.subscribed.contains(&name), "not subscribed: {name}");
                     self.subscribed.retain(|other| *other != name);
                 }

@@ -368,6 +368,7 @@ fn a_key_goes_with_its_caller() {
     rig.request(Request::Release(Target::Key {
         name: "n".into(),
         key: keys[0],
+        kind: Kind::Reentrant,
     }));
     assert_eq!(rig.ended.len(), 1);
     let question = rig.sent();

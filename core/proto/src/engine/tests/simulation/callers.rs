@@ -198,6 +198,7 @@ impl Caller {
             OwnerKey::Thread(_) if random.chance(300) => Target::Key {
                 name: cell.name.clone(),
                 key: cell.key,
+                kind: Kind::Reentrant,
             },
             _ => Target::Level {
                 owner: cell.owner,

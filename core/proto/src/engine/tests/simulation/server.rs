@@ -9,7 +9,7 @@ use crate::error::LostReason;
 use crate::wire::names::channel;
 use crate::wire::{
     BatchKey, Fencing, Form, Holder, Layout, LeaseSample, Name, Op, OwnerId, RenewReply, Renewal,
-    Reply,
+    Reply, Topic,
 };
 
 /// A client in the names of its owners: a number in place of the UUID.
@@ -299,7 +299,7 @@ impl Server {
     /// Publishes a release. Returns the number of receivers.
     fn publish(&mut self, name: &Name) -> u32 {
         self.effects.released.push(name.clone());
-        let of_name = channel(name);
+        let of_name = channel(Topic::Lock, name);
         let to = self
             .subscribers
             .iter()
@@ -450,11 +450,14 @@ impl Server {
                 }
                 Reply::Forced(deleted)
             }
-            Op::Inspect { name, .. } => Reply::Holder(self.locks.get(name).map(|lock| Holder {
-                owner: format!("{:?}", lock.owner),
-                count: lock.count,
-                remaining: Some(self.ttl(lock)),
-            })),
+            Op::Inspect { name, .. } => {
+                let holder = |lock: &Lock| Holder {
+                    owner: format!("{:?}", lock.owner),
+                    count: lock.count,
+                    remaining: Some(self.ttl(lock)),
+                };
+                Reply::Holders(self.locks.get(name).map(holder).into_iter().collect())
+            }
         };
         // Every script ends with a read of its keys, so that they are tracked.
         if track {

@@ -25,7 +25,7 @@ use crate::support::random::Random;
 use crate::tuning;
 use crate::wire::names::channel;
 use crate::wire::slots::{SLOTS, slot};
-use crate::wire::{Kind, Name, Op, OwnerId, Reply};
+use crate::wire::{Kind, Name, Op, OwnerId, Reply, Topic};
 
 /// How long callers act before the calm end. In microseconds, like all times here.
 const ACTING: u64 = 3_000_000;
@@ -108,6 +108,11 @@ fn least(name: &Name, lease: Duration) -> Duration {
     } else {
         lease / 2
     }
+}
+
+/// The channel that a name has: all its locks are of one sort.
+fn topic_of(name: &Name) -> Topic {
+    kind_of(name).layout().topic()
 }
 
 /// The time allowed for a lock of this name.
@@ -838,7 +843,7 @@ impl World {
             Event::Unsubscribe(uuid, name) => {
                 self.server
                     .subscribers
-                    .remove(&(channel(&name).into(), uuid));
+                    .remove(&(channel(topic_of(&name), &name).into(), uuid));
             }
             Event::Message(uuid, channel) => self.message(uuid, &channel),
             Event::Act(place, caller) => self.act(place, caller),
@@ -900,19 +905,22 @@ impl World {
                         self.connection_for(place, inline.filter(|_| !waits), call, &op);
                     self.send(place, connection, call, op, limit);
                 }
-                Output::Subscribe(name) => {
+                Output::Subscribe(name, _) => {
                     assert!(
                         self.clients[place].channels.insert(name.clone()),
                         "subscribed twice"
                     );
                     self.clients[place]
                         .wanted
-                        .add(&channel(&name), name.clone());
+                        .add(&channel(topic_of(&name), &name), name.clone());
                     self.change_channel(place, Event::Subscribe(uuid, name));
                 }
-                Output::Unsubscribe(name) => {
+                Output::Unsubscribe(name, _) => {
                     assert!(self.clients[place].channels.remove(&name), "not subscribed");
-                    if self.clients[place].wanted.remove(&channel(&name), &name) {
+                    if self.clients[place]
+                        .wanted
+                        .remove(&channel(topic_of(&name), &name), &name)
+                    {
                         self.change_channel(place, Event::Unsubscribe(uuid, name));
                     }
                 }
@@ -1976,7 +1984,7 @@ impl World {
     fn subscribe(&mut self, uuid: Uuid, name: Name) {
         self.server
             .subscribers
-            .insert((channel(&name).into(), uuid));
+            .insert((channel(topic_of(&name), &name).into(), uuid));
         let delay = self.delay();
         self.later(delay, Event::Input(uuid, Input::Subscribed(name)));
     }

@@ -1,0 +1,115 @@
+/* Both sides of a read-write lock. */
+#include "redis.h"
+
+static void sides_of(redlatch_client *client, const char *name, redlatch_lock **read, redlatch_lock **write)
+{
+    CHECK_OK(redlatch_rw_lock_new(client, name, NULL, read, write));
+}
+
+static redlatch_status try_acquire(redlatch_lock *lock, uint64_t owner)
+{
+    return redlatch_lock_acquire(lock, owner, 0, REDLATCH_LOCK_LEASE, NULL);
+}
+
+static void count_holder(void *user, const char *owner, uint32_t count, int64_t remaining_ms)
+{
+    CHECK(strlen(owner) > 36 && owner[36] == ':' && count == 1 && remaining_ms > 0);
+    ++*(int *)user;
+}
+
+static int holders(redlatch_lock *lock)
+{
+    int found = 0;
+    CHECK_OK(redlatch_lock_holders(lock, count_holder, &found));
+    return found;
+}
+
+static void readers_are_beside_each_other_and_a_writer_is_alone(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *read, *write, *their_read, *their_write;
+
+    sides_of(client, "c:rw", &read, &write);
+    sides_of(other, "c:rw", &their_read, &their_write);
+    CHECK_OK(try_acquire(read, 1));
+    CHECK_OK(try_acquire(read, 2));
+    CHECK_OK(try_acquire(their_read, 1));
+    CHECK(holders(read) == 3 && holders(write) == 0);
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(write, 3));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(their_write, 3));
+    CHECK_OK(redlatch_lock_release(read, 1));
+    CHECK_OK(redlatch_lock_release(read, 2));
+    CHECK_OK(redlatch_lock_release(their_read, 1));
+    CHECK(!exists("c:rw"));
+    CHECK_OK(try_acquire(their_write, 1));
+    CHECK(holders(write) == 1 && holders(read) == 0);
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(read, 1));
+    CHECK_OK(redlatch_lock_release(their_write, 1));
+    redlatch_lock_free(read);
+    redlatch_lock_free(write);
+    redlatch_lock_free(their_read);
+    redlatch_lock_free(their_write);
+    close_client(client);
+    close_client(other);
+}
+
+static void a_writer_may_read_and_keep_reading(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *read, *write;
+
+    sides_of(client, "c:rw:down", &read, &write);
+    CHECK_OK(try_acquire(write, 7));
+    CHECK_OK(try_acquire(read, 7));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(read, 8));
+    CHECK_OK(redlatch_lock_release(write, 7));
+    CHECK(redis_says("read", redis("HGET", "c:rw:down", "mode", NULL)));
+    CHECK(redlatch_lock_is_held(read, 7) && !redlatch_lock_is_held(write, 7));
+    CHECK_OK(try_acquire(read, 8));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(write, 9));
+    CHECK_OK(redlatch_lock_release(read, 8));
+    CHECK_OK(redlatch_lock_release(read, 7));
+    CHECK(!exists("c:rw:down"));
+    redlatch_lock_free(read);
+    redlatch_lock_free(write);
+    close_client(client);
+}
+
+static void a_reader_that_asks_to_write_is_refused(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *read, *write;
+
+    sides_of(client, "c:rw:up", &read, &write);
+    CHECK_OK(try_acquire(read, REDLATCH_THREAD));
+    CHECK_STATUS(REDLATCH_WOULD_DEADLOCK,
+                 redlatch_lock_acquire(write, REDLATCH_THREAD, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+    CHECK(strstr(redlatch_last_error(), "release the read lock first") != NULL);
+    CHECK(redlatch_lock_is_held(read, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_release(read, REDLATCH_THREAD));
+    CHECK_OK(try_acquire(write, REDLATCH_THREAD));
+    CHECK_OK(redlatch_lock_release(write, REDLATCH_THREAD));
+    redlatch_lock_free(read);
+    redlatch_lock_free(write);
+    close_client(client);
+}
+
+static void bad_arguments_are_refused(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *read = (redlatch_lock *)client, *write = NULL;
+
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new(client, "", NULL, &read, &write));
+    CHECK(read == NULL && write == NULL);
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new(client, "c:rw:bad", NULL, &read, NULL));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new(client, "c:rw:bad", NULL, NULL, &write));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new(NULL, "c:rw:bad", NULL, &read, &write));
+    sides_of(client, "c:rw:bad", &read, &write);
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_holders(read, NULL, NULL));
+    redlatch_lock_free(read);
+    redlatch_lock_free(write);
+    close_client(client);
+}
+
+MAIN(TEST(readers_are_beside_each_other_and_a_writer_is_alone), TEST(a_writer_may_read_and_keep_reading),
+     TEST(a_reader_that_asks_to_write_is_refused), TEST(bad_arguments_are_refused))

@@ -1,0 +1,80 @@
+-- Takes one side of a read-write lock, or sets the count of the owner that has it; the remaining time becomes
+-- max(remaining, lease). A reader's count is always 1 here: it counts its levels in its own process.
+-- The hash has the field `mode` (read or write) and a field for each owner, with its count. A reader has a key
+-- of its own, which keeps its time: the hash lives for as long as the longest of all.
+-- KEYS   lock, for a reader its time-out key; for a writer the fencing counter when a token is wanted
+-- ARGV   owner, lease ms, not-after ms + lease ms,
+--        count (1 if it is missing; 0 if the owner cannot have the lock yet, so that another has it),
+--        for a reader the field of the writer under which it reads; for a writer ms that the fencing counter
+--        lives (0: for ever; missing without fencing)
+-- reply  ends: taken for the lease, without a token; when it ends in ms of the server's clock
+--        now STALE | now ACQUIRED ttl token | now BUSY ttl | now GONE why | now FOREIGN what
+--        (token '' without fencing; ttl of BUSY -1 when the key has no expiry)
+local lock, owner, lease, count = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4] or 1)
+--@ clock
+if now + lease > tonumber(ARGV[3]) then return {now, STALE} end
+
+--# read
+local timeout = KEYS[2]
+local fields = redis.pcall('HMGET', lock, 'mode', owner, ARGV[5] or '')
+--# write
+local fencing = ARGV[5]
+local fields = redis.pcall('HMGET', lock, 'mode', owner)
+--# all
+if fields.err then
+  if not string.find(fields.err, 'WRONGTYPE', 1, true) then return fields end
+  return {now, FOREIGN, redis.call('TYPE', lock).ok}
+end
+local mode, held = fields[1], fields[2]
+if not mode and redis.call('EXISTS', lock) == 1 then return {now, FOREIGN, 'lock'} end
+if not held and count > 1 then return {now, GONE, mode and STOLEN or DELETED} end
+--# read
+local barred = not held and mode == 'write' and not fields[3]
+--# write
+local barred = not held and mode
+--# all
+if barred or (held and count == 0) then return {now, BUSY, redis.call('PTTL', lock)} end
+
+--# write
+local plain = not held and not fencing
+if count > 1 then fencing = nil end
+--@ token
+--# read
+local plain = not held
+-- Each of these may be refused. What they leave has an expiry.
+if redis.call('PTTL', timeout) < lease then redis.call('SET', timeout, 1, 'PX', ARGV[2]) end
+--# all
+if not mode then
+--# read
+  redis.call('HSET', lock, 'mode', 'read', owner, 1)
+elseif not held then
+  redis.call('HSET', lock, owner, 1)
+--# write
+  redis.call('HSET', lock, 'mode', 'write', owner, 1)
+elseif held ~= ARGV[4] and count > 0 then
+  redis.call('HSET', lock, owner, count)
+--# all
+end
+if not mode or redis.call('PTTL', lock) < lease then
+  local set = redis.pcall('PEXPIRE', lock, ARGV[2])
+  if type(set) == 'table' then
+    -- Never leave a lock that does not expire.
+    if not mode then
+      redis.pcall('DEL', lock)
+    elseif not held then
+      redis.pcall('HDEL', lock, owner)
+--# write
+    else
+      redis.pcall('HSET', lock, owner, held)
+--# all
+    end
+    return set
+  end
+end
+-- A write of ours ends the tracking of the key for us, a read begins it again.
+local ttl = redis.call('PTTL', lock)
+if plain and count == 1 then return now + lease end
+--# read
+return {now, ACQUIRED, ttl, ''}
+--# write
+return {now, ACQUIRED, ttl, token}

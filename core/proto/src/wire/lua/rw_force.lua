@@ -1,0 +1,22 @@
+-- Deletes the lock if this side has it, whoever that is, and wakes the waiters. Time-out keys end by themselves.
+-- KEYS   lock
+-- ARGV   not-after ms, channel, publish verbs
+-- reply  now STALE | now FORCED 0 (this side did not have it) or 1 | now FOREIGN what
+local lock = KEYS[1]
+--@ clock
+if now > tonumber(ARGV[1]) then return {now, STALE} end
+
+local kind = redis.call('TYPE', lock).ok
+if kind == 'none' then return {now, FORCED, 0} end
+local mode = kind == 'hash' and redis.call('HGET', lock, 'mode')
+if not mode then return {now, FOREIGN, kind == 'hash' and 'lock' or kind} end
+--# read
+if mode ~= 'read' then return {now, FORCED, 0} end
+redis.call('DEL', lock)
+for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '0') end
+--# write
+if mode ~= 'write' then return {now, FORCED, 0} end
+redis.call('DEL', lock)
+for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], '1') end
+--# all
+return {now, FORCED, 1}

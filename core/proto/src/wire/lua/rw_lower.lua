@@ -1,0 +1,32 @@
+-- Sets the owner's count to a lower one, with the time of the remaining levels.
+-- KEYS   lock, for a reader its time-out key
+-- ARGV   owner, remaining count, ms for the remaining levels, not-after ms, what time-out keys begin with
+-- reply  now STALE | now KEPT | now GONE why
+local lock, owner, prefix = KEYS[1], ARGV[1], ARGV[5]
+--@ clock
+if now > tonumber(ARGV[4]) then return {now, STALE} end
+
+local fields = redis.pcall('HMGET', lock, owner, 'mode')
+if fields.err then return string.find(fields.err, 'WRONGTYPE', 1, true) and {now, GONE, STOLEN} or fields end
+if not fields[1] then return {now, GONE, redis.call('EXISTS', lock) == 0 and DELETED or STOLEN} end
+local ttl, least = redis.call('PTTL', lock), tonumber(ARGV[3])
+--# read
+local own = redis.call('PTTL', KEYS[2])
+-- A full server denies SET. Without the key, this reader lives for as long as the hash.
+if redis.call('PEXPIRE', KEYS[2], ARGV[3]) == 0 then redis.pcall('SET', KEYS[2], 1, 'PX', ARGV[3]) end
+if fields[2] == 'read' and own >= ttl then
+--@ readers
+  longest = math.max(longest, least)
+  if longest < ttl then redis.call('PEXPIRE', lock, longest) end
+end
+--# write
+-- A full server denies HSET. A count that stays too high does no harm: the next command sets it.
+local set = redis.pcall('HSET', lock, owner, ARGV[2])
+if type(set) == 'table' and not string.find(set.err, 'OOM', 1, true) then return set end
+--@ readers
+longest = math.max(longest, least)
+if redis.call('HLEN', lock) == 2 then longest = least end
+redis.call('PEXPIRE', lock, longest)
+--# all
+redis.call('PTTL', lock) -- for the tracking, as in acquire
+return {now, KEPT}

@@ -1,0 +1,48 @@
+-- Frees one side of a read-write lock. A full server denies nothing of this.
+-- The last reader wakes one waiter, a writer all of them, also when its own readers stay.
+-- KEYS   lock, for a reader its time-out key
+-- ARGV   owner, channel, publish verbs, what time-out keys begin with
+-- reply  RELEASED + number of those who heard it | 0 GONE why
+local lock, owner, prefix = KEYS[1], ARGV[1], ARGV[4]
+--# read
+local own = redis.call('PTTL', KEYS[2])
+--# all
+local freed = redis.pcall('HDEL', lock, owner)
+--# read
+redis.call('DEL', KEYS[2])
+--# all
+if freed ~= 1 then
+  if freed == 0 then return {0, GONE, redis.call('EXISTS', lock) == 0 and DELETED or STOLEN} end
+  return string.find(freed.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or freed
+end
+
+local left = redis.call('HLEN', lock)
+local mode = left > 0 and redis.call('HGET', lock, 'mode')
+if left == 1 and mode then redis.call('DEL', lock) end
+--# read
+if left > 1 then
+  local ttl = redis.call('PTTL', lock)
+  -- The hash lived for as long as this reader, so it lives for too long now.
+  if mode == 'read' and own >= ttl then
+--@ readers
+    if longest < ttl then redis.call('PEXPIRE', lock, longest) end
+  end
+  return RELEASED
+end
+--# write
+if left > 1 and mode then
+  redis.call('HSET', lock, 'mode', 'read')
+  local ttl = redis.call('PTTL', lock)
+--@ readers
+  if longest < ttl then redis.call('PEXPIRE', lock, longest) end
+end
+--# all
+
+-- A refusal undoes nothing: waiters look by themselves.
+local heard
+--# read
+for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '0') end
+--# write
+for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], '1') end
+--# all
+return RELEASED + (type(heard) == 'number' and heard or 0)
