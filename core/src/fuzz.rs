@@ -40,6 +40,7 @@ fn ops() -> Vec<Op> {
         lease: ttl,
         fencing: Fencing::Persistent,
         replicas,
+        under: None,
     };
     let release = |remaining| Op::Release {
         name: name(),

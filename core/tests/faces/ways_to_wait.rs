@@ -143,7 +143,7 @@ async fn a_queue_is_readable_while_answers_wait() {
         match (entry.tag, entry.outcome) {
             (1, Outcome::Granted(guard)) => guards.push(guard),
             (2, Outcome::Failed(error)) => assert_eq!(error.kind(), ErrorKind::Timeout),
-            (3, Outcome::Inspected(Some(holder))) => assert_eq!(holder.count, 1),
+            (3, Outcome::Inspected(holders)) => assert_eq!(holders[0].count, 1),
             (4, Outcome::Connected) => {}
             (5, Outcome::Failed(error)) => assert_eq!(error.kind(), ErrorKind::InvalidArgument),
             other => panic!("{other:?}"),
