@@ -12,6 +12,7 @@ mod invalidations;
 mod kinds;
 mod locking;
 mod losing;
+mod reading;
 mod refusals;
 mod replicas;
 mod slow;

@@ -34,6 +34,11 @@ impl Live {
         }
     }
 
+    /// One more connection to look.
+    pub(super) fn connect(&self) -> redis::Connection {
+        self._server.connect()
+    }
+
     /// A connection as a user with these rules.
     pub(super) fn as_user(rules: &str) -> Live {
         let mut live = Live::new();
@@ -58,7 +63,12 @@ impl Live {
     }
 
     /// Runs `op` for the client `uuid`, by hash where the server knows it.
-    fn try_as(&mut self, uuid: &str, op: &Op, not_after: u64) -> Result<Reply, (Error, bool)> {
+    pub(super) fn try_as(
+        &mut self,
+        uuid: &str,
+        op: &Op,
+        not_after: u64,
+    ) -> Result<Reply, (Error, bool)> {
         let call = Call::new(op, uuid, not_after, Publish::Classic);
         let value = match cmd(&call, false).query::<Value>(&mut self.scripts) {
             Err(error) if error.code() == Some("NOSCRIPT") => eval(&call, &mut self.scripts),
@@ -96,7 +106,7 @@ impl Live {
     }
 
     /// The fields as `owner=count` of the recorded owners.
-    fn holds(&mut self, key: &str) -> String {
+    pub(super) fn holds(&mut self, key: &str) -> String {
         let short = |field: String| field.replace(U, "U").replace(V, "V");
         let fields = self
             .hash(key)
@@ -184,7 +194,7 @@ pub(super) fn inspect() -> Op {
     }
 }
 
-fn is_near(ttl: i64, expected: Duration) -> bool {
+pub(super) fn is_near(ttl: i64, expected: Duration) -> bool {
     let expected = expected.as_millis() as i64;
     (expected - 20_000.min(expected / 2)..=expected).contains(&ttl)
 }

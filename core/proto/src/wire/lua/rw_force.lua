@@ -8,7 +8,7 @@ if now > tonumber(ARGV[1]) then return {now, STALE} end
 
 local kind = redis.call('TYPE', lock).ok
 if kind == 'none' then return {now, FORCED, 0} end
-local mode = kind == 'hash' and redis.call('HGET', lock, 'mode')
+local mode = kind == 'hash' and redis.call('HMGET', lock, 'mode')[1]
 if not mode then return {now, FOREIGN, kind == 'hash' and 'lock' or kind} end
 --# read
 if mode ~= 'read' then return {now, FORCED, 0} end

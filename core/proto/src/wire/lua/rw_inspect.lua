@@ -6,7 +6,7 @@ local lock, prefix = KEYS[1], ARGV[1]
 --@ clock
 local kind = redis.call('TYPE', lock).ok
 if kind == 'none' then return {now, HOLDER} end
-local mode = kind == 'hash' and redis.call('HGET', lock, 'mode')
+local mode = kind == 'hash' and redis.call('HMGET', lock, 'mode')[1]
 if not mode then return {now, FOREIGN, kind == 'hash' and 'lock' or kind} end
 local reply, fields, ttl = {now, HOLDER}, redis.call('HGETALL', lock), redis.call('PTTL', lock)
 for i = 1, #fields, 2 do

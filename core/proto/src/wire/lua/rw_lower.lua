@@ -8,7 +8,7 @@ if now > tonumber(ARGV[4]) then return {now, STALE} end
 
 local fields = redis.pcall('HMGET', lock, owner, 'mode')
 if fields.err then return string.find(fields.err, 'WRONGTYPE', 1, true) and {now, GONE, STOLEN} or fields end
-if not fields[1] then return {now, GONE, redis.call('EXISTS', lock) == 0 and DELETED or STOLEN} end
+if not fields[1] then return {now, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end
 local ttl, least = redis.call('PTTL', lock), tonumber(ARGV[3])
 --# read
 local own = redis.call('PTTL', KEYS[2])

@@ -12,12 +12,12 @@ local freed = redis.pcall('HDEL', lock, owner)
 redis.call('DEL', KEYS[2])
 --# all
 if freed ~= 1 then
-  if freed == 0 then return {0, GONE, redis.call('EXISTS', lock) == 0 and DELETED or STOLEN} end
+  if freed == 0 then return {0, GONE, redis.call('PTTL', lock) == -2 and DELETED or STOLEN} end
   return string.find(freed.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or freed
 end
 
 local left = redis.call('HLEN', lock)
-local mode = left > 0 and redis.call('HGET', lock, 'mode')
+local mode = left > 0 and redis.call('HMGET', lock, 'mode')[1]
 if left == 1 and mode then redis.call('DEL', lock) end
 --# read
 if left > 1 then

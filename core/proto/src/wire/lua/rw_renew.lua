@@ -22,7 +22,7 @@ for i = 1, count do
   if fields.err then
     why = fields
   elseif not (fields[1] and fields[2]) then
-    result = call('EXISTS', lock) == 0 and DELETED or STOLEN
+    result = call('PTTL', lock) == -2 and DELETED or STOLEN
   else
     local least, set = tonumber(ms), nil
 --# read

@@ -1,0 +1,447 @@
+//! The scripts of the read-write lock against a real server: the data that Redisson leaves and
+//! finds, copies, who keeps whom out, the time of each reader, and a full server.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::time::Duration;
+
+use redis::Commands;
+
+use super::live_tests::{
+    COMMANDS, LEASE, Live, U, V, acquire, force, inspect, is_acquired, is_near, of_kind, release,
+    renew,
+};
+use super::*;
+use crate::error::ErrorKind;
+
+/// The op of a reader: this owner, this lease.
+fn reader(op: &Op, owner: OwnerId) -> Op {
+    by_owner(&of_kind(op, Kind::Read), owner)
+}
+
+fn writer(op: &Op, owner: OwnerId) -> Op {
+    by_owner(&of_kind(op, Kind::Write), owner)
+}
+
+fn by_owner(op: &Op, number: OwnerId) -> Op {
+    let mut op = op.clone();
+    match &mut op {
+        Op::Acquire { owner, .. } | Op::Release { owner, .. } => *owner = number,
+        Op::Renew { holds } => holds.iter_mut().for_each(|hold| hold.owner = number),
+        _ => {}
+    }
+    op
+}
+
+fn for_lease(op: &Op, time: Duration) -> Op {
+    let mut op = op.clone();
+    if let Op::Acquire { lease, .. } = &mut op {
+        *lease = time;
+    }
+    op
+}
+
+/// A reader that asks while this owner of the same client writes.
+fn under(op: &Op, writer: OwnerId) -> Op {
+    let mut op = op.clone();
+    if let Op::Acquire { under, .. } = &mut op {
+        *under = Some(writer);
+    }
+    op
+}
+
+fn timeout_of(uuid: &str, owner: OwnerId) -> String {
+    format!("{{orders}}:{uuid}:{owner}:rwlock_timeout:1")
+}
+
+fn kept() -> Reply {
+    Reply::Renewed(vec![RenewReply::Kept])
+}
+
+fn is_busy(reply: &Reply) -> bool {
+    matches!(reply, Reply::Busy { ttl: Some(_) })
+}
+
+impl Live {
+    fn keys(&mut self) -> i64 {
+        self.cmd("DBSIZE", &[])
+    }
+
+    /// What the acquire script of Redisson leaves for a reader: one time-out key for each level.
+    fn read_by_redisson(&mut self, owner: &str, levels: u32, ms: u64) {
+        let _: i64 = self.look.hset("orders", "mode", "read").unwrap();
+        let field = format!("{V}:{owner}");
+        let _: i64 = self.look.hset("orders", &field, levels).unwrap();
+        for level in 1..=levels {
+            let key = format!("{{orders}}:{field}:rwlock_timeout:{level}");
+            self.cmd::<String>("SET", &[&key, "1", "PX", &ms.to_string()]);
+        }
+        self.cmd::<i64>("PEXPIRE orders", &[&ms.to_string()]);
+    }
+
+    fn written_by_redisson(&mut self, owner: &str, ms: u64) {
+        let _: i64 = self.look.hset("orders", "mode", "write").unwrap();
+        let field = format!("{V}:{owner}:write");
+        let _: i64 = self.look.hset("orders", field, 1).unwrap();
+        self.cmd::<i64>("PEXPIRE orders", &[&ms.to_string()]);
+    }
+}
+
+#[test]
+fn the_data_are_those_that_redisson_leaves() {
+    let mut live = Live::new();
+    for owner in [76, 77] {
+        assert!(is_acquired(&live.run(&reader(&acquire(1), owner))));
+    }
+    assert_eq!(live.holds("orders"), "U:76=1 U:77=1 mode=read");
+    assert!(is_near(live.pttl("orders"), LEASE));
+    for owner in [76, 77] {
+        let key = timeout_of(U, owner);
+        assert_eq!(live.look.get::<_, String>(&key).unwrap(), "1");
+        assert!(is_near(live.pttl(&key), LEASE));
+    }
+    assert_eq!(live.run(&reader(&release(0), 76)), Reply::Released(0));
+    assert_eq!(live.holds("orders"), "U:77=1 mode=read");
+    assert_eq!(live.run(&reader(&release(0), 77)), Reply::Released(0));
+    assert_eq!(live.keys(), 0);
+
+    assert!(is_acquired(&live.run(&writer(&acquire(1), 1))));
+    assert!(is_acquired(&live.run(&writer(&acquire(2), 1))));
+    assert_eq!(live.holds("orders"), "U:1:write=2 mode=write");
+    assert_eq!(live.run(&writer(&release(1), 1)), Reply::Kept);
+    assert_eq!(live.holds("orders"), "U:1:write=1 mode=write");
+    assert_eq!(live.run(&writer(&release(0), 1)), Reply::Released(0));
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn a_writer_keeps_everybody_out_and_readers_keep_writers_out() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    assert!(is_busy(&live.run(&writer(&acquire(1), 2))));
+    assert!(is_acquired(&live.run_as(V, &reader(&acquire(1), 1))));
+    live.run(&reader(&release(0), 1));
+    assert!(is_busy(&live.run(&writer(&acquire(1), 2))), "V reads");
+    live.run_as(V, &reader(&release(0), 1));
+    assert!(is_acquired(&live.run(&writer(&acquire(1), 2))));
+    assert!(is_busy(&live.run_as(V, &writer(&acquire(1), 2))));
+    assert!(is_busy(&live.run_as(V, &reader(&acquire(1), 3))));
+    assert!(is_busy(&live.run(&reader(&acquire(1), 3))));
+    assert_eq!(live.holds("orders"), "U:2:write=1 mode=write");
+    assert_eq!(live.keys(), 1, "a refused reader leaves no time-out key");
+}
+
+#[test]
+fn readers_and_writers_of_redisson_count() {
+    let mut live = Live::new();
+    live.read_by_redisson("9", 2, 30_000);
+    assert!(is_busy(&live.run(&writer(&acquire(1), 1))));
+    assert!(is_acquired(&live.run(&reader(&acquire(1), 2))));
+    assert_eq!(live.holds("orders"), "V:9=2 U:2=1 mode=read");
+    let Reply::Holders(holders) = live.run(&of_kind(&inspect(), Kind::Read)) else {
+        panic!("no holders")
+    };
+    let mut found: Vec<_> = holders.iter().map(|one| (&*one.owner, one.count)).collect();
+    found.sort();
+    assert_eq!(found, [(&*format!("{V}:9"), 2), (&*format!("{U}:2"), 1)]);
+    assert_eq!(
+        live.run(&of_kind(&inspect(), Kind::Write)),
+        Reply::Holders(Vec::new())
+    );
+    live.cmd::<()>("DEL orders", &[]);
+    live.written_by_redisson("9", 30_000);
+    assert!(is_busy(&live.run(&reader(&acquire(1), 3))));
+    let Some(holder) = live.run(&of_kind(&inspect(), Kind::Write)).holder() else {
+        panic!("nobody writes")
+    };
+    assert_eq!((holder.owner, holder.count), (format!("{V}:9:write"), 1));
+}
+
+#[test]
+fn a_writer_reads_what_it_writes_and_goes_on_reading() {
+    let mut live = Live::new();
+    live.run(&writer(&acquire(1), 1));
+    assert!(is_busy(&live.run(&under(&reader(&acquire(1), 2), 9))));
+    assert!(is_acquired(&live.run(&under(&reader(&acquire(1), 2), 1))));
+    assert_eq!(live.holds("orders"), "U:1:write=1 U:2=1 mode=write");
+    // A reader that leaves early leaves the writer alone.
+    live.run(&under(&reader(&acquire(1), 3), 1));
+    assert_eq!(live.run(&reader(&release(0), 3)), Reply::Released(0));
+    assert_eq!(live.holds("orders"), "U:1:write=1 U:2=1 mode=write");
+
+    let mut subscriber = live.connect();
+    let mut messages = subscriber.as_pubsub();
+    messages.subscribe("redisson_rwlock:{orders}").unwrap();
+    let mut next = || {
+        let message = messages.get_message().unwrap();
+        message.get_payload::<String>().unwrap()
+    };
+    // Readers of others sleep: Redisson does not tell them of this.
+    assert_eq!(live.run(&writer(&release(0), 1)), Reply::Released(1));
+    assert_eq!(next(), "1");
+    assert_eq!(live.holds("orders"), "U:2=1 mode=read");
+    assert!(is_acquired(&live.run_as(V, &reader(&acquire(1), 1))));
+    assert!(is_busy(&live.run(&writer(&acquire(1), 4))));
+    live.run_as(V, &reader(&release(0), 1));
+    assert_eq!(live.run(&reader(&release(0), 2)), Reply::Released(1));
+    assert_eq!(next(), "0");
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn copies_change_nothing() {
+    let mut live = Live::new();
+    for _ in 0..3 {
+        assert!(is_acquired(&live.run(&reader(&acquire(1), 1))));
+        assert_eq!(live.holds("orders"), "U:1=1 mode=read");
+    }
+    live.run(&reader(&acquire(1), 2));
+    assert_eq!(live.run(&reader(&release(0), 1)), Reply::Released(0));
+    for _ in 0..3 {
+        let again = live.run(&reader(&release(0), 1));
+        assert_eq!(again, Reply::Gone(LostReason::Stolen));
+        assert_eq!(live.holds("orders"), "U:2=1 mode=read");
+    }
+    live.run(&reader(&release(0), 2));
+    assert_eq!(
+        live.run(&reader(&release(0), 2)),
+        Reply::Gone(LostReason::Deleted)
+    );
+    for count in [1, 2] {
+        for _ in 0..3 {
+            assert!(is_acquired(&live.run(&writer(&acquire(count), 1))));
+        }
+    }
+    assert_eq!(live.holds("orders"), "U:1:write=2 mode=write");
+    let late = live.server_ms() - 1;
+    let mine = renew(&["orders"], LEASE * 2);
+    for op in [
+        writer(&acquire(3), 1),
+        writer(&release(1), 1),
+        writer(&mine, 1),
+        reader(&acquire(1), 2),
+        reader(&release(1), 2),
+        reader(&mine, 2),
+        of_kind(&force(), Kind::Write),
+        of_kind(&force(), Kind::Read),
+    ] {
+        assert_eq!(live.try_as(U, &op, late).unwrap(), Reply::Stale, "{op:?}");
+    }
+    assert_eq!(live.holds("orders"), "U:1:write=2 mode=write");
+    assert!(is_near(live.pttl("orders"), LEASE));
+}
+
+#[test]
+fn a_renewal_recreates_no_owner_but_its_time_out_key() {
+    let mut live = Live::new();
+    let mine = renew(&["orders"], LEASE);
+    for kind in [Kind::Read, Kind::Write] {
+        assert_eq!(
+            live.run(&of_kind(&mine, kind)),
+            Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)])
+        );
+    }
+    assert_eq!(live.keys(), 0);
+    live.run(&reader(&acquire(1), 1));
+    assert_eq!(
+        live.run(&reader(&mine, 2)),
+        Reply::Renewed(vec![RenewReply::Gone(LostReason::Stolen)])
+    );
+    // Redisson 3.44 to 3.52 renews the hash and not the keys; a server may evict one.
+    let key = timeout_of(U, 1);
+    live.cmd::<i64>("DEL", &[&key]);
+    live.cmd::<i64>("PEXPIRE orders 1000", &[]);
+    assert_eq!(live.run(&reader(&mine, 1)), kept());
+    assert!(is_near(live.pttl("orders"), LEASE));
+    assert!(is_near(live.pttl(&key), LEASE));
+    // It never shortens what a longer lease asked for.
+    live.run(&reader(&for_lease(&acquire(1), LEASE * 10), 3));
+    assert_eq!(live.run(&reader(&mine, 1)), kept());
+    assert!(is_near(live.pttl("orders"), LEASE * 10));
+    assert!(is_near(live.pttl(&key), LEASE));
+}
+
+#[test]
+fn the_hash_lives_for_as_long_as_the_longest_reader_that_is_left() {
+    let mut live = Live::new();
+    live.run(&reader(&for_lease(&acquire(1), LEASE * 10), 1));
+    live.run(&reader(&for_lease(&acquire(1), LEASE), 2));
+    live.run(&reader(&for_lease(&acquire(1), LEASE * 2), 3));
+    assert!(is_near(live.pttl("orders"), LEASE * 10));
+    // The end of one that was not the longest changes nothing.
+    live.run(&reader(&release(0), 2));
+    assert!(is_near(live.pttl("orders"), LEASE * 10));
+    live.run(&reader(&release(0), 1));
+    assert!(is_near(live.pttl("orders"), LEASE * 2));
+    // Dead readers keep a writer out for their own time, not for that of a longer one.
+    live.read_by_redisson("9", 2, 600_000);
+    live.cmd::<i64>("PEXPIRE", &[&timeout_of(U, 3), "100"]);
+    live.run(&reader(&release(0), 3));
+    assert!(is_near(live.pttl("orders"), Duration::from_millis(600_000)));
+}
+
+#[test]
+fn readers_whose_keys_are_gone_may_be_alive_for_a_lease() {
+    let mut live = Live::new();
+    live.read_by_redisson("9", 1, 600_000);
+    live.run(&reader(&for_lease(&acquire(1), LEASE * 40), 1));
+    live.cmd::<i64>("DEL", &[&format!("{{orders}}:{V}:9:rwlock_timeout:1")]);
+    assert_eq!(live.run(&reader(&release(0), 1)), Reply::Released(0));
+    assert_eq!(live.holds("orders"), "V:9=1 mode=read");
+    assert!(is_near(live.pttl("orders"), Duration::from_secs(30)));
+}
+
+#[test]
+fn only_its_own_side_is_forced() {
+    let mut live = Live::new();
+    for (mine, theirs) in [(Kind::Read, Kind::Write), (Kind::Write, Kind::Read)] {
+        assert_eq!(live.run(&of_kind(&force(), mine)), Reply::Forced(false));
+        live.run(&of_kind(&acquire(1), mine));
+        assert_eq!(live.run(&of_kind(&force(), theirs)), Reply::Forced(false));
+        assert_eq!(live.run(&of_kind(&force(), mine)), Reply::Forced(true));
+        assert!(!live.look.exists::<_, bool>("orders").unwrap());
+    }
+}
+
+#[test]
+fn other_kinds_are_told_and_left_alone() {
+    let mut live = Live::new();
+    let sides = [Kind::Read, Kind::Write];
+    let is_foreign = |reply: Reply| matches!(reply, Reply::Foreign(_));
+    live.run(&acquire(1));
+    for kind in sides {
+        assert!(is_foreign(live.run(&of_kind(&acquire(1), kind))));
+        assert!(is_foreign(live.run(&of_kind(&inspect(), kind))));
+        assert!(is_foreign(live.run(&of_kind(&force(), kind))));
+    }
+    assert_eq!(live.holds("orders"), "U:76=1");
+    live.run(&release(0));
+    live.cmd::<String>("SET orders theirs", &[]);
+    for kind in sides {
+        assert!(is_foreign(live.run(&of_kind(&acquire(1), kind))));
+        assert_eq!(
+            live.run(&of_kind(&release(0), kind)),
+            Reply::Gone(LostReason::Stolen)
+        );
+    }
+    assert_eq!(live.look.get::<_, String>("orders").unwrap(), "theirs");
+    live.cmd::<()>("DEL orders", &[]);
+    for kind in sides {
+        live.run(&of_kind(&acquire(1), kind));
+        assert!(is_foreign(live.run(&acquire(1))), "a plain lock");
+        live.run(&of_kind(&release(0), kind));
+    }
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn the_writer_draws_a_token_that_grows() {
+    let mut live = Live::new();
+    let mut drawn = 0;
+    for _ in 0..3 {
+        let mut op = writer(&acquire(1), 1);
+        if let Op::Acquire { fencing, .. } = &mut op {
+            *fencing = Fencing::Persistent;
+        }
+        let Reply::Acquired {
+            token: Some(token), ..
+        } = live.run(&op)
+        else {
+            panic!("no token")
+        };
+        assert!(token > drawn);
+        drawn = token;
+        live.run(&writer(&release(0), 1));
+    }
+}
+
+#[test]
+fn a_full_server_takes_releases_and_the_downgrade() {
+    let mut live = Live::new();
+    live.run(&writer(&acquire(1), 1));
+    live.run(&writer(&acquire(2), 1));
+    live.run(&under(&reader(&acquire(1), 2), 1));
+    live.cmd::<()>("CONFIG SET maxmemory-policy noeviction", &[]);
+    live.cmd::<()>("CONFIG SET maxmemory 1", &[]);
+    assert_eq!(
+        live.refused(&under(&reader(&acquire(1), 3), 1)),
+        (ErrorKind::Server, false)
+    );
+    assert_eq!(live.run(&writer(&release(1), 1)), Reply::Kept);
+    assert_eq!(live.run(&writer(&release(0), 1)), Reply::Released(0));
+    assert_eq!(live.holds("orders"), "U:2=1 mode=read");
+    assert_eq!(live.run(&reader(&release(0), 2)), Reply::Released(0));
+    assert_eq!(live.keys(), 0);
+}
+
+#[test]
+fn the_documented_commands_are_enough_for_both_sides() {
+    let mut live = Live::as_user(&format!(
+        "~orders ~{{orders}}:*:rwlock_timeout:* ~redisson_lock_token:* resetchannels &redisson_rwlock:* {COMMANDS}"
+    ));
+    let mine = renew(&["orders"], LEASE * 2);
+    assert!(is_acquired(&live.run(&writer(&acquire(1), 1))));
+    assert!(is_acquired(&live.run(&writer(&acquire(2), 1))));
+    assert!(is_acquired(&live.run(&under(&reader(&acquire(1), 2), 1))));
+    assert!(is_busy(&live.run_as(V, &reader(&acquire(1), 3))));
+    assert!(is_busy(&live.run_as(V, &writer(&acquire(1), 3))));
+    assert_eq!(live.run(&writer(&mine, 1)), kept());
+    assert_eq!(live.run(&reader(&mine, 2)), kept());
+    for kind in [Kind::Read, Kind::Write] {
+        assert!(live.run(&of_kind(&inspect(), kind)).holder().is_some());
+    }
+    assert_eq!(live.run(&writer(&release(1), 1)), Reply::Kept);
+    assert_eq!(live.run(&writer(&release(0), 1)), Reply::Released(0));
+    assert_eq!(live.run(&reader(&release(0), 2)), Reply::Released(0));
+    assert_eq!(
+        live.run(&reader(&release(0), 2)),
+        Reply::Gone(LostReason::Deleted)
+    );
+    for kind in [Kind::Read, Kind::Write] {
+        assert!(is_acquired(&live.run(&of_kind(&acquire(1), kind))));
+        assert_eq!(live.run(&of_kind(&force(), kind)), Reply::Forced(true));
+    }
+}
+
+#[test]
+fn many_readers_of_many_names_are_renewed_by_one_call() {
+    let mut live = Live::new();
+    let names: Vec<String> = (0..50).map(|at| format!("n{at}")).collect();
+    let renewal = |owner, name: &String| Renewal {
+        name: name.as_str().into(),
+        owner,
+        form: Form {
+            kind: Kind::Read,
+            token: None,
+        },
+        ttl: LEASE,
+    };
+    let holds: Vec<Renewal> = names.iter().map(|name| renewal(1, name)).collect();
+    for name in &names[1..] {
+        let mut op = reader(&for_lease(&acquire(1), Duration::from_secs(2)), 1);
+        if let Op::Acquire { name: of, .. } = &mut op {
+            *of = name.as_str().into();
+        }
+        live.run(&op);
+    }
+    let Reply::Renewed(each) = live.run(&Op::Renew { holds }) else {
+        panic!("not renewed")
+    };
+    assert_eq!(each[0], RenewReply::Gone(LostReason::Deleted));
+    assert!(each[1..].iter().all(|one| *one == RenewReply::Kept));
+    for name in &names[1..] {
+        assert!(is_near(live.pttl(name), LEASE));
+        let key = format!("{{{name}}}:{U}:1:rwlock_timeout:1");
+        assert!(is_near(live.pttl(&key), LEASE));
+    }
+}
+
+#[test]
+fn time_out_keys_lie_in_the_slot_of_the_lock() {
+    for name in ["orders", "{eu}:orders", "a{b}c", "ö"] {
+        let mut op = reader(&acquire(1), 1);
+        if let Op::Acquire { name: of, .. } = &mut op {
+            *of = name.into();
+        }
+        assert_eq!(slot_of(&op).unwrap(), slots::slot(name), "{name}");
+    }
+}
