@@ -22,6 +22,8 @@ const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +
                         +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
                         +exists +mget";
 /// Commands that only newer servers know.
+/// What read-write locks need besides: the time-out key of each reader, and their channel.
+const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
 const SINCE_7: &str = "+pexpiretime";
 /// Commands that nodes of a cluster must allow as well.
 const CLUSTER: &str =
@@ -370,6 +372,7 @@ fn acl() -> String {
         "For locks whose names begin with `orders` (Redis 6.2 or newer):\n\n```\nACL SETUSER app on >password \\\n    {KEYS} \\\n    \
          {commands}\n```\n\n\
          For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
+         For read-write locks give also `{RW_KEYS}`.\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
          many callers do not share commands. `+select` is for a database other \

@@ -10,7 +10,7 @@ use redlatch::{
 
 use super::{World, eventually, ms, refusal, soon};
 
-const TASK: ReentryKey = ReentryKey::Custom(7);
+const TASK: ReentryKey = ReentryKey::Explicit(7);
 
 fn by(key: ReentryKey) -> AcquireOptions {
     AcquireOptions::new().key(key)
@@ -180,10 +180,10 @@ async fn the_loss_of_one_reader_is_told_to_it_alone() {
         .unwrap();
     let lost = lock.read().acquire().await.unwrap();
     let kept = lock.read().acquire().await.unwrap();
-    world.command::<i64>("HDEL", &["n", &lost.owner()]);
+    world.command::<i64>(&["HDEL", "n", &lost.owner()]);
     soon("its loss", lost.lost()).await;
     assert!(kept.is_held());
-    assert_eq!(refusal(lost.release().await).kind(), ErrorKind::Lost);
+    assert_eq!(refusal(lost.release()).await, ErrorKind::Lost);
     kept.release().await.unwrap();
 }
 
@@ -218,12 +218,12 @@ async fn plain_locks_and_read_write_locks_refuse_each_other() {
     let (lock, sides) = (world.lock("n"), world.rw_lock("n"));
     let guard = lock.acquire().await.unwrap();
     for side in [sides.read(), sides.write()] {
-        let error = refusal(side.acquire().await);
+        let error = soon("a refusal", side.acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ForeignKind);
         assert!(error.message().contains("read-write lock"), "{error}");
     }
     guard.release().await.unwrap();
     let guard = sides.read().acquire().await.unwrap();
-    assert_eq!(refusal(lock.acquire().await).kind(), ErrorKind::ForeignKind);
+    assert_eq!(refusal(lock.acquire()).await, ErrorKind::ForeignKind);
     guard.release().await.unwrap();
 }
