@@ -223,6 +223,32 @@ def without_a_common_lock_tasks_are_done_twice() -> None:
         assert any(all_get(running, f"task{n}")["done"] > 1 for n in range(ROUNDS))
 
 
+# --- one refreshes, many read ---
+
+
+def one_refreshes_and_nobody_sees_half_a_list() -> None:
+    with one_server() as url, folder("prices") as shop:
+        with started("price_list", lambda: url, str(shop)) as running:
+            for wanted in range(1, 21):
+                answers = all_get(running, str(wanted))
+                assert answers == {"refreshed": 1, "read": len(running) - 1}, f"{wanted}: {answers}"
+            all_end(running)
+        assert written(shop / "prices") == {"20": 2}, written(shop / "prices")
+        assert keys(url) == [], keys(url)
+
+
+def without_a_common_lock_several_refresh() -> None:
+    with (
+        a_server_each() as url,
+        folder("prices") as shop,
+        started("price_list", url, str(shop)) as running,
+    ):
+        assert any(
+            all_get(running, str(wanted)) != {"refreshed": 1, "read": len(running) - 1}
+            for wanted in range(1, ROUNDS)
+        )
+
+
 # --- a cron job on one host ---
 
 
@@ -277,6 +303,8 @@ CHECKS = [
     each_task_is_done_once,
     a_task_that_somebody_is_at_is_left_to_him,
     without_a_common_lock_tasks_are_done_twice,
+    one_refreshes_and_nobody_sees_half_a_list,
+    without_a_common_lock_several_refresh,
     of_all_hosts_one_runs_the_job,
     a_host_that_is_late_does_not_run_the_job_again,
     without_a_common_lock_every_host_runs_the_job,
