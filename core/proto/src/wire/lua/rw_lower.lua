@@ -17,7 +17,7 @@ if redis.call('PEXPIRE', KEYS[2], ARGV[3]) == 0 then redis.pcall('SET', KEYS[2],
 if fields[2] == 'read' and own >= ttl then
 --@ readers
   longest = math.max(longest, least)
-  if longest < ttl then redis.call('PEXPIRE', lock, longest) end
+  if ttl < 0 or longest < ttl then redis.call('PEXPIRE', lock, longest) end
 end
 --# write
 -- A full server denies HSET. A count that stays too high does no harm: the next command sets it.
