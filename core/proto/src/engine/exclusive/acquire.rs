@@ -12,6 +12,7 @@ use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
 };
 use crate::engine::hold::{Hold, Phase};
+use crate::engine::holds::Holds;
 use crate::engine::interface::{CallOutcome, RequestId, Terms};
 use crate::engine::links::Which;
 use crate::engine::names::{Attempt, WaitQueue, Waiting};
@@ -162,6 +163,7 @@ impl Engine {
 
     /// Lets the head of a queue do what it can. Drops a queue that nobody needs.
     pub(in crate::engine) fn advance(&mut self, name: &Name) {
+        self.put_readers_back(name);
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
         };
@@ -210,6 +212,30 @@ impl Engine {
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
         self.let_readers_in(name);
+    }
+
+    /// A reader stands at the front because it reads under its own write lock. When that has ended
+    /// before the reader could ask, it waits in its order.
+    fn put_readers_back(&mut self, name: &Name) {
+        let is_held = |holds: &Holds, writer: &OwnerId| {
+            let hold = holds.get(writer);
+            hold.is_some_and(|hold| hold.phase == Phase::Held)
+        };
+        while let Some(queue) = self.names.queues.get_mut(name)
+            && queue.attempt == Attempt::Idle
+            && let Some(&id) = queue.waiters.front()
+            && let Some(head) = self.names.waiters.get_mut(&id)
+            && head.ahead != Ahead::Asking
+            && head
+                .under
+                .is_some_and(|writer| !is_held(&self.holds, &writer))
+        {
+            head.under = None;
+            queue.waiters.pop_front();
+            let behind = queue.waiters.iter().position(|later| *later > id);
+            let at = behind.unwrap_or(queue.waiters.len());
+            queue.waiters.insert(at, id);
+        }
     }
 
     /// While this client reads, the readers at the front of the queue all ask at once: nobody keeps

@@ -449,6 +449,31 @@ fn a_reader_asks_as_any_other_when_its_write_lock_is_gone() {
     assert_eq!(asked(&rig.sent()).2, None);
 }
 
+/// Regression test: the reader kept the place that it had under its write lock, so it overtook a
+/// writer that had waited for longer.
+#[test]
+fn a_reader_whose_write_lock_ends_before_it_asks_waits_in_its_order() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let waits = rig.write();
+    rig.input(down());
+    let reader = rig.acquire_with("n", KEY, None, READ);
+    rig.release(&writer);
+    rig.input(Input::Up(0));
+    let release = rig.sent();
+    rig.reply(&release, Reply::Released(0));
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, Kind::Write);
+    rig.grant(&sent);
+    let other = rig.granted(waits);
+    rig.nothing_sent();
+    rig.free(&other);
+    let sent = rig.sent();
+    assert_eq!((asked(&sent).0, asked(&sent).2), (Kind::Read, None));
+    rig.grant(&sent);
+    rig.granted(reader);
+}
+
 #[test]
 fn a_write_lock_that_other_readers_keep_alive_is_released_when_its_lease_ends() {
     let mut rig = Rig::new();
