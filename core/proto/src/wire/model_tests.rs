@@ -437,11 +437,16 @@ impl Both {
         };
         let mode: Option<String> = self.look.hget(&**name, "mode").unwrap();
         let expected = if shared.is_written { "write" } else { "read" };
+        let clock = self.clock();
+        if self.is_edge_at(clock) || !self.model.shared.contains_key(name) {
+            return;
+        }
         assert_eq!(mode.as_deref(), Some(expected), "{name}: {shared:?}");
         for reader in shared.owners.iter().filter(|lock| lock.reads) {
+            let before = self.clock();
             let ttl: i64 = self.look.pttl(timeout_key(name, reader)).unwrap();
             let clock = self.clock();
-            if self.is_edge_at(clock) {
+            if self.is_edge_at(clock) || clock - before > EDGE_MS {
                 return;
             }
             let left = reader

@@ -107,9 +107,10 @@ impl Shared {
         };
         if reads {
             let was_last = !is_written && lock.is_seen_until(end, now_ms);
-            lock.lives_until(until_ms);
-            if was_last {
-                self.shrink(now_ms);
+            lock.shorten(until_ms);
+            if was_last || self.until_ms < until_ms {
+                let longest = until_ms.max(now_ms + self.longest(now_ms));
+                self.lives_until(longest);
             }
             return true;
         }

@@ -2271,8 +2271,13 @@ impl World {
         let end = |hold: &Hold| {
             // A call that waits for replicas has twice the time.
             let (longest, limit) = (hold.longest(), timing::limit(hold.longest()) * 2);
-            self.time
-                + u64::try_from((longest + limit + timing::drift(longest)).as_micros()).unwrap()
+            let others = if topic_of(&hold.cell.name) == Topic::ReadWrite {
+                DEAD_READERS
+            } else {
+                0
+            };
+            let lives = longest + limit + timing::drift(longest);
+            self.time + micros(lives).max(others)
         };
         self.legacies
             .extend(holds.map(|(owner, hold)| ((client.uuid, owner), end(hold))));
