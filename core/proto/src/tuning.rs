@@ -84,7 +84,8 @@ pub(crate) const RELEASES_KEPT: usize = 1024;
 /// How long they are kept. A fail-over whose verdict is slow takes that long.
 pub(crate) const RELEASES_KEPT_FOR: Duration = Duration::from_secs(60);
 
-/// How long a clean-up goes on if the server chose the lease and its answer was lost.
+/// How long a clean-up goes on if the server chose the lease and its answer was lost, or if other
+/// owners may keep the key alive.
 pub(crate) const LEARNT_LEASE: Duration = Duration::from_secs(3600);
 
 // Expired holds
@@ -124,6 +125,13 @@ pub(crate) const PROBE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The part of its lease that passes at least before a hold on a shared key is probed.
 pub(crate) const SHARED_LOOK: u32 = 10;
+
+/// The longest delay before a hold on a shared key is probed: a third of the 30 s to which a renewal
+/// of Redisson may have cut its time.
+pub(crate) const SHARED_LOOK_MOST: Duration = Duration::from_secs(10);
+
+/// How many readers at the front of a queue ask at the same time.
+pub(crate) const READERS_AHEAD: usize = 128;
 
 /// The work of 16 probes, each in a call of its own, that is allowed on top of one probe per hold.
 pub(crate) const PROBE_SPARE: usize = 16 * (1 + RENEWAL_CALL_WORK);

@@ -37,7 +37,7 @@ pub(super) struct Cleanup {
     again_at: Option<Moment>,
     /// The next try after a failure.
     retry: Option<Moment>,
-    /// The lease has ended by this moment, so no lock can be left.
+    /// The lease has ended by this moment, so no lock can be left, or it is given up.
     until: Moment,
     limit: Duration,
 }
@@ -75,7 +75,12 @@ pub(super) struct Confirmed(Moment, Left);
 impl Confirmed {
     /// Whether its lock can still exist on a server that does not know of it.
     pub(super) fn counts(&self, now: Moment) -> bool {
-        now < self.0.after(self.1.lease.min(tuning::RELEASES_KEPT_FOR))
+        let lease = if self.1.form.kind.layout().outlives_owners() {
+            tuning::RELEASES_KEPT_FOR
+        } else {
+            self.1.lease
+        };
+        now < self.0.after(lease.min(tuning::RELEASES_KEPT_FOR))
     }
 
     #[cfg(test)]
@@ -187,8 +192,9 @@ impl Cleanups {
         let again_at = alive_until.filter(|at| *at > now);
         let limit = timing::limit(left.lease);
         // An acquire of an adaptive lock may get a longer lease than it asks for. Only a hold knows
-        // that lease.
-        let lease = if left.form.kind.layout().learns() && !known {
+        // that lease. In a read-write lock, other owners may keep this one for as long as they stay.
+        let layout = left.form.kind.layout();
+        let lease = if layout.outlives_owners() || (layout.learns() && !known) {
             left.lease.max(tuning::LEARNT_LEASE)
         } else {
             left.lease

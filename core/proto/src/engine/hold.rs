@@ -196,6 +196,7 @@ impl Hold {
             && self.is_renewable(now)
             && self.watched_lease() == Some(self.longest())
             && !self.cell.kind.layout().learns()
+            && !self.cell.kind.layout().outlives_owners()
             && !self.cell.has_value()
             && !self.renewal.in_flight
             && !self.renewal.in_doubt

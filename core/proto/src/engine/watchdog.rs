@@ -672,13 +672,17 @@ impl Watchdog {
         let Some(hold) = holds.get_mut(&owner) else {
             return;
         };
-        // Other owners change a shared key all the time, and each renewal is one more change.
-        let least = if hold.cell.kind.is_shared() {
-            hold.longest() / tuning::SHARED_LOOK
+        // Other owners change a shared key all the time, and each renewal is one more change. But a
+        // renewal of Redisson may have cut the time of a long lease to its own 30 s.
+        let (least, most) = if hold.cell.kind.is_shared() {
+            (
+                hold.longest() / tuning::SHARED_LOOK,
+                tuning::SHARED_LOOK_MOST,
+            )
         } else {
-            Duration::ZERO
+            (Duration::ZERO, Duration::MAX)
         };
-        let pause = rest(hold.harmless).max(least);
+        let pause = rest(hold.harmless).max(least).min(most);
         let at = now.after(pause.min(timing::period(hold.longest())));
         let due = hold.renewal.due.get();
         if !may || due.is_some_and(|due| due <= at) {

@@ -103,6 +103,15 @@ impl Layout {
         }
     }
 
+    /// Whether other owners may keep the key alive after the lease of one of them. An owner that is
+    /// not released then stays.
+    pub fn outlives_owners(self) -> bool {
+        match self {
+            Layout::Read | Layout::Write => true,
+            Layout::Hash | Layout::Plain | Layout::Learning => false,
+        }
+    }
+
     /// The channel on which its releases are published.
     pub fn topic(self) -> Topic {
         match self {

@@ -9,7 +9,7 @@ use redis::{Commands, Connection};
 use super::names::{channel, learnt_key, token_key};
 use super::{
     Call, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, Publish, Renewal, Reply,
-    Topic, decode,
+    decode,
 };
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::real::eval;
@@ -49,7 +49,7 @@ impl Both {
         for name in &names {
             model
                 .subscribers
-                .insert((channel(Topic::Lock, name).into(), 0));
+                .insert((channel(kind.layout().topic(), name).into(), 0));
         }
         let (scripts, look) = (server.connect(), server.connect());
         let random = Random(seed);
@@ -72,9 +72,21 @@ impl Both {
         self.names[at].clone()
     }
 
+    /// The kind of the next command: one of the two sides of a read-write lock.
+    fn side(&mut self) -> Kind {
+        match self.kind {
+            Kind::Write if self.random.chance(600) => Kind::Read,
+            kind => kind,
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.kind == Kind::Write
+    }
+
     fn op(&mut self) -> (Uuid, Op) {
-        let (name, kind) = (self.name(), self.kind);
-        let has_token = kind.layout() != Layout::Hash && self.random.chance(300);
+        let (name, kind) = (self.name(), self.side());
+        let has_token = kind.takes_tokens() && self.random.chance(300);
         let token = has_token.then(|| self.random.pick(&["s", "t"]).into());
         let form = Form { kind, token };
         let owner = self.random.between(1, 2);
@@ -87,7 +99,13 @@ impl Both {
             0..4 => {
                 // With a token, a first copy says that it cannot be there yet.
                 let count = u32::try_from(self.random.between(u64::from(!has_token), 3)).unwrap();
-                let fencing = fencing_of(&name);
+                let reads = kind == Kind::Read;
+                let fencing = if reads {
+                    Fencing::Off
+                } else {
+                    fencing_of(&name)
+                };
+                let under = (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
                 Op::Acquire {
                     name,
                     owner,
@@ -96,7 +114,7 @@ impl Both {
                     lease,
                     fencing,
                     replicas: 0,
-                    under: None,
+                    under,
                 }
             }
             4..7 => {
@@ -132,7 +150,7 @@ impl Both {
                     holds: holds.map(hold).collect(),
                 }
             }
-            9..11 => {
+            9..11 if !self.is_shared() => {
                 let (to, fencing, form) = (
                     self.random.between(1, 2),
                     fencing_of(&name),
@@ -162,9 +180,7 @@ impl Both {
     /// Lets the model's clock go on. Whether a lock ends about now: then nobody can tell which of
     /// the two is right.
     fn is_edge_at(&mut self, clock: u64) -> bool {
-        let now = self.model.now_ms();
-        let end = |lock: &Lock| now + u64::try_from(self.model.ttl(lock).as_millis()).unwrap();
-        let ends: Vec<u64> = self.model.locks.values().map(end).collect();
+        let ends = self.ends();
         self.ended = ends
             .iter()
             .copied()
@@ -174,6 +190,13 @@ impl Both {
         ends.iter()
             .chain([&self.ended])
             .any(|end| end.abs_diff(clock) <= EDGE_MS)
+    }
+
+    /// When each key of the model ends or has ended.
+    fn ends(&self) -> Vec<u64> {
+        let locks = self.model.held().map(|(_, lock)| lock.until_ms());
+        let hashes = self.model.shared.values().map(|shared| shared.until_ms);
+        locks.chain(hashes).collect()
     }
 
     fn step(&mut self) {
@@ -202,9 +225,10 @@ impl Both {
         let (server_ms, real) = decode(&op, answer).unwrap();
         let server_ms = server_ms.unwrap_or_else(|| self.clock());
         let slow = self.clock() - before > EDGE_MS;
-        let ends_meanwhile =
-            |lock: &Lock| self.model.ttl(lock).as_millis() <= u128::from(server_ms - before);
-        let surprised = self.model.locks.values().any(ends_meanwhile);
+        let surprised = self
+            .ends()
+            .iter()
+            .any(|end| (before..=server_ms).contains(end));
         if self.is_edge_at(server_ms) || surprised || slow {
             // The machine was busy in between: begin anew.
             return self.forget();
@@ -215,6 +239,11 @@ impl Both {
         };
         let modelled = self.model.execute(origin, false, &op, not_after);
         self.take_token(&op, &real);
+        if let (Op::Force { name, .. }, Reply::Forced(true), true) = (&op, &real, self.is_shared())
+        {
+            // They end by themselves, and no owner is ever used again but here.
+            self.delete_timeouts(name);
+        }
         self.count_published();
         assert!(
             self.same(&modelled, &real),
@@ -241,7 +270,10 @@ impl Both {
                 known.abs_diff(*token) <= 1000,
                 "the model drew {known}, the server {token}"
             );
-            if let Some(lock) = self.model.locks.get_mut(name) {
+            let shared = self.model.shared.get_mut(name);
+            let writers = shared.into_iter().flat_map(|shared| &mut shared.owners);
+            let writer = writers.filter(|lock| !lock.reads);
+            for lock in self.model.locks.get_mut(name).into_iter().chain(writer) {
                 lock.token = Some(*token);
             }
         }
@@ -257,6 +289,9 @@ impl Both {
         if self.random.chance(500) {
             self.model.delete(&name, None);
             let _: () = self.look.del(&*name).unwrap();
+            self.delete_timeouts(&name);
+        } else if self.is_shared() {
+            self.take_side(&name, clock);
         } else if !self.model.locks.contains_key(&name) {
             self.model.take(&name, 5000);
             match self.kind.layout() {
@@ -271,11 +306,63 @@ impl Both {
         self.model.take_effects();
     }
 
+    /// Another library takes one side of a read-write lock, or the server evicts a key.
+    fn take_side(&mut self, name: &Name, clock: u64) {
+        let which = usize::try_from(self.random.below(3)).unwrap();
+        if self.random.chance(400) {
+            let readers = self
+                .model
+                .shared
+                .get(name)
+                .map(|shared| shared.owners.clone());
+            let mut readers = readers.into_iter().flatten().filter(|lock| lock.reads);
+            if let Some(reader) = readers.nth(which) {
+                let _: () = self.look.del(timeout_key(name, &reader)).unwrap();
+                self.model.evict(name, which);
+            }
+            return;
+        }
+        let reads = which > 0;
+        let has = |model: &Server| {
+            let shared = model.shared.get(name);
+            shared.is_some_and(|shared| shared.find(None, reads).is_some())
+        };
+        let before = has(&self.model);
+        self.model.take_side(name, reads, 5000);
+        if before || !has(&self.model) {
+            return;
+        }
+        let (field, mode) = if reads {
+            ("other:1", "read")
+        } else {
+            ("other:1:write", "write")
+        };
+        let fields = [("mode", mode), (field, "1")];
+        let _: () = self.look.hset_multiple(&**name, &fields).unwrap();
+        if reads {
+            let key = timeout_key(name, &Lock::new(None, true, 0));
+            let _: () = self.look.set(&key, 1).unwrap();
+            let end = i64::try_from(clock).unwrap() + 5000;
+            let _: () = self.look.pexpire_at(&key, end).unwrap();
+        }
+        let end = i64::try_from(self.model.shared[name].until_ms).unwrap();
+        let _: () = self.look.pexpire_at(&**name, end).unwrap();
+    }
+
+    /// Deletes the time-out keys of all readers.
+    fn delete_timeouts(&mut self, name: &Name) {
+        let keys: Vec<String> = self.look.keys(format!("{{{name}}}:*")).unwrap();
+        for key in keys {
+            let _: () = self.look.del(key).unwrap();
+        }
+    }
+
     /// Both lose everything but the tokens and what was learnt.
     fn forget(&mut self) {
         for name in self.names.clone() {
             self.model.delete(&name, None);
             let _: () = self.look.del(&*name).unwrap();
+            self.delete_timeouts(&name);
         }
         // The last command may have published.
         self.model.take_effects();
@@ -314,18 +401,20 @@ impl Both {
             if self.is_edge_at(late) || late - clock > EDGE_MS {
                 return;
             }
-            let expected = self
-                .model
-                .locks
-                .get(&name)
-                .map(|lock| (owner_of(lock), self.count(lock.count)));
-            assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{name}");
-            let left = self.model.locks.get(&name).map(|lock| self.model.ttl(lock));
-            let left = left.map_or(-2, |left| i64::try_from(left.as_millis()).unwrap());
+            let locks = self.model.held().filter(|(of, _)| **of == name);
+            let expected = locks.map(|(_, lock)| (self.field_of(lock), self.count(lock.count)));
+            assert_eq!(found, expected.collect::<Vec<_>>(), "{name}");
+            let lock = self.model.locks.get(&name).map(Lock::until_ms);
+            let end = lock.or(self.model.shared.get(&name).map(|shared| shared.until_ms));
+            let now = self.model.now_ms();
+            let left = end.map_or(-2, |end| i64::try_from(end.saturating_sub(now)).unwrap());
             assert!(
                 left.abs_diff(ttl) <= EDGE_MS * 2,
                 "{name} lives {ttl} ms, in the model {left}"
             );
+            if self.is_shared() {
+                self.compare_timeouts(&name);
+            }
             let token: Option<u64> = self.look.get(token_key(&name)).unwrap();
             assert_eq!(
                 token,
@@ -341,6 +430,35 @@ impl Both {
         }
     }
 
+    /// The mode, and the same times of all readers.
+    fn compare_timeouts(&mut self, name: &Name) {
+        let Some(shared) = self.model.shared.get(name).cloned() else {
+            return;
+        };
+        let mode: Option<String> = self.look.hget(&**name, "mode").unwrap();
+        let expected = if shared.is_written { "write" } else { "read" };
+        let clock = self.clock();
+        if self.is_edge_at(clock) || !self.model.shared.contains_key(name) {
+            return;
+        }
+        assert_eq!(mode.as_deref(), Some(expected), "{name}: {shared:?}");
+        for reader in shared.owners.iter().filter(|lock| lock.reads) {
+            let before = self.clock();
+            let ttl: i64 = self.look.pttl(timeout_key(name, reader)).unwrap();
+            let clock = self.clock();
+            if self.is_edge_at(clock) || clock - before > EDGE_MS {
+                return;
+            }
+            let left = reader
+                .key_left(clock)
+                .map_or(-2, |left| i64::try_from(left).unwrap());
+            assert!(
+                left.abs_diff(ttl) <= EDGE_MS * 2,
+                "the key of {reader:?} lives {ttl} ms, in the model {left}"
+            );
+        }
+    }
+
     /// The lease that an adaptive lock has learnt.
     fn learnt(&mut self, name: &Name) -> Option<f64> {
         self.look.get(learnt_key(name)).unwrap()
@@ -352,6 +470,13 @@ impl Both {
     fn found(&mut self, name: &Name) -> Vec<(String, u32)> {
         match self.kind.layout() {
             Layout::Hash => self.look.hgetall(&**name).unwrap(),
+            Layout::Read | Layout::Write => {
+                let fields: Vec<(String, String)> = self.look.hgetall(&**name).unwrap();
+                let owners = fields.into_iter().filter(|(field, _)| field != "mode");
+                owners
+                    .map(|(owner, count)| (owner, count.parse().unwrap()))
+                    .collect()
+            }
             _ => self
                 .look
                 .get::<_, Option<String>>(&**name)
@@ -362,9 +487,19 @@ impl Both {
         }
     }
 
+    /// How the owner of a lock is written.
+    fn field_of(&self, lock: &Lock) -> String {
+        let side = if self.is_shared() && !lock.reads {
+            ":write"
+        } else {
+            ""
+        };
+        owner_of(lock) + side
+    }
+
     /// The count that the key shows.
     fn count(&self, count: u32) -> u32 {
-        if self.kind.layout() == Layout::Hash {
+        if self.kind.layout() == Layout::Hash || self.is_shared() {
             count
         } else {
             1
@@ -403,6 +538,11 @@ fn fencing_of(name: &Name) -> Fencing {
     }
 }
 
+/// The key that keeps a reader's time.
+fn timeout_key(name: &Name, lock: &Lock) -> String {
+    format!("{{{name}}}:{}:rwlock_timeout:1", owner_of(lock))
+}
+
 fn owner_of(lock: &Lock) -> String {
     match lock.owner {
         Some(_) if lock.value.is_some() => lock.value.iter().map(ToString::to_string).collect(),
@@ -426,12 +566,19 @@ fn the_modelled_scripts_do_what_the_real_ones_of_an_adaptive_lock_do() {
     compare(Kind::Adaptive);
 }
 
+#[test]
+fn the_modelled_scripts_do_what_the_real_ones_of_a_read_write_lock_do() {
+    compare(Kind::Write);
+}
+
 fn compare(kind: Kind) {
     let mut both = Both::new(kind, number("REDLATCH_SEED").unwrap_or(1));
     let mut listener = both._server.connect();
     let mut channels = listener.as_pubsub();
     for name in &both.names {
-        channels.subscribe(channel(Topic::Lock, name)).unwrap();
+        channels
+            .subscribe(channel(kind.layout().topic(), name))
+            .unwrap();
     }
     channels.subscribe("end").unwrap();
     let mut before = both.published;

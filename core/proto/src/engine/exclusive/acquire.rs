@@ -12,6 +12,7 @@ use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
 };
 use crate::engine::hold::{Hold, Phase};
+use crate::engine::holds::Holds;
 use crate::engine::interface::{CallOutcome, RequestId, Terms};
 use crate::engine::links::Which;
 use crate::engine::names::{Attempt, WaitQueue, Waiting};
@@ -162,6 +163,7 @@ impl Engine {
 
     /// Lets the head of a queue do what it can. Drops a queue that nobody needs.
     pub(in crate::engine) fn advance(&mut self, name: &Name) {
+        self.put_readers_back(name);
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
         };
@@ -191,9 +193,9 @@ impl Engine {
             return self.let_readers_in(name);
         }
         if head.ahead == Ahead::Asking {
-            // It asked before it was the head.
+            // It asked before it was the head, and so did those behind it.
             queue.attempt = Attempt::InFlight { again: false };
-            return self.let_readers_in(name);
+            return;
         }
         if is_token_busy(&self.holds, &self.cleanups, (name, queue), &head.form) {
             return self.names.wait_for_token(&mut self.cx, id);
@@ -212,8 +214,33 @@ impl Engine {
         self.let_readers_in(name);
     }
 
+    /// A reader stands at the front because it reads under its own write lock. When that has ended
+    /// before the reader could ask, it waits in its order.
+    fn put_readers_back(&mut self, name: &Name) {
+        let is_held = |holds: &Holds, writer: &OwnerId| {
+            let hold = holds.get(writer);
+            hold.is_some_and(|hold| hold.phase == Phase::Held)
+        };
+        while let Some(queue) = self.names.queues.get_mut(name)
+            && queue.attempt == Attempt::Idle
+            && let Some(&id) = queue.waiters.front()
+            && let Some(head) = self.names.waiters.get_mut(&id)
+            && head.ahead != Ahead::Asking
+            && head
+                .under
+                .is_some_and(|writer| !is_held(&self.holds, &writer))
+        {
+            head.under = None;
+            queue.waiters.pop_front();
+            let behind = queue.waiters.iter().position(|later| *later > id);
+            let at = behind.unwrap_or(queue.waiters.len());
+            queue.waiters.insert(at, id);
+        }
+    }
+
     /// While this client reads, the readers at the front of the queue all ask at once: nobody keeps
-    /// them out. A writer among them has its turn before those behind it.
+    /// them out. A writer among them has its turn before those behind it. A reader that tries once
+    /// asks in any case, because readers before it do not take the lock away from it.
     fn let_readers_in(&mut self, name: &Name) {
         let Some(queue) = self
             .names
@@ -227,17 +254,14 @@ impl Engine {
             let hold = self.holds.get(owner);
             hold.is_some_and(|hold| hold.phase == Phase::Held && hold.cell.kind == Kind::Read)
         };
-        let is_written = |owner: &OwnerId| {
-            let hold = self.holds.get(owner);
-            hold.is_some_and(|hold| hold.blocks(false) && hold.cell.kind == Kind::Write)
-        };
-        let reads = queue.holds().iter().any(is_read) && !queue.holds().iter().any(is_written);
-        if !reads || self.closing.is_some() || !self.cx.links.is_up(name) {
+        if self.closing.is_some() || !self.cx.links.is_up(name) {
             return;
         }
+        let mut reads = None;
         let mut keys: Vec<OwnerKey> = Vec::new();
         let mut asking: Vec<RequestId> = Vec::new();
-        for (at, id) in queue.waiters.iter().enumerate() {
+        let front = queue.waiters.iter().take(tuning::READERS_AHEAD);
+        for (at, id) in front.enumerate() {
             let Some(waiter) = self
                 .names
                 .waiters
@@ -249,8 +273,13 @@ impl Engine {
             // The next one of a key enters the hold that the first one gets.
             let alone = waiter.key == OwnerKey::Once || !keys.contains(&waiter.key);
             keys.push(waiter.key);
-            let may = at > 0 && waiter.ahead == Ahead::No && !waiter.answered && alone;
-            if may && waiter.unsettled.is_none() {
+            let fresh = waiter.ahead == Ahead::No && !waiter.answered && waiter.unsettled.is_none();
+            if at == 0 || !alone || !fresh {
+                continue;
+            }
+            let reads = *reads.get_or_insert_with(|| queue.holds().iter().any(is_read));
+            let blocked = is_blocked(&self.holds, queue, Wish::of(waiter), waiter.once());
+            if (reads || waiter.once()) && !blocked {
                 asking.push(*id);
             }
         }
@@ -577,6 +606,7 @@ impl Engine {
         let Some(queue) = self.names.queues.get_mut(&waiter.name) else {
             return;
         };
+        let was_head = queue.waiters.front() == Some(&id);
         queue.take_out(id);
         queue.add_hold(waiter.owner);
         let waiting: &mut Waiting = queue;
@@ -605,7 +635,10 @@ impl Engine {
         );
         self.open_hold(id, waiter, sent, ttl, token);
         self.adopt_waiters(&name, key, owner, &form);
-        self.advance(&name);
+        // A reader that won ahead of the head changes nothing for the others.
+        if was_head {
+            self.advance(&name);
+        }
     }
 
     /// The answer came when the lease could not be trusted any more. Gives the lock back and,
@@ -622,7 +655,10 @@ impl Engine {
         let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
         let burned = std::mem::replace(&mut waiter.owner, next);
         let unsettled = waiter.unsettled.take();
-        self.names.set_attempt(&name, Attempt::Idle);
+        waiter.ahead = Ahead::InVain;
+        if self.names.is_head(&name, id) {
+            self.names.set_attempt(&name, Attempt::Idle);
+        }
         self.clean_up(&name, burned, &form, lease, unsettled);
         self.advance(&name);
     }

@@ -40,12 +40,14 @@ pub(super) fn is_taken_here(view: View<'_>, name: &Name, wish: Wish) -> bool {
     if wish.under.is_some() {
         return false;
     }
-    // A waiter that has its answer only keeps its place until its call is settled.
+    // A waiter that has its answer only keeps its place until its call is settled. Readers that ask
+    // do not keep a reader out, but what a parked one was refused for does.
+    let shares = wish.kind.is_shared() && queue.attempt != Attempt::Parked;
     let waits = |id: &RequestId| {
         view.names
             .waiters
             .get(id)
-            .is_some_and(|waiter| !waiter.answered)
+            .is_some_and(|waiter| !waiter.answered && !(shares && waiter.form.kind.is_shared()))
     };
     queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, wish, true)
 }

@@ -5,6 +5,8 @@
 //!
 //! - what a guard reports as held is held on the server (so at most one guard is held per name),
 //!   unless another program deleted the key and the engine has not been told yet;
+//! - a read-write lock has one writer, or readers, or a writer and readers of its own key;
+//! - no reader of a client overtakes a writer of that client that asked before it;
 //! - the server's count is the number of levels whenever no call is in flight;
 //! - every request is answered exactly once, and never with `internal`;
 //! - a lock that was released is not on the server any more;
@@ -37,6 +39,7 @@ mod callers;
 pub mod network;
 mod outage;
 pub mod server;
+pub mod shared;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -14,10 +14,10 @@ local ttl, least = redis.call('PTTL', lock), tonumber(ARGV[3])
 local own = redis.call('PTTL', KEYS[2])
 -- A full server denies SET. Without the key, this reader lives for as long as the hash.
 if redis.call('PEXPIRE', KEYS[2], ARGV[3]) == 0 then redis.pcall('SET', KEYS[2], 1, 'PX', ARGV[3]) end
-if fields[2] == 'read' and own >= ttl then
+-- The hash has to live as long as this reader, and no longer than the longest of all.
+if (ttl >= 0 and ttl < least) or (fields[2] == 'read' and own >= ttl) then
 --@ readers
-  longest = math.max(longest, least)
-  if longest < ttl then redis.call('PEXPIRE', lock, longest) end
+  redis.call('PEXPIRE', lock, math.max(longest, least))
 end
 --# write
 -- A full server denies HSET. A count that stays too high does no harm: the next command sets it.

@@ -25,7 +25,8 @@ if left > 1 then
   -- The hash lived for as long as this reader, so it lives for too long now.
   if mode == 'read' and own >= ttl then
 --@ readers
-    if longest < ttl then redis.call('PEXPIRE', lock, longest) end
+    if ttl < 0 or longest < ttl then redis.call('PEXPIRE', lock, longest) end
+    redis.call('PTTL', lock) -- for the tracking: other readers of this client may be left
   end
   return RELEASED
 end
@@ -34,7 +35,8 @@ if left > 1 and mode then
   redis.call('HSET', lock, 'mode', 'read')
   local ttl = redis.call('PTTL', lock)
 --@ readers
-  if longest < ttl then redis.call('PEXPIRE', lock, longest) end
+  if ttl < 0 or longest < ttl then redis.call('PEXPIRE', lock, longest) end
+  redis.call('PTTL', lock) -- for the tracking, as above
 end
 --# all
 

@@ -46,12 +46,21 @@ const QUICK: Terms = Terms {
     tied: false,
 };
 
-/// The kind of a name. Each name has one.
+/// The kind of a name. Each name has one, and a read-write lock two.
 pub(super) fn kind_of(name: &Name) -> Kind {
     match &**name {
         name if name.starts_with("simple") => Kind::Simple,
         "adaptive" => Kind::Adaptive,
+        name if name.starts_with("rw") => Kind::Write,
         _ => Kind::Reentrant,
+    }
+}
+
+/// The kind for a request: of a read-write lock, mostly the read side.
+fn side_of(random: &mut Random, name: &Name) -> Kind {
+    match kind_of(name) {
+        Kind::Write if random.chance(650) => Kind::Read,
+        kind => kind,
     }
 }
 
@@ -107,11 +116,11 @@ impl Caller {
             73..85 => self.cancel(random),
             85..89 => self.extend(random),
             89..90 => Deed::Ask(Request::Force {
-                kind: kind_of(&name),
+                kind: side_of(random, &name),
                 name,
             }),
             90..92 => Deed::Ask(Request::Inspect {
-                kind: kind_of(&name),
+                kind: side_of(random, &name),
                 name,
             }),
             92..94 => self.abandon(random),
@@ -142,7 +151,7 @@ impl Caller {
             2 => Some(Duration::from_millis(random.between(200, 5000))),
             _ => None,
         };
-        let kind = kind_of(&name);
+        let kind = side_of(random, &name);
         let lease = match kind {
             Kind::Adaptive => Lease::Adaptive(Duration::from_secs(random.pick(&[1, 2, 8]))),
             _ => {
@@ -169,7 +178,7 @@ impl Caller {
                 // A key may wait for its own hold. Only a bounded wait gets it out of that.
                 reentrant: kind.reenters() || wait.is_none() || random.chance(500),
                 lease,
-                fencing: if random.chance(400) {
+                fencing: if kind == Kind::Read || random.chance(400) {
                     Fencing::Off
                 } else {
                     Fencing::Persistent
@@ -198,7 +207,7 @@ impl Caller {
             OwnerKey::Thread(_) if random.chance(300) => Target::Key {
                 name: cell.name.clone(),
                 key: cell.key,
-                kind: Kind::Reentrant,
+                kind: cell.kind,
             },
             _ => Target::Level {
                 owner: cell.owner,

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::shared::Shared;
 use crate::error::LostReason;
 use crate::wire::names::channel;
 use crate::wire::{
-    BatchKey, Fencing, Form, Holder, Layout, LeaseSample, Name, Op, OwnerId, RenewReply, Renewal,
-    Reply, Topic,
+    BatchKey, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, RenewReply,
+    Renewal, Reply, Topic,
 };
 
 /// A client in the names of its owners: a number in place of the UUID.
@@ -27,6 +28,8 @@ pub struct Lock {
     /// `None`: another library owns the lock.
     pub owner: Option<(Uuid, OwnerId)>,
     pub count: u32,
+    /// A reader of a read-write lock, whose time is that of its own key.
+    pub reads: bool,
     until_ms: u64,
     /// The number of local hand-overs since the lock was acquired.
     pub handovers: usize,
@@ -38,8 +41,48 @@ pub struct Lock {
 }
 
 impl Lock {
+    pub fn new(owner: Option<(Uuid, OwnerId)>, reads: bool, until_ms: u64) -> Lock {
+        Lock {
+            owner,
+            count: 1,
+            reads,
+            until_ms,
+            promised_ms: if owner.is_some() { until_ms } else { 0 },
+            handovers: 0,
+            token: None,
+            value: None,
+        }
+    }
+
+    pub fn until_ms(&self) -> u64 {
+        self.until_ms
+    }
+
+    /// The time of a reader's own key, while that exists.
+    pub fn key_left(&self, now_ms: u64) -> Option<u64> {
+        self.until_ms
+            .checked_sub(now_ms)
+            .filter(|_| self.until_ms > 0)
+    }
+
+    /// Whether a reader's own key exists, and lives as long as the hash.
+    pub fn is_seen_until(&self, end_ms: u64, now_ms: u64) -> bool {
+        self.key_left(now_ms).is_some() && self.until_ms >= end_ms
+    }
+
+    /// It lives until then. What was promised before stays promised.
+    pub fn lives_until(&mut self, until_ms: u64) {
+        self.until_ms = until_ms;
+        self.promised_ms = self.promised_ms.max(until_ms);
+    }
+
+    /// Its owner asked for less.
+    pub fn shorten(&mut self, until_ms: u64) {
+        (self.until_ms, self.promised_ms) = (until_ms, until_ms);
+    }
+
     /// Extends the lock until `until_ms`, if that is longer.
-    fn prolong(&mut self, until_ms: u64) -> bool {
+    pub fn prolong(&mut self, until_ms: u64) -> bool {
         let longer = until_ms > self.until_ms;
         self.until_ms = self.until_ms.max(until_ms);
         self.promised_ms = self.promised_ms.max(until_ms);
@@ -51,6 +94,7 @@ impl Lock {
 #[derive(Debug, Clone, Default)]
 struct Data {
     locks: BTreeMap<Name, Lock>,
+    shared: BTreeMap<Name, Shared>,
     /// The counters of the fencing tokens.
     tokens: BTreeMap<Name, u64>,
     /// The lease samples learnt by adaptive locks, in seconds.
@@ -101,6 +145,8 @@ pub struct Outdated {
 #[derive(Debug)]
 pub struct Server {
     pub locks: BTreeMap<Name, Lock>,
+    /// The read-write locks.
+    pub shared: BTreeMap<Name, Shared>,
     /// The channels and their subscribers.
     pub subscribers: BTreeSet<(Name, Uuid)>,
     trackers: BTreeSet<(Name, Origin)>,
@@ -133,6 +179,7 @@ impl Server {
     pub fn new() -> Server {
         Server {
             locks: BTreeMap::new(),
+            shared: BTreeMap::new(),
             subscribers: BTreeSet::new(),
             trackers: BTreeSet::new(),
             room: None,
@@ -162,7 +209,50 @@ impl Server {
             self.effects
                 .bereaved
                 .extend(early.and_then(|lock| lock.owner));
+            let readers = self.shared.remove(&name).map(|shared| shared.owners);
+            let early = readers.into_iter().flatten();
+            self.effects.bereaved.extend(
+                early
+                    .filter(|lock| lock.until_ms < lock.promised_ms)
+                    .filter_map(|lock| lock.owner),
+            );
             self.changed(&name, None);
+        }
+    }
+
+    /// Every lock that somebody has, with its name. A read-write lock may be had by several.
+    pub fn held(&self) -> impl Iterator<Item = (&Name, &Lock)> {
+        let shared = self.shared.iter();
+        let owners =
+            shared.flat_map(|(name, shared)| shared.owners.iter().map(move |lock| (name, lock)));
+        self.locks.iter().chain(owners)
+    }
+
+    /// The lock of this owner.
+    pub fn lock_of(&self, name: &Name, me: (Uuid, OwnerId)) -> Option<&Lock> {
+        let is_mine = |lock: &&Lock| lock.owner == Some(me);
+        match self.shared.get(name) {
+            Some(shared) => shared.owners.iter().find(is_mine),
+            None => self.locks.get(name).filter(is_mine),
+        }
+    }
+
+    /// How long this lock of the name lives. The hash of a read-write lock may end before the key of
+    /// a reader.
+    pub fn left(&self, name: &Name, lock: &Lock) -> Duration {
+        let hash = self.shared.get(name).map(|shared| shared.until_ms);
+        let end = hash.map_or(lock.until_ms, |hash| hash.min(lock.until_ms));
+        Duration::from_millis(end.saturating_sub(self.now_ms()))
+    }
+
+    /// The time-out key of a reader is evicted.
+    pub fn evict(&mut self, name: &Name, which: usize) {
+        let Some(shared) = self.shared.get_mut(name) else {
+            return;
+        };
+        let mut readers = shared.owners.iter_mut().filter(|lock| lock.reads);
+        if let Some(reader) = readers.nth(which) {
+            reader.until_ms = 0;
         }
     }
 
@@ -183,10 +273,10 @@ impl Server {
 
     /// The server restarts without its data and without connections.
     pub fn restart(&mut self) {
-        self.effects
-            .bereaved
-            .extend(self.locks.values().filter_map(|lock| lock.owner));
+        let owners: Vec<_> = self.held().filter_map(|(_, lock)| lock.owner).collect();
+        self.effects.bereaved.extend(owners);
         self.locks.clear();
+        self.shared.clear();
         self.subscribers.clear();
         self.trackers.clear();
         self.tokens.clear();
@@ -201,6 +291,7 @@ impl Server {
             (self.locks.clone(), self.tokens.clone(), self.learnt.clone());
         self.replica = Data {
             locks,
+            shared: self.shared.clone(),
             tokens,
             learnt,
         };
@@ -211,34 +302,36 @@ impl Server {
     pub fn fail_over(&mut self) -> Outdated {
         let Data {
             mut locks,
+            mut shared,
             tokens,
             learnt,
         } = self.replica.clone();
         let mut outdated = Outdated::default();
-        for (name, lock) in &mut locks {
-            match self
-                .locks
-                .get(name)
-                .filter(|known| known.owner == lock.owner)
-            {
+        let there = locks.iter_mut().chain(
+            shared
+                .iter_mut()
+                .flat_map(|(name, shared)| shared.owners.iter_mut().map(move |lock| (name, lock))),
+        );
+        let mut stay = Vec::new();
+        for (name, lock) in there {
+            let known = match lock.owner {
+                Some(me) => self.lock_of(name, me),
+                None => self.locks.get(name).filter(|known| known.owner.is_none()),
+            };
+            match known {
                 Some(known) => lock.promised_ms = known.promised_ms.max(lock.promised_ms),
                 None => outdated.revived.extend(lock.owner),
             }
-            outdated.miscounted.extend(lock.owner.filter(|_| {
-                self.locks
-                    .get(name)
-                    .is_some_and(|known| known.count != lock.count)
-            }));
+            let miscounted = known.is_some_and(|known| known.count != lock.count);
+            outdated
+                .miscounted
+                .extend(lock.owner.filter(|_| miscounted));
+            stay.extend(lock.owner);
         }
-        let stays = |name: &Name, lock: &Lock| {
-            locks
-                .get(name)
-                .is_some_and(|there| there.owner == lock.owner)
-        };
-        let gone = self.locks.iter().filter(|(name, lock)| !stays(name, lock));
-        self.effects
-            .bereaved
-            .extend(gone.filter_map(|(_, lock)| lock.owner));
+        let owners = self.held().filter_map(|(_, lock)| lock.owner);
+        let gone: Vec<_> = owners.filter(|owner| !stay.contains(owner)).collect();
+        self.effects.bereaved.extend(gone);
+        self.shared = shared;
         (self.locks, self.tokens, self.learnt) = (locks, tokens, learnt);
         self.subscribers.clear();
         self.trackers.clear();
@@ -247,11 +340,16 @@ impl Server {
     }
 
     fn over(&self) -> Vec<Name> {
-        let over = self
-            .locks
-            .iter()
-            .filter(|(_, lock)| self.now_ms() > lock.until_ms);
+        let now_ms = self.now_ms();
+        let over = self.ends().filter(|(_, until_ms)| now_ms > *until_ms);
         over.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// When each key ends.
+    fn ends(&self) -> impl Iterator<Item = (&Name, u64)> {
+        let locks = self.locks.iter().map(|(name, lock)| (name, lock.until_ms));
+        let shared = self.shared.iter();
+        locks.chain(shared.map(|(name, shared)| (name, shared.until_ms)))
     }
 
     /// The clock at this time, if it does not jump before.
@@ -266,9 +364,8 @@ impl Server {
 
     /// The time at which the next lock ends, in microseconds.
     pub fn next_expiry(&self) -> Option<u64> {
-        self.locks
-            .values()
-            .map(|lock| ((lock.until_ms + 1) * 1000).saturating_sub(self.ahead))
+        self.ends()
+            .map(|(_, until_ms)| ((until_ms + 1) * 1000).saturating_sub(self.ahead))
             .min()
     }
 
@@ -297,9 +394,9 @@ impl Server {
     }
 
     /// Publishes a release. Returns the number of receivers.
-    fn publish(&mut self, name: &Name) -> u32 {
+    fn publish(&mut self, topic: Topic, name: &Name) -> u32 {
         self.effects.released.push(name.clone());
-        let of_name = channel(Topic::Lock, name);
+        let of_name = channel(topic, name);
         let to = self
             .subscribers
             .iter()
@@ -312,27 +409,41 @@ impl Server {
 
     /// Deletes the key.
     pub fn delete(&mut self, name: &Name, by: Option<Origin>) -> bool {
-        let Some(lock) = self.locks.remove(name) else {
+        let shared = self.shared.remove(name).map(|shared| shared.owners);
+        let gone: Vec<Lock> = self
+            .locks
+            .remove(name)
+            .into_iter()
+            .chain(shared.into_iter().flatten())
+            .collect();
+        if gone.is_empty() {
             return false;
-        };
-        self.effects.bereaved.extend(lock.owner);
+        }
+        self.effects
+            .bereaved
+            .extend(gone.iter().filter_map(|lock| lock.owner));
         self.changed(name, by);
         true
+    }
+
+    /// Another library takes one side of a read-write lock, if it can.
+    pub fn take_side(&mut self, name: &Name, reads: bool, ms: u64) {
+        let until_ms = self.now_ms() + ms;
+        let free = self
+            .shared
+            .get(name)
+            .is_none_or(|shared| reads && !shared.is_written && shared.find(None, true).is_none());
+        if free {
+            let shared = self.shared.entry(name.clone()).or_default();
+            shared.enter(Lock::new(None, reads, until_ms));
+            self.changed(name, None);
+        }
     }
 
     /// Another library takes the lock if it is free.
     pub fn take(&mut self, name: &Name, ms: u64) {
         if !self.locks.contains_key(name) {
-            let until_ms = self.now_ms() + ms;
-            let lock = Lock {
-                owner: None,
-                count: 1,
-                until_ms,
-                promised_ms: 0,
-                handovers: 0,
-                token: None,
-                value: None,
-            };
+            let lock = Lock::new(None, false, self.now_ms() + ms);
             self.locks.insert(name.clone(), lock);
             self.changed(name, None);
         }
@@ -347,7 +458,10 @@ impl Server {
         {
             self.locks.remove(name);
             self.changed(name, None);
-            self.publish(name);
+            self.publish(Topic::Lock, name);
+        }
+        for reads in [true, false] {
+            self.leave(None, name, None, reads);
         }
     }
 
@@ -395,6 +509,79 @@ impl Server {
                 count,
                 lease,
                 fencing,
+                under,
+                ..
+            } if is_read_write(form.kind) => {
+                let me = (origin.uuid, *owner);
+                let under = under.map(|writer| (origin.uuid, writer));
+                let fencing = *fencing != Fencing::Off;
+                self.enter(
+                    origin,
+                    name,
+                    (me, form.kind == Kind::Read),
+                    under,
+                    *count,
+                    *lease,
+                    fencing,
+                )
+            }
+            Op::Release {
+                name,
+                owner,
+                form,
+                remaining,
+                ttl,
+                ..
+            } if is_read_write(form.kind) => {
+                let (me, reads) = (Some((origin.uuid, *owner)), form.kind == Kind::Read);
+                if *remaining > 0 {
+                    self.lower(origin, name, (me, reads), *remaining, *ttl)
+                } else {
+                    self.leave(Some(origin), name, me, reads)
+                }
+            }
+            Op::Force { name, kind } if is_read_write(*kind) => {
+                let reads = *kind == Kind::Read;
+                let has_it = self
+                    .shared
+                    .get(name)
+                    .is_some_and(|shared| shared.is_written != reads);
+                if has_it {
+                    self.delete(name, Some(origin));
+                    self.publish(Topic::ReadWrite, name);
+                }
+                Reply::Forced(has_it)
+            }
+            Op::Inspect { name, kind } if is_read_write(*kind) => {
+                let reads = *kind == Kind::Read;
+                let owners = self
+                    .shared
+                    .get(name)
+                    .map(|shared| (&shared.owners, shared.until_ms));
+                let holder = |(lock, end_ms): (&Lock, u64)| {
+                    // A reader without a key lives for as long as the hash.
+                    let left = lock
+                        .key_left(self.now_ms())
+                        .unwrap_or(end_ms - self.now_ms());
+                    Holder {
+                        owner: format!("{:?}", lock.owner),
+                        count: lock.count,
+                        remaining: Some(Duration::from_millis(left)),
+                    }
+                };
+                let owners = owners
+                    .into_iter()
+                    .flat_map(|(owners, end_ms)| owners.iter().map(move |lock| (lock, end_ms)));
+                let side = owners.filter(|(lock, _)| lock.reads == reads);
+                Reply::Holders(side.map(holder).collect())
+            }
+            Op::Acquire {
+                name,
+                owner,
+                form,
+                count,
+                lease,
+                fencing,
                 ..
             } => self.acquire(
                 origin,
@@ -434,6 +621,10 @@ impl Server {
             }
             Op::Renew { holds } => {
                 let renew = |hold: &Renewal| {
+                    if is_read_write(hold.form.kind) {
+                        let reads = hold.form.kind == Kind::Read;
+                        return self.renew_side(origin, &hold.name, (hold.owner, reads), hold.ttl);
+                    }
                     self.renew(
                         origin,
                         &hold.name,
@@ -446,7 +637,7 @@ impl Server {
             Op::Force { name, .. } => {
                 let deleted = self.delete(name, Some(origin));
                 if deleted {
-                    self.publish(name);
+                    self.publish(Topic::Lock, name);
                 }
                 Reply::Forced(deleted)
             }
@@ -499,6 +690,7 @@ impl Server {
                 let lock = Lock {
                     owner,
                     count: count.max(1),
+                    reads: false,
                     until_ms,
                     promised_ms: until_ms,
                     handovers: 0,
@@ -578,6 +770,7 @@ impl Server {
                 let lock = Lock {
                     owner: to,
                     count,
+                    reads: false,
                     until_ms,
                     promised_ms,
                     handovers,
@@ -630,7 +823,7 @@ impl Server {
         }
         self.locks.remove(name);
         self.changed(name, Some(origin));
-        Reply::Released(self.publish(name))
+        Reply::Released(self.publish(Topic::Lock, name))
     }
 
     fn renew(
@@ -652,6 +845,125 @@ impl Server {
             }
         }
     }
+}
+
+impl Server {
+    /// Takes one side of a read-write lock, or sets the count of its owner.
+    #[allow(clippy::too_many_arguments, reason = "as many as the script has")]
+    fn enter(
+        &mut self,
+        origin: Origin,
+        name: &Name,
+        (me, reads): ((Uuid, OwnerId), bool),
+        under: Option<(Uuid, OwnerId)>,
+        count: u32,
+        lease: Duration,
+        fencing: bool,
+    ) -> Reply {
+        let now_ms = self.now_ms();
+        let shared = self.shared.get(name);
+        let held = shared.is_some_and(|shared| shared.find(Some(me), reads).is_some());
+        if !held && count > 1 {
+            return Reply::Gone(why_gone(shared));
+        }
+        let is_barred = |shared: &Shared| {
+            let reads_under = under.is_some() && shared.find(under, false).is_some();
+            !reads || (shared.is_written && !reads_under)
+        };
+        if let Some(shared) = shared.filter(|shared| !held && is_barred(shared)) {
+            let left = Duration::from_millis(shared.until_ms.saturating_sub(now_ms));
+            return Reply::Busy { ttl: Some(left) };
+        }
+        let drawn = (!held && fencing && !reads).then(|| self.draw_token(name));
+        let shared = self.shared.entry(name.clone()).or_default();
+        let lock = shared.enter(Lock::new(Some(me), reads, now_ms + millis(lease)));
+        if !reads {
+            lock.count = count;
+        }
+        lock.token = drawn.or(lock.token);
+        let token = lock.token.filter(|_| count < 2);
+        let left = Duration::from_millis(shared.until_ms - now_ms);
+        self.changed(name, Some(origin));
+        let is_new_reader = reads && !held;
+        let ttl = if is_new_reader {
+            Duration::from_millis(millis(lease))
+        } else {
+            left
+        };
+        Reply::Acquired { ttl, token }
+    }
+
+    fn lower(
+        &mut self,
+        origin: Origin,
+        name: &Name,
+        (me, reads): (Option<(Uuid, OwnerId)>, bool),
+        count: u32,
+        ttl: Duration,
+    ) -> Reply {
+        let (now_ms, until_ms) = (self.now_ms(), self.now_ms() + millis(ttl));
+        let shared = self.shared.get_mut(name);
+        if !shared.is_some_and(|shared| shared.lower(me, reads, count, now_ms, until_ms)) {
+            return Reply::Gone(why_gone(self.shared.get(name)));
+        }
+        self.changed(name, Some(origin));
+        Reply::Kept
+    }
+
+    /// An owner leaves its side. The last reader tells the waiters, and every writer.
+    fn leave(
+        &mut self,
+        by: Option<Origin>,
+        name: &Name,
+        me: Option<(Uuid, OwnerId)>,
+        reads: bool,
+    ) -> Reply {
+        let now_ms = self.now_ms();
+        let left = self
+            .shared
+            .get_mut(name)
+            .and_then(|shared| shared.leave(me, reads, now_ms));
+        let Some((_, tells)) = left else {
+            return Reply::Gone(why_gone(self.shared.get(name)));
+        };
+        self.shared.retain(|_, shared| !shared.owners.is_empty());
+        self.changed(name, by);
+        let heard = if tells {
+            self.publish(Topic::ReadWrite, name)
+        } else {
+            0
+        };
+        Reply::Released(heard)
+    }
+
+    fn renew_side(
+        &mut self,
+        origin: Origin,
+        name: &Name,
+        (owner, reads): (OwnerId, bool),
+        ttl: Duration,
+    ) -> RenewReply {
+        let (me, until_ms) = (Some((origin.uuid, owner)), self.now_ms() + millis(ttl));
+        let shared = self.shared.get_mut(name);
+        match shared.and_then(|shared| shared.renew(me, reads, until_ms)) {
+            None => RenewReply::Gone(why_gone(self.shared.get(name))),
+            Some(changes) => {
+                if changes {
+                    self.changed(name, Some(origin));
+                }
+                RenewReply::Kept
+            }
+        }
+    }
+}
+
+fn is_read_write(kind: Kind) -> bool {
+    kind.layout().topic() == Topic::ReadWrite
+}
+
+/// Why an owner does not have the lock any more.
+fn why_gone(shared: Option<&Shared>) -> LostReason {
+    shared.map_or(LostReason::Deleted, |_| LostReason::Stolen)
 }
 
 pub(super) fn names(op: &Op) -> Vec<Name> {

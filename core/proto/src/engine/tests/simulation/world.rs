@@ -58,6 +58,13 @@ const TOLD_SOON: u64 = 50_000;
 /// The longest pause before an unanswered call is repeated.
 const AGAIN: u64 = 250_000;
 
+/// How much later a reader is told: others change its key all the time, so that changes wait for the
+/// next renewal. Leases are up to 3 s.
+const TOLD_READER: u64 = 1_100_000;
+/// How long a hash may live behind the last reader that was alive: a lease. Readers that died with
+/// their client are still in it.
+const DEAD_READERS: u64 = 3_200_000;
+
 /// How long a lock that no caller wants may stay, while nothing is wrong: until the last copy that
 /// may have made it is dead, and a clean-up that had to be repeated.
 const GHOST: u64 = 220_000 + 300_000;
@@ -89,7 +96,7 @@ const ELSEWHERE: [&str; 2] = ["MOVED 7 127.0.0.1:7001", "ASK 7 127.0.0.1:7001"];
 /// The extra time for copies of an adaptive lock's commands: its leases are whole seconds.
 const LATER: u64 = 1_000_000;
 /// The names of a run. Each begins with its kind.
-const NAMES: [&[&str]; 7] = [
+const NAMES: [&[&str]; 10] = [
     // Releases of both are published on one channel.
     &["reentrant", "{reentrant}"],
     &["reentrant"],
@@ -98,6 +105,10 @@ const NAMES: [&[&str]; 7] = [
     &["reentrant", "simple"],
     &["reentrant", "adaptive"],
     &["reentrant", "simple", "adaptive"],
+    &["rw"],
+    // Messages of both come on one channel.
+    &["rw", "{rw}"],
+    &["rw", "reentrant"],
 ];
 
 /// The time that must remain of a renewed lock. An adaptive lock is renewed late, and its lease is
@@ -2088,6 +2099,10 @@ impl World {
                 caller.granted(cell.clone(), level);
                 client.renewals.last.entry(cell.owner).or_insert(now);
                 if !client.cells.iter().any(|known| Arc::ptr_eq(known, &cell)) {
+                    if let Some(writer) = client.engine.overtaken(id, &cell) {
+                        let text = format!("{cell:?} of {id} overtakes the writer {writer}");
+                        self.wrong.get_or_insert(text);
+                    }
                     if caller_before(client, &cell) {
                         *self.passed.entry((uuid, cell.owner)).or_default() += 1;
                     } else {
@@ -2256,8 +2271,13 @@ impl World {
         let end = |hold: &Hold| {
             // A call that waits for replicas has twice the time.
             let (longest, limit) = (hold.longest(), timing::limit(hold.longest()) * 2);
-            self.time
-                + u64::try_from((longest + limit + timing::drift(longest)).as_micros()).unwrap()
+            let others = if topic_of(&hold.cell.name) == Topic::ReadWrite {
+                DEAD_READERS
+            } else {
+                0
+            };
+            let lives = longest + limit + timing::drift(longest);
+            self.time + micros(lives).max(others)
         };
         self.legacies
             .extend(holds.map(|(owner, hold)| ((client.uuid, owner), end(hold))));
@@ -2331,7 +2351,7 @@ impl World {
         self.has_jumped |= ms < 0;
         self.forget_tokens();
         self.jumped
-            .extend(self.server.locks.values().filter_map(|lock| lock.owner));
+            .extend(self.server.held().filter_map(|(_, lock)| lock.owner));
         self.server.jump(ms);
         self.trouble(self.time + 3_000_000);
         self.spread_effects();
@@ -2354,9 +2374,17 @@ impl World {
         self.note(|| format!("a stranger does {kind} to {name}"));
         match kind {
             0 => drop(self.server.delete(&name, None)),
+            1..4 if topic_of(&name) == Topic::ReadWrite => {
+                let (ms, reads) = (self.random.between(1, 1500), self.random.chance(500));
+                self.server.take_side(&name, reads, ms);
+            }
             1..4 => {
                 let ms = self.random.between(1, 1500);
                 self.server.take(&name, ms);
+            }
+            4 if topic_of(&name) == Topic::ReadWrite => {
+                self.trouble(self.time);
+                self.server.evict(&name, self.random.index(4));
             }
             _ => self.server.give_back(&name),
         }
@@ -2449,6 +2477,7 @@ impl World {
     fn check(&mut self) -> Result<(), String> {
         self.check_holds();
         self.check_counts();
+        self.check_sides();
         self.check_ghosts();
         self.check_waiters();
         self.check_renewals();
@@ -2485,15 +2514,17 @@ impl World {
             });
             for cell in client.cells.iter().filter(|cell| cell.is_held(now)) {
                 let me = (client.uuid, cell.owner);
-                let lock = self.server.locks.get(&cell.name);
-                if lock.is_some_and(|lock| lock.owner == Some(me)) || self.jumped.contains(&me) {
+                let lock = self.server.lock_of(&cell.name, me);
+                if lock.is_some() || self.jumped.contains(&me) {
                     continue;
                 }
                 match self.bereaved.get(&me) {
                     None => {
                         wrong = Some(format!(
-                            "{} calls {cell:?} held; the server has {lock:?}",
-                            client.uuid
+                            "{} calls {cell:?} held; the server has {:?} {:?}",
+                            client.uuid,
+                            self.server.locks.get(&cell.name),
+                            self.server.shared.get(&cell.name)
                         ))
                     }
                     Some(since)
@@ -2502,7 +2533,12 @@ impl World {
                             && !self.own_copies.contains(&me)
                             && self.time
                                 > *since.max(&self.disturbed)
-                                    + allowed(self.told_within, &cell.name) =>
+                                    + allowed(self.told_within, &cell.name)
+                                    + if cell.kind.is_shared() {
+                                        TOLD_READER
+                                    } else {
+                                        0
+                                    } =>
                     {
                         wrong = Some(format!("{} was not told of {cell:?}", client.uuid));
                     }
@@ -2513,10 +2549,52 @@ impl World {
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
+    /// Beside a writer there are only readers of its own client, and of its own key.
+    fn check_sides(&mut self) {
+        let mut wrong = None;
+        for (name, shared) in &self.server.shared {
+            let writers = || shared.owners.iter().filter(|lock| !lock.reads);
+            let uuid = |lock: &Lock| lock.owner.map(|(uuid, _)| uuid);
+            let of_one = shared
+                .owners
+                .iter()
+                .all(|lock| uuid(lock) == uuid(&shared.owners[0]));
+            let writes = writers().count();
+            if writes > 1 || shared.is_written != (writes == 1) || (writes == 1 && !of_one) {
+                wrong = Some(format!("{name}: {shared:?}"));
+            }
+            let Some((uuid, writer)) = writers().next().and_then(|lock| lock.owner) else {
+                continue;
+            };
+            let Some(client) = self.clients.iter().find(|client| client.uuid == uuid) else {
+                continue;
+            };
+            let now = client.local(self.time);
+            let held = |owner: OwnerId| {
+                client
+                    .cells
+                    .iter()
+                    .find(|cell| cell.owner == owner && cell.is_held(now))
+            };
+            let readers = shared
+                .owners
+                .iter()
+                .filter(|lock| lock.reads)
+                .filter_map(|lock| held(lock.owner?.1));
+            let key = held(writer).map(|cell| cell.key);
+            for reader in readers {
+                if key.is_some_and(|key| key != reader.key) && !self.is_excused((uuid, writer)) {
+                    wrong = Some(format!("{reader:?} is beside the writer {writer}"));
+                }
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
     /// The server's count is the number of levels.
     fn check_counts(&mut self) {
         let mut wrong = None;
-        for (name, lock) in &self.server.locks {
+        for (name, lock) in self.server.held() {
             let Some((uuid, owner)) = lock.owner.filter(|me| !self.is_excused(*me)) else {
                 continue;
             };
@@ -2538,7 +2616,7 @@ impl World {
     /// While nothing is wrong, the watchdog never lets a lock come near its expiry.
     fn check_renewals(&mut self) {
         let mut wrong = None;
-        for (name, lock) in &self.server.locks {
+        for (name, lock) in self.server.held() {
             let Some((uuid, owner)) = lock.owner.filter(|me| !self.jumped.contains(me)) else {
                 continue;
             };
@@ -2548,7 +2626,7 @@ impl World {
             };
             let calm = self.time.saturating_sub(self.disturbed)
                 > u64::try_from(lease.as_micros()).unwrap();
-            if calm && self.server.ttl(lock) < least(name, lease) {
+            if calm && self.server.left(name, lock) < least(name, lease) {
                 wrong = Some(format!("{name}: {lock:?} is not renewed in time"));
             }
         }
@@ -2639,12 +2717,22 @@ impl World {
     /// soon.
     fn check_ghosts(&mut self) {
         let mut wrong = None;
-        for (name, lock) in &self.server.locks {
+        for (name, lock) in self.server.held() {
             let Some((uuid, owner)) = lock.owner else {
                 continue;
             };
             let lives = |client: &&Client| client.uuid == uuid && !client.has_left(name);
             let Some(client) = self.clients.iter().find(lives) else {
+                let others = self.server.shared.get(name).map(|shared| &shared.owners);
+                let lives_on = |other: &Lock| {
+                    other.owner.is_none_or(|(uuid, _)| {
+                        self.clients.iter().any(|client| client.uuid == uuid)
+                    })
+                };
+                if others.is_some_and(|others| others.iter().any(lives_on)) {
+                    let end = self.legacies.entry((uuid, owner)).or_default();
+                    *end = (*end).max(self.time + DEAD_READERS);
+                }
                 let over = self
                     .legacies
                     .get(&(uuid, owner))
@@ -2677,8 +2765,16 @@ impl World {
         for (place, client) in self.clients.iter().enumerate() {
             for (at, name) in self.names.iter().enumerate() {
                 let since = &mut self.waits[place * self.names.len() + at];
-                let waits = !client.has_ended() && client.engine.waits_for(name);
-                if self.server.locks.contains_key(name) || !waits {
+                let waits = client
+                    .engine
+                    .waits_for(name)
+                    .filter(|_| !client.has_ended());
+                let is_taken = |kind: Kind| {
+                    let shared = self.server.shared.get(name);
+                    self.server.locks.contains_key(name)
+                        || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
+                };
+                if waits.is_none_or(is_taken) {
                     *since = None;
                     continue;
                 }
@@ -2701,7 +2797,7 @@ impl World {
     }
 
     fn check_end(&mut self) -> Result<(), String> {
-        if !self.server.locks.is_empty() || !self.server.subscribers.is_empty() {
+        if self.server.held().next().is_some() || !self.server.subscribers.is_empty() {
             return Err(format!("left on the server: {:?}", self.server));
         }
         for client in &self.clients {
@@ -2732,10 +2828,15 @@ impl World {
 }
 
 impl Engine {
-    /// The number of levels of a hold without a call in flight.
+    /// The server's count for a hold without a call in flight: its levels, or 1 for a reader.
     fn settled_count(&self, owner: OwnerId) -> Option<u32> {
         let hold = self.holds.get(&owner)?;
-        (hold.tasks().next().is_none() && hold.phase == Phase::Held).then(|| hold.count())
+        let count = if hold.cell.kind.is_shared() {
+            1
+        } else {
+            hold.count()
+        };
+        (hold.tasks().next().is_none() && hold.phase == Phase::Held).then_some(count)
     }
 
     /// The watchdog's lease of a hold without a fixed end.
@@ -2766,16 +2867,35 @@ impl Engine {
                 .is_some_and(|hold| !matches!(hold.phase, Phase::Lost(_)))
     }
 
-    /// Whether a caller waits for the name, without a hold of this client in its way.
-    fn waits_for(&self, name: &Name) -> bool {
-        let Some(queue) = self.names.queues.get(name) else {
-            return false;
+    /// The kind of the first waiter of the name, unless a hold of this client is in its way.
+    fn waits_for(&self, name: &Name) -> Option<Kind> {
+        let queue = self.names.queues.get(name)?;
+        let head = self.names.waiters.get(queue.waiters.front()?)?;
+        let blocks = |hold: &Hold| {
+            hold.blocks(false)
+                && (hold.cell.kind.excludes(head.form.kind) || !head.form.kind.is_shared())
+                && Some(hold.cell.owner) != head.under
         };
-        let blocked = queue
-            .holds()
-            .iter()
-            .any(|owner| self.holds[owner].blocks(false));
-        !queue.waiters.is_empty() && !blocked
+        let blocked = queue.holds().iter().any(|owner| blocks(&self.holds[owner]));
+        (!blocked).then_some(head.form.kind)
+    }
+
+    /// A writer that waits for this name and asked before this request, unless the reader has the
+    /// write lock itself.
+    fn overtaken(&self, id: RequestId, cell: &HoldCell) -> Option<RequestId> {
+        let is_own = |owner: &OwnerId| {
+            let hold = &self.holds[owner];
+            hold.cell.key == cell.key && hold.cell.kind == Kind::Write
+        };
+        let queue = self.names.queues.get(&cell.name)?;
+        if cell.kind != Kind::Read || queue.holds().iter().any(is_own) {
+            return None;
+        }
+        let waits = |writer: &RequestId| {
+            let waiter = &self.names.waiters[writer];
+            waiter.form.kind == Kind::Write && !waiter.answered && *writer < id
+        };
+        queue.waiters.iter().copied().find(waits)
     }
 
     /// The locks of all that is left to settle.
@@ -2815,7 +2935,9 @@ fn few_names(random: &mut Random) -> Vec<Name> {
 fn crowd_of_names(random: &mut Random) -> Vec<Name> {
     let count = random.between(8, 40);
     let name = |at| {
-        if at % 4 == 3 {
+        if at % 8 == 5 {
+            format!("rw{at}")
+        } else if at % 4 == 3 {
             format!("simple{at}")
         } else {
             format!("reentrant{at}")

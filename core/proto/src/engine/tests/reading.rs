@@ -1,0 +1,641 @@
+//! Read-write locks: readers that share, writers in their turn, and a writer that reads.
+
+use super::*;
+
+const READ: Terms = Terms {
+    kind: Kind::Read,
+    ..WATCHED
+};
+const WRITE: Terms = Terms {
+    kind: Kind::Write,
+    ..WATCHED
+};
+const OTHER: OwnerKey = OwnerKey::Thread(2);
+
+fn lasting(terms: Terms, lease: Duration) -> Terms {
+    Terms {
+        lease: Lease::Fixed(lease),
+        ..terms
+    }
+}
+
+/// The kind and owner of an acquire, and the owner of the write lock under which it reads.
+fn asked(sent: &Sent) -> (Kind, OwnerId, Option<OwnerId>) {
+    match &sent.op {
+        Op::Acquire {
+            form, owner, under, ..
+        } => (form.kind, *owner, *under),
+        other => panic!("not an acquire: {other:?}"),
+    }
+}
+
+impl Rig {
+    fn read(&mut self) -> RequestId {
+        self.acquire_with("n", OwnerKey::Once, None, READ)
+    }
+
+    fn write(&mut self) -> RequestId {
+        self.acquire_with("n", OwnerKey::Once, None, WRITE)
+    }
+
+    fn try_read(&mut self) -> RequestId {
+        self.acquire_with("n", OwnerKey::Once, Some(ms(0)), READ)
+    }
+
+    fn reader(&mut self) -> Grant {
+        self.hold_with("n", OwnerKey::Once, READ)
+    }
+
+    /// Two waiting readers behind a reader that holds: both have asked ahead or as the head.
+    fn two_asking(&mut self) -> ([RequestId; 2], [Sent; 2]) {
+        let ids = [self.read(), self.read()];
+        let sent = self.all_sent().try_into().expect("two calls");
+        (ids, sent)
+    }
+}
+
+#[test]
+fn readers_share_the_lock_and_each_is_released_by_itself() {
+    let mut rig = Rig::new();
+    let (first, second) = (rig.reader(), rig.reader());
+    assert_ne!(first.owner(), second.owner());
+    assert!(rig.is_held(&first) && rig.is_held(&second));
+    rig.free(&first);
+    assert!(rig.is_held(&second));
+    rig.free(&second);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_writer_waits_for_all_readers() {
+    let mut rig = Rig::new();
+    let (first, second) = (rig.reader(), rig.reader());
+    let writer = rig.write();
+    rig.nothing_sent();
+    rig.free(&first);
+    rig.nothing_sent();
+    rig.free(&second);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, Kind::Write);
+    rig.grant(&sent);
+    let writer = rig.granted(writer);
+    rig.free(&writer);
+    rig.nothing_left();
+}
+
+#[test]
+fn readers_behind_a_waiting_writer_let_it_go_first() {
+    let mut rig = Rig::new();
+    let reader = rig.reader();
+    let writer = rig.write();
+    let behind = [rig.read(), rig.read()];
+    rig.nothing_sent();
+    let early = rig.try_read();
+    assert_eq!(rig.failed(early), ErrorKind::Timeout, "a writer waits");
+    rig.free(&reader);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, Kind::Write);
+    rig.grant(&sent);
+    let writer = rig.granted(writer);
+    assert!(behind.iter().all(|id| rig.pending(*id)));
+    rig.nothing_sent();
+    rig.free(&writer);
+    let first = rig.sent();
+    rig.grant(&first);
+    rig.granted(behind[0]);
+    let second = rig.sent();
+    rig.grant(&second);
+    rig.granted(behind[1]);
+}
+
+#[test]
+fn readers_at_the_front_all_ask_at_once() {
+    let mut rig = Rig::new();
+    let ids = [rig.read(), rig.read(), rig.read()];
+    let first = rig.sent();
+    rig.grant(&first);
+    rig.granted(ids[0]);
+    let both = rig.all_sent();
+    assert_eq!(both.len(), 2, "{both:?}");
+    // The answers come in any order.
+    rig.grant(&both[1]);
+    rig.granted(ids[2]);
+    rig.nothing_sent();
+    rig.grant(&both[0]);
+    rig.granted(ids[1]);
+    rig.nothing_sent();
+}
+
+#[test]
+fn more_readers_than_may_ask_at_once_ask_when_those_are_in() {
+    let mut rig = Rig::new();
+    let held = rig.reader();
+    let ids: Vec<RequestId> = (0..2 * tuning::READERS_AHEAD).map(|_| rig.read()).collect();
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), tuning::READERS_AHEAD);
+    sent.iter().for_each(|sent| rig.grant(sent));
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), tuning::READERS_AHEAD);
+    sent.iter().for_each(|sent| rig.grant(sent));
+    ids.into_iter().for_each(|id| drop(rig.granted(id)));
+    rig.free(&held);
+}
+
+#[test]
+fn a_reader_that_asked_ahead_in_vain_asks_again_as_the_head() {
+    let mut rig = Rig::new();
+    rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.busy(&sent[1], secs(9));
+    rig.nothing_sent();
+    rig.grant(&sent[0]);
+    rig.granted(ids[0]);
+    let again = rig.sent();
+    rig.grant(&again);
+    rig.granted(ids[1]);
+}
+
+#[test]
+fn a_reader_without_an_answer_is_cleaned_up_and_asks_again() {
+    let mut rig = Rig::new();
+    rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.outcome(&sent[1], CallOutcome::Unanswered);
+    let cleanup = rig.sent();
+    let owner = asked(&sent[1]).1;
+    assert_eq!(cleanup.release(), (owner, 0, Duration::ZERO));
+    rig.grant(&sent[0]);
+    rig.granted(ids[0]);
+    let again = rig.sent();
+    assert_ne!(asked(&again).1, owner, "that owner may still get the lock");
+    rig.grant(&again);
+    rig.granted(ids[1]);
+    rig.reply(&cleanup, Reply::Gone(LostReason::Stolen));
+    rig.pass(COPY);
+    assert_eq!(rig.sent().release().0, owner, "the copy is dead only now");
+}
+
+#[test]
+fn a_reader_that_was_refused_ahead_is_told_or_asks_again() {
+    let mut rig = Rig::new();
+    rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.outcome(&sent[1], refused(ErrorKind::Server, true));
+    assert!(rig.pending(ids[1]));
+    let third = rig.read();
+    let sent_third = rig.sent();
+    rig.outcome(&sent_third, refused(ErrorKind::Denied, false));
+    assert_eq!(rig.failed(third), ErrorKind::Denied);
+    let _cleanup = rig.sent();
+    rig.grant(&sent[0]);
+    rig.granted(ids[0]);
+    let again = rig.sent();
+    rig.reply(&again, Reply::Stale);
+    let again = rig.sent();
+    rig.grant(&again);
+    rig.granted(ids[1]);
+}
+
+#[test]
+fn a_reader_whose_call_was_stale_ahead_asks_again_as_the_head() {
+    let mut rig = Rig::new();
+    rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.reply(&sent[1], Reply::Stale);
+    rig.nothing_sent();
+    rig.cancel(ids[0]);
+    assert_eq!(rig.failed(ids[0]), ErrorKind::Cancelled);
+    rig.busy(&sent[0], secs(9));
+    let again = rig.sent();
+    rig.grant(&again);
+    rig.granted(ids[1]);
+}
+
+#[test]
+fn a_cancelled_reader_ahead_leaves_nothing() {
+    let mut rig = Rig::new();
+    let held = rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.cancel(ids[1]);
+    assert_eq!(rig.failed(ids[1]), ErrorKind::Cancelled);
+    rig.nothing_sent();
+    rig.grant(&sent[1]);
+    let cleanup = rig.sent();
+    assert_eq!(cleanup.release().0, asked(&sent[1]).1);
+    rig.reply(&cleanup, Reply::Released(0));
+    rig.grant(&sent[0]);
+    let reader = rig.granted(ids[0]);
+    rig.free(&reader);
+    rig.free(&held);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_reader_whose_wait_ends_while_it_asks_ahead_is_cleaned_up() {
+    let mut rig = Rig::new();
+    rig.reader();
+    rig.read();
+    let head = rig.sent();
+    let short = rig.acquire_with("n", OwnerKey::Once, Some(ms(50)), READ);
+    let sent = rig.sent();
+    rig.pass(ms(60));
+    assert_eq!(rig.failed(short), ErrorKind::Timeout);
+    rig.outcome(&sent, CallOutcome::Unanswered);
+    assert_eq!(rig.sent().release().0, asked(&sent).1);
+    rig.grant(&head);
+    rig.nothing_sent();
+}
+
+/// Regression test: the answer that came too late to a reader ahead of the head let the head ask
+/// twice, and the reader never asked again.
+#[test]
+fn a_grant_ahead_that_comes_too_late_is_given_back_and_asked_for_again() {
+    let mut rig = Rig::new();
+    let terms = lasting(READ, ms(200));
+    rig.reader();
+    let head = rig.read();
+    let first = rig.sent();
+    let late = rig.acquire_with("n", OwnerKey::Once, None, terms);
+    let sent = rig.sent();
+    rig.sleep(ms(250));
+    rig.grant(&sent);
+    let cleanup = rig.sent();
+    assert_eq!(cleanup.release().0, asked(&sent).1);
+    rig.grant(&first);
+    rig.granted(head);
+    let again = rig.sent();
+    assert_ne!(asked(&again).1, asked(&sent).1);
+    rig.grant(&again);
+    rig.granted(late);
+}
+
+#[test]
+fn a_reader_that_asked_ahead_and_becomes_the_head_does_not_ask_twice() {
+    let mut rig = Rig::new();
+    rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.grant(&sent[0]);
+    rig.granted(ids[0]);
+    rig.nothing_sent();
+    rig.input(Input::Message("n".into()));
+    rig.nothing_sent();
+    // It is refused as the head: it waits, and the message during its call makes it ask again.
+    rig.busy(&sent[1], secs(9));
+    assert_eq!(rig.subscribed.len(), 1);
+    rig.input(Input::Subscribed("n".into()));
+    let again = rig.sent();
+    rig.grant(&again);
+    rig.granted(ids[1]);
+}
+
+/// Regression test: a try beside another reader whose call was in flight failed with `timeout`,
+/// although readers do not keep each other out.
+#[test]
+fn readers_that_try_at_the_same_time_all_get_in() {
+    let mut rig = Rig::new();
+    let (first, second) = (rig.try_read(), rig.try_read());
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    rig.grant(&sent[0]);
+    rig.grant(&sent[1]);
+    rig.granted(first);
+    rig.granted(second);
+}
+
+#[test]
+fn a_try_behind_a_reader_that_was_refused_fails_at_once() {
+    let mut rig = Rig::new();
+    let waits = rig.read();
+    let sent = rig.sent();
+    let early = rig.try_read();
+    let tried = rig.sent();
+    rig.busy(&sent, secs(9));
+    rig.busy(&tried, secs(9));
+    assert_eq!(rig.failed(early), ErrorKind::Timeout);
+    let late = rig.try_read();
+    assert_eq!(rig.failed(late), ErrorKind::Timeout);
+    assert!(rig.pending(waits));
+    rig.nothing_sent();
+}
+
+#[test]
+fn a_key_reads_again_in_the_hold_that_it_has() {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, READ);
+    let writer = rig.write();
+    let inner = rig.acquire_with("n", KEY, None, READ);
+    let sent = rig.sent();
+    assert_eq!(sent.acquire(), (outer.owner(), 2, LEASE));
+    rig.grant(&sent);
+    let inner = rig.granted(inner);
+    assert_eq!((inner.owner(), inner.cell.count()), (outer.owner(), 2));
+    assert!(rig.pending(writer), "a re-entry never waits for a writer");
+    // A reader enters its hold again even if its terms do not say so: it cannot wait for itself.
+    let strict = Terms {
+        reentrant: false,
+        ..READ
+    };
+    let third = rig.hold_with("n", KEY, strict);
+    assert_eq!(third.owner(), outer.owner());
+}
+
+#[test]
+fn readers_of_one_key_get_one_hold() {
+    let mut rig = Rig::new();
+    rig.reader();
+    let ids = [KEY, OTHER, KEY, OTHER].map(|key| rig.acquire_with("n", key, None, READ));
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    rig.grant(&sent[1]);
+    let entry = rig.sent();
+    assert_eq!(entry.acquire().1, 2);
+    rig.grant(&entry);
+    assert_eq!(rig.granted(ids[1]).owner(), rig.granted(ids[3]).owner());
+    rig.grant(&sent[0]);
+    let entry = rig.sent();
+    rig.grant(&entry);
+    assert_eq!(rig.granted(ids[0]).owner(), rig.granted(ids[2]).owner());
+}
+
+// ---- a writer that reads ----
+
+#[test]
+fn a_writer_reads_under_its_own_lock_and_keeps_reading_after_it() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let waits = rig.write();
+    let reader = rig.acquire_with("n", KEY, None, READ);
+    let sent = rig.sent();
+    assert_eq!(
+        asked(&sent),
+        (Kind::Read, sent.acquire().0, Some(writer.owner()))
+    );
+    rig.grant(&sent);
+    let reader = rig.granted(reader);
+    assert_ne!(reader.owner(), writer.owner());
+    rig.free(&writer);
+    rig.nothing_sent();
+    assert!(rig.is_held(&reader) && rig.pending(waits));
+    rig.pass(secs(11));
+    let renewal = rig.sent();
+    assert_eq!(renewal.renewal(), [(reader.owner(), LEASE)]);
+    rig.keep(&renewal);
+    rig.free(&reader);
+    assert_eq!(asked(&rig.sent()).0, Kind::Write);
+}
+
+#[test]
+fn others_do_not_read_under_a_writer() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let other = rig.acquire_with("n", OTHER, None, READ);
+    let once = rig.try_read();
+    assert_eq!(rig.failed(once), ErrorKind::Timeout);
+    rig.nothing_sent();
+    // Its own reader passes those that wait, and a try does so too.
+    let own = rig.acquire_with("n", KEY, Some(ms(0)), READ);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).2, Some(writer.owner()));
+    rig.grant(&sent);
+    let own = rig.granted(own);
+    assert!(rig.pending(other));
+    // The downgrade lets the other reader in.
+    rig.free(&writer);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).2, None);
+    rig.grant(&sent);
+    rig.granted(other);
+    assert!(rig.is_held(&own));
+}
+
+#[test]
+fn the_loss_of_one_side_is_told_to_that_side_only() {
+    for lost in [Kind::Read, Kind::Write] {
+        let mut rig = Rig::new();
+        let writer = rig.hold_with("n", KEY, WRITE);
+        let reader = rig.hold_with("n", KEY, READ);
+        rig.pass(secs(11));
+        let renewals = rig.all_sent();
+        assert_eq!(renewals.len(), 2, "each side has a script of its own");
+        for renewal in renewals {
+            let Op::Renew { holds } = &renewal.op else {
+                panic!("{renewal:?}")
+            };
+            if holds[0].form.kind == lost {
+                let gone = vec![RenewReply::Gone(LostReason::Stolen)];
+                rig.reply(&renewal, Reply::Renewed(gone));
+            } else {
+                rig.keep(&renewal);
+            }
+        }
+        let (gone, kept) = match lost {
+            Kind::Read => (reader, writer),
+            _ => (writer, reader),
+        };
+        assert_eq!(rig.lost, [(gone.owner(), LostReason::Stolen)]);
+        assert!(rig.is_held(&kept) && !rig.is_held(&gone));
+    }
+}
+
+#[test]
+fn a_reader_asks_as_any_other_when_its_write_lock_is_gone() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, lasting(WRITE, ms(100)));
+    rig.pass(ms(150));
+    assert_eq!(rig.lost, [(writer.owner(), LostReason::Expired)]);
+    let cleanup = rig.sent();
+    assert_eq!(cleanup.release().0, writer.owner());
+    rig.acquire_with("n", KEY, None, READ);
+    assert_eq!(asked(&rig.sent()).2, None);
+}
+
+/// Regression test: the reader kept the place that it had under its write lock, so it overtook a
+/// writer that had waited for longer.
+#[test]
+fn a_reader_whose_write_lock_ends_before_it_asks_waits_in_its_order() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let waits = rig.write();
+    rig.input(down());
+    let reader = rig.acquire_with("n", KEY, None, READ);
+    rig.release(&writer);
+    rig.input(Input::Up(0));
+    let release = rig.sent();
+    rig.reply(&release, Reply::Released(0));
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, Kind::Write);
+    rig.grant(&sent);
+    let other = rig.granted(waits);
+    rig.nothing_sent();
+    rig.free(&other);
+    let sent = rig.sent();
+    assert_eq!((asked(&sent).0, asked(&sent).2), (Kind::Read, None));
+    rig.grant(&sent);
+    rig.granted(reader);
+}
+
+#[test]
+fn a_write_lock_that_other_readers_keep_alive_is_released_when_its_lease_ends() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    rig.hold_with("n", KEY, lasting(READ, secs(300)));
+    rig.input(down());
+    rig.pass(secs(31));
+    assert_eq!(rig.lost, [(writer.owner(), LostReason::Unreachable)]);
+    // Its field stays in the hash as long as its reader keeps that alive.
+    rig.input(Input::Up(0));
+    let sent = rig.all_sent();
+    let released = |sent: &Sent| matches!(&sent.op, Op::Release { owner, form, .. } if *owner == writer.owner() && form.kind == Kind::Write);
+    assert!(sent.iter().any(released), "{sent:?}");
+}
+
+#[test]
+fn an_upgrade_is_refused_at_once() {
+    let mut rig = Rig::new();
+    let reader = rig.hold_with("n", KEY, READ);
+    for wait in [None, Some(ms(0)), Some(secs(1))] {
+        let id = rig.acquire_with("n", KEY, wait, WRITE);
+        assert_eq!(rig.failed(id), ErrorKind::WouldDeadlock);
+    }
+    rig.nothing_sent();
+    // Other keys wait, and the key may write when it reads no more.
+    let other = rig.acquire_with("n", OTHER, None, WRITE);
+    rig.nothing_sent();
+    rig.cancel(other);
+    rig.free(&reader);
+    rig.hold_with("n", KEY, WRITE);
+}
+
+#[test]
+fn the_release_of_a_read_lock_does_not_end_the_renewals_of_the_write_lock() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let reader = rig.hold_with("n", KEY, READ);
+    rig.free(&reader);
+    rig.pass(secs(11));
+    let renewal = rig.sent();
+    assert_eq!(renewal.renewal(), [(writer.owner(), LEASE)]);
+    rig.keep(&renewal);
+    assert!(rig.is_held(&writer));
+}
+
+#[test]
+fn a_release_by_key_is_for_the_side_that_it_names() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let reader = rig.hold_with("n", KEY, READ);
+    let by_key = |kind| {
+        Request::Release(Target::Key {
+            name: "n".into(),
+            key: KEY,
+            kind,
+        })
+    };
+    rig.request(by_key(Kind::Read));
+    let sent = rig.sent();
+    assert_eq!(sent.release().0, reader.owner());
+    let nothing = rig.request(by_key(Kind::Read));
+    assert_eq!(rig.failed(nothing), ErrorKind::NotOwner);
+    rig.request(by_key(Kind::Write));
+    assert_eq!(rig.sent().release().0, writer.owner());
+}
+
+// ---- losses, connections and the end ----
+
+#[test]
+fn the_loss_of_a_reader_leaves_the_others() {
+    let mut rig = Rig::new();
+    let (first, second) = (rig.reader(), rig.reader());
+    rig.pass(secs(11));
+    let renewal = rig.sent();
+    assert_eq!(renewal.renewal().len(), 2);
+    let gone = RenewReply::Gone(LostReason::Stolen);
+    rig.reply(&renewal, Reply::Renewed(vec![gone, RenewReply::Kept]));
+    assert_eq!(rig.lost, [(first.owner(), LostReason::Stolen)]);
+    assert!(rig.is_held(&second));
+    // It may still be there, and a writer waits for the other one as before.
+    let cleanup = rig.sent();
+    assert_eq!(cleanup.release().0, first.owner());
+    rig.write();
+    rig.nothing_sent();
+}
+
+#[test]
+fn readers_are_renewed_and_asked_for_again_after_a_reconnect() {
+    let mut rig = Rig::new();
+    let held = rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.input(down());
+    sent.iter()
+        .for_each(|sent| rig.outcome(sent, CallOutcome::NotSent));
+    rig.nothing_sent();
+    rig.input(Input::Up(0));
+    let sent = rig.all_sent();
+    let (renewals, acquires): (Vec<Sent>, Vec<Sent>) = sent
+        .into_iter()
+        .partition(|sent| matches!(sent.op, Op::Renew { .. }));
+    assert_eq!(renewals[0].renewal()[0].0, held.owner());
+    // The first asks as the head. The other one asked ahead in vain, so it waits for its turn.
+    assert_eq!(acquires.len(), 1, "{acquires:?}");
+    rig.grant(&acquires[0]);
+    rig.granted(ids[0]);
+    let last = rig.sent();
+    rig.grant(&last);
+    rig.granted(ids[1]);
+}
+
+#[test]
+fn closing_releases_readers_and_settles_those_that_ask() {
+    let mut rig = Rig::new();
+    let held = rig.reader();
+    let (ids, sent) = rig.two_asking();
+    let close = rig.request(Request::Close { limit: secs(10) });
+    ids.into_iter()
+        .for_each(|id| assert_eq!(rig.failed(id), ErrorKind::Closed));
+    let release = rig.sent();
+    assert_eq!(release.release().0, held.owner());
+    rig.reply(&release, Reply::Released(0));
+    rig.grant(&sent[1]);
+    let cleanup = rig.sent();
+    assert_eq!(cleanup.release().0, asked(&sent[1]).1);
+    rig.reply(&cleanup, Reply::Released(0));
+    assert!(rig.pending(close));
+    rig.busy(&sent[0], secs(9));
+    assert!(matches!(rig.done(close), Done::Closed(names) if names.is_empty()));
+    assert!(rig.stopped);
+}
+
+#[test]
+fn changes_of_a_key_with_readers_are_looked_at_seldom() {
+    let mut rig = Rig::new();
+    let reader = rig.reader();
+    rig.pass(secs(1));
+    let changed = || Input::Invalidated(Some(vec!["n".into()]));
+    for _ in 0..5 {
+        rig.input(changed());
+        rig.pass(ms(100));
+    }
+    rig.nothing_sent();
+    rig.pass(secs(3));
+    let look = rig.sent();
+    assert_eq!(look.renewal()[0].0, reader.owner());
+    let gone = vec![RenewReply::Gone(LostReason::Deleted)];
+    rig.reply(&look, Reply::Renewed(gone));
+    assert_eq!(rig.lost, [(reader.owner(), LostReason::Deleted)]);
+}
+
+/// A renewal of Redisson cuts the time of the hash to 30 s, however long the lease of a reader is.
+#[test]
+fn a_reader_with_a_long_lease_looks_before_a_renewal_of_redisson_could_end_it() {
+    let mut rig = Rig::new();
+    let reader = rig.hold_with("n", OwnerKey::Once, lasting(READ, secs(3600)));
+    rig.pass(secs(60));
+    rig.all_sent().iter().for_each(|look| rig.keep(look));
+    for _ in 0..20 {
+        rig.input(Input::Invalidated(Some(vec!["n".into()])));
+        rig.pass(secs(10));
+        let look = rig.sent();
+        assert_eq!(look.renewal()[0].0, reader.owner());
+        rig.keep(&look);
+    }
+}
