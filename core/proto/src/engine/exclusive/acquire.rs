@@ -80,7 +80,7 @@ impl Engine {
         if form.kind == Kind::Write && self.reads(&name, key) {
             return self.cx.fail(id, Error::upgrade().on(&name));
         }
-        // A reader that tries does not fail because another one is asking.
+        // A reader that tries does not fail because another reader waits.
         let joins = (form.kind.is_shared() && self.cx.links.is_up(&name)).then_some(key);
         if wait == Some(Duration::ZERO) {
             if let Some(down) = self.cx.links.error(&name) {
