@@ -45,19 +45,19 @@ def others() -> dict[str, Callable[[], Side]]:
     """The real other sides of the simple kinds."""
 
     def node_lock(name: str, kind: str, renews: bool = False) -> Callable[[], Side]:
-        return lambda: Side(name, node("foreign.mjs"), kind, kind, renews=renews)
+        return lambda: Side(name, node("foreign.mjs"), kind, (kind,), renews=renews)
 
     def java_lock(name: str, renews: bool = False) -> Callable[[], Side]:
-        return lambda: Side(name, java_driver("foreign", "Foreign"), name, name, waits=False, renews=renews)
+        return lambda: Side(name, java_driver("foreign", "Foreign"), name, (name,), waits=False, renews=renews)
 
     return {
-        "redis-py": lambda: Side("redis-py", python("foreign.py", "threads"), "redis-py", "redis-py"),
+        "redis-py": lambda: Side("redis-py", python("foreign.py", "threads"), "redis-py", ("redis-py",)),
         "redis-py-asyncio": lambda: Side(
-            "redis-py-asyncio", python("foreign.py", "asyncio"), "redis-py", "redis-py"
+            "redis-py-asyncio", python("foreign.py", "asyncio"), "redis-py", ("redis-py",)
         ),
         "redlock": node_lock("redlock", "redlock"),
         "redlock-5": node_lock("redlock-5", "redlock"),
-        "redsync": lambda: Side("redsync", python("foreign.py", "threads"), "redsync", "redsync"),
+        "redsync": lambda: Side("redsync", python("foreign.py", "threads"), "redsync", ("redsync",)),
         "redis-semaphore": node_lock("redis-semaphore", "redis-semaphore", renews=True),
         "article": java_lock("article"),
         "adaptive": java_lock("adaptive", renews=True),
@@ -98,7 +98,8 @@ def c(profile: str) -> tuple[str, ...]:
 
 def redisson(version: str) -> Side:
     command = java_driver("redisson", "Driver", version)
-    return Side(f"redisson-{version}", command, "redisson", "reentrant", renews=True, forces=True)
+    kinds = ("reentrant", "read-write")
+    return Side(f"redisson-{version}", command, "redisson", kinds, renews=True, forces=True)
 
 
 def java_driver(name: str, main: str, version: str = "") -> tuple[str, ...]:

@@ -18,9 +18,9 @@ class Side:
 
     name: str
     command: tuple[str, ...]
-    # The owner of the lock's code; and the kind of lock, for those that have only one.
+    # The owner of the lock's code; and the kinds of lock, for those that have only some.
     family: str = "redlatch"
-    kind: str = ""
+    kinds: tuple[str, ...] = ()
     # Not everybody else's lock can do this.
     waits: bool = True
     renews: bool = False

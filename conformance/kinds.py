@@ -22,6 +22,7 @@ class LockKind:
     options: dict[str, object]
     prefix: str = ""
     hash: bool = False
+    channel: str = "redisson_lock__channel"
     # Whether its own redlatch writes what the other side writes.
     same_value: bool = False
 
@@ -33,6 +34,8 @@ KINDS = {
     kind.name: kind
     for kind in (
         LockKind("reentrant", {}, hash=True),
+        # Each request about it names a side.
+        LockKind("read-write", {}, hash=True, channel="redisson_rwlock"),
         LockKind("simple", {"kind": "simple"}),
         LockKind("simple, reentrant", {"kind": "simple", "reentrant": True}),
         LockKind("redis-py", {"kind": "redis-py"}),
@@ -44,7 +47,7 @@ KINDS = {
     )
 }
 
-# Those that have another side besides redlatch; Redisson speaks the reentrant kind.
+# Those that have another side besides redlatch; Redisson speaks the reentrant kind and the read-write lock.
 FOREIGN = ("redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive")
 
 

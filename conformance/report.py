@@ -39,12 +39,14 @@ def pair_table(rows: list[Row], holders: list[Side], waiters: list[Side], kinds:
 
 def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
     ours = [side for side in sides if side.ours]
-    others = [side for side in sides if side.kind in FOREIGN]
+    others = [side for side in sides if not set(side.kinds).isdisjoint(FOREIGN)]
     redissons = [side for side in sides if side.family == "redisson"]
     everything = list(KINDS)
     return [
         "## Pairs: the reentrant kind",
         "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["reentrant"])),
+        "## Pairs: the read-write lock",
+        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["read-write"])),
         "## Pairs: the simple kind",
         "\n".join(pair_table(rows, ours, ours, ["simple", "simple, reentrant"])),
         "## Pairs: redlatch holds, the other side waits or tries",

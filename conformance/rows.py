@@ -78,7 +78,7 @@ def pairs(scenario: dict, kinds: dict[str, LockKind], sides: list[Side]) -> list
     theirs = all(not side.ours for side in sides)
     found = [(a, b) for a, b in itertools.product(a_sides, b_sides) if a.ours or b.ours or theirs]
     if any(kind.name in FOREIGN for kind in kinds.values()):
-        return [(a, b) for a, b in found if a.kind in FOREIGN or b.kind in FOREIGN]
+        return [(a, b) for a, b in found if not set(a.kinds + b.kinds).isdisjoint(FOREIGN)]
     if scenario["who"] == "mixed":
         partners = {"rust", newest(sides)}
         return [(a, b) for a, b in found if a.name in partners or b.name in partners]
@@ -93,7 +93,7 @@ def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> li
             return False
         if side.ours:
             return scenario.get(f"ours_{actor}", True)
-        if side.kind != kind.name or not all(
+        if kind.name not in side.kinds or not all(
             scenario.get(word, True) for word in ("theirs", f"theirs_{actor}")
         ):
             return False

@@ -21,6 +21,7 @@ import tomllib
 from adaptive import Lesson
 from build import build
 from drivers import Driver, Side
+from kinds import LockKind
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
@@ -63,6 +64,7 @@ OWN_WORDS = [
     "lease_for",
     "storm",
     "learnt",
+    "pending",
 ]
 
 
@@ -202,7 +204,7 @@ class Play:
         if self.expected(actor, step) == "skip":
             return
         request = self.request(actor, step[actor], step.get("as", "main"))
-        request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step}
+        request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step} | self.side(step)
         request |= {"lock": "x" * 1025 if step["lock"] == "long" else step["lock"]} if "lock" in step else {}
         request |= {"token": self.key + step["with_token"]} if "with_token" in step else {}
         if step[actor] == "lost":
@@ -233,14 +235,19 @@ class Play:
         lock = self.key.removeprefix(prefix)
         return {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
 
+    def side(self, step: dict) -> dict:
+        """The side of a read-write lock that a step is about; `{name}`: the row's name says it."""
+        return {"side": step["side"].replace("{name}", str(self.row.name))} if "side" in step else {}
+
     def expected(self, actor: str, step: dict) -> str:
-        """The status; where others answer otherwise than redlatch, the step says so by their name, or as `theirs`."""
+        """The status; where others answer otherwise than redlatch, the step says so by their name, with the version or
+        without, or as `theirs`."""
         side, kind = self.row.sides[actor], self.row.kinds[actor]
         if "own" in step and self.row.name == ("hash" if kind.hash else "string"):
             return step["own"]
         if side.ours:
             return step.get("expect", "ok")
-        return step.get(side.family, step.get("theirs", step.get("expect", "ok")))
+        return theirs(side, step, step.get("expect", "ok"))
 
     def judge(self, actor: str, step: dict, reply: dict, begun: float) -> None:
         # A lease counts from when it was asked for, so a slow machine cannot make the rest of it shorter. The server's clock
@@ -284,6 +291,10 @@ class Play:
         begun = time.monotonic()
         self.judge(actor, step, future.result(PATIENCE), begun)
 
+    def do_pending(self, step: dict) -> None:
+        """A background acquire has not been answered."""
+        self.check(not self.background[step["pending"]][3].done(), f"{step['pending']} is answered already")
+
     def do_serve(self, step: dict) -> None:
         """Each background acquire is released as soon as it is granted, in whatever order; `w*` stands for all
         whose name begins so."""
@@ -303,8 +314,9 @@ class Play:
                 self.check(reply["status"] == "ok", f"{name}: {reply}")
                 if "token" in step:
                     self.judge_token(step["token"], reply["token"])
-                owners.append(self.holder()["owner"])
-                reply = self.call(actor, "release", thread)
+                if step.get("side") != "read":  # readers are inside together
+                    owners.append(self.holder()["owner"])
+                reply = self.call(actor, "release", thread, **self.side(step))
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
             served += done
             time.sleep(0.01)
@@ -344,15 +356,21 @@ class Play:
     def holder(self) -> Any:
         """The holder of the lock, as it lies in Redis."""
         if self.row.kinds["a"].hash:
-            fields = self.redis("HGETALL", self.key)
-            return {"owner": fields[0], "count": int(fields[1])} if fields else "a holder"
+            for owner, count in self.counts().items():
+                return {"owner": owner, "count": int(count)}
+            return "a holder"
         value = self.redis("GET", self.key)
         return {"owner": value, "count": 1} if value else "a holder"
+
+    def counts(self) -> dict[str, str]:
+        """The owners in a hash and their counts; beside them a read-write lock has a field for its mode."""
+        fields = self.redis("HGETALL", self.key)
+        return {name: count for name, count in zip(fields[::2], fields[1::2], strict=True) if name != "mode"}
 
     def do_levels(self, step: dict) -> None:
         """One owner has the lock so many times, as far as Redis shows it: a string does not."""
         if self.row.kinds["a"].hash:
-            value = self.redis("HVALS", self.key)
+            value = list(self.counts().values())
             self.check(value == [str(step["levels"])], f"Redis answers {value!r}")
         else:
             value = self.redis("TYPE", self.key)
@@ -419,16 +437,19 @@ class Play:
             self.remembered = value
 
     def do_storm(self, step: dict) -> None:
-        """So many threads of every actor take turns, each so many `holds`; two are never inside at once."""
-        stays: list[tuple[float, float, str]] = []
+        """So many threads of every actor take turns, each so many `holds`; two are never inside at once, unless both
+        read. With `writes` every so-manieth hold of a read-write lock writes."""
+        stays: list[tuple[float, float, str, bool]] = []
 
         def work(actor: str, thread: str) -> None:
-            for _ in range(step["holds"]):
-                self.enter(actor, thread)
+            for turn in range(step["holds"]):
+                reads = "writes" in step and (turn + int(thread[1:])) % step["writes"] > 0
+                side = {"side": "read" if reads else "write"} if "writes" in step else {}
+                self.enter(actor, thread, side)
                 begun = time.monotonic()
                 time.sleep(0.005)
-                stays.append((begun, time.monotonic(), f"{actor} {thread}"))
-                reply = self.call(actor, "release", thread)
+                stays.append((begun, time.monotonic(), f"{actor} {thread} {side.get('side', '')}", reads))
+                reply = self.call(actor, "release", thread, **side)
                 if reply["status"] != "ok":
                     raise Failed(f"release: {reply}")
 
@@ -438,15 +459,18 @@ class Play:
                 done.result()
         self.check(len(stays) == len(workers) * step["holds"], f"{len(stays)} times inside")
         stays.sort()
-        crowds = [(one, next_one) for one, next_one in itertools.pairwise(stays) if next_one[0] < one[1]]
+        meetings = [pair for pair in itertools.combinations(stays, 2) if pair[1][0] < pair[0][1]]
+        crowds = [(one, other) for one, other in meetings if not (one[3] and other[3])]
         self.check(not crowds, f"inside at once: {crowds[:3]}")
+        if "writes" in step:
+            self.check(len(meetings) > 0, "readers were never inside together")
 
-    def enter(self, actor: str, thread: str) -> None:
+    def enter(self, actor: str, thread: str, side: dict) -> None:
         """Acquires, with a try again and again where the other side knows no waiting."""
         end = time.monotonic() + PATIENCE
         waits = self.row.sides[actor].waits
         while time.monotonic() < end:
-            reply = self.call(actor, "acquire", thread, **({} if waits else {"wait_ms": 0}))
+            reply = self.call(actor, "acquire", thread, **side, **({} if waits else {"wait_ms": 0}))
             if reply["status"] == "ok":
                 return
             if waits or reply["status"] != "timeout":
@@ -482,7 +506,8 @@ class Play:
             time.sleep(0.02)
 
     def subscribers(self) -> int:
-        return self.ground.subscribers(self.channel())
+        channels = {self.channel(kind) for kind in self.row.kinds.values()}
+        return sum(self.ground.subscribers(channel) for channel in channels)
 
     def eventually(self, holds: Callable[[], object], text: str) -> None:
         end = time.monotonic() + PATIENCE / 4
@@ -497,7 +522,12 @@ class Play:
         wanted = step["waiting"]
         if wanted and any(not self.row.sides[actor].ours for actor, *_ in self.background.values()):
             asked = lambda: self.tap.about(self.key, self.mark)  # noqa: E731
-            return self.eventually(asked, "nobody asks for the lock")
+            self.eventually(asked, "nobody asks for the lock")
+            if self.row.kinds["a"].name == "read-write":
+                # A writer's message wakes only those threads of Redisson that sleep already; one that comes to it between
+                # its last try and its sleep is lost to it.
+                self.do_settled_ms({"settled_ms": 400})
+            return None
         enough = (lambda: self.subscribers() >= wanted) if wanted else (lambda: self.subscribers() == 0)
         self.eventually(enough, f"{self.subscribers()} connections wait")
 
@@ -515,19 +545,23 @@ class Play:
         self.check(len(sent) <= step["at_most"] + looks, f"{len(sent)} commands: {sent}")
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
 
-    def channel(self) -> str:
-        return f"redisson_lock__channel:{self.key if '{' in self.key else '{' + self.key + '}'}"
+    def channel(self, kind: LockKind) -> str:
+        return f"{kind.channel}:{self.key if '{' in self.key else '{' + self.key + '}'}"
 
     def do_listen(self, step: dict) -> None:
-        """The runner itself subscribes to the lock's channel."""
-        self.ear = self.ground.ear(self.channel(), PATIENCE / 4)
+        """The runner itself subscribes to the channel of `a`."""
+        self.ear = self.ground.ear(self.channel(self.row.kinds["a"]), PATIENCE / 4)
 
     def do_heard(self, step: dict) -> None:
         """Exactly these messages came since `listen`; the last word is the runner's own, to know where to stop."""
-        self.redis("PUBLISH", self.channel(), "1")
-        messages = [self.ear.read()[2] for _ in range(len(step["heard"]) + 1)]
+        side = self.row.sides["a"]
+        wanted = step["heard"] if side.ours else theirs(side, step, step["heard"])
+        self.redis("PUBLISH", self.channel(self.row.kinds["a"]), "2")
+        messages: list[str] = []
+        while "2" not in messages:
+            messages.append(self.ear.read()[2])
         self.ear.close()
-        self.check(messages == [*step["heard"], "1"], f"heard {messages}")
+        self.check(messages == [*wanted, "2"], f"heard {messages}")
 
     def do_signal(self, step: dict) -> None:
         self.drivers[step["to"]].signal(step["signal"])
@@ -542,6 +576,17 @@ class Play:
         """Nothing is left: no key, no subscription."""
         self.eventually(lambda: self.redis("EXISTS", self.key) == 0, "the key is still there")
         self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+        if any(kind.name == "read-write" for kind in self.row.kinds.values()):
+            # Those of dead readers, and of a lock that was deleted, end with their lease.
+            self.eventually(lambda: not self.time_outs(), "the time-out key of a reader is still there")
+
+    def time_outs(self) -> list[str]:
+        return [key for key in self.redis("KEYS", "*:rwlock_timeout:*") if self.key in key]
+
+
+def theirs(side: Side, step: dict, otherwise: Any) -> Any:
+    """The part of a step that is about this other side."""
+    return step.get(side.name, step.get(side.family, step.get("theirs", otherwise)))
 
 
 def in_words(side: Side, reply: dict) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 import direct_rows
 import program_rows
 import programs
+import side_rows
 from clock_rows import CLOCK_ROWS
 from hole_rows import HOLE_ROWS
 from operations import EVERY_BYTE, OPERATIONS, play
@@ -59,6 +60,7 @@ OTHER_ROWS = [
     *HOLE_ROWS,
     *PROCESS_ROWS,
     *direct_rows.rows(NETWORK_ROWS),
+    *side_rows.rows(NETWORK_ROWS),
 ]
 
 

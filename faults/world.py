@@ -29,6 +29,8 @@ LIMIT_MS = LEASE_MS // 10
 SOON = 6.0
 # How long anything may take that has no limit of its own: only a hang reaches it.
 PATIENCE = 60.0
+USES = ["acquire", "renew", "release"]
+SIDES = ["read", "write"]
 LANGUAGES = ["rust", "python", "asyncio", "node", "c"]
 
 
@@ -84,15 +86,18 @@ class World:
             raise SystemExit("the languages were not built from the same sources: make build")
         self.scripts = learnt[0]
 
-    def learn_scripts(self, kind: Kind) -> dict[str, str]:
-        """The hashes of the scripts, by what they are for: they are ours to know by their use only."""
-        cell = Cell(self, "scripts", kind)
-        cell.ok("acquire")
-        cell.ok("extend", lease_ms=2 * LEASE_MS)
-        cell.ok("release")
-        acquire, renew, release = self.proxies("scripts", cell.port)[:3]
-        cell.close()
-        return {"acquire": acquire, "renew": renew, "release": release}
+    def learn_scripts(self, kind: Kind) -> dict[tuple[str, str], str]:
+        """The hashes of the scripts, by the side and what they are for: they are ours to know by their use only."""
+        found = {}
+        for side in ("", *SIDES):
+            cell = Cell(self, "scripts", kind, side=side)
+            cell.ok("acquire")
+            cell.ok("extend", lease_ms=2 * LEASE_MS)
+            cell.ok("release")
+            scripts = self.proxies("scripts", cell.port)
+            found |= {(side, use): script for use, script in zip(USES, scripts, strict=False)}
+            cell.close()
+        return found
 
     def close(self) -> None:
         for driver in self.drivers.values():
@@ -122,6 +127,7 @@ class Cell:
         before: tuple[str, ...] = (),
         behind: Behind | None = None,
         direct: bool = False,
+        side: str = "",
     ) -> None:
         with Cell.counting:
             Cell.count += 1
@@ -130,6 +136,8 @@ class Cell:
         self.lock = f"fault{self.number}"
         self.lease_ms = lease_ms
         self.fencing = False
+        # Of a read-write lock, client a has this side, and b writes.
+        self.side = side
         self.own_server, self.own_driver = own_server, own_driver
         # Its configuration is changed, and it is put to sleep: not for others.
         self.server = (
@@ -200,6 +208,8 @@ class Cell:
             self.ready(who)
         driver = self.world.drivers[self.kind.name] if who == "b" else self.driver
         request = {"client": f"{self.number}{who}", "lock": self.lock, "as": actor, **more}
+        if self.side:
+            request["side"] = self.side if who == "a" else "write"
         if self.direct and who == "a":
             # The direct connection is for those who wait with a thread, and for event loops.
             request["blocked"] = True
@@ -221,7 +231,7 @@ class Cell:
 
     def arm(self, script: str, action: str, number: int, skip: int = 0) -> None:
         word = "arm-direct" if self.direct else "arm"
-        self.world.proxies(word, self.port, self.world.scripts[script], skip, action, number)
+        self.world.proxies(word, self.port, self.world.scripts[self.side, script], skip, action, number)
 
     def tell(self, word: str, *more: object) -> list[str]:
         return self.world.proxies(word, self.port, *more)
@@ -252,12 +262,13 @@ class Cell:
         self.world.notes.append(f"{self.kind.name}: {text}")
 
     def counts(self) -> list[str]:
-        return self.redis("HVALS", self.lock)
+        fields = self.redis("HGETALL", self.lock)
+        return [count for name, count in zip(fields[::2], fields[1::2], strict=True) if name != "mode"]
 
     def held_with(self, count: int) -> None:
-        """The client and the server agree on the count."""
-        counts = self.counts()
-        self.check(counts == [str(count)], f"the server counts {counts}, and not {count}")
+        """The client and the server agree on the count. The levels of a reader are known to its client only."""
+        counts, wanted = self.counts(), 1 if self.side == "read" else count
+        self.check(counts == [str(wanted)], f"the server counts {counts}, and not {wanted}")
         told = self.ok("count")["value"]
         self.check(told == count, f"the client counts {told}, and not {count}")
         self.check(self.ok("held")["value"], "the client does not hold it")
@@ -267,7 +278,8 @@ class Cell:
 
     def subscribers(self) -> int:
         kind = "SHARDNUMSUB" if self.behind and self.behind.topology == "cluster" else "NUMSUB"
-        return self.redis("PUBSUB", kind, f"redisson_lock__channel:{{{self.lock}}}")[1]
+        channel = "redisson_rwlock" if self.side else "redisson_lock__channel"
+        return self.redis("PUBSUB", kind, f"{channel}:{{{self.lock}}}")[1]
 
     def waiting(self) -> None:
         self.eventually(lambda: self.subscribers() > 0, "nobody subscribed")

@@ -96,7 +96,7 @@ struct client {
 };
 
 struct place {
-    char *name; /* client and lock */
+    char *name; /* client, lock and side */
     redlatch_lock *lock;
 };
 
@@ -128,18 +128,36 @@ static redlatch_client *find_client(const char *name)
     return found;
 }
 
-static redlatch_status find_lock(const char *client, const char *lock, redlatch_lock **found)
+/* The lock itself, or one side of the read-write lock of that name. */
+static redlatch_status make_lock(redlatch_client *client, const char *lock, const char *side, redlatch_lock **made)
 {
-    char *name = joined(client, lock);
+    redlatch_lock *read, *write;
+    redlatch_status status;
+    if (side == NULL)
+        return redlatch_lock_new(client, lock, NULL, made);
+    status = redlatch_rw_lock_new(client, lock, NULL, &read, &write);
+    if (status == REDLATCH_OK) {
+        bool reads = strcmp(side, "read") == 0;
+        *made = reads ? read : write;
+        redlatch_lock_free(reads ? write : read);
+    }
+    return status;
+}
+
+static redlatch_status find_lock(const struct request *request, redlatch_lock **found)
+{
+    const char *client = field(request, "client"), *lock = field(request, "lock"), *side = field(request, "side");
+    char *of_client = joined(client, lock), *name = joined(of_client, side == NULL ? "" : side);
     redlatch_status status = REDLATCH_OK;
     int i;
+    free(of_client);
     *found = NULL;
     pthread_mutex_lock(&tables);
     for (i = 0; i < place_count && *found == NULL; i++)
         if (strcmp(places[i].name, name) == 0)
             *found = places[i].lock;
     pthread_mutex_unlock(&tables);
-    if (*found != NULL || (status = redlatch_lock_new(find_client(client), lock, NULL, found)) != REDLATCH_OK) {
+    if (*found != NULL || (status = make_lock(find_client(client), lock, side, found)) != REDLATCH_OK) {
         free(name);
         return status;
     }
@@ -343,7 +361,7 @@ static void perform_on_lock(const struct request *request, const char *op, int64
     uint64_t owner = find_owner(client, field(request, "as"));
     bool value = false;
     redlatch_lock *lock;
-    redlatch_status status = find_lock(client, field(request, "lock"), &lock);
+    redlatch_status status = find_lock(request, &lock);
     if (status != REDLATCH_OK)
         answer_status(id, status);
     else if (strcmp(op, "acquire") == 0)

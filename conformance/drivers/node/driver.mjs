@@ -10,7 +10,7 @@ const holds = new Map() // of an actor thread on a lock, newest last
 const keys = new Map() // an owner per actor thread
 const running = new Map()
 
-const seat = ({ client, as, lock }) => JSON.stringify([client, as, lock])
+const seat = ({ client, as, lock, side }) => JSON.stringify([client, as, lock, side])
 const held = request => holds.get(seat(request)) ?? []
 
 function key({ client, as }) {
@@ -42,7 +42,8 @@ async function perform(request, signal) {
   }
   const client = clients.get(request.client)
   if (request.op === 'close') return { value: await client.close() }
-  const lock = client.lock(request.lock)
+  // The lock itself, or one side of the read-write lock of that name.
+  const lock = request.side ? client.rwLock(request.lock)[request.side] : client.lock(request.lock)
   const hold = held(request).at(-1)
   switch (request.op) {
     case 'acquire': {

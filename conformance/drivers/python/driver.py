@@ -48,13 +48,20 @@ def client_options(request: Job) -> dict[str, Any]:
     return options | {name: request[name] for name in same if name in request}
 
 
+def lock_of(client: Any, request: Job, **options: Any) -> Any:
+    """The lock itself, or one side of the read-write lock of that name."""
+    if "side" not in request:
+        return client.lock(request["lock"], **options)
+    return getattr(client.rw_lock(request["lock"], **options), request["side"])
+
+
 class Driver:
     def __init__(self) -> None:
         self.clients: dict[str, Any] = {}
-        self.entered: dict[tuple[str, str, str], list[tuple[Any, Any]]] = defaultdict(list)
+        self.entered: dict[tuple[str, str, str, str], list[tuple[Any, Any]]] = defaultdict(list)
 
     def grants(self, request: Job) -> list[tuple[Any, Any]]:
-        return self.entered[request["client"], request["as"], request["lock"]]
+        return self.entered[request["client"], request["as"], request["lock"], request.get("side", "")]
 
     async def perform(self, request: Job) -> Job:
         op, name = request["op"], request.get("client", "")
@@ -70,11 +77,11 @@ class Driver:
             return {"value": await done(client.close())}
         if op == "acquire":
             return await self.acquire(client, request)
-        return await self.ask(op, request, client.lock(request["lock"]))
+        return await self.ask(op, request, lock_of(client, request))
 
     async def acquire(self, client: Any, request: Job) -> Job:
         wait, lease = seconds(request, "wait_ms"), seconds(request, "lease_ms")
-        lock = client.lock(request["lock"], timeout=wait, **({} if lease is None else {"lease": lease}))
+        lock = lock_of(client, request, timeout=wait, **({} if lease is None else {"lease": lease}))
         if "token" in request:
             patience = -1 if wait is None else wait
             won = await done(lock.acquire(timeout=patience, token=request["token"]))

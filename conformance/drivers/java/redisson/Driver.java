@@ -15,6 +15,7 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.BaseMasterSlaveServersConfig;
 import org.redisson.config.Config;
@@ -92,7 +93,7 @@ public final class Driver {
         }
         Map<String, Object> reply = status("ok");
         RFencedLock fenced = FENCED.contains(request.get("client")) ? client.getFencedLock(request.get("lock")) : null;
-        RLock lock = fenced != null ? fenced : client.getLock(request.get("lock"));
+        RLock lock = fenced != null ? fenced : lockOf(client, request);
         switch (op) {
             case "acquire":
                 if (fenced != null) {
@@ -119,6 +120,17 @@ public final class Driver {
             default:
                 return status("unsupported");
         }
+    }
+
+    /** The lock itself, or one side of the read-write lock of that name. */
+    private static RLock lockOf(RedissonClient client, Map<String, String> request) {
+        String name = request.get("lock");
+        String side = request.get("side");
+        if (side == null) {
+            return client.getLock(name);
+        }
+        RReadWriteLock both = client.getReadWriteLock(name);
+        return side.equals("read") ? both.readLock() : both.writeLock();
     }
 
     private static boolean acquire(RLock lock, Map<String, String> request) throws InterruptedException {

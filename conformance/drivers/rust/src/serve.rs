@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use redlatch::embed::all_options;
 use redlatch::{
-    AcquireOptions, Client, Error, ErrorKind, Guard, LostReason, Operation, OptionValue, ReentryKey,
+    AcquireOptions, Client, Error, ErrorKind, Guard, Lock, LostReason, Operation, OptionValue,
+    ReentryKey,
 };
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -24,17 +25,43 @@ const OPTIONS: [(&str, &str); 6] = [
     ("reentrant", "reentrant"),
 ];
 
-/// The guards of one actor thread on one lock, newest last, and the key they are acquired with.
+/// The guards of one actor thread on one side of a lock, newest last, and the key they are acquired
+/// with.
 struct Seat {
     key: ReentryKey,
     guards: Mutex<Vec<Guard>>,
 }
 
+/// The client, the actor thread, the lock and its side (none for a lock without sides).
+type Place = (String, String, String, String);
+
 #[derive(Default)]
 struct State {
     clients: Mutex<HashMap<String, Client>>,
-    seats: Mutex<HashMap<(String, String, String), Arc<Seat>>>,
+    /// The owner of each actor thread of a client: it may have both sides of a lock.
+    keys: Mutex<HashMap<(String, String), ReentryKey>>,
+    seats: Mutex<HashMap<Place, Arc<Seat>>>,
     running: Mutex<HashMap<i64, oneshot::Sender<()>>>,
+}
+
+impl State {
+    fn seat(&self, request: &Value, lock: &Lock) -> Arc<Seat> {
+        let [client, thread, side] =
+            ["client", "as", "side"].map(|field| text(request, field).to_owned());
+        let key = *locked(&self.keys)
+            .entry((client.clone(), thread.clone()))
+            .or_insert_with(ReentryKey::new_task);
+        let seat = || {
+            Arc::new(Seat {
+                key,
+                guards: Mutex::default(),
+            })
+        };
+        locked(&self.seats)
+            .entry((client, thread, lock.name().to_owned(), side))
+            .or_insert_with(seat)
+            .clone()
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -122,6 +149,22 @@ async fn wait<T: Send + 'static>(request: &Value, operation: Operation<T>) -> Re
     waited.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
+/// The lock itself, or one side of the read-write lock of that name.
+fn lock_of(client: &Client, request: &Value) -> Result<Lock, Error> {
+    let name = text(request, "lock");
+    match text(request, "side") {
+        "" => client.lock(name),
+        side => {
+            let both = client.rw_lock(name)?;
+            Ok(if side == "read" {
+                both.read().clone()
+            } else {
+                both.write().clone()
+            })
+        }
+    }
+}
+
 async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
     let name = text(request, "client");
     match text(request, "op") {
@@ -142,24 +185,12 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
         return Ok(status("no_client"));
     };
     if text(request, "op") == "close" {
-        locked(&state.seats).retain(|(owner, _, _), _| owner != name);
+        locked(&state.seats).retain(|(owner, ..), _| owner != name);
+        locked(&state.keys).retain(|(owner, _), _| owner != name);
         return Ok(with("value", json!(client.close().await?)));
     }
-    let lock = client.lock(text(request, "lock"))?;
-    let place = (
-        name.to_owned(),
-        text(request, "as").to_owned(),
-        lock.name().to_owned(),
-    );
-    let seat = locked(&state.seats)
-        .entry(place)
-        .or_insert_with(|| {
-            Arc::new(Seat {
-                key: ReentryKey::new_task(),
-                guards: Mutex::default(),
-            })
-        })
-        .clone();
+    let lock = lock_of(&client, request)?;
+    let seat = state.seat(request, &lock);
     Ok(match text(request, "op") {
         "acquire" => {
             let mut options = AcquireOptions::new().key(seat.key);

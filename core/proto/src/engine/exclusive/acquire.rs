@@ -81,11 +81,13 @@ impl Engine {
         if form.kind == Kind::Write && self.reads(&name, key) {
             return self.cx.fail(id, Error::upgrade().on(&name));
         }
+        // A reader that tries does not fail because another reader waits.
+        let joins = (form.kind.is_shared() && self.cx.links.is_up(&name)).then_some(key);
         if wait == Some(Duration::ZERO) {
             if let Some(down) = self.cx.links.error(&name) {
                 return self.cx.fail(id, down.on(&name));
             }
-            if is_taken_here(self.view(), &name, wish) {
+            if is_taken_here(self.view(), &name, wish, joins) {
                 let error = unheard_before(self.view(), &name, wish)
                     .unwrap_or_else(|| timeout(&name, wait));
                 return self.cx.fail(id, error.on(&name));
@@ -132,6 +134,9 @@ impl Engine {
             self.note_holder(&name);
         }
         self.advance(&name);
+        if wait == Some(Duration::ZERO) && joins.is_some() && !self.names.is_head(&name, id) {
+            self.ask_ahead(id);
+        }
     }
 
     /// The owner of the write lock that this key has while it asks to read.
@@ -284,15 +289,24 @@ impl Engine {
             }
         }
         for id in asking {
-            self.renew_owner(id);
-            let Some(waiter) = self.names.waiters.get_mut(&id) else {
-                continue;
-            };
-            waiter.ahead = Ahead::Asking;
-            let (op, limit) = (waiter.next_try(), waiter.limit());
-            self.send(Purpose::Try(id), op, limit);
-            self.names.arm_waiter(&mut self.cx, id);
+            self.ask_ahead(id);
         }
+    }
+
+    /// Sends the call of a reader that is not the head of its queue, unless that was done.
+    fn ask_ahead(&mut self, id: RequestId) {
+        let asks = |waiter: &Waiter| waiter.ahead == Ahead::No;
+        if !self.names.waiters.get(&id).is_some_and(asks) {
+            return;
+        }
+        self.renew_owner(id);
+        let Some(waiter) = self.names.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.ahead = Ahead::Asking;
+        let (op, limit) = (waiter.next_try(), waiter.limit());
+        self.send(Purpose::Try(id), op, limit);
+        self.names.arm_waiter(&mut self.cx, id);
     }
 
     /// The outcome for a reader that asked before it was the head and did not get the lock. It asks

@@ -10,6 +10,7 @@ use crate::engine::slab::Slab;
 use crate::engine::view::View;
 use crate::engine::waiter::Waiter;
 use crate::error::Error;
+use crate::key::OwnerKey;
 use crate::wire::{Form, Kind, Name, OwnerId};
 
 /// Whether a hold of this client blocks the queue, or the head is parked because the server
@@ -31,8 +32,13 @@ pub(super) fn is_had(view: View<'_>, name: &Name) -> bool {
 }
 
 /// Whether a caller of this client holds the name or waits for it. A try never barges past
-/// those.
-pub(super) fn is_taken_here(view: View<'_>, name: &Name, wish: Wish) -> bool {
+/// those. With `joins`, a reader with this key may ask beside readers that wait.
+pub(super) fn is_taken_here(
+    view: View<'_>,
+    name: &Name,
+    wish: Wish,
+    joins: Option<OwnerKey>,
+) -> bool {
     let Some(queue) = view.names.queues.get(name) else {
         return false;
     };
@@ -40,14 +46,14 @@ pub(super) fn is_taken_here(view: View<'_>, name: &Name, wish: Wish) -> bool {
     if wish.under.is_some() {
         return false;
     }
-    // A waiter that has its answer only keeps its place until its call is settled. Readers that ask
-    // do not keep a reader out, but what a parked one was refused for does.
-    let shares = wish.kind.is_shared() && queue.attempt != Attempt::Parked;
+    let beside = |waiter: &Waiter| {
+        let other = |key| key == OwnerKey::Once || key != waiter.key;
+        waiter.form.kind.is_shared() && joins.is_some_and(other)
+    };
+    // A waiter that has its answer only keeps its place until its call is settled.
     let waits = |id: &RequestId| {
-        view.names
-            .waiters
-            .get(id)
-            .is_some_and(|waiter| !waiter.answered && !(shares && waiter.form.kind.is_shared()))
+        let waiter = view.names.waiters.get(id);
+        waiter.is_some_and(|waiter| !waiter.answered && !beside(waiter))
     };
     queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, wish, true)
 }
