@@ -12,7 +12,6 @@ use crate::engine::errors::{
     clocks_differ, foreign, not_replicated, not_sent, timeout, unanswered,
 };
 use crate::engine::hold::{Hold, Phase};
-use crate::engine::holds::Holds;
 use crate::engine::interface::{CallOutcome, RequestId, Terms};
 use crate::engine::links::Which;
 use crate::engine::names::{Attempt, WaitQueue, Waiting};
@@ -168,7 +167,6 @@ impl Engine {
 
     /// Lets the head of a queue do what it can. Drops a queue that nobody needs.
     pub(in crate::engine) fn advance(&mut self, name: &Name) {
-        self.put_readers_back(name);
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
         };
@@ -190,12 +188,24 @@ impl Engine {
         let Some(head) = self.names.waiters.get(&id) else {
             return;
         };
+        let writes = |writer: OwnerId| {
+            let hold = self.holds.get(&writer);
+            hold.is_some_and(|hold| hold.phase == Phase::Held)
+        };
+        let idle = queue.attempt == Attempt::Idle && head.ahead != Ahead::Asking;
+        if idle && head.under.is_some_and(|writer| !writes(writer)) {
+            return self.put_reader_back(name, id);
+        }
+        let reads = head.form.kind.is_shared() && queue.waiters.len() > 1;
         let free = queue.attempt == Attempt::Idle
             && !is_blocked(&self.holds, queue, Wish::of(head), head.once())
             && self.closing.is_none()
             && self.cx.links.is_up(name);
         if !free {
-            return self.let_readers_in(name);
+            if reads {
+                self.let_readers_in(name);
+            }
+            return;
         }
         if head.ahead == Ahead::Asking {
             // It asked before it was the head, and so did those behind it.
@@ -216,43 +226,32 @@ impl Engine {
         let (op, limit) = (head.next_try(), head.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
-        self.let_readers_in(name);
+        if reads {
+            self.let_readers_in(name);
+        }
     }
 
-    /// A reader stands at the front because it reads under its own write lock. When that has ended
-    /// before the reader could ask, it waits in its order.
-    fn put_readers_back(&mut self, name: &Name) {
-        let is_held = |holds: &Holds, writer: &OwnerId| {
-            let hold = holds.get(writer);
-            hold.is_some_and(|hold| hold.phase == Phase::Held)
-        };
-        while let Some(queue) = self.names.queues.get_mut(name)
-            && queue.attempt == Attempt::Idle
-            && let Some(&id) = queue.waiters.front()
-            && let Some(head) = self.names.waiters.get_mut(&id)
-            && head.ahead != Ahead::Asking
-            && head
-                .under
-                .is_some_and(|writer| !is_held(&self.holds, &writer))
-        {
+    /// This reader stands at the front because it reads under its own write lock. That has ended
+    /// before it could ask, so it goes back to its place.
+    #[cold]
+    fn put_reader_back(&mut self, name: &Name, id: RequestId) {
+        if let Some(head) = self.names.waiters.get_mut(&id) {
             head.under = None;
+        }
+        if let Some(queue) = self.names.queues.get_mut(name) {
             queue.waiters.pop_front();
             let behind = queue.waiters.iter().position(|later| *later > id);
             let at = behind.unwrap_or(queue.waiters.len());
             queue.waiters.insert(at, id);
         }
+        self.advance(name);
     }
 
     /// While this client reads, the readers at the front of the queue all ask at once: nobody keeps
     /// them out. A writer among them has its turn before those behind it. A reader that tries once
     /// asks in any case, because readers before it do not take the lock away from it.
     fn let_readers_in(&mut self, name: &Name) {
-        let Some(queue) = self
-            .names
-            .queues
-            .get(name)
-            .filter(|queue| queue.waiters.len() > 1)
-        else {
+        let Some(queue) = self.names.queues.get(name) else {
             return;
         };
         let is_read = |owner: &OwnerId| {
@@ -705,6 +704,11 @@ impl Engine {
             let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
                 continue;
             };
+            // It asked as an owner of its own, and got no answer.
+            if let Some(expires) = waiter.unsettled {
+                let (asked, lease) = (waiter.owner, waiter.lease());
+                self.clean_up(name, asked, form, lease, Some(expires));
+            }
             let left = waiter
                 .deadline
                 .map(|end| self.cx.now.until(end))
