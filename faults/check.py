@@ -8,7 +8,8 @@ intervals belong to a hold:
 - it was possibly held, or waited for, from the call of its acquire to the answer of its release, and for as long as
   its lease after that if an answer was an error, or its process died.
 
-The rules: certain intervals of one name never overlap; a try is refused only while somebody possibly holds; fencing
+The rules: certain intervals of one name never overlap, but those of readers, and those of a caller that reads while it
+writes; a try is refused only while somebody possibly holds, the try of a reader only while somebody possibly writes; fencing
 tokens grow from each hold to all that began after it was granted; the counts that a caller is told are those it made;
 a hold that is lost before it is released is told so once, others never; what was told lost is not called held any more; a hold whose key
 was deleted is not called held for longer than a lease; a hold whose key nobody deleted is not lost before its time is over.
@@ -55,6 +56,7 @@ class Hold:
     release: str = ""
     lost: list[float] = field(default_factory=list)  # when it was told so
     watched: bool = True  # what it was told of a loss is known
+    reads: bool = False  # it has the read side of a read-write lock
 
     @property
     def granted(self) -> bool:
@@ -142,27 +144,60 @@ def overlaps(past: Past) -> list[str]:
     wrong = []
     holds = past.holds
     spans = sorted((span, index) for index, hold in enumerate(holds) if (span := past.certain(hold)))
-    last, until = None, float("-inf")
+    writers, readers = Ends(), Ends()
     for (begin, end), index in spans:
         hold = holds[index]
-        if last is not None and begin < until:
+        # A writer may read, and goes on reading when it has written; a reader that begins to write would be one too many.
+        if hold.reads:
+            until, last = writers.of_others(hold.who)
+        else:
+            until, last = max(writers.latest, readers.latest)
+        if begin < until:
             wrong.append(f"two hold {hold.name}: {last} until {until}, {hold.who} from {begin}")
-        if end > until:
-            last, until = hold.who, end
+        (readers if hold.reads else writers).add(end, hold.who)
     return wrong
 
 
+class Ends:
+    """The latest end so far, and the latest one of another caller."""
+
+    def __init__(self) -> None:
+        self.latest = self.second = (float("-inf"), "")
+
+    def add(self, end: float, who: str) -> None:
+        new = (end, who)
+        if who == self.latest[1]:
+            self.latest = max(self.latest, new)
+        elif new > self.latest:
+            self.latest, self.second = new, self.latest
+        elif new > self.second:
+            self.second = new
+
+    def of_others(self, who: str) -> tuple[float, str]:
+        return self.second if self.latest[1] == who else self.latest
+
+
 def refusals(holds: list[Hold], lease: float) -> list[str]:
-    """A try that was refused overlaps somebody else's possible hold."""
+    """A try that was refused overlaps somebody else's possible hold, that of a reader somebody else's writing."""
+    return [line for reads in (False, True) for line in refused_in_vain(holds, lease, reads=reads)]
+
+
+def refused_in_vain(holds: list[Hold], lease: float, *, reads: bool) -> list[str]:
     wrong = []
-    spans = [hold.possible(lease) for hold in holds]
+    # Readers keep no reader out.
+    none = (float("-inf"), float("-inf"))
+    spans = [none if reads and hold.reads else hold.possible(lease) for hold in holds]
     # The two that last longest of those that began before: one of them may be the try itself.
     longest = second = (float("-inf"), -1)
     begun = 0
-    tries = [index for index, hold in enumerate(holds) if hold.tried and hold.status == "timeout"]
+    tries = [
+        index
+        for index, hold in enumerate(holds)
+        if hold.tried and hold.status == "timeout" and hold.reads == reads
+    ]
     for index in sorted(tries, key=lambda index: holds[index].answered):
         hold = holds[index]
-        while begun < len(holds) and spans[begun][0] <= hold.answered:
+        while begun < len(holds) and holds[begun].called <= hold.answered:
             other = (spans[begun][1], begun)
             if other > longest:
                 longest, second = other, longest
@@ -244,7 +279,9 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
 
     example = max(certain, key=lambda hold: hold.given_back - hold.answered)
     middle = (example.answered + example.given_back) / 2
-    second = replace(example, who="planted", called=middle, answered=middle, token=None, counted=1, told=1)
+    # One that writes: it is wrong beside anybody.
+    alone: dict[str, Any] = {"token": None, "counted": 1, "told": 1, "reads": False}
+    second = replace(example, who="planted", called=middle, answered=middle, **alone)
     found["a second holder"] = with_one(
         replace(second, freed=middle + lease, done=middle + lease, release="ok")
     )
@@ -258,6 +295,22 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     end = max(max(hold.answered, hold.done or 0.0) for hold in past.holds) + 10 * lease
     nobody = Hold(example.name, "planted", end, end + lease / 1000, "timeout", tried=True)
     found["a try refused while free"] = with_one(nobody)
+    if any(hold.reads for hold in past.holds):
+
+        def reader(begin: float, end: float, who: str = "planted") -> Hold:
+            times = {"called": begin, "answered": begin, "sure": end, "freed": end, "done": end}
+            return replace(second, who=who, reads=True, release="ok", **times)
+
+        writers = [hold for hold in certain if not hold.reads and hold.given_back > hold.answered]
+        if writers:
+            writer = max(writers, key=lambda hold: hold.given_back - hold.answered)
+            inside = (writer.answered + writer.given_back) / 2
+            found["a reader beside a writer"] = with_one(reader(inside, inside + lease))
+            found["a reader that begins to write"] = with_one(
+                reader(writer.called - lease, inside, writer.who)
+            )
+        asks = [reader(end, end + lease), replace(nobody, who="planted too", reads=True)]
+        found["a reader's try refused beside a reader"] = Past([*past.holds, *asks], past.deletions)
     with_token = [hold for hold in certain if hold.token is not None]
     if with_token:
         first = with_token[0]
@@ -306,6 +359,8 @@ def undisturbed(past: Past, certain: list[Hold]) -> tuple[Hold, Hold] | None:
     """One hold after another while nobody deleted the key: a deletion would end what is certain of the first."""
     for first, follower in pairwise(certain):
         deletion = past.deletion(first)
+        if first.reads and follower.reads:
+            continue
         if follower.answered > first.given_back and not (deletion and deletion.called <= follower.given_back):
             return first, follower
     return None
@@ -369,6 +424,14 @@ class Verdict:
                 self.delays.append(hold.lost[0] - deletion.answered)
 
 
+# The end of a name in a line that is about the read side of it.
+READS = b"/read"
+
+
+def lock_of(name: bytes) -> bytes:
+    return name.removesuffix(READS)
+
+
 class Lines:
     """The lines of all files by name, and what was told of losses."""
 
@@ -395,19 +458,19 @@ class Lines:
                     self.told[number, caller, called].append(int(at))
                 else:
                     del begun[caller]
-                    self.by_name[rest[: rest.index(b" ")]].append((number, line))
+                    self.by_name[lock_of(rest[: rest.index(b" ")])].append((number, line))
         for caller, rest in begun.items():
             name, called = rest.split()
             if file.died is None:
                 self.hangs.append(f"{file.who}/{caller.decode()} asked for {name.decode()}: no answer")
             else:
                 line = b"e %s %s %s %d died 0 - 0 0 0 0 0 0 0 -" % (caller, name, called, file.died)
-                self.by_name[name].append((number, line))
+                self.by_name[lock_of(name)].append((number, line))
 
     def holds(self, name: bytes) -> Iterator[Hold]:
         """Those of a name, which are forgotten here."""
         for number, line in self.by_name.pop(name):
-            _, caller, _, called, answered, status, tried, token, *rest = line.split()
+            _, caller, side, called, answered, status, tried, token, *rest = line.split()
             counted, told, sure, kept, until, freed, done = map(int, rest[:7])
             granted = status == b"ok"
             yield Hold(
@@ -417,7 +480,7 @@ class Lines:
                 int(answered),
                 status.decode(),
                 tried == b"1",
-                int(token) if granted else None,
+                int(token) if granted and token != b"-" else None,
                 counted,
                 told,
                 sure,
@@ -428,6 +491,7 @@ class Lines:
                 rest[7].decode() if granted else "",
                 self.told.get((number, caller, called), []),
                 self.files[number].died is None,
+                side.endswith(READS),
             )
 
 

@@ -19,6 +19,10 @@ def held(who: str, begin: float, end: float, token: int | None = None, **more: A
     return Hold("n", who, **(times | rest | more))
 
 
+def reads(who: str, begin: float, end: float) -> Hold:
+    return held(who, begin, end, reads=True)
+
+
 def lost(who: str, begin: float, end: float, **more: Any) -> Hold:
     """Called held for the last time at the end, and told lost soon after."""
     told: dict[str, Any] = {"release": "lost", "lost": [end + 0.05], "kept": False}
@@ -49,6 +53,33 @@ class Checking(unittest.TestCase):
 
     def test_inside_a_long_one(self) -> None:
         self.assertEqual(len(self.wrong(held("a", 1, 9), held("b", 2, 3), held("c", 10, 11))), 1)
+
+    def test_readers_at_once(self) -> None:
+        self.assertEqual(self.wrong(reads("a", 1, 9), reads("b", 2, 3), reads("c", 2.5, 4)), [])
+
+    def test_a_writer_among_readers(self) -> None:
+        self.assertEqual(len(self.wrong(reads("a", 1, 9), reads("b", 2, 3), held("c", 4, 5))), 1)
+        self.assertEqual(len(self.wrong(held("c", 1, 5), reads("a", 2, 3))), 1)
+        self.assertEqual(self.wrong(reads("a", 1, 2), held("c", 2.05, 3), reads("b", 3.05, 4)), [])
+
+    def test_a_writer_reads_and_goes_on_reading(self) -> None:
+        own = [held("a", 1, 3), reads("a", 2, 6)]
+        self.assertEqual(self.wrong(*own, reads("b", 3.1, 4)), [])
+        self.assertEqual(len(self.wrong(*own, reads("b", 2.5, 4))), 1)
+        self.assertEqual(len(self.wrong(*own, held("b", 3.5, 4))), 1)
+        self.assertEqual(len(self.wrong(reads("a", 1, 6), held("a", 2, 3))), 1)
+
+    def test_a_reader_is_refused_by_writers_only(self) -> None:
+        asks = refused("c", 2)
+        asks.reads = True
+        self.assertEqual(self.wrong(held("a", 1, 3), asks), [])
+        self.assertEqual(len(self.wrong(reads("a", 1, 3), asks)), 1)
+        self.assertEqual(self.wrong(reads("a", 1, 3), refused("c", 2)), [])
+
+    def test_what_is_planted_among_readers_is_found(self) -> None:
+        past = Past([reads("a", 1, 5), reads("b", 2, 4), held("c", 6, 8, 1), reads("d", 9, 10), held("e", 11, 12, 2)])
+        planted, missed = reject(past, LEASE)
+        self.assertEqual((missed, planted > 15), ([], True))
 
     def test_other_names_do_not_matter(self) -> None:
         other = held("b", 1, 2)
