@@ -72,10 +72,7 @@ class Caller:
         levels, told_levels, sure, kept = await self.hold(lock, grant, kind)
         until, freed, status = await self.release(lock, grant, levels)
         token = "-" if kind == "read" else grant.fencing_token
-        write(
-            f"{begun} {token} {levels} {told_levels} {sure} {kept:d} "
-            f"{until} {freed} {now()} {status}\n"
-        )
+        write(f"{begun} {token} {levels} {told_levels} {sure} {kept:d} {until} {freed} {now()} {status}\n")
 
     def lock(self, name: str, kind: str, **options: Any) -> Any:
         if kind in ("read", "write"):
