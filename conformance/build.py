@@ -48,7 +48,9 @@ def others() -> dict[str, Callable[[], Side]]:
         return lambda: Side(name, node("foreign.mjs"), kind, (kind,), renews=renews)
 
     def java_lock(name: str, renews: bool = False) -> Callable[[], Side]:
-        return lambda: Side(name, java_driver("foreign", "Foreign"), name, (name,), waits=False, renews=renews)
+        return lambda: Side(
+            name, java_driver("foreign", "Foreign"), name, (name,), waits=False, renews=renews
+        )
 
     return {
         "redis-py": lambda: Side("redis-py", python("foreign.py", "threads"), "redis-py", ("redis-py",)),

@@ -102,6 +102,10 @@ class Past:
         self.deletions.sort(key=lambda deletion: deletion.answered)
         self.answers = [deletion.answered for deletion in self.deletions]
 
+    @property
+    def shared(self) -> bool:
+        return any(hold.reads for hold in self.holds)
+
     def deletion(self, hold: Hold) -> Deletion | None:
         """The first that may have been this hold's."""
         at = bisect_left(self.answers, hold.called)
@@ -505,7 +509,8 @@ def judge(
     deletions = list(deletions)
     lines, verdict = Lines(files), Verdict()
     verdict.wrong += lines.hangs
-    richest, most = Past([]), 0
+    # Of the names that have readers, and of the others.
+    richest, most = {False: Past([]), True: Past([])}, Counter[bool]()
     for name in list(lines.by_name):
         of_name = [deletion for key, deletion in deletions if key in (None, name.decode())]
         past = Past(list(lines.holds(name)), of_name)
@@ -514,10 +519,13 @@ def judge(
         verdict.wrong += check_past(past, lease)
         if other:
             other.check(past)
-        certain = sum(1 for hold in past.holds if hold.release == "ok")
-        if certain > most:
-            richest, most = past, certain
-    verdict.planted, verdict.missed = reject(richest, lease, other)
+        shared, certain = past.shared, sum(1 for hold in past.holds if hold.release == "ok")
+        if certain > most[shared]:
+            richest[shared], most[shared] = past, certain
+    for past in richest.values():
+        planted, missed = reject(past, lease, None if past.shared else other)
+        verdict.planted += planted
+        verdict.missed += missed
     return verdict
 
 

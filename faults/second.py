@@ -2,7 +2,8 @@
 
 second.py FOLDER      judges again what a soak has kept, by both checkers
 
-`porcupine/` is the program around it, in Go. It is built on first use. Its model is a mutex whose losses are told;
+`porcupine/` is the program around it, in Go. It is built on first use. Its model is a mutex whose losses are told; of a
+read-write lock it judges the writers;
 docs/reliability/simulation.md says what it can see and what it cannot.
 """
 
@@ -94,8 +95,8 @@ class Porcupine:
         return verdict
 
     def check(self, past: Past) -> None:
-        """Adds the verdict on one name."""
-        answer, opinion = self.ask(past), self.opinion
+        """Adds the verdict on one name, of a read-write lock on its writers."""
+        answer, opinion = self.ask(writers_of(past)), self.opinion
         opinion.histories += 1
         opinion.largest = max(opinion.largest, answer["largest"])
         opinion.wrong += [f"porcupine: {message}" for message in answer["messages"]]
@@ -110,6 +111,14 @@ class Porcupine:
         opinion.missed += [
             what for what, variant in variants.items() if self.ask(variant)["violations"] <= usual
         ]
+
+
+def writers_of(past: Past) -> Past:
+    """The part of a read-write lock's past that a mutex explains: a try to write may have been refused by readers."""
+    if not past.shared:
+        return past
+    holds = [hold for hold in past.holds if not hold.reads and not (hold.tried and hold.status == "timeout")]
+    return Past(holds, past.deletions)
 
 
 def line(hold: Hold) -> str:

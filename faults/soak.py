@@ -47,12 +47,15 @@ PAUSE = 0.5
 ON_THE_WIRE = ["cut-request", "cut-reply", "hole", "reply-hole", "delay", "delay-reply", "twice", "stall"]
 OTHER = ["kill", "silent", "client kill", "pause", "script flush", "delete", "stop"]
 SELDOM = ["flushall", "process kill"]
-# Chances are per thousand. Most callers find their name free, some crowd at a few.
+# Chances are per thousand. Most callers find their name free, some crowd at a few, some read and write at others.
 PLAN = {
     "lease": LEASE_MS,
     "hot": 150,
     "hot_names": 4,
     "cold_names": 500,
+    "shared": 150,
+    "shared_names": 4,
+    "reads": 700,
     "tries": 200,
     "fixed": 50,
     "reenter": 100,
@@ -174,7 +177,8 @@ class Soak:
         elif kind == "script flush":
             self.redis("SCRIPT", "FLUSH")
         elif kind == "delete":
-            name = f"hot{self.random.randrange(PLAN['hot_names'])}"
+            sort = self.random.choice(["hot", "shared"])
+            name = f"{sort}{self.random.randrange(PLAN[f'{sort}_names'])}"
             self.delete(name, "DEL", name)
         elif kind == "flushall":
             self.delete(None, "FLUSHALL")

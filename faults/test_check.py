@@ -77,7 +77,9 @@ class Checking(unittest.TestCase):
         self.assertEqual(self.wrong(reads("a", 1, 3), refused("c", 2)), [])
 
     def test_what_is_planted_among_readers_is_found(self) -> None:
-        past = Past([reads("a", 1, 5), reads("b", 2, 4), held("c", 6, 8, 1), reads("d", 9, 10), held("e", 11, 12, 2)])
+        past = Past(
+            [reads("a", 1, 5), reads("b", 2, 4), held("c", 6, 8, 1), reads("d", 9, 10), held("e", 11, 12, 2)]
+        )
         planted, missed = reject(past, LEASE)
         self.assertEqual((missed, planted > 15), ([], True))
 

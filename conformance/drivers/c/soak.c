@@ -16,9 +16,11 @@ enum {
 static const int waits_ms[] = {20, 200, 2000, 20000};
 
 /* The plan: chances are per thousand, times milliseconds. */
-static long long until, lease, callers, seed, hot, hot_names, cold_names, tries, fixed, reenter, extend, linger, oversleep;
+static long long until, lease, callers, seed, hot, hot_names, shared, shared_names, reads, cold_names, tries, fixed, reenter, extend,
+    linger, oversleep;
 
 static redlatch_client *client;
+enum kind { REENTRANT, SIMPLE, READ, WRITE };
 static redlatch_options *of_kind[2]; /* reentrant, simple */
 static int history;
 
@@ -80,12 +82,20 @@ static void told(void *user, uint64_t owner, uint64_t token, redlatch_lost_reaso
 }
 
 /* A handle of its own for each attempt; the one whose place it takes is given back. */
-static struct attempt *prepare(struct caller *caller, const char *name, int simple)
+static struct attempt *prepare(struct caller *caller, const char *name, enum kind kind)
 {
+    redlatch_lock *sides[2];
+    redlatch_status status;
     struct attempt *attempt = &caller->kept[caller->next++ % KEPT];
     redlatch_lock_free(attempt->lock);
     attempt->caller = caller->number;
-    if (redlatch_lock_new(client, name, of_kind[simple], &attempt->lock) != REDLATCH_OK ||
+    if (kind == REENTRANT || kind == SIMPLE)
+        status = redlatch_lock_new(client, name, of_kind[kind], &attempt->lock);
+    else if ((status = redlatch_rw_lock_new(client, name, NULL, &sides[0], &sides[1])) == REDLATCH_OK) {
+        attempt->lock = sides[kind == WRITE];
+        redlatch_lock_free(sides[kind == READ]);
+    }
+    if (status != REDLATCH_OK ||
         redlatch_lock_on_lost(attempt->lock, told, attempt) != REDLATCH_OK)
         fail("lock");
     return attempt;
@@ -99,11 +109,12 @@ static long long pause_of(struct caller *caller)
 }
 
 /* Does what holders do: the levels made and told, when it was last called held, and whether it was in the end. */
-static long long hold(struct caller *caller, redlatch_lock *lock, int simple, int *levels, unsigned *counted, int *kept)
+static long long hold(struct caller *caller, redlatch_lock *lock, enum kind kind, int *levels, unsigned *counted,
+                      int *kept)
 {
     long long rest, at, sure = 0;
     *levels = 1;
-    if (!simple && chance(caller, reenter))
+    if (kind != SIMPLE && chance(caller, reenter))
         *levels += redlatch_lock_acquire(lock, REDLATCH_THREAD, REENTERING_MS, REDLATCH_LOCK_LEASE, NULL) == REDLATCH_OK;
     if (chance(caller, extend)) /* a refusal is the loss that the release will tell */
         redlatch_lock_extend(lock, REDLATCH_THREAD, lease);
@@ -120,15 +131,20 @@ static long long hold(struct caller *caller, redlatch_lock *lock, int simple, in
 
 static void try_once(struct caller *caller)
 {
-    int is_hot = chance(caller, hot), tried = chance(caller, tries), level, levels, kept;
-    long long number = below(caller, is_hot ? hot_names : cold_names), answered, sure, freed, remaining, relied;
-    int simple = !is_hot && number % 5 == 0;
+    int is_hot = chance(caller, hot), is_shared = !is_hot && chance(caller, shared), tried = chance(caller, tries), level,
+        levels, kept;
+    const char *sort = is_hot ? "hot" : is_shared ? "shared" : "cold";
+    long long number = below(caller, is_hot ? hot_names : is_shared ? shared_names : cold_names), answered, sure, freed,
+              remaining, relied;
+    enum kind kind = is_shared ? (chance(caller, reads) ? READ : WRITE) : !is_hot && number % 5 == 0 ? SIMPLE : REENTRANT;
     long long wait = tried ? 0 : waits_ms[below(caller, sizeof waits_ms / sizeof *waits_ms)];
     unsigned counted;
     uint64_t token = 0;
-    char name[32];
-    snprintf(name, sizeof name, "%s%lld", is_hot ? "hot" : "cold", number);
-    struct attempt *attempt = prepare(caller, name, simple);
+    char name[40], drawn[24] = "-";
+    snprintf(name, sizeof name, "%s%lld", sort, number);
+    struct attempt *attempt = prepare(caller, name, kind);
+    if (kind == READ)
+        strcat(name, "/read");
     long long called = attempt->called = now();
     write_line("b %d %s %lld\n", caller->number, name, called);
     redlatch_status status = redlatch_lock_acquire(attempt->lock, REDLATCH_THREAD, wait,
@@ -141,15 +157,17 @@ static void try_once(struct caller *caller)
         return;
     }
     caller->granted++;
-    sure = hold(caller, attempt->lock, simple, &levels, &counted, &kept);
+    if (kind != READ)
+        snprintf(drawn, sizeof drawn, "%llu", (unsigned long long)token);
+    sure = hold(caller, attempt->lock, kind, &levels, &counted, &kept);
     for (level = 1; level < levels; level++)
         redlatch_lock_release(attempt->lock, REDLATCH_THREAD);
     freed = now();
     remaining = redlatch_lock_remaining_ms(attempt->lock, REDLATCH_THREAD);
     relied = remaining > 0 ? freed + remaining * 1000000LL : 0;
     status = redlatch_lock_release(attempt->lock, REDLATCH_THREAD);
-    write_line("e %d %s %lld %lld ok %d %llu %d %u %lld %d %lld %lld %lld %s\n", caller->number, name, called, answered,
-               tried, (unsigned long long)token, levels, counted, sure, kept, relied, freed, now(),
+    write_line("e %d %s %lld %lld ok %d %s %d %u %lld %d %lld %lld %lld %s\n", caller->number, name, called, answered,
+               tried, drawn, levels, counted, sure, kept, relied, freed, now(),
                redlatch_status_name(status));
 }
 
@@ -168,6 +186,7 @@ static void read_plan(const struct request *plan)
         long long *value;
     } numbers[] = {{"until", &until},     {"lease", &lease},           {"callers", &callers},       {"seed", &seed},
                    {"hot", &hot},         {"hot_names", &hot_names},   {"cold_names", &cold_names}, {"tries", &tries},
+                   {"shared", &shared},   {"shared_names", &shared_names}, {"reads", &reads},
                    {"fixed", &fixed},     {"reenter", &reenter},       {"extend", &extend},         {"linger", &linger},
                    {"oversleep", &oversleep}};
     size_t each;

@@ -26,6 +26,7 @@ const client = new Client(url, { watchdogLease: plan.lease, fencing: true })
 
 function pick() {
   if (chance('hot')) return [`hot${below(plan.hot_names)}`, 'reentrant']
+  if (chance('shared')) return [`shared${below(plan.shared_names)}`, chance('reads') ? 'read' : 'write']
   const number = below(plan.cold_names)
   return [`cold${number}`, number % 5 === 0 ? 'simple' : 'reentrant']
 }
@@ -47,7 +48,7 @@ async function outcome(promise) {
 
 async function hold(first, kind) {
   const levels = []
-  if (kind === 'reentrant' && chance('reenter')) {
+  if (kind !== 'simple' && chance('reenter')) {
     const [again] = await outcome(first.reenter({ wait: REENTERING }))
     if (again) levels.push(again)
   }
@@ -74,10 +75,11 @@ async function release(first, levels) {
 }
 
 async function attempt(number) {
-  const [name, kind] = pick()
+  const [key, kind] = pick()
+  const name = kind === 'read' ? `${key}/read` : key
   const tried = chance('tries')
   const wait = tried ? 0 : WAITS[below(WAITS.length)]
-  const lock = client.lock(name, { kind })
+  const lock = kind === 'read' || kind === 'write' ? client.rwLock(key)[kind] : client.lock(key, { kind })
   const called = now()
   write(`b ${number} ${name} ${called}`)
   attempts++
@@ -88,7 +90,7 @@ async function attempt(number) {
   first.signal.addEventListener('abort', () => write(`l ${number} ${called} ${now()} ${first.signal.reason.reason}`))
   const { levels, told, sure, kept } = await hold(first, kind)
   const [until, freed, ended] = await release(first, levels)
-  const held = `${first.fencingToken} ${levels.length + 1} ${told} ${sure} ${kept}`
+  const held = `${first.fencingToken ?? '-'} ${levels.length + 1} ${told} ${sure} ${kept}`
   write(`${begun} ${held} ${until} ${freed} ${now()} ${ended}`)
 }
 

@@ -35,6 +35,10 @@ class Caller:
     def name(self) -> tuple[str, str]:
         if self.chance("hot"):
             return f"hot{self.random.randrange(self.plan['hot_names'])}", "reentrant"
+        if self.chance("shared"):
+            return f"shared{self.random.randrange(self.plan['shared_names'])}", "read" if self.chance(
+                "reads"
+            ) else "write"
         number = self.random.randrange(self.plan["cold_names"])
         return f"cold{number}", "reentrant" if number % 5 else "simple"
 
@@ -53,8 +57,8 @@ class Caller:
         def told(error: redlatch.LockLostError) -> None:
             write(f"l {number} {called} {now()} {error.reason}\n")
 
-        enters = kind == "reentrant"
-        lock = self.worker.client.lock(name, kind=kind, reentrant=enters, timeout=wait, on_lost=told, **lease)
+        lock = self.lock(name, kind, timeout=wait, on_lost=told, **lease)
+        name += "/read" * (kind == "read")
         write(f"b {number} {name} {called}\n")
         self.attempts += 1
         try:
@@ -67,15 +71,18 @@ class Caller:
         self.granted += 1
         levels, told_levels, sure, kept = await self.hold(lock, grant, kind)
         until, freed, status = await self.release(lock, grant, levels)
-        write(
-            f"{begun} {grant.fencing_token} {levels} {told_levels} {sure} {kept:d} "
-            f"{until} {freed} {now()} {status}\n"
-        )
+        token = "-" if kind == "read" else grant.fencing_token
+        write(f"{begun} {token} {levels} {told_levels} {sure} {kept:d} {until} {freed} {now()} {status}\n")
+
+    def lock(self, name: str, kind: str, **options: Any) -> Any:
+        if kind in ("read", "write"):
+            return getattr(self.worker.client.rw_lock(name, reentrant=True, **options), kind)
+        return self.worker.client.lock(name, kind=kind, reentrant=kind == "reentrant", **options)
 
     async def hold(self, lock: Any, grant: Any, kind: str) -> tuple[int, int, int, bool]:
         """Does what holders do: the levels made and told, when it was last called held, and if it was in the end."""
         levels, sure = 1, 0
-        if kind == "reentrant" and self.chance("reenter"):
+        if kind != "simple" and self.chance("reenter"):
             levels += await outcome(lock.acquire, timeout=REENTERING) is True
         if self.chance("extend"):
             # A refusal is the loss that the release will tell.

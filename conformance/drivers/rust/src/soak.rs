@@ -81,15 +81,16 @@ impl Caller {
 
     async fn attempt(&mut self) -> Result<(), Failure> {
         let worker = self.worker.clone();
-        let (name, kind) = worker.plan.name(&mut self.random);
-        let kind = if kind == "simple" {
-            Kind::Simple
-        } else {
-            Kind::Reentrant
+        let (mut name, kind) = worker.plan.name(&mut self.random);
+        let options = worker.plan.options();
+        let lock = match kind {
+            Kind::Read => worker.client.rw_lock_with(&name, options)?.read().clone(),
+            Kind::Write => worker.client.rw_lock_with(&name, options)?.write().clone(),
+            kind => worker.client.lock_with(&name, options.kind(kind))?,
         };
-        let lock = worker
-            .client
-            .lock_with(&name, worker.plan.options().kind(kind))?;
+        if kind == Kind::Read {
+            name.push_str("/read");
+        }
         let tried = self.random.chance(worker.plan.tries);
         let wait = if tried {
             Duration::ZERO
@@ -119,7 +120,9 @@ impl Caller {
                 .write(&format!("{begun} - 0 0 0 0 0 0 0 -\n"));
         };
         worker.granted.fetch_add(1, Ordering::Relaxed);
-        let token = guard.fencing_token().unwrap_or_default();
+        let token = guard
+            .fencing_token()
+            .map_or_else(|| "-".to_owned(), |token| token.to_string());
         let tells = (worker.clone(), self.number);
         guard.on_lost(move |reason| tells.0.history.told(tells.1, called, reason.name()));
         let held = self.hold(guard, kind).await;
@@ -148,7 +151,7 @@ impl Caller {
             sure: 0,
             kept: false,
         };
-        if kind == Kind::Reentrant && self.random.chance(plan.reenter) {
+        if kind != Kind::Simple && self.random.chance(plan.reenter) {
             let again = held
                 .guard
                 .reenter_with(&plan.options(), AcquireOptions::new().wait(REENTERING));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::LockOptions;
+use redlatch::{Kind, LockOptions};
 use serde_json::Value;
 
 use crate::{Failure, text};
@@ -21,6 +21,9 @@ pub(crate) struct Plan {
     pub(crate) extend: u64,
     hot: u64,
     hot_names: u64,
+    shared: u64,
+    shared_names: u64,
+    reads: u64,
     cold_names: u64,
     linger: u64,
     oversleep: u64,
@@ -42,6 +45,9 @@ impl Plan {
             extend: number("extend")?,
             hot: number("hot")?,
             hot_names: number("hot_names")?,
+            shared: number("shared")?,
+            shared_names: number("shared_names")?,
+            reads: number("reads")?,
             cold_names: number("cold_names")?,
             linger: number("linger")?,
             oversleep: number("oversleep")?,
@@ -53,15 +59,23 @@ impl Plan {
     }
 
     /// A name and its kind.
-    pub(crate) fn name(&self, random: &mut Random) -> (String, &'static str) {
+    pub(crate) fn name(&self, random: &mut Random) -> (String, Kind) {
         if random.chance(self.hot) {
-            return (format!("hot{}", random.below(self.hot_names)), "reentrant");
+            return (
+                format!("hot{}", random.below(self.hot_names)),
+                Kind::Reentrant,
+            );
+        }
+        if random.chance(self.shared) {
+            let reads = random.chance(self.reads);
+            let kind = if reads { Kind::Read } else { Kind::Write };
+            return (format!("shared{}", random.below(self.shared_names)), kind);
         }
         let number = random.below(self.cold_names);
         let kind = if number.is_multiple_of(5) {
-            "simple"
+            Kind::Simple
         } else {
-            "reentrant"
+            Kind::Reentrant
         };
         (format!("cold{number}"), kind)
     }
