@@ -594,6 +594,7 @@ impl Engine {
         self.cleanups.resume(&mut self.cx, which);
         self.repeat_releases(which);
         self.probe_all(which);
+        self.ask_tries(which);
     }
 
     // ---- closing ----

@@ -81,7 +81,7 @@ impl Engine {
             return self.cx.fail(id, Error::upgrade().on(&name));
         }
         // A reader that tries does not fail because another reader waits.
-        let joins = (form.kind.is_shared() && self.cx.links.is_up(&name)).then_some(key);
+        let joins = form.kind.is_shared().then_some(key);
         if wait == Some(Duration::ZERO) {
             if let Some(down) = self.cx.links.error(&name) {
                 return self.cx.fail(id, down.on(&name));
@@ -133,7 +133,20 @@ impl Engine {
             self.note_holder(&name);
         }
         self.advance(&name);
-        if wait == Some(Duration::ZERO) && joins.is_some() && !self.names.is_head(&name, id) {
+        let joins = wait == Some(Duration::ZERO) && joins.is_some();
+        if joins && self.cx.links.is_up(&name) && !self.names.is_head(&name, id) {
+            self.ask_ahead(id);
+        }
+    }
+
+    /// Sends the tries of readers that waited for their server behind other readers.
+    pub(in crate::engine) fn ask_tries(&mut self, which: Which<'_>) {
+        let picked = self.names.waiters.iter().filter(|(id, waiter)| {
+            let tries = waiter.once() && waiter.form.kind.is_shared() && which(&waiter.name);
+            tries && self.cx.links.is_up(&waiter.name) && !self.names.is_head(&waiter.name, **id)
+        });
+        let ids: Vec<RequestId> = picked.map(|(id, _)| *id).collect();
+        for id in ids {
             self.ask_ahead(id);
         }
     }
