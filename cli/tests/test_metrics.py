@@ -98,7 +98,9 @@ def test_other_pages_are_refused(start: Start, name: str) -> None:
 def test_a_server_that_is_away_is_down(start: Start, tmp_path: Path, name: str) -> None:
     port = free_port()
     with Server() as server:
-        watching = start("watch", "--url", server.url, "--prometheus", f":{port}", "--interval", "100ms", name)
+        watching = start(
+            "watch", "--url", server.url, "--prometheus", f":{port}", "--interval", "100ms", name
+        )
         has(port, "redlatch_up", 1)
     has(port, "redlatch_up", 0)
     assert not any(metric.startswith("redlatch_lock_held") for metric in page_of(port))
@@ -130,7 +132,11 @@ def test_lines_for_people_still_come(start: Start, look: redis.Redis, name: str)
         (["--prometheus", "9121"], 64, "it is an address with a port, such as :9121"),
         (["--prometheus", "192.0.2.1:9121"], 64, "cannot listen at --prometheus 192.0.2.1:9121"),
         (["--prometheus-file", "locks.txt"], 64, "names end in .prom"),
-        (["--prometheus-file", "/nowhere/locks.prom"], 64, "cannot write --prometheus-file /nowhere/locks.prom"),
+        (
+            ["--prometheus-file", "/nowhere/locks.prom"],
+            64,
+            "cannot write --prometheus-file /nowhere/locks.prom",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_named(words: list[str], code: int, text: str) -> None:
