@@ -1,5 +1,6 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
+const diagnostics = require('node:diagnostics_channel')
 const { setMaxListeners } = require('node:events')
 // Not the global one: what tests and browsers put in its place may have no unref(), or never fire.
 const { setTimeout } = require('node:timers')
@@ -15,6 +16,8 @@ const { errorFrom, lostError, unwrap } = internal
 // held, or a Story. An entry stays until the hold is released, or is collected and lost. It never refers to the Hold itself,
 // which may be garbage-collected. There may be very many.
 const holds = new Table()
+
+const releasing = diagnostics.tracingChannel('redlatch:release')
 
 class Story {
   loss // the error, once the hold is lost
@@ -188,7 +191,9 @@ class Hold {
   }
 
   release() {
-    return (this.#released ??= this.#release())
+    return (this.#released ??= releasing.hasSubscribers
+      ? releasing.tracePromise(() => this.#release(), { hold: this, lockName: this.name })
+      : this.#release())
   }
 
   async #release() {

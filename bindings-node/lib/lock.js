@@ -1,11 +1,14 @@
 'use strict'
 const { AsyncLocalStorage } = require('node:async_hooks')
+const diagnostics = require('node:diagnostics_channel')
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./errors.js')
 const { answerTo, border, numberOf, reasonOf, resultOf, valueOf } = require('./border.js')
 const { Hold, emitLost, knownOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = require('./errors.js').internal
+
+const acquiring = diagnostics.tracingChannel('redlatch:acquire')
 
 const OWN = ['signal', 'key', 'hold', 'context']
 
@@ -48,7 +51,13 @@ class Lock {
     return unwrap(this.#family.locks.name(this.#name))
   }
 
-  async acquire(options) {
+  acquire(options) {
+    if (!acquiring.hasSubscribers) return this.#acquire(options)
+    const { client } = this.#family
+    return acquiring.tracePromise(() => this.#acquire(options), { client, lockName: this.name })
+  }
+
+  async #acquire(options) {
     const { own, names, values } = split(options, OWN)
     const { signal } = own
     checkSignal(signal)

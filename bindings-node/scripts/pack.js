@@ -1,12 +1,12 @@
 'use strict'
 // Packs what is published: the package of JavaScript, or that of one platform with its binary. Prints the name of the file.
 //
-// node scripts/pack.js FOLDER                           the package `redlatch`, into FOLDER
-// node scripts/pack.js FOLDER PLATFORM BINARY NOTICES   the package `@redlatch/PLATFORM`; NOTICES has the licences of what is
-//                                                       linked into BINARY
+// node scripts/pack.js FOLDER                                     the package `redlatch`, into FOLDER
+// node scripts/pack.js FOLDER PLATFORM BINARY NOTICES [PROGRAM]   the package `@redlatch/PLATFORM`; NOTICES has the licences of
+//                                                                 what is linked into BINARY and PROGRAM, the command line
 
 const { execFileSync } = require('node:child_process')
-const { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
+const { chmodSync, cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { join, resolve } = require('node:path')
 const { PLATFORMS } = require('../lib/platform.js')
@@ -38,10 +38,14 @@ function javascript(place) {
   return { ...kept, ...rest, optionalDependencies }
 }
 
-function platform(place, name, binary, notices) {
+function platform(place, name, binary, notices, program) {
   if (!PLATFORMS.includes(name)) throw new Error(`no platform '${name}'; there are ${PLATFORMS.join(', ')}`)
   const main = `redlatch.${name}.node`
   cpSync(binary, join(place, main))
+  if (program) {
+    cpSync(program, join(place, 'redlatch'))
+    chmodSync(join(place, 'redlatch'), 0o755)
+  }
   cpSync(notices, join(place, 'THIRD-PARTY-NOTICES.txt'))
   writeFileSync(join(place, 'README.md'), `The binary of \`redlatch\` for ${name}. Install \`redlatch\`, which chooses it.\n`)
   return {
@@ -51,13 +55,15 @@ function platform(place, name, binary, notices) {
     ...fields(name),
     type: 'commonjs',
     main,
-    files: [main, 'LICENSE-*', 'THIRD-PARTY-NOTICES.txt'],
+    files: [main, ...(program ? ['redlatch'] : []), 'LICENSE-*', 'THIRD-PARTY-NOTICES.txt'],
     preferUnplugged: true, // Yarn: no system loads a library out of an archive
   }
 }
 
 const [folder, ...which] = process.argv.slice(2)
-if (folder === undefined || ![0, 3].includes(which.length)) throw new Error('usage: pack.js FOLDER [PLATFORM BINARY NOTICES]')
+if (folder === undefined || ![0, 3, 4].includes(which.length)) {
+  throw new Error('usage: pack.js FOLDER [PLATFORM BINARY NOTICES [PROGRAM]]')
+}
 const place = mkdtempSync(join(tmpdir(), 'redlatch-pack-'))
 try {
   const manifest = which.length === 0 ? javascript(place) : platform(place, ...which)

@@ -4,7 +4,8 @@
 
 const { after, before, test } = require('node:test')
 const assert = require('node:assert/strict')
-const { execFile } = require('node:child_process')
+const { execFile, spawn } = require('node:child_process')
+const { once } = require('node:events')
 const { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
@@ -26,6 +27,15 @@ const notices = join(folder, 'notices.txt')
 const broken = join(folder, 'broken.node')
 // The npm that runs the tests tells them things that are not for the npm that they call.
 const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^npm_/i.test(name)))
+// In the place of the command line: says its words and its input, or waits for a signal.
+const STAND_IN = `#!/bin/sh
+case $1 in
+    say) shift; echo "$@"; cat; exit 7 ;;
+    wait) trap 'echo told; exit 9' TERM; echo ready; while :; do sleep 0.05 & wait $!; done ;;
+    die) kill -KILL $$ ;;
+esac
+`
+const standIn = join(folder, 'redlatch')
 let registry
 
 const pack = (...args) => execute(process.execPath, [join(PACKAGE, 'scripts', 'pack.js'), made, ...args])
@@ -36,7 +46,9 @@ before(async () => {
   writeFileSync(broken, 'no library')
   await pack()
   const binary = (name) => (name === platform() ? join(PACKAGE, `redlatch.${name}.node`) : broken)
-  await Promise.all(PLATFORMS.map((name) => pack(name, binary(name), notices)))
+  writeFileSync(standIn, STAND_IN)
+  const program = (name) => (name.startsWith('linux-') ? [standIn] : [])
+  await Promise.all(PLATFORMS.map((name) => pack(name, binary(name), notices, ...program(name))))
   registry = await serve(made)
 })
 after(() => {
@@ -113,6 +125,35 @@ test('without its optional dependencies the package says what to install', async
   assert.equal(code, 'ERR_REDLATCH_NO_BINARY')
   assert.match(text, /npm install @redlatch\/linux-x64-musl@\d.*external: \['redlatch'\]/)
 })
+
+if (process.platform === 'linux') {
+  test('npx runs the command line of the platform', async () => {
+    const place = await install()
+    const command = join(place, 'node_modules', '.bin', 'redlatch')
+    const said = execute('npx', ['--no-install', 'redlatch', 'say', 'a', 'b  c'], { cwd: place, env })
+    said.child.stdin.end('input')
+    await assert.rejects(said, { code: 7, stdout: 'a b  c\ninput' })
+
+    const waiting = spawn(command, ['wait'], { stdio: ['ignore', 'pipe', 'inherit'] })
+    const told = []
+    waiting.stdout.setEncoding('utf8').on('data', (text) => {
+      told.push(text)
+      if (text === 'ready\n') waiting.kill('SIGTERM')
+    })
+    const [code] = await once(waiting, 'close')
+    assert.deepEqual([told.join(''), code], ['ready\ntold\n', 9])
+
+    // In its place it is what the signal ends; as its child it gives the code of a shell.
+    const ended = await once(spawn(command, ['die'], { stdio: 'ignore' }), 'close')
+    assert.deepEqual(ended, process.execve ? [null, 'SIGKILL'] : [137, null])
+  })
+
+  test('without the package of the platform npx says what to install', async () => {
+    const place = await install('--omit=optional')
+    const command = execute(join(place, 'node_modules', '.bin', 'redlatch'), ['ping'])
+    await assert.rejects(command, { code: 69, stderr: /^redlatch: the package @redlatch\/linux-.* npm install @redlatch\/linux-/ })
+  })
+}
 
 test('publint has no objection to the packages', async () => {
   for (const file of readdirSync(made)) {

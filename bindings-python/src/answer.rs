@@ -10,13 +10,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use pyo3::exceptions::asyncio::{CancelledError, InvalidStateError};
 use pyo3::exceptions::{PyBaseException, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict};
 use redlatch::ErrorKind;
 use redlatch::embed::{Outcome, Submitted};
 
+use crate::kept::{Kept, intern};
 use crate::operation::Queue;
 use crate::task::{Owner, Unsent, awaited_before, awaited_now, warn_unawaited};
 use crate::values::{IntoValue, raise};
@@ -220,7 +219,7 @@ pub(crate) fn complete(answer: &Bound<'_, Answer>, outcome: Outcome, here: bool)
 
 /// Calls it in its context. The method is looked up once for all of them.
 fn run_in(answer: &Bound<'_, Answer>, context: Py<PyAny>, callback: Py<PyAny>) -> PyResult<()> {
-    static RUN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static RUN: Kept<Py<PyAny>> = Kept::new();
     let py = answer.py();
     let run = RUN.get_or_try_init(py, || {
         let class = py

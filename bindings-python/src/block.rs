@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use redlatch::AcquireOptions;
@@ -16,6 +15,7 @@ use redlatch::embed::AcquireOptionsExt;
 use crate::exit::Waiting;
 use crate::flow;
 use crate::guard::Guard;
+use crate::kept::intern;
 use crate::lock::Lock;
 use crate::operation::{Canceller, run, wait_for};
 use crate::values::option;

@@ -8,13 +8,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
 use redlatch::ReentryKey;
 use redlatch::embed::ReentryKeyExt;
 
+use crate::kept::{Kept, intern};
 use crate::task::{self, current_task};
 
 /// The flows that a context knows, the newest last.
@@ -66,7 +65,7 @@ pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
 }
 
 fn modules(py: Python<'_>) -> PyResult<&Bound<'_, PyDict>> {
-    static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    static MODULES: Kept<Py<PyDict>> = Kept::new();
     let modules = MODULES.get_or_try_init(py, || {
         let modules = py
             .import(intern!(py, "sys"))?
@@ -84,7 +83,7 @@ struct Variable {
 }
 
 fn variable(py: Python<'_>) -> PyResult<&Variable> {
-    static VARIABLE: PyOnceLock<Variable> = PyOnceLock::new();
+    static VARIABLE: Kept<Variable> = Kept::new();
     VARIABLE.get_or_try_init(py, || {
         let class = py
             .import(intern!(py, "contextvars"))?
@@ -157,7 +156,7 @@ pub(crate) fn new_key(py: Python<'_>, greenlet: Option<&Bound<'_, PyAny>>) -> Py
 
 /// The module that waits in the hubs of gevent and eventlet.
 fn green(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
-    static GREEN: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    static GREEN: Kept<Py<PyModule>> = Kept::new();
     let green = GREEN.get_or_try_init(py, || {
         py.import(intern!(py, "redlatch._green")).map(Bound::unbind)
     })?;

@@ -10,6 +10,7 @@ mod client;
 mod exit;
 mod flow;
 mod guard;
+mod kept;
 mod lock;
 mod operation;
 mod task;
@@ -17,13 +18,14 @@ mod values;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
+
+use crate::kept::Kept;
 
 /// Refuses a second interpreter of the process, as Python does itself from 3.12 on: our classes are
 /// the first one's, and the end of either would be taken for that of both.
 fn refuse_another_interpreter(py: Python<'_>) -> PyResult<()> {
     // Each has a module of this name; kept, so that none that comes later stands at its address.
-    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    static SYS: Kept<Py<PyModule>> = Kept::new();
     let sys = py.import("sys")?;
     if SYS.get_or_init(py, || sys.clone().unbind()).is(&sys) {
         return Ok(());

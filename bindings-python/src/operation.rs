@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use redlatch::Operation;
@@ -14,6 +13,7 @@ use redlatch::embed::{Caller, Completion, CompletionQueue, OperationExt, Submitt
 
 use crate::answer::{Answer, Level, Sent, complete, value_of};
 use crate::exit::Waiting;
+use crate::kept::intern;
 use crate::values::{IntoValue, raise};
 
 /// Where an answer goes: the queue of an event loop; nowhere means that the calling thread waits

@@ -6,9 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
 use redlatch::embed::{AcquireOptionsExt, Caller, OperationExt, ReentryKeyExt, Submitted};
 use redlatch::{AcquireOptions, Operation};
@@ -16,6 +14,7 @@ use redlatch::{AcquireOptions, Operation};
 use crate::answer::Answer;
 use crate::client::Client;
 use crate::guard::Guard;
+use crate::kept::{Kept, intern};
 use crate::lock::Lock;
 use crate::operation::{Queue, Tag};
 
@@ -61,7 +60,7 @@ impl Key {
 
     /// The key that a task has already.
     fn of<'py>(task: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Key>>> {
-        static ALL: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+        static ALL: Kept<Py<PyDict>> = Kept::new();
         let py = task.py();
         let all = ALL.get_or_try_init(py, || {
             let keys = py
@@ -274,7 +273,7 @@ impl Owner {
 
 /// The task that runs now, if one does.
 pub(crate) fn current_task(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
-    static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
+    static ASYNCIO: Kept<Asyncio> = Kept::new();
     let asyncio = ASYNCIO.get_or_try_init(py, || Asyncio::new(py))?;
     let event_loop = asyncio.running_loop.bind(py).call0()?;
     if event_loop.is_none() {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyString};
 use redlatch::embed::{Scope, Type, all_options, read_duration};
 use redlatch::{Error, ErrorKind, LostReason, OptionValue};
+
+use crate::kept::Kept;
 
 /// Converts the core's error into the exception of its kind in `redlatch.exceptions`.
 ///
@@ -17,9 +18,13 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
-    static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
-    let classes = CLASSES.import(py, "redlatch.exceptions", "BY_KIND")?;
-    let class = classes.as_any().get_item(error.kind().name())?;
+    static CLASSES: Kept<Py<PyDict>> = Kept::new();
+    let classes = CLASSES.get_or_try_init(py, || {
+        let exceptions = py.import("redlatch.exceptions")?;
+        let classes = exceptions.getattr("BY_KIND")?.cast_into::<PyDict>()?;
+        Ok::<_, PyErr>(classes.unbind())
+    })?;
+    let class = classes.bind(py).as_any().get_item(error.kind().name())?;
     let value = class.call1((error.to_string(),))?;
     value.setattr("lock_name", error.lock_name())?;
     if let Some(reason) = error.lost_reason() {

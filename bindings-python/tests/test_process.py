@@ -430,12 +430,16 @@ def test_a_paused_server_is_not_taken_for_a_holder(name: str, own_server: Server
 # ---- fork ----
 
 FORK = """
-    import os, sys, traceback
+    import faulthandler, os, signal, sys, traceback
     import redlatch
+
+    # A child that hangs says where, and ends.
+    faulthandler.register(signal.SIGALRM, chain=True)
 
     def in_child(function):
         child = os.fork()
         if not child:
+            signal.alarm(30)
             try:
                 function()
                 os._exit(0)
@@ -545,6 +549,45 @@ def test_fork_while_other_threads_wait(name: str) -> None:
     client.close()
     """,
         name,
+    )
+
+
+def test_a_fork_finds_no_value_that_another_thread_is_making() -> None:
+    """PyO3's cells are such values. A child found one of them half made, and waited for it for ever."""
+    run(
+        FORK
+        + """
+    import builtins, threading, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
+
+    def slow_import(module, *rest):
+        # The first error looks the classes of errors up.
+        if module == "redlatch.exceptions" and threading.current_thread() is thread:
+            making.set()
+            forked.wait()
+        return known_import(module, *rest)
+
+    def fail():
+        try:
+            client.lock("")
+        except redlatch.InvalidArgumentError:
+            failed.set()
+
+    making, forked, failed = (threading.Event() for _ in range(3))
+    thread = threading.Thread(target=fail, daemon=True)
+    client.connect()
+    known_import, builtins.__import__ = builtins.__import__, slow_import
+    thread.start()
+    making.wait()
+    try:
+        in_child(lambda: refused(lock.acquire))
+    finally:
+        forked.set()
+    thread.join()
+    assert failed.is_set()
+    client.close()
+    """,
+        "n",
     )
 
 

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redlatch::embed::Uncancelled;
 use redlatch::{Error, ErrorKind, LostReason, Result};
@@ -62,17 +63,19 @@ pub(crate) fn fail(error: &Error) -> redlatch_status {
 /// Keeps panics inside calls from being printed; they become the text of `internal`. Those of the
 /// program (Rust that links the static library) go where they went before.
 pub(crate) fn quiet_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if INSIDE.get() {
-                PANIC.replace(panic.to_string());
-            } else {
-                before(panic);
-            }
-        }));
-    });
+    // Not a `Once`: a child that is forked meanwhile would wait for it for ever.
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if INSIDE.get() {
+            PANIC.replace(panic.to_string());
+        } else {
+            before(panic);
+        }
+    }));
 }
 
 /// The names of a table of the core with the NUL that C wants, made at compile time.

@@ -1,7 +1,8 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -29,7 +30,7 @@ pub(crate) struct Arguments {
 }
 
 /// How to reach the server.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Server {
     /// redis://, rediss://, redis+sentinel://, redis+cluster:// or unix://. All users of the
     /// machine see a command line: a password belongs into the variable REDLATCH_URL, which is read
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     },
     /// Print the manual page.
     Man,
+    /// Print the version.
+    Version,
 }
 
 #[derive(Debug, Args)]
@@ -132,6 +135,18 @@ pub(crate) struct Watch {
     /// Print a JSON object for each look.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Serve metrics for Prometheus at this address: http://ADDRESS/metrics. `:9121` is for the
+    /// machine itself, 0.0.0.0:9121 for all networks: names of locks may tell something.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub(crate) prometheus: Option<SocketAddr>,
+    /// Write the same metrics to a file after each look, for the textfile collector of
+    /// node_exporter. Its name ends in .prom.
+    #[arg(long, value_name = "FILE", value_parser = prom)]
+    pub(crate) prometheus_file: Option<PathBuf>,
+    /// Give each lock metrics of its own: how long it is held, and how many wait. At most 1000
+    /// locks have them.
+    #[arg(long)]
+    pub(crate) per_lock: bool,
     /// The time between two looks.
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
@@ -187,6 +202,26 @@ fn checked(option: &str, text: &str) -> Result<String, String> {
         .set(option, OptionValue::Text(text))
         .map(|()| text.to_owned())
         .map_err(|error| failure::text(&error))
+}
+
+/// An address to listen at. A port alone is one of the machine itself.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let whole = match text.strip_prefix(':') {
+        Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
+        None => text.to_owned(),
+    };
+    whole.parse().map_err(|_| {
+        "it is an address with a port, such as :9121, 0.0.0.0:9121 or [::1]:9121".to_owned()
+    })
+}
+
+/// The collector reads no other files.
+fn prom(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
+    match path.extension().is_some_and(|end| end == "prom") {
+        true => Ok(path.to_owned()),
+        false => Err("node_exporter reads files whose names end in .prom".to_owned()),
+    }
 }
 
 /// A time between two looks. Each look reads every key of the servers.

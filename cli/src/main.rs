@@ -7,7 +7,9 @@ mod failure;
 mod free;
 mod held;
 mod ls;
+mod metrics;
 mod processes;
+mod prometheus;
 mod reply;
 mod run;
 mod scan;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
             print(&text)
         }
         Command::Man => manual().and_then(|text| print(&text)),
+        Command::Version => print(format!("redlatch {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

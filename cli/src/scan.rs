@@ -46,6 +46,17 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     Ok(found)
 }
 
+/// The lock of this name as it is stored, whatever its kind; `None` if there is none.
+pub(crate) fn lock(inspector: &mut Inspector, name: &str) -> Result<Option<Held>, Failure> {
+    for node in 0..inspector.nodes().len() {
+        // The other nodes of a cluster refuse the key.
+        if let Some(held) = read(inspector, node, vec![name.to_owned()])?.pop() {
+            return Ok(Some(held));
+        }
+    }
+    Ok(None)
+}
+
 type Key = String;
 
 /// The next cursor and the keys of one answer. A name that is not UTF-8 is none of a lock's.

@@ -19,6 +19,8 @@ use signal_hook::iterator::Signals;
 use crate::arguments::{Server, Watch};
 use crate::failure::{Exit, Failure};
 use crate::held::Held;
+use crate::metrics::Metrics;
+use crate::prometheus::Exporter;
 use crate::shown::{cut, shown};
 use crate::{connect, ls};
 
@@ -27,6 +29,9 @@ pub(crate) fn watch(server: &Server, arguments: &Watch) -> Result<u8, Failure> {
         inspector: Some(connect::inspector(server)?),
         server,
         pattern: &arguments.pattern,
+        history: History::default(),
+        metrics: Metrics::new(arguments.per_lock),
+        exporter: Exporter::open(arguments)?,
     };
     if arguments.json || !io::stdout().is_terminal() {
         return stream(&mut looker, arguments);
@@ -39,11 +44,40 @@ struct Looker<'a> {
     server: &'a Server,
     pattern: &'a str,
     inspector: Option<Inspector>,
+    history: History,
+    metrics: Metrics,
+    exporter: Exporter,
+}
+
+/// What a look has found.
+struct Look {
+    locks: Vec<Held>,
+    /// What has changed since the look before, for people.
+    changes: Vec<String>,
 }
 
 impl Looker<'_> {
-    /// The locks now; else why the servers cannot be reached.
-    fn look(&mut self) -> Result<Result<Vec<Held>, String>, Failure> {
+    /// The locks now; else why the servers cannot be reached. The metrics follow.
+    fn look(&mut self) -> Result<Result<Look, String>, Failure> {
+        let began = Instant::now();
+        let found = self.locks()?;
+        let now = Instant::now();
+        let found = found.map(|locks| {
+            let seen = self.history.note(&locks, now);
+            self.metrics.note(&seen);
+            let changes = seen.into_iter().map(|change| change.text).collect();
+            Look { locks, changes }
+        });
+        if self.exporter.is_used() {
+            let locks = found.as_ref().ok().map(|look| &look.locks[..]);
+            let held_for = |held: &Held| self.history.held_for(held, now);
+            let text = self.metrics.as_text(locks, held_for, now - began);
+            self.exporter.publish(text)?;
+        }
+        Ok(found)
+    }
+
+    fn locks(&mut self) -> Result<Result<Vec<Held>, String>, Failure> {
         let mut inspector = match self.inspector.take() {
             Some(inspector) => Ok(inspector),
             None => connect::inspector(self.server),
@@ -68,7 +102,7 @@ impl Looker<'_> {
 
 /// A line for each change, or a JSON object for each look.
 fn stream(looker: &mut Looker<'_>, arguments: &Watch) -> Result<u8, Failure> {
-    let (mut history, mut away) = (History::default(), None);
+    let mut away = None;
     loop {
         match looker.look()? {
             Err(text) => {
@@ -77,9 +111,8 @@ fn stream(looker: &mut Looker<'_>, arguments: &Watch) -> Result<u8, Failure> {
                 }
                 away = Some(text);
             }
-            Ok(locks) => {
+            Ok(Look { locks, changes }) => {
                 away = None;
-                let changes = history.note(&locks, Instant::now());
                 let all: Vec<_> = locks.iter().map(Held::as_json).collect();
                 let text = match arguments.json {
                     true => format!("{}\n", json!({ "locks": all })),
@@ -109,19 +142,19 @@ fn reader_left(limit: Duration) -> bool {
 fn live(looker: &mut Looker<'_>, arguments: &Watch) -> Result<(), Failure> {
     let _screen = Screen::enter()?;
     restore_on_signals()?;
-    let (mut history, start) = (History::default(), Instant::now());
+    let start = Instant::now();
     let mut locks = Vec::new();
     loop {
         let now = Instant::now();
         let away = match looker.look()? {
-            Ok(found) => {
-                locks = found;
-                history.note(&locks, now);
+            Ok(look) => {
+                locks = look.locks;
                 None
             }
             Err(text) => Some(text),
         };
-        let mut page = page(&locks, &history, &arguments.pattern, now, now - start);
+        let history = &looker.history;
+        let mut page = page(&locks, history, &arguments.pattern, now, now - start);
         if let Some(text) = away {
             page = format!("{}\n{page}", shown(&text));
         }
@@ -302,9 +335,27 @@ struct Seen {
     passed: u64,
 }
 
+/// A change of one lock between two looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// What has become of it, for people.
+    text: String,
+    pub(crate) what: What,
+    /// How long those had it who have it no more, as far as it was seen.
+    pub(crate) had: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Taken,
+    Freed,
+    /// Others have it now.
+    Passed,
+}
+
 impl History {
     /// Compares to the look before, and tells the changes.
-    fn note(&mut self, locks: &[Held], now: Instant) -> Vec<String> {
+    fn note(&mut self, locks: &[Held], now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut before = std::mem::take(&mut self.since);
         for held in locks {
@@ -312,19 +363,26 @@ impl History {
             let since = match before.remove(&held.name) {
                 Some((known, since)) if known == owners => since,
                 known => {
-                    match known {
-                        Some(_) => self.seen.passed += 1,
-                        None => self.seen.taken += 1,
-                    }
-                    changes.push(held.as_text());
+                    let (what, counter) = match known {
+                        Some(_) => (What::Passed, &mut self.seen.passed),
+                        None => (What::Taken, &mut self.seen.taken),
+                    };
+                    *counter += 1;
+                    let had = known.map(|(_, since)| now.saturating_duration_since(since));
+                    let text = held.as_text();
+                    changes.push(Change { text, what, had });
                     now
                 }
             };
             self.since.insert(held.name.clone(), (owners, since));
         }
-        for name in before.into_keys() {
+        for (name, (_, since)) in before {
             self.seen.freed += 1;
-            changes.push(format!("{} is free", shown(&name)));
+            changes.push(Change {
+                text: format!("{} is free", shown(&name)),
+                what: What::Freed,
+                had: Some(now.saturating_duration_since(since)),
+            });
         }
         changes
     }
@@ -367,8 +425,11 @@ mod tests {
                 .is_empty()
         );
         let changes = history.note(&[held("a", "y")], at(5));
-        assert!(changes[0].starts_with("a is held by y"), "{changes:?}");
-        assert_eq!(changes[1..], ["b is free"]);
+        assert!(changes[0].text.starts_with("a is held by y"), "{changes:?}");
+        assert_eq!(changes[1].text, "b is free");
+        let had = Some(Duration::from_secs(5));
+        assert_eq!((changes[0].what, changes[0].had), (What::Passed, had));
+        assert_eq!((changes[1].what, changes[1].had), (What::Freed, had));
         assert_eq!(
             history.held_for(&held("a", "y"), at(7)),
             Duration::from_secs(2)

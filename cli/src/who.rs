@@ -1,16 +1,15 @@
 //! `redlatch who`: the holder of a lock.
 
 use redlatch::embed::LockExt;
-use redlatch::{Error, Lock};
+use redlatch::{Error, ErrorKind, Lock};
 use serde_json::json;
 
 use crate::arguments::{Server, Who};
-use crate::connect;
 use crate::failure::Failure;
 use crate::held::Held;
 use crate::processes::Processes;
 use crate::shown::shown;
-use crate::waiters;
+use crate::{connect, scan, waiters};
 
 /// The exit code for a lock that nobody holds.
 const FREE: u8 = 1;
@@ -32,7 +31,14 @@ pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
 /// The lock as it is held now, with processes and waiters; `None` if it is free.
 pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure> {
     let mut inspector = connect::inspector(server)?;
-    let Some(mut held) = holder(lock)? else {
+    let held = match holder(lock) {
+        // Another kind than was asked for. A read-write lock of Redisson has many holders.
+        Err(error) if error.kind() == ErrorKind::ForeignKind => {
+            Some(scan::lock(&mut inspector, lock.name())?.ok_or(error)?)
+        }
+        held => held?,
+    };
+    let Some(mut held) = held else {
         return Ok(None);
     };
     Processes::read(&mut inspector)?.fill(&mut held);

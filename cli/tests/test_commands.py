@@ -6,8 +6,10 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,23 @@ def test_who_looks_at_other_kinds(name: str, look: redis.Redis) -> None:
     look.set(name, "a token", px=600_000)
     assert run("who", name).returncode == 65
     assert "is held by a token" in run("who", "-o", "kind=simple", name).stdout
+
+
+def test_who_knows_a_read_write_lock(name: str, look: redis.Redis) -> None:
+    readers = [f"0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:{number}" for number in (17, 18)]
+    look.hset(name, mapping={"mode": "read", **dict.fromkeys(readers, 1)})
+    look.pexpire(name, 600_000)
+    done = run("who", name)
+    assert done.returncode == 0, done.stderr
+    assert f"is held by {readers[0]} and {readers[1]}, ends in" in done.stdout
+    assert json.loads(run("who", "--json", name).stdout)["kind"] == "read"
+    look.delete(name)
+    look.hset(name, mapping={"mode": "write", f"{readers[0]}:write": 2})
+    look.pexpire(name, 600_000)
+    assert json.loads(run("who", "--json", name).stdout)["kind"] == "write"
+    look.delete(name)
+    look.hset(name, mapping={"price": 3, "mode": "x"})
+    assert run("who", name).returncode == 65
 
 
 def test_free_deletes_and_tells_the_holder(name: str, start: Start) -> None:
@@ -211,6 +230,39 @@ def test_completions_and_the_manual_can_be_read(tmp_path: Path) -> None:
     assert page.count("Exit codes: that of the command") == 1
     if man := shutil.which("mandoc"):
         subprocess.run([man, "-Tlint", "-Werror"], input=page, text=True, check=True)
+
+
+def test_version_is_a_command_too() -> None:
+    assert run("version").stdout == run("--version").stdout
+    assert re.fullmatch(r"redlatch \d+\.\d+\.\d+\n", run("version").stdout)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["who"], ["ls"], ["doctor"], ["ping"], ["version"], ["help"], ["completions", "bash"], ["man"]],
+    ids=lambda words: words[0],
+)
+def test_a_terminal_shows_what_a_pipe_gets(words: list[str], held: str) -> None:
+    words = [*words, *{"who": [held], "ls": [held]}.get(words[0], [])]
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    with subprocess.Popen([PROGRAM, *words], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        shown, left = b"", True
+        while left:
+            left = process.poll() is None
+            while select.select([ours], [], [], 0.05)[0]:
+                shown += os.read(ours, 65536)
+    assert termios.tcgetattr(theirs) == before
+    os.close(theirs)
+    os.close(ours)
+    piped = run(*words)
+    assert process.returncode == piped.returncode == 0
+
+    def words_of(text: str) -> list[str]:
+        # Times differ, and colours and line breaks are the terminal's.
+        return re.sub(r"\x1b\[[0-9;]*m|\d", "", text).split()
+
+    assert words_of(shown.decode()) == words_of(piped.stdout)
 
 
 def test_help_and_version_succeed() -> None:

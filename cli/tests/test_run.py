@@ -298,6 +298,30 @@ def test_ignore_lets_the_command_go_on(name: str, look: redis.Redis, start: Star
     assert ended(process)[0] == 4
 
 
+def test_a_refusal_that_passes_is_told(name: str) -> None:
+    with Server("", "--min-replicas-to-write", "1") as server, redis.Redis(port=server.port) as look:
+        process = subprocess.Popen(
+            [PROGRAM, "run", "--url", server.url, name, "true"], stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stderr is not None
+            told = process.stderr.readline()
+            assert told.startswith("redlatch: still waiting, because "), told
+            assert "min-replicas-to-write" in told
+            look.config_set("min-replicas-to-write", 0)
+            assert process.wait(LIMIT) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_nothing_is_told_while_somebody_holds_it(name: str, look: redis.Redis, start: Start) -> None:
+    look.hset(name, "somebody:1", 1)
+    look.pexpire(name, 5_000)
+    assert ended(start("run", name, "true")) == (0, "", "")
+
+
 def test_a_fixed_lease_ends_the_command(name: str, start: Start) -> None:
     code, _, err = ended(start("run", "--lease", "300ms", name, "sleep", "1000"))
     assert code == 76

@@ -1,7 +1,7 @@
 """Writes the licences of all that is linked into a binary of ours, for the package that has the binary.
 
-notices.py PACKAGE [TARGET]   prints those of PACKAGE (redlatch-node, redlatch-python, redlatch-c, redlatch-cli)
-notices.py --check            refuses a crate whose licence does not allow it, or that comes without its text
+notices.py PACKAGE... TARGET   prints those of PACKAGE (redlatch-node, redlatch-python, redlatch-c, redlatch-cli), or of several
+notices.py --check             refuses a crate whose licence does not allow it, or that comes without its text
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ def others(package: str, target: str) -> list[Crate]:
     return [crate for crate in linked(package, target) if crate.checksum]
 
 
-def notices(package: str, target: str) -> str:
-    crates = others(package, target)
+def notices(packages: list[str], target: str) -> str:
+    found = {(c.name, c.version): c for package in packages for c in others(package, target)}
+    crates = [found[key] for key in sorted(found)]
     uses: dict[str, list[str]] = defaultdict(list)
     for crate in crates:
         for text in texts(crate):
             uses[text].append(f"{crate.name} {crate.version}")
     parts = [
-        f"redlatch is licensed under MIT or Apache-2.0. Its binary for {target} also contains the Rust standard library\n"
+        f"redlatch is licensed under MIT or Apache-2.0. What is compiled here, for {target}, also contains the Rust standard library\n"
         "(MIT or Apache-2.0, The Rust Project Contributors) and these crates, under the licences that follow:\n",
         "\n".join(f"{crate.name} {crate.version}: {crate.licence}" for crate in crates),
     ]
@@ -64,7 +65,8 @@ def notices(package: str, target: str) -> str:
 
 def main() -> int:
     if sys.argv[1:] != ["--check"]:
-        print(notices(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else host()), end="")
+        *packages, target = sys.argv[1:]
+        print(notices(packages, target), end="")
         return 0
     crates = {crate for package in [*LIBRARIES, PROGRAM] for crate in others(package, host())}
     bad = [

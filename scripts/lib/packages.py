@@ -78,6 +78,20 @@ def unpack(archive: Path, folder: Path) -> Path:
 # --- one package each ---
 
 
+def command_line(program: Path, folder: Path, url: str) -> None:
+    """The program that a package installs says its version, and runs a command under a lock."""
+    if not run(program, "version", cwd=folder).startswith("redlatch "):
+        raise RuntimeError(f"{program} does not say its version")
+    shell = ["sh", "-c", "echo held; exit 7"]
+    try:
+        run(program, "run", "packages", "--", *shell, cwd=folder, env={**CLEAN, "REDLATCH_URL": url})
+    except RuntimeError as error:
+        if "held" not in str(error) or "code 7" not in str(error):
+            raise
+    else:
+        raise RuntimeError(f"{program} run does not end with the code of its command")
+
+
 def with_python(package: Path, folder: Path) -> None:
     run(sys.executable, "-m", "venv", "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
@@ -92,6 +106,9 @@ def with_python(package: Path, folder: Path) -> None:
         for program in programs("python"):
             (folder / "program.py").write_text(program)
             run(python, "program.py", cwd=folder, env={**CLEAN, "REDLATCH_URL": server.url})
+        # The source is compiled by maturin alone, which makes one thing at a time.
+        if package.suffix == ".whl":
+            command_line(python.with_name("redlatch"), folder, server.url)
 
 
 def wheel(folder: Path) -> None:
@@ -122,6 +139,7 @@ def npm(folder: Path) -> None:
             cwd=folder,
             env=env,
         )
+        command_line(folder / "node_modules" / ".bin" / "redlatch", folder, server.url)
 
 
 def crate(folder: Path) -> None:
@@ -141,6 +159,12 @@ def crate(folder: Path) -> None:
     (program / "Cargo.lock").write_bytes((ROOT / "Cargo.lock").read_bytes())
     with Server() as server:
         run("cargo", "run", "--quiet", cwd=program, env={**WARM, "REDLATCH_URL": server.url})
+        tool = unpack(only("redlatch-cli-*.crate"), folder / "cli")
+        registry = {"redlatch": package, "redlatch-proto": proto}
+        patches = [f"--config=patch.crates-io.{name}.path='{path}'" for name, path in registry.items()]
+        install = ["cargo", "install", "--quiet", "--locked", "--debug", *patches]
+        run(*install, "--root", folder / "installed", "--path", tool, cwd=folder, env=WARM)
+        command_line(folder / "installed" / "bin" / "redlatch", folder, server.url)
 
 
 def c_tarball(folder: Path) -> Path:
@@ -154,7 +178,10 @@ def c_programs(folder: Path) -> None:
 
 
 def c_pkg_config(folder: Path) -> None:
-    pkg_config(folder, c_tarball(folder) / "lib")
+    prefix = c_tarball(folder)
+    pkg_config(folder, prefix / "lib")
+    with Server() as server:
+        command_line(prefix / "bin" / "redlatch", folder, server.url)
 
 
 def pkg_config(folder: Path, libraries: Path) -> None:
@@ -240,6 +267,7 @@ def metadata(folder: Path) -> None:
         "redlatch-[0-9]*.tgz": "package/README.md",
         "redlatch-[a-z]*.tgz": "package/README.md",
         "redlatch-[0-9]*.crate": "redlatch-*/README.md",
+        "redlatch-cli-*.crate": "redlatch-*/README.md",
     }.items():
         inside = extract(archive := only(pattern), folder / archive_name(pattern))
         (page,) = inside.glob(readme)
@@ -266,12 +294,12 @@ def archive_name(pattern: str) -> str:
 
 def licences(folder: Path) -> None:
     """Each package with a binary has the licences of just the crates that are in it, and ours."""
-    for pattern, package in {
-        "*.whl": "redlatch-python",
-        "redlatch-[a-z]*.tgz": "redlatch-node",
-        "redlatch-c-*.tar.gz": "redlatch-c",
-        "libredlatch0_*.deb": "redlatch-c",
-        "libredlatch-dev_*.deb": "redlatch-c",
+    for pattern, packages in {
+        "*.whl": ["redlatch-python", "redlatch-cli"],
+        "redlatch-[a-z]*.tgz": ["redlatch-node", "redlatch-cli"],
+        "redlatch-c-*.tar.gz": ["redlatch-c", "redlatch-cli"],
+        "libredlatch0_*.deb": ["redlatch-c"],
+        "libredlatch-dev_*.deb": ["redlatch-c"],
     }.items():
         if pattern.endswith(".deb") and not shutil.which("dpkg-deb"):
             continue
@@ -279,7 +307,7 @@ def licences(folder: Path) -> None:
         inside = extract(archive, folder / archive_name(pattern))
         (told,) = inside.rglob("THIRD-PARTY-NOTICES.txt*")
         text = gzip.decompress(told.read_bytes()).decode() if told.suffix == ".gz" else told.read_text()
-        if text != notices.notices(package, crates.host()):
+        if text != notices.notices(packages, crates.host()):
             raise RuntimeError(f"{archive.name} has the licences of other crates than are linked")
         if archive.suffix != ".deb" and len(list(inside.rglob("LICENSE-MIT"))) != 1:
             raise RuntimeError(f"{archive.name} has not our own licence")
@@ -292,7 +320,9 @@ def bill(folder: Path) -> None:
         for part in json.loads(only("redlatch-*.cdx.json").read_text())["components"]
     }
     linked = {
-        f"{c.name} {c.version}" for name in notices.LIBRARIES for c in notices.others(name, crates.host())
+        f"{c.name} {c.version}"
+        for name in [*notices.LIBRARIES, notices.PROGRAM]
+        for c in notices.others(name, crates.host())
     }
     if missing := linked - told:
         raise RuntimeError(f"the bill of materials lacks {', '.join(sorted(missing))}")
@@ -381,7 +411,7 @@ def release(folder: Path) -> None:
     out = folder / "out"
     out.mkdir()
     env = {**WARM, "CARGO_TARGET_DIR": str(folder / "target")}
-    packages = ("--package", "redlatch-proto", "--package", "redlatch")
+    packages = ("--package", "redlatch-proto", "--package", "redlatch", "--package", "redlatch-cli")
     run("cargo", "package", "--quiet", "--no-verify", *packages, cwd=place, env=env)
     run("maturin", "sdist", "--manifest-path", "bindings-python/Cargo.toml", "--out", out, cwd=place, env=env)
     run("scripts/pack", "npm", out, cwd=place, env=env)

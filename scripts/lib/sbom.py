@@ -37,8 +37,8 @@ def component(crate: Crate) -> Component:
 
 
 def binaries(target: str) -> list[str]:
-    """The binaries that scripts/dist makes for this target: the program is made for musl alone."""
-    return [*LIBRARIES, PROGRAM] if "-musl" in target else LIBRARIES
+    """The binaries that scripts/dist makes for this target: the program is made for Linux alone."""
+    return [*LIBRARIES, PROGRAM] if "-linux-" in target else LIBRARIES
 
 
 def bom(targets: list[str]) -> str:

@@ -21,6 +21,8 @@ BINDINGS: dict[str, list[str]] = {
     "C": ["c-api/src/*.rs", "c-api/build.rs"],
 }
 APART: dict[str, list[str]] = {
+    "OpenTelemetry for Python": ["bindings-python/python/redlatch/otel/*.py"],
+    "OpenTelemetry for Node.js": ["bindings-node/opentelemetry.js"],
     "redis-py drop-in": ["bindings-python/python/redlatch/compat/**/*.py"],
     "C++ header": ["c-api/include/redlatch.hpp"],
 }

@@ -323,7 +323,7 @@ def decorate(
             )
         if is_coroutine_function(function):
             return cast("Callable[P, R]", _decorate_coroutine_function(client, name, options, function))
-        lock_for = _lock_maker(_sync.Lock, client, name, options)
+        lock_for = _lock_maker(getattr(client, "_thread_lock", _sync.Lock), client, name, options)
 
         @wraps(function)
         def decorated(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -353,7 +353,7 @@ def _decorate_coroutine_function(
 ) -> Callable[..., Awaitable[Any]]:
     from redlatch import aio
 
-    lock_for = _lock_maker(aio.Lock, client, name, options)
+    lock_for = _lock_maker(getattr(client, "_task_lock", aio.Lock), client, name, options)
 
     @wraps(function)
     async def decorated(*args: Any, **kwargs: Any) -> Any:

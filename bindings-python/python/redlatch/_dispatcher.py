@@ -110,6 +110,9 @@ class HasCore(Protocol):
     def __hash__(self) -> int: ...
 
 
+Observer = Callable[[Any, str, "str | None"], None]
+
+
 class Dispatcher:
     """The thread and what it looks after."""
 
@@ -121,6 +124,8 @@ class Dispatcher:
         self._clients: weakref.WeakSet[HasCore] = weakref.WeakSet()
         # Clients that nobody has any more, and that hold locks.
         self._outliving: set[HasCore] = set()
+        # Functions that hear of the events of a client besides the log.
+        self._observers: weakref.WeakKeyDictionary[HasCore, Observer] = weakref.WeakKeyDictionary()
         self._queue: _redlatch.Queue | None = None
         self.watchers = Watchers()
         self.exiting = False
@@ -130,6 +135,11 @@ class Dispatcher:
         with self._lock:
             client._core.wake_on_events(self._started())
             self._clients.add(client)
+
+    def observe(self, client: HasCore, observer: Observer) -> None:
+        """Has this function called with the client, the kind and the lock of each event from now on."""
+        with self._lock:
+            self._observers[client] = observer
 
     def watch(self, hold: _redlatch.Hold, callback: OnLost) -> int:
         hub = _green.hub_here()
@@ -163,7 +173,10 @@ class Dispatcher:
             self._outliving -= over
 
     def _log(self, client: HasCore) -> None:
+        observer = self._observers.get(client)
         for kind, level, lock, text in client._core.events():
+            if observer is not None:
+                observer(client, kind, lock)
             about = f"lock {lock!r}: " if lock is not None else ""
             extra = {"redlatch_event": kind, "redlatch_lock": lock}
             logger.log(LEVELS[level], "%s%s", about, text, extra=extra)

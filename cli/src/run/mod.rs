@@ -5,6 +5,7 @@
 
 mod family;
 mod on_lost;
+mod refusals;
 mod signals;
 
 use std::process::Command;
@@ -47,7 +48,11 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
     let lock = lock(&client, arguments)?;
     let (sender, events) = mpsc::channel();
     signals::report_to(sender.clone())?;
-    let outcome = match acquire(&lock, arguments, &sender, &events) {
+    // It ends when the lock is acquired, or is not.
+    let telling = refusals::tell(server, &lock);
+    let acquired = acquire(&lock, arguments, &sender, &events);
+    drop(telling);
+    let outcome = match acquired {
         Ok(Acquired::Held(guard)) => under_lock(guard, &lock, arguments, sender, &events),
         Ok(Acquired::Signalled(signal)) => Ok(by_signal(signal as i32)),
         Err(error) if error.kind() == ErrorKind::Timeout => Err(Failure {

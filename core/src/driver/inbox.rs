@@ -91,6 +91,12 @@ impl Inbox {
         self.called.load(Ordering::Acquire)
     }
 
+    /// As another thread may have it at a fork.
+    #[cfg(test)]
+    pub(super) fn locked(&self) -> impl Sized + '_ {
+        self.kept()
+    }
+
     #[cfg(test)]
     pub(super) fn has_waker(&self) -> bool {
         self.thread.take().is_some()

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, alarm, fork};
 use redis::IntoConnectionInfo;
 
 use super::calls::OutgoingCall;
@@ -2381,6 +2382,24 @@ fn a_panic_of_the_engine_is_told_to_everybody() {
 fn a_panic_of_the_engine_ends_the_calls_that_were_left() {
     let server = Server::start();
     let whole = Whole::start_with(&server.url(), Duration::MAX);
+    let (left, answers) = begun_inline(&whole);
+    let busy = Input::Outcome {
+        call: left.under_way().unwrap(),
+        outcome: CallOutcome::Answered(Reply::Busy { ttl: None }),
+    };
+    // The thread finds both at once.
+    let machine = &whole.handle.session.machine;
+    let state = machine.wreck();
+    machine.inbox.push(Message::Tell(busy)).unwrap();
+    left.leave();
+    drop(state);
+    let error = answers.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(whole.has_ended());
+}
+
+/// A call that its caller makes itself, and the answers to it.
+fn begun_inline(whole: &Whole) -> (InlineCall, mpsc::Receiver<Result<Done>>) {
     whole.ask(1, Request::Connect).unwrap();
     let late = clock::now().after(PATIENCE);
     for id in (2..).step_by(2) {
@@ -2391,28 +2410,41 @@ fn a_panic_of_the_engine_ends_the_calls_that_were_left() {
             .handle
             .request(id, request("n"), sink, Way::Blocking)
             .unwrap();
-        let Some(left) = begun else {
-            let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
-            let owner = cell.owner;
-            let release = Request::Release(Target::Level { owner, level });
-            whole.ask(id + 1, release).unwrap();
-            continue;
-        };
-        let busy = Input::Outcome {
-            call: left.under_way().unwrap(),
-            outcome: CallOutcome::Answered(Reply::Busy { ttl: None }),
-        };
-        // The thread finds both at once.
-        let machine = &whole.handle.session.machine;
-        let state = machine.wreck();
-        machine.inbox.push(Message::Tell(busy)).unwrap();
-        left.leave();
-        drop(state);
-        let error = answers.recv_timeout(PATIENCE).unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Internal);
-        assert!(whole.has_ended());
-        return;
+        if let Some(call) = begun {
+            return (call, answers);
+        }
+        let (cell, level) = granted(answers.recv_timeout(PATIENCE).unwrap());
+        let owner = cell.owner;
+        let release = Request::Release(Target::Level { owner, level });
+        whole.ask(id + 1, release).unwrap();
     }
+    unreachable!("it tries until it has one");
+}
+
+/// A handler of a signal may fork while a call is made inline. The child left the call to the I/O
+/// thread, which it does not have, and waited for an inbox that another thread had locked.
+#[test]
+#[allow(unsafe_code, reason = "it forks")]
+fn a_forked_child_leaves_an_inline_call_to_nobody() {
+    let server = Server::start();
+    let whole = Whole::start(&server.url());
+    let (mut call, answers) = begun_inline(&whole);
+    let inbox = whole.handle.session.machine.inbox.locked();
+    // SAFETY: the child does what a child may do with what it inherits, and exits.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            alarm::set(10);
+            call.leave();
+            // SAFETY: as above.
+            unsafe { nix::libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(inbox);
+            assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+        }
+    }
+    call.wait(true, None, || Ok::<_, ()>(true)).unwrap();
+    granted(answers.recv_timeout(PATIENCE).unwrap());
 }
 
 #[test]

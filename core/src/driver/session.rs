@@ -347,7 +347,9 @@ impl InlineCall {
     }
 
     /// Leaves the rest of the call to the I/O thread.
-    pub(crate) fn leave(self) {
+    pub(crate) fn leave(mut self) {
+        // A signal handler may have forked.
+        self.leave_to_parent();
         if self.under_way.is_some() {
             let session = self.session.clone();
             // If the thread has ended, the message comes back and is dropped, which gives the call

@@ -1,0 +1,49 @@
+#!/usr/bin/env node
+'use strict'
+// `npx redlatch`: the command line, a program of its own in the package of the platform.
+
+const { spawn } = require('node:child_process')
+const { constants } = require('node:os')
+const { platform } = require('../lib/platform.js')
+
+// As the program itself says that something is missing, and that it cannot be run.
+const UNAVAILABLE = 69
+const CANNOT_RUN = 126
+
+function fail(text, code) {
+  process.stderr.write(`redlatch: ${text}\n`)
+  process.exit(code)
+}
+
+function program() {
+  const name = platform()
+  if (!name.startsWith('linux-')) fail(`the command line is for Linux so far, and this is ${name}`, UNAVAILABLE)
+  try {
+    return require.resolve(`@redlatch/${name}/redlatch`)
+  } catch {
+    const { version } = require('../package.json')
+    return fail(
+      `the package @redlatch/${name}, which has the program, is not installed; npm install @redlatch/${name}@${version}, ` +
+        'or with Rust: cargo install redlatch-cli',
+      UNAVAILABLE,
+    )
+  }
+}
+
+const file = program()
+const words = process.argv.slice(2)
+// In the place of Node.js, so that signals, the terminal and the exit code are the program's own. Node.js 20 cannot.
+if (process.execve) {
+  try {
+    process.execve(file, [file, ...words])
+  } catch (error) {
+    fail(`cannot run ${file}: ${error.message}`, CANNOT_RUN)
+  }
+}
+
+const child = spawn(file, words, { stdio: 'inherit' })
+child.on('error', (error) => fail(`cannot run ${file}: ${error.message}`, CANNOT_RUN))
+for (const signal of ['SIGHUP', 'SIGTERM', 'SIGUSR2']) process.on(signal, () => child.kill(signal))
+// The terminal sends these to the program as well.
+for (const signal of ['SIGINT', 'SIGQUIT']) process.on(signal, () => {})
+child.on('exit', (code, signal) => process.exit(code ?? 128 + constants.signals[signal]))

@@ -1,0 +1,3 @@
+import opentelemetry from './opentelemetry.js'
+
+export const { instrument } = opentelemetry

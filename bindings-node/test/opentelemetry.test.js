@@ -1,0 +1,123 @@
+'use strict'
+// Metrics and spans reach OpenTelemetry's own SDK; nothing is made while nobody listens.
+
+const assert = require('node:assert/strict')
+const diagnostics = require('node:diagnostics_channel')
+const { AggregationTemporality, InMemoryMetricExporter, MeterProvider, PeriodicExportingMetricReader } = require('@opentelemetry/sdk-metrics')
+const { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } = require('@opentelemetry/sdk-trace-base')
+const { Client, LockTimeoutError } = require('../index.js')
+const { instrument } = require('../opentelemetry.js')
+const { freshName, shared, test, until } = require('./support/index.js')
+
+const context = shared()
+
+function sdk() {
+  const exporter = new InMemoryMetricExporter(AggregationTemporality.CUMULATIVE)
+  const reader = new PeriodicExportingMetricReader({ exporter, exportIntervalMillis: 2 ** 30 })
+  const meterProvider = new MeterProvider({ readers: [reader] })
+  const spans = new InMemorySpanExporter()
+  const tracerProvider = new BasicTracerProvider({ spanProcessors: [new SimpleSpanProcessor(spans)] })
+  // The data points by the names of their metrics.
+  const read = async () => {
+    exporter.reset()
+    await reader.forceFlush()
+    const found = exporter.getMetrics().flatMap(({ scopeMetrics }) => scopeMetrics.flatMap(({ metrics }) => metrics))
+    return Object.fromEntries(found.map(({ descriptor, dataPoints }) => [descriptor.name, { ...descriptor, dataPoints }]))
+  }
+  const stop = instrument({ meterProvider, tracerProvider })
+  return { read, spans: () => spans.getFinishedSpans(), stop: () => (stop(), meterProvider.shutdown()) }
+}
+
+const sum = ({ dataPoints }, attributes = {}) =>
+  dataPoints
+    .filter((point) => Object.entries(attributes).every(([name, value]) => point.attributes[name] === value))
+    .reduce((all, { value }) => all + (value.count ?? value), 0)
+
+test('waits, holds and counters are measured', async () => {
+  const telemetry = sdk()
+  const client = await Client.connect(context.url)
+  const lock = client.lock(freshName())
+  const first = await lock.acquire()
+  const second = lock.acquire()
+  await assert.rejects(lock.acquire({ wait: 10 }), LockTimeoutError)
+  assert.equal(sum((await telemetry.read())['redlatch.lock.held']), 1)
+  await first.release()
+  await (await second).release()
+
+  const metrics = await telemetry.read()
+  const waits = metrics['redlatch.lock.wait.duration']
+  assert.equal(waits.unit, 's')
+  assert.deepEqual([sum(waits), sum(waits, { 'error.type': 'LockTimeoutError' })], [3, 1])
+  // The second caller waited while the first one held it for longer than the third one waited.
+  assert.ok(Math.max(...waits.dataPoints.map(({ value }) => value.max)) >= 0.01)
+  assert.equal(sum(metrics['redlatch.lock.hold.duration']), 2)
+  assert.equal(sum(metrics['redlatch.lock.acquired']), 2)
+  assert.equal(sum(metrics['redlatch.lock.timeouts']), 1)
+  assert.deepEqual([sum(metrics['redlatch.lock.held']), sum(metrics['redlatch.client.connected'])], [0, 1])
+  assert.equal(sum(metrics['redlatch.client.events'], { 'redlatch.event.kind': 'connected' }), 1)
+
+  const spans = telemetry.spans()
+  assert.deepEqual(spans.map(({ name }) => name).sort(), [
+    ...Array(3).fill('redlatch.acquire'),
+    ...Array(2).fill('redlatch.hold'),
+  ])
+  for (const { attributes } of spans) assert.equal(attributes['redlatch.lock.name'], lock.name)
+  assert.equal(spans.find(({ status }) => status.code === 2).attributes['error.type'], 'LockTimeoutError')
+  await telemetry.stop()
+  await client.close()
+})
+
+test('a loss is told with the end of its hold', async () => {
+  const telemetry = sdk()
+  const client = await Client.connect(context.url)
+  const hold = await client.lock(freshName()).acquire()
+  await context.redis.send('DEL', hold.name)
+  await until(() => !hold.isHeld)
+  assert.equal(await hold.release(), false)
+  const metrics = await telemetry.read()
+  assert.equal(sum(metrics['redlatch.lock.lost']), 1)
+  assert.equal(sum(metrics['redlatch.lock.hold.duration'], { 'error.type': 'LockLostError' }), 1)
+  assert.equal(telemetry.spans().find(({ name }) => name === 'redlatch.hold').status.code, 2)
+  await telemetry.stop()
+  await client.close()
+})
+
+test('counters never fall when a client is gone', async () => {
+  const telemetry = sdk()
+  const client = await Client.connect(context.url)
+  await client.lock(freshName()).using(() => {})
+  await client.close()
+  const before = sum((await telemetry.read())['redlatch.lock.acquired'])
+  const other = await Client.connect(context.url)
+  await other.lock(freshName()).using(() => {})
+  assert.deepEqual([before, sum((await telemetry.read())['redlatch.lock.acquired'])], [1, 2])
+  await telemetry.stop()
+  await other.close()
+})
+
+test('an abort with anything is a failed wait', async () => {
+  const telemetry = sdk()
+  const client = await Client.connect(context.url)
+  const hold = await client.lock(freshName()).acquire()
+  for (const reason of [null, undefined, 'enough']) {
+    const controller = new AbortController()
+    const waiting = client.lock(hold.name).acquire({ signal: controller.signal })
+    controller.abort(reason)
+    await assert.rejects(waiting, () => true)
+  }
+  await hold.release()
+  assert.equal(sum((await telemetry.read())['redlatch.lock.wait.duration']), 4)
+  await telemetry.stop()
+  await client.close()
+})
+
+test('nothing is published where nobody listens any more', async () => {
+  const telemetry = sdk()
+  await telemetry.stop()
+  assert.equal(diagnostics.tracingChannel('redlatch:acquire').hasSubscribers, false)
+  assert.equal(diagnostics.tracingChannel('redlatch:release').hasSubscribers, false)
+  const client = await Client.connect(context.url)
+  await client.lock(freshName()).using(() => {})
+  assert.deepEqual(telemetry.spans(), [])
+  await client.close()
+})

@@ -1,0 +1,62 @@
+//! A server may refuse the lock for a reason that passes, such as too few replicas. The wait goes
+//! on, and a person has to hear of the reason.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{AcquireOptions, ErrorKind, Lock};
+
+use crate::arguments::Server;
+use crate::{complain, connect};
+
+/// The pause before the first look, and after one that finds the lock free: in so long a waiter
+/// takes it, unless it is refused.
+const PAUSE: Duration = Duration::from_secs(2);
+/// The longest pause between looks that find the lock held. There may be many who wait.
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+
+/// Tells refusals on standard error for as long as the answer lives, each one once.
+pub(super) fn tell(server: &Server, lock: &Lock) -> Sender<()> {
+    let (alive, ended) = mpsc::channel();
+    let (server, lock) = (server.clone(), lock.clone());
+    thread::spawn(move || {
+        let (mut free, mut told, mut pause) = (false, None, PAUSE);
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let was_free = std::mem::replace(&mut free, matches!(lock.holder().wait(), Ok(None)));
+            pause = if free {
+                PAUSE
+            } else {
+                LONGEST_PAUSE.min(2 * pause)
+            };
+            // A lock that somebody holds is refused for that.
+            if !(free && was_free) {
+                continue;
+            }
+            let refusal = refusal(&server, &lock);
+            if refusal.is_some() && refusal != told && ended.try_recv().is_err() {
+                complain(refusal.as_deref().unwrap_or_default());
+                told = refusal;
+            }
+        }
+    });
+    alive
+}
+
+/// Why the lock is refused to another client, which does not wait; `None` if it is not.
+fn refusal(server: &Server, lock: &Lock) -> Option<String> {
+    let client = connect::client(server).ok()?;
+    let lock = client.lock_with(lock.name(), client.lock_options()).ok()?;
+    let tried = lock.acquire_with(AcquireOptions::new().wait(Duration::ZERO));
+    let refusal = match tried.wait() {
+        // It is free after all: it is for those who wait.
+        Ok(guard) => {
+            let _ = guard.release().wait();
+            None
+        }
+        Err(error) if error.kind() == ErrorKind::Timeout => None,
+        Err(error) => Some(format!("still waiting, because {}", error.message())),
+    };
+    let _ = client.close().wait();
+    refusal
+}

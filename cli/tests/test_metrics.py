@@ -1,0 +1,152 @@
+"""`watch` for Prometheus: over HTTP, and as a file of node_exporter."""
+
+from __future__ import annotations
+
+import re
+import socket
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import LIMIT, Start, ended, line, run
+from server import Server, eventually, free_port
+
+OWNER = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:17"
+
+
+def get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, str, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    finally:
+        connection.close()
+
+
+def values(page: str) -> dict[str, float]:
+    """The values by name and labels; every line has the form that Prometheus reads."""
+    found = {}
+    for text in page.splitlines():
+        if not text.startswith("#"):
+            fits = re.fullmatch(r'([a-z_]+(?:\{(?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*\})?) ([\d.e+-]+)', text)
+            assert fits, text
+            found[fits[1]] = float(fits[2])
+    return found
+
+
+def page_of(port: int) -> dict[str, float]:
+    return values(get(port)[2])
+
+
+def has(port: int, metric: str, value: float) -> None:
+    def is_there() -> bool:
+        try:
+            return page_of(port).get(metric) == value
+        except OSError:  # it does not listen yet
+            return False
+
+    eventually(is_there, f"{metric} is {value}", LIMIT)
+
+
+def hold(look: redis.Redis, name: str, owner: str = OWNER) -> None:
+    with look.pipeline() as together:
+        together.delete(name)
+        together.hset(name, owner, 1)
+        together.pexpire(name, 600_000)
+        together.execute()
+
+
+def test_prometheus_reads_what_watch_sees(start: Start, look: redis.Redis, name: str) -> None:
+    hold(look, name)
+    port = free_port()
+    start("watch", "--prometheus", f":{port}", "--interval", "100ms", "--per-lock", f"{name}*")
+    has(port, 'redlatch_lock_held{kind="reentrant"}', 1)
+    assert get(port)[1] == "text/plain; version=0.0.4; charset=utf-8"
+    page = page_of(port)
+    # It was held before the first look.
+    assert (page["redlatch_up"], page["redlatch_lock_acquired_total"]) == (1, 0)
+    assert page[f'redlatch_lock_held_seconds{{lock="{name}",kind="reentrant"}}'] >= 0
+    hold(look, name, OWNER.replace(":17", ":18"))
+    has(port, "redlatch_lock_handovers_total", 1)
+    hold(look, f'{name}"}} 1')
+    has(port, "redlatch_lock_acquired_total", 2)
+    look.delete(name)
+    has(port, "redlatch_lock_released_total", 1)
+    page = page_of(port)
+    assert page["redlatch_lock_hold_duration_seconds_count"] == 2
+    assert page['redlatch_lock_hold_duration_seconds_bucket{le="+Inf"}'] == 2
+    assert page["redlatch_lock_hold_duration_seconds_sum"] > 0
+    look.delete(f'{name}"}} 1')
+
+
+def test_other_pages_are_refused(start: Start, name: str) -> None:
+    port = free_port()
+    start("watch", "--prometheus", f"127.0.0.1:{port}", name)
+    has(port, "redlatch_up", 1)
+    assert get(port, "/")[0] == 404
+    assert get(port, method="POST")[0] == 405
+    status, _, body = get(port, method="HEAD")
+    assert (status, body) == (200, "")
+    # A reader that says nothing sensible does not end it.
+    with socket.create_connection(("127.0.0.1", port)) as reader:
+        reader.sendall(b"x" * 20_000)
+    assert get(port, "/metrics?module=locks")[0] == 200
+
+
+def test_a_server_that_is_away_is_down(start: Start, tmp_path: Path, name: str) -> None:
+    port = free_port()
+    with Server() as server:
+        watching = start(
+            "watch", "--url", server.url, "--prometheus", f":{port}", "--interval", "100ms", name
+        )
+        has(port, "redlatch_up", 1)
+    has(port, "redlatch_up", 0)
+    assert not any(metric.startswith("redlatch_lock_held") for metric in page_of(port))
+    assert watching.poll() is None
+
+
+def test_the_file_is_whole_at_any_time(start: Start, look: redis.Redis, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "redlatch.prom"
+    start("watch", "--prometheus-file", str(file), "--interval", "100ms", name)
+    eventually(file.exists, "the file is there", LIMIT)
+    assert values(file.read_text())["redlatch_up"] == 1
+    hold(look, name)
+    wanted = "redlatch_lock_acquired_total"
+    eventually(lambda: values(file.read_text())[wanted] == 1, "the lock is counted", LIMIT)
+    look.delete(name)
+    assert {path.name for path in tmp_path.glob("redlatch.prom")} == {"redlatch.prom"}
+
+
+def test_lines_for_people_still_come(start: Start, look: redis.Redis, name: str) -> None:
+    hold(look, name)
+    watching = start("watch", "--prometheus", f":{free_port()}", name)
+    assert line(watching).startswith(f"{name} is held by {OWNER}")
+    look.delete(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["--prometheus", "9121"], 64, "it is an address with a port, such as :9121"),
+        (["--prometheus", "192.0.2.1:9121"], 64, "cannot listen at --prometheus 192.0.2.1:9121"),
+        (["--prometheus-file", "locks.txt"], 64, "names end in .prom"),
+        (
+            ["--prometheus-file", "/nowhere/locks.prom"],
+            64,
+            "cannot write --prometheus-file /nowhere/locks.prom",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_named(words: list[str], code: int, text: str) -> None:
+    done = run("watch", *words)
+    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+
+
+def test_two_programs_at_one_port(start: Start, name: str) -> None:
+    port = free_port()
+    start("watch", "--prometheus", f":{port}", name)
+    has(port, "redlatch_up", 1)
+    code, _, errors = ended(start("watch", "--prometheus", f":{port}", name))
+    assert (code, "Address already in use" in errors) == (64, True), errors
