@@ -162,7 +162,8 @@ class Telemetry:
         return observe
 
     def _event(self, client: BaseClient, kind: str, lock: str | None) -> None:
-        self._events.add(1, {"redlatch.event.kind": kind})
+        with _Outlived():
+            self._events.add(1, {"redlatch.event.kind": kind})
         if kind in ("connected", "disconnected"):
             self._up[client] = kind == "connected"
         elif kind in ("lost", "abandoned"):
