@@ -54,7 +54,7 @@ class Clients {
     for (const [ref, last] of this.#known) {
       const client = ref.deref()
       if (client !== undefined) last[counter] = client.stats()[counter]
-      // What nobody has any more holds nothing, and waits for nothing.
+      // A client that nobody has any more holds nothing, and waits for nothing.
       if (client !== undefined || !(counter in NOW)) sum += last[counter] ?? 0
     }
     return sum
@@ -113,7 +113,7 @@ function instrument({ meterProvider = metrics, tracerProvider = trace } = {}) {
       const attributes = { 'db.system.name': 'redis', 'db.operation.name': 'acquire', ...name, ...failed }
       const span = tracer.startSpan('redlatch.acquire', { kind: SpanKind.CLIENT, startTime: wait.wall, attributes }, wait.parent)
       if ('error' in message) {
-        // What a signal was aborted with may be anything.
+        // The reason of an abort may be anything.
         span.setStatus({ code: SpanStatusCode.ERROR, message: message.error?.message })
       } else {
         const hold = tracer.startSpan('redlatch.hold', { attributes: name }, wait.parent)

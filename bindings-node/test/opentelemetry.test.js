@@ -3,11 +3,13 @@
 
 const assert = require('node:assert/strict')
 const diagnostics = require('node:diagnostics_channel')
+const { readFileSync } = require('node:fs')
+const { join } = require('node:path')
 const { AggregationTemporality, InMemoryMetricExporter, MeterProvider, PeriodicExportingMetricReader } = require('@opentelemetry/sdk-metrics')
 const { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } = require('@opentelemetry/sdk-trace-base')
 const { Client, LockTimeoutError } = require('../index.js')
 const { instrument } = require('../opentelemetry.js')
-const { freshName, shared, test, until } = require('./support/index.js')
+const { PACKAGE, freshName, shared, test, until } = require('./support/index.js')
 
 const context = shared()
 
@@ -93,6 +95,21 @@ test('counters never fall when a client is gone', async () => {
   assert.deepEqual([before, sum((await telemetry.read())['redlatch.lock.acquired'])], [1, 2])
   await telemetry.stop()
   await other.close()
+})
+
+test('every counter is a metric, by the names that Python has', async () => {
+  const telemetry = sdk()
+  const client = await Client.connect(context.url)
+  await client.lock(freshName()).using(() => {})
+  const python = readFileSync(join(PACKAGE, '..', 'bindings-python', 'python', 'redlatch', 'otel', '__init__.py'), 'utf8')
+  const named = new Set(python.match(/(?<=")redlatch\.(lock|client)\.[\w.]+(?=")/g))
+  const names = Object.keys(await telemetry.read())
+  assert.deepEqual(names.filter((name) => !named.has(name)), [])
+  assert.deepEqual([...named].filter((name) => !names.includes(name)), ['redlatch.lock.name'])
+  // Two histograms, the events and the connections are not counters of a client.
+  assert.equal(names.length, Object.keys(client.stats()).length + 4)
+  await telemetry.stop()
+  await client.close()
 })
 
 test('an abort with anything is a failed wait', async () => {

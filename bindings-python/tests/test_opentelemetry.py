@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
-from redlatch.otel import instrument
+from redlatch.otel import COUNTERS, NOW, instrument
 
 
 class Sdk:
@@ -34,6 +35,11 @@ class Sdk:
 
     def instrument(self, client: Any) -> Any:
         return instrument(client, meter_provider=self.meters, tracer_provider=self.tracers)
+
+    def names(self) -> set[str]:
+        data = self._reader.get_metrics_data()
+        scopes = [scope for part in data.resource_metrics for scope in part.scope_metrics] if data else []
+        return {metric.name for scope in scopes for metric in scope.metrics}
 
     def points(self, name: str, **attributes: str) -> list[Any]:
         data = self._reader.get_metrics_data()
@@ -214,9 +220,23 @@ def test_a_provider_that_fails_does_not_fail_the_lock(
         telemetry = type(client)._telemetry
         monkeypatch.setattr(telemetry.waits, "record", fail)
         monkeypatch.setattr(telemetry.held, "record", fail)
+        monkeypatch.setattr(telemetry._events, "add", fail)
         with client.lock(name):
             pass
         assert client.lock(name).acquire(timeout=1)
+
+
+def test_every_counter_is_a_metric_that_is_documented(sdk: Sdk, url: str) -> None:
+    with sdk.instrument(redlatch.Client(url)) as client:
+        client.connect()
+        assert {*COUNTERS, *NOW} == {*client.stats()}
+    page = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
+    names = {name for name, _ in [*COUNTERS.values(), *NOW.values()]}
+    measured = {*names, "redlatch.lock.wait.duration", "redlatch.lock.hold.duration"}
+    measured |= {"redlatch.client.events", "redlatch.client.connected"}
+    assert [name for name in sorted(measured) if f"`{name}`" not in page] == []
+    assert sdk.names() <= measured
+    assert names <= sdk.names()
 
 
 def test_redlatch_alone_does_not_need_opentelemetry() -> None:

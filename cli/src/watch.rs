@@ -49,10 +49,10 @@ struct Looker<'a> {
     exporter: Exporter,
 }
 
-/// What a look has found.
+/// The result of a look.
 struct Look {
     locks: Vec<Held>,
-    /// What has changed since the look before, for people.
+    /// The changes since the look before, for people.
     changes: Vec<String>,
 }
 
@@ -338,7 +338,7 @@ struct Seen {
 /// A change of one lock between two looks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// What has become of it, for people.
+    /// A line for people.
     text: String,
     pub(crate) what: What,
     /// How long those had it who have it no more, as far as it was seen.

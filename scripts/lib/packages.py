@@ -162,6 +162,8 @@ def crate(folder: Path) -> None:
         tool = unpack(only("redlatch-cli-*.crate"), folder / "cli")
         registry = {"redlatch": package, "redlatch-proto": proto}
         patches = [f"--config=patch.crates-io.{name}.path='{path}'" for name, path in registry.items()]
+        # Its lock file names the registry for both, and everything else stays as it says.
+        run("cargo", "update", "--quiet", "--workspace", *patches, cwd=tool, env=WARM)
         install = ["cargo", "install", "--quiet", "--locked", "--debug", *patches]
         run(*install, "--root", folder / "installed", "--path", tool, cwd=folder, env=WARM)
         command_line(folder / "installed" / "bin" / "redlatch", folder, server.url)

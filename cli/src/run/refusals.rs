@@ -16,6 +16,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The longest pause between looks that find the lock held. There may be many who wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
+const LEASE: Duration = Duration::from_secs(1);
+
 /// Tells refusals on standard error for as long as the answer lives, each one once.
 pub(super) fn tell(server: &Server, lock: &Lock) -> Sender<()> {
     let (alive, ended) = mpsc::channel();
@@ -47,8 +49,9 @@ pub(super) fn tell(server: &Server, lock: &Lock) -> Sender<()> {
 fn refusal(server: &Server, lock: &Lock) -> Option<String> {
     let client = connect::client(server).ok()?;
     let lock = client.lock_with(lock.name(), client.lock_options()).ok()?;
-    let tried = lock.acquire_with(AcquireOptions::new().wait(Duration::ZERO));
-    let refusal = match tried.wait() {
+    // If this program is killed meanwhile, it has the lock no longer than that.
+    let options = AcquireOptions::new().wait(Duration::ZERO).lease(LEASE);
+    let refusal = match lock.acquire_with(options).wait() {
         // It is free after all: it is for those who wait.
         Ok(guard) => {
             let _ = guard.release().wait();

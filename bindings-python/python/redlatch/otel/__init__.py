@@ -124,7 +124,7 @@ class Telemetry:
         self._clients: dict[weakref.ref[BaseClient], Counter[str]] = {}
         self._gone: Counter[str] = Counter()
         self._up: weakref.WeakKeyDictionary[BaseClient, bool] = weakref.WeakKeyDictionary()
-        # What was acquired without a block, by client, name and owner; the newest level last.
+        # Levels that were acquired without a block, by client, name and owner; the newest level last.
         self.levels: weakref.WeakKeyDictionary[BaseClient, dict[tuple[str, str], list[Hold]]]
         self.levels = weakref.WeakKeyDictionary()
         for counter, (name, unit) in COUNTERS.items():
@@ -156,13 +156,14 @@ class Telemetry:
                 if client is not None and not client._core.forked:
                     last[counter] = client.stats()[counter]
                 total += last[counter]
-            # What nobody has any more holds nothing, and waits for nothing.
+            # A client that nobody has any more holds nothing, and waits for nothing.
             return [Observation(total + (0 if counter in NOW else self._gone[counter]))]
 
         return observe
 
     def _event(self, client: BaseClient, kind: str, lock: str | None) -> None:
-        self._events.add(1, {"redlatch.event.kind": kind})
+        with _Outlived():
+            self._events.add(1, {"redlatch.event.kind": kind})
         if kind in ("connected", "disconnected"):
             self._up[client] = kind == "connected"
         elif kind in ("lost", "abandoned"):
