@@ -100,6 +100,13 @@ pub(crate) struct Run {
     /// Draw a fencing token. The command finds it in $REDLATCH_FENCING_TOKEN.
     #[arg(long)]
     pub(crate) fencing: bool,
+    /// Take the read side of the read-write lock NAME: beside all others that do.
+    #[arg(short, long, conflicts_with = "fencing")]
+    pub(crate) shared: bool,
+    /// Take the write side of the read-write lock NAME: alone. Without this and `--shared` NAME is
+    /// a lock without sides, which those with `--shared` do not see.
+    #[arg(short = 'x', long, conflicts_with = "shared")]
+    pub(crate) exclusive: bool,
     /// Signals that the command gets when the lock is lost (hup, int, quit, term, usr1, usr2,
     /// kill), and pauses between them; or `ignore`. Its child processes get the signals too.
     #[arg(long, value_name = "STEPS", default_value = "term,10s,kill")]

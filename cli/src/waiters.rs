@@ -1,7 +1,7 @@
 //! How many clients wait for a lock: they listen to the channel on which its release is published.
 
 use redis::Value;
-use redlatch::embed::{Inspector, channel};
+use redlatch::embed::{Inspector, channels};
 
 use crate::reply::to;
 
@@ -18,14 +18,15 @@ pub(crate) fn count(
     if names.is_empty() {
         return Ok(counts);
     }
-    let channels: Vec<String> = names.iter().map(|name| channel(name)).collect();
+    let each: Vec<[String; 2]> = names.iter().map(|name| channels(name)).collect();
     let kinds: &[&str] = match inspector.topology() {
         "cluster" => &["NUMSUB", "SHARDNUMSUB"],
         _ => &["NUMSUB"],
     };
     let command = |kind: &&'static str| {
         let words = ["PUBSUB", kind].into_iter();
-        words.chain(channels.iter().map(String::as_str)).collect()
+        let channels = each.as_flattened().iter().map(String::as_str);
+        words.chain(channels).collect()
     };
     let commands: Vec<Vec<&str>> = kinds.iter().map(command).collect();
     for node in 0..inspector.nodes().len() {
@@ -33,8 +34,11 @@ pub(crate) fn count(
             let reply = reply.ok().and_then(to::<Vec<Value>>).unwrap_or_default();
             // Channels and numbers in turn, in the order in which they were asked for.
             let numbers = reply.into_iter().skip(1).step_by(2).map(to::<u64>);
-            for (count, number) in counts.iter_mut().zip(numbers) {
-                *count = Some(count.unwrap_or(0).saturating_add(number.unwrap_or(0)));
+            for (at, number) in numbers.enumerate() {
+                // A name has one kind of lock, so nobody waits on its other channel.
+                if let Some(count) = counts.get_mut(at / 2) {
+                    *count = Some(count.unwrap_or(0).saturating_add(number.unwrap_or(0)));
+                }
             }
         }
     }

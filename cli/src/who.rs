@@ -1,7 +1,7 @@
 //! `redlatch who`: the holder of a lock.
 
 use redlatch::embed::LockExt;
-use redlatch::{Error, ErrorKind, Lock};
+use redlatch::{Error, ErrorKind, Kind, Lock};
 use serde_json::json;
 
 use crate::arguments::{Server, Who};
@@ -32,6 +32,10 @@ pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
 pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure> {
     let mut inspector = connect::inspector(server)?;
     let held = match holder(lock) {
+        // The other side may be held.
+        Ok(None) if matches!(lock.kind(), Kind::Read | Kind::Write) => {
+            scan::lock(&mut inspector, lock.name()).unwrap_or_default()
+        }
         // Another kind than was asked for. A read-write lock of Redisson has many holders.
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
             // Without the rights to look closer, the first error says enough.

@@ -73,6 +73,36 @@ def test_a_command_that_is_missing_leaves_nothing(name: str, look: redis.Redis) 
     assert not look.exists(name)
 
 
+# ---- the sides of a read-write lock ----
+
+
+def test_shared_commands_run_beside_each_other_and_an_exclusive_one_alone(
+    name: str, look: redis.Redis, start: Start
+) -> None:
+    inside = ["sh", "-c", "echo on; read line"]
+    shared = [start("run", "--shared", name, *inside, stdin=subprocess.PIPE) for _ in range(2)]
+    for process in shared:
+        assert line(process) == "on"
+    refused = run("run", "-n", "--exclusive", name, "true")
+    assert refused.returncode == 75
+    assert name in refused.stderr and "process" in refused.stderr
+    exclusive = start("run", "-x", name, *inside, stdin=subprocess.PIPE)
+    eventually(lambda: '"waiting":1' in run("who", "--json", name).stdout.replace(" ", ""))
+    for process in shared:
+        ended(process)
+    assert line(exclusive) == "on"
+    assert run("run", "-n", "-s", name, "true").returncode == 75
+    assert run("run", "-n", name, "true").returncode == 73, "a lock without sides is another kind"
+    ended(exclusive)
+    assert not look.exists(name)
+
+
+def test_the_sides_exclude_each_other_and_a_token_is_for_the_writer(name: str) -> None:
+    assert run("run", "--shared", "--exclusive", name, "true").returncode == 64
+    assert run("run", "--shared", "--fencing", name, "true").returncode == 64
+    assert int(run("run", "-x", "--fencing", name, "printenv", "REDLATCH_FENCING_TOKEN").stdout) > 0
+
+
 # ---- waiting ----
 
 

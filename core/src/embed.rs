@@ -35,9 +35,10 @@ use crate::rw_lock::RwLock;
 use crate::sys::without_signals;
 use crate::wire::{Kind, Topic, names};
 
-/// The channel on which releases of the lock with this name are published.
-pub fn channel(name: &str) -> String {
-    names::channel(Topic::Lock, name)
+/// The channels on which releases of locks with this name are published: of one holder, and of the
+/// read-write lock.
+pub fn channels(name: &str) -> [String; 2] {
+    [Topic::Lock, Topic::ReadWrite].map(|topic| names::channel(topic, name))
 }
 
 /// Starts a thread that no signal interrupts: signals belong to the threads of the program.

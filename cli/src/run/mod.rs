@@ -16,7 +16,7 @@ use std::{io, thread};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp};
 use redlatch::{
-    AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Lock, LostReason, OptionValue,
+    AcquireOptions, Canceller, Client, Error, ErrorKind, Guard, Kind, Lock, LostReason, OptionValue,
 };
 
 use crate::arguments::{Run, Server};
@@ -76,12 +76,16 @@ fn conflict(server: &Server, lock: &Lock, error: &Error) -> String {
 }
 
 fn lock(client: &Client, arguments: &Run) -> Result<Lock, Error> {
-    let options = client.lock_options();
-    let fencing = options.clone().fencing(true);
-    client.lock_with(
-        &arguments.name,
-        if arguments.fencing { fencing } else { options },
-    )
+    let mut options = client.lock_options();
+    if arguments.shared {
+        options = options.kind(Kind::Read);
+    } else if arguments.exclusive {
+        options = options.kind(Kind::Write);
+    }
+    if arguments.fencing {
+        options = options.fencing(true);
+    }
+    client.lock_with(&arguments.name, options)
 }
 
 /// How the wait for the lock ended without an error.

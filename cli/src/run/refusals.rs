@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use redlatch::embed::LockExt;
 use redlatch::{AcquireOptions, ErrorKind, Lock};
 
 use crate::arguments::Server;
@@ -48,7 +49,8 @@ pub(super) fn tell(server: &Server, lock: &Lock) -> Sender<()> {
 /// Why the lock is refused to another client, which does not wait; `None` if it is not.
 fn refusal(server: &Server, lock: &Lock) -> Option<String> {
     let client = connect::client(server).ok()?;
-    let lock = client.lock_with(lock.name(), client.lock_options()).ok()?;
+    let options = client.lock_options().kind(lock.kind());
+    let lock = client.lock_with(lock.name(), options).ok()?;
     // If this program is killed meanwhile, it has the lock no longer than that.
     let options = AcquireOptions::new().wait(Duration::ZERO).lease(LEASE);
     let refusal = match lock.acquire_with(options).wait() {
