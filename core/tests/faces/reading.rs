@@ -106,7 +106,7 @@ async fn readers_behind_a_waiting_writer_let_it_go_first() {
     let writer = soon("the writer", writer).await.unwrap().unwrap();
     assert!(!behind.is_finished());
     writer.release().await.unwrap();
-    soon("the reader", behind).await.unwrap().unwrap();
+    drop(soon("the reader", behind).await.unwrap().unwrap());
 }
 
 #[tokio::test]

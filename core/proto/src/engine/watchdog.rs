@@ -667,14 +667,18 @@ impl Watchdog {
     /// Plans a probe of a hold whose key was invalidated: now, after its delay, or with its next
     /// renewal.
     pub(super) fn plan_look(&mut self, cx: &mut Context, holds: &mut Holds, owner: OwnerId) {
-        let may = self.tracking.may_look(cx, holds.len());
+        let Some(shared) = holds.get(&owner).map(|hold| hold.cell.kind.is_shared()) else {
+            return;
+        };
+        // Changes of a shared key say nothing about the server. `least` bounds these probes.
+        let may = shared || self.tracking.may_look(cx, holds.len());
         let now = cx.now;
         let Some(hold) = holds.get_mut(&owner) else {
             return;
         };
         // Other owners change a shared key all the time, and each renewal is one more change. But a
         // renewal of Redisson may have cut the time of a long lease to its own 30 s.
-        let (least, most) = if hold.cell.kind.is_shared() {
+        let (least, most) = if shared {
             (
                 hold.longest() / tuning::SHARED_LOOK,
                 tuning::SHARED_LOOK_MOST,
@@ -692,7 +696,7 @@ impl Watchdog {
             return;
         }
         hold.harmless = hold.harmless.saturating_add(1);
-        hold.look = true;
+        hold.look = !shared;
         if at <= now {
             self.hurried.push(owner);
         } else {
