@@ -302,7 +302,13 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     if any(hold.reads for hold in past.holds):
 
         def reader(begin: float, end: float, who: str = "planted") -> Hold:
-            times = {"called": begin, "answered": begin, "sure": end, "freed": end, "done": end}
+            times: dict[str, Any] = {
+                "called": begin,
+                "answered": begin,
+                "sure": end,
+                "freed": end,
+                "done": end,
+            }
             return replace(second, who=who, reads=True, release="ok", **times)
 
         writers = [hold for hold in certain if not hold.reads and hold.given_back > hold.answered]
@@ -509,7 +515,7 @@ def judge(
     deletions = list(deletions)
     lines, verdict = Lines(files), Verdict()
     verdict.wrong += lines.hangs
-    # Of the names that have readers, and of the others.
+    # One of the names that have readers, and one of the others.
     richest, most = {False: Past([]), True: Past([])}, Counter[bool]()
     for name in list(lines.by_name):
         of_name = [deletion for key, deletion in deletions if key in (None, name.decode())]

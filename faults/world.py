@@ -88,7 +88,7 @@ class World:
 
     def learn_scripts(self, kind: Kind) -> dict[tuple[str, str], str]:
         """The hashes of the scripts, by the side and what they are for: they are ours to know by their use only."""
-        found = {}
+        found: dict[tuple[str, str], str] = {}
         for side in ("", *SIDES):
             cell = Cell(self, "scripts", kind, side=side)
             cell.ok("acquire")
@@ -136,7 +136,7 @@ class Cell:
         self.lock = f"fault{self.number}"
         self.lease_ms = lease_ms
         self.fencing = False
-        # Of a read-write lock, client a has this side, and b writes.
+        # Client a has this side of a read-write lock, and b writes.
         self.side = side
         self.own_server, self.own_driver = own_server, own_driver
         # Its configuration is changed, and it is put to sleep: not for others.
