@@ -47,7 +47,7 @@ pub(super) fn is_taken_here(view: View<'_>, name: &Name, wish: Wish) -> bool {
         view.names
             .waiters
             .get(id)
-            .is_some_and(|waiter| !waiter.answered && !(shares && waiter.form.kind.is_shared()))
+            .is_some_and(|waiter| !(waiter.answered || shares && waiter.form.kind.is_shared()))
     };
     queue.waiters.iter().any(waits) || is_blocked(view.holds, queue, wish, true)
 }
