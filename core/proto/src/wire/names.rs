@@ -56,7 +56,7 @@ pub(super) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
     prefixed(prefix, name)
 }
 
-/// What the time-out keys of all readers of a name begin with; the owner follows.
+/// The beginning of the time-out keys of all readers of a name; the owner follows.
 pub(super) fn timeout_prefix(name: &str) -> [&str; 3] {
     if name.contains('{') {
         ["", name, ":"]

@@ -127,6 +127,21 @@ fn readers_at_the_front_all_ask_at_once() {
 }
 
 #[test]
+fn a_reader_does_not_ask_ahead_of_a_writer_in_the_middle() {
+    let mut rig = Rig::new();
+    rig.reader();
+    let (ids, sent) = rig.two_asking();
+    rig.write();
+    let behind = rig.read();
+    rig.nothing_sent();
+    rig.grant(&sent[0]);
+    rig.grant(&sent[1]);
+    ids.into_iter().for_each(|id| drop(rig.granted(id)));
+    rig.nothing_sent();
+    assert!(rig.pending(behind));
+}
+
+#[test]
 fn more_readers_than_may_ask_at_once_ask_when_those_are_in() {
     let mut rig = Rig::new();
     let held = rig.reader();
