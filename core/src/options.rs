@@ -4,6 +4,7 @@
 //! objects and C's options by name end in `set`. `docs/options.md` is generated from
 //! [`all_options`].
 
+#[path = "options/value.rs"] // for bindings-wasm, which compiles this file as well
 mod value;
 
 use std::sync::Arc;

@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
-use redis::IntoConnectionInfo;
 
 use super::calls::OutgoingCall;
 use super::channels::Reach;
@@ -51,10 +50,9 @@ fn address_by(protocol: Protocol, url: &str) -> Address {
         .connect_timeout(LIMIT)
         .client_name("redlatch-test")
         .protocol(protocol);
-    Address::new(
-        url.into_connection_info().unwrap(),
-        Manner::new(&options, false).unwrap(),
-    )
+    let place = crate::url::parse(url).unwrap();
+    let manner = Manner::new(&options, false).unwrap();
+    Address::new(&place.at, &place.server, false, manner).unwrap()
 }
 
 fn link_manner() -> LinkManner {
