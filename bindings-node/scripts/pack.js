@@ -6,7 +6,7 @@
 //                                                       linked into BINARY
 
 const { execFileSync } = require('node:child_process')
-const { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
+const { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { join, resolve } = require('node:path')
 const { PLATFORMS } = require('../lib/platform.js')
@@ -31,7 +31,9 @@ function common() {
 
 function javascript(place) {
   const { private: _, scripts, devDependencies, ...kept } = source
-  for (const file of kept.files.filter((file) => !file.includes('*'))) cpSync(join(root, file), join(place, file), { recursive: true })
+  // A checkout may be without the module; scripts/dist packs none without.
+  const there = (file) => !file.includes('*') && (file !== 'redlatch.wasm' || existsSync(join(root, file)))
+  for (const file of kept.files.filter(there)) cpSync(join(root, file), join(place, file), { recursive: true })
   cpSync(join(root, 'README.md'), join(place, 'README.md'))
   const { version, ...rest } = common()
   const optionalDependencies = Object.fromEntries(PLATFORMS.map((name) => [`@redlatch/${name}`, version]))

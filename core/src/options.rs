@@ -303,6 +303,40 @@ options! {
     }
 }
 
+impl ClientOptions {
+    /// Checks that the options of TLS go with each other and with the URL. Their files are not
+    /// read.
+    pub(crate) fn check_tls(&self, encrypted: bool) -> Result<()> {
+        let fault = |option: &'static str, text: &[Piece]| {
+            let text = [&[Piece::Name(option)], text].concat();
+            Err(OptionFault::new(option, text).into())
+        };
+        let given = [
+            ("tls_ca", &self.tls_ca),
+            ("tls_cert", &self.tls_cert),
+            ("tls_key", &self.tls_key),
+        ];
+        let unused = given
+            .into_iter()
+            .find(|(_, pem)| pem.is_some() && !encrypted);
+        if let Some((name, _)) = unused {
+            let text = " is given, but the URL does not ask for TLS; let it begin with rediss";
+            return fault(name, &[text.into()]);
+        }
+        let (alone, other) = match (&self.tls_cert, &self.tls_key) {
+            (Some(_), None) => ("tls_cert", "tls_key"),
+            (None, Some(_)) => ("tls_key", "tls_cert"),
+            _ => return Ok(()),
+        };
+        let text = [
+            " is given without ".into(),
+            Piece::Name(other),
+            "; give both".into(),
+        ];
+        fault(alone, &text)
+    }
+}
+
 /// How releases are published in a cluster, and where waiters listen. Every program that uses a
 /// lock has to listen where the others publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -48,6 +48,82 @@ pub fn unreachable(addr: &str, why: &str, garbled: bool) -> Error {
     Error::new(ErrorKind::Unavailable, text)
 }
 
+/// Why an encrypted connection was not made. A driver whose TLS is not Rust's tells the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsFault {
+    Other,
+    Expired,
+    NotYetValid,
+    OtherHost,
+    UnknownAuthority,
+    Revoked,
+    /// Anything else about the certificate of the server.
+    Certificate,
+    /// The server wants a certificate of the client.
+    CertificateWanted,
+    /// The server refuses the certificate of the client.
+    CertificateRefused,
+    NoTls,
+}
+
+impl TlsFault {
+    const ALL: [TlsFault; 10] = [
+        TlsFault::Other,
+        TlsFault::Expired,
+        TlsFault::NotYetValid,
+        TlsFault::OtherHost,
+        TlsFault::UnknownAuthority,
+        TlsFault::Revoked,
+        TlsFault::Certificate,
+        TlsFault::CertificateWanted,
+        TlsFault::CertificateRefused,
+        TlsFault::NoTls,
+    ];
+
+    /// The value with this number; they are numbered from 0, in their order.
+    pub fn from_number(number: u8) -> TlsFault {
+        let known = Self::ALL.get(usize::from(number));
+        known.copied().unwrap_or(TlsFault::Other)
+    }
+
+    pub fn kind(self) -> ErrorKind {
+        match self {
+            TlsFault::Other | TlsFault::NoTls => ErrorKind::Unavailable,
+            _ => ErrorKind::Auth,
+        }
+    }
+
+    /// The failure and its remedy, for people.
+    pub fn text(self, failure: &str) -> String {
+        format!("TLS: {failure}; {}", self.remedy())
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            TlsFault::Other => "see the server's log",
+            TlsFault::Expired => "renew the server's certificate, or set this machine's clock",
+            TlsFault::NotYetValid => "the certificate begins later; set this machine's clock",
+            TlsFault::OtherHost => {
+                "the certificate is for another host; write that host into the URL, or add this one to the certificate"
+            }
+            TlsFault::UnknownAuthority => {
+                "no authority that is trusted here has signed it; give tls_ca the certificate of the one that has"
+            }
+            TlsFault::Revoked => "renew the server's certificate",
+            TlsFault::Certificate => "mend the server's certificate",
+            TlsFault::CertificateWanted => {
+                "the server wants a certificate of the client; give tls_cert and tls_key"
+            }
+            TlsFault::CertificateRefused => {
+                "the server refused the certificate in tls_cert; give one of an authority that it trusts"
+            }
+            TlsFault::NoTls => {
+                "the server does not speak TLS; use its TLS port, or redis:// without TLS"
+            }
+        }
+    }
+}
+
 /// Whether a refusal of `HELLO 3` means that the server does not know HELLO (before Redis 6, some
 /// proxies) or RESP3.
 pub fn refuses_hello(code: &str, detail: Option<&str>, with_password: bool) -> bool {

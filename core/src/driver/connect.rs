@@ -54,10 +54,8 @@ impl Manner {
     /// # Errors
     /// `invalid_argument` for certificates that cannot be used.
     pub(crate) fn new(options: &ClientOptions, encrypted: bool) -> Result<Self> {
-        let tls = match encrypted {
-            true => Some(Tls::new(options)?),
-            false => Tls::refuse_unused(options).map(|()| None)?,
-        };
+        options.check_tls(encrypted)?;
+        let tls = encrypted.then(|| Tls::new(options)).transpose()?;
         Ok(Manner {
             timeout: options.connect_timeout,
             client_name: options.client_name.as_str().into(),
