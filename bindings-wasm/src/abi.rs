@@ -65,30 +65,7 @@ pub extern "C" fn redlatch_output() -> *const u8 {
 /// Names of options and counters are given and told in camelCase, if `camel` is not 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_spelling(camel: u32) {
-    // A panic is a trap, whose text the host finds where records are.
-    std::panic::set_hook(Box::new(|panic| {
-        let text = panic.to_string().into_bytes();
-        // Inside a call the host's state is borrowed: its output is written past it.
-        LAST_WORDS.with_borrow_mut(|last| *last = text);
-    }));
     HOST.with_borrow_mut(|host| host.module.spelling(camel != 0));
-}
-
-thread_local! {
-    static LAST_WORDS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The length of the text of a panic; with [`redlatch_panic_text`] the one thing to be asked after
-/// a trap.
-#[unsafe(no_mangle)]
-pub extern "C" fn redlatch_panic_length() -> u32 {
-    LAST_WORDS.with_borrow(|text| u32::try_from(text.len()).unwrap_or_default())
-}
-
-/// Its place.
-#[unsafe(no_mangle)]
-pub extern "C" fn redlatch_panic_text() -> *const u8 {
-    LAST_WORDS.with_borrow(|text| text.as_ptr())
 }
 
 macro_rules! calls {

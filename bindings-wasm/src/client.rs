@@ -323,19 +323,26 @@ impl Client {
     }
 
     /// Writes what is to be written.
-    pub(crate) fn flush(&mut self, now: Moment, io: &mut Io<'_>) {
-        let Some(running) = &mut self.running else {
-            return;
-        };
-        let Running {
-            link,
-            waiting,
-            channels,
-            news,
-            ..
-        } = &mut **running;
-        for link in [link, waiting, channels] {
-            link.flush(now, &self.server, io, news);
+    pub(crate) fn flush(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+        loop {
+            let Some(running) = &mut self.running else {
+                return;
+            };
+            let Running {
+                link,
+                waiting,
+                channels,
+                news,
+                ..
+            } = &mut **running;
+            for link in [link, waiting, channels] {
+                link.flush(now, &self.server, io, news);
+            }
+            // Calls that waited too long were given up.
+            if news.is_empty() {
+                return;
+            }
+            self.turn(now, io, answers);
         }
     }
 

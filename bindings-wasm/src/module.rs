@@ -613,7 +613,6 @@ impl Module {
         if let Some(client) = self.client_of(conn) {
             self.with(client, |client, io, answers| {
                 client.received(now, conn, bytes, io, answers);
-                client.flush(now, io);
             });
             self.flush(now);
         }
@@ -662,7 +661,7 @@ impl Module {
             random: &mut self.random,
         };
         for client in self.clients.values_mut() {
-            client.flush(now, &mut io);
+            client.flush(now, &mut io, &mut self.answers);
         }
     }
 

@@ -198,23 +198,11 @@ class Instance {
   }
 
   #die(error) {
-    this.#failure = this.#part.broken(this, `${error}${this.#lastWords()}`)
+    this.#failure = this.#part.broken(this, `${error}`)
     this.#timer?.clear()
     for (const socket of this.#sockets.values()) socket.destroy()
     this.#sockets.clear()
     return this.#failure
-  }
-
-  // The text of the panic behind a trap, if it can be had.
-  #lastWords() {
-    try {
-      const length = this.#exports.redlatch_panic_length()
-      if (length === 0) return ''
-      const at = this.#exports.redlatch_panic_text()
-      return `: ${new TextDecoder().decode(new Uint8Array(this.#exports.memory.buffer, at, length))}`
-    } catch {
-      return ''
-    }
   }
 }
 
@@ -254,7 +242,8 @@ function backendOf(module, platform) {
   const internal = kindOf('internal')
 
   // A handle that is garbage-collected is forgotten by the module.
-  const collected = new FinalizationRegistry(({ instance, drop, id }) => {
+  const collected = new FinalizationRegistry(({ border, instance, drop, id }) => {
+    border.forget(id)
     if (drop === 'redlatch_drop_client') instance.call(drop, id, instance.now())
     else instance.call(drop, id)
     instance.flushSoon()
@@ -471,7 +460,7 @@ function backendOf(module, platform) {
       this.#border = border
       this.#instance = instance
       this.id = id
-      collected.register(this, { instance, drop: 'redlatch_drop_client', id })
+      collected.register(this, { border, instance, drop: 'redlatch_drop_client', id })
     }
 
     ready() {
@@ -518,7 +507,7 @@ function backendOf(module, platform) {
       this.#instance = instance
       this.#id = id
       this.client = client
-      collected.register(this, { instance, drop: 'redlatch_drop_locks', id })
+      collected.register(this, { border, instance, drop: 'redlatch_drop_locks', id })
     }
 
     name(name) {
