@@ -177,6 +177,7 @@ impl Client {
             };
             return answers.push(Answer { id, result });
         }
+        running.link.closing |= closing;
         running.asked.insert(id, Asked { name, of });
         running.link.begin(now, &self.server, io);
         running.tell(now, Input::Request { id, request });

@@ -104,6 +104,8 @@ pub(crate) struct Link {
     evicts: Option<String>,
     /// An event has told that no messages come.
     silenced: bool,
+    /// The client is being closed, and its host may end before it hears that a script is unknown.
+    pub(crate) closing: bool,
 }
 
 enum State {
@@ -189,6 +191,7 @@ impl Link {
             untracked: None,
             evicts: None,
             silenced: false,
+            closing: false,
         }
     }
 
@@ -533,10 +536,11 @@ impl Link {
 
     /// Writes all that is to be written.
     pub(crate) fn flush(&mut self, now: Moment, server: &Server, io: &mut Io<'_>, news: &mut News) {
+        let closing = self.closing;
         if let Some(live) = self.live() {
-            live.write(&server.uuid);
+            live.write(&server.uuid, closing);
             while live.traffic.keeps_waiting() && live.traffic.go_on(now, news) {
-                live.write(&server.uuid);
+                live.write(&server.uuid, closing);
             }
             io.write(live.conn, &live.out);
             live.out.clear();
@@ -808,7 +812,7 @@ impl Live {
     }
 
     /// Encodes the commands that the outbox wants to be written.
-    fn write(&mut self, uuid: &str) {
+    fn write(&mut self, uuid: &str, closing: bool) {
         self.traffic.send_gathered();
         let publish = self.traffic.publish();
         let mut command_bytes = Vec::new();
@@ -833,7 +837,7 @@ impl Live {
                 self.called.push(call.id());
             }
             // A server that does not know the script would refuse all calls that leave together.
-            if command.full || first && (others_follow || waits) {
+            if command.full || first && (others_follow || waits || closing) {
                 call.write_eval(&mut command_bytes);
             } else {
                 call.write_evalsha(&mut command_bytes);

@@ -1,6 +1,8 @@
 'use strict'
 // Arguments for the module and records from it, as docs/wasm.md describes them.
 
+// Contexts of node:vm have none of their own.
+const { TextEncoder, TextDecoder } = globalThis.TextEncoder === undefined ? require('node:util') : globalThis
 const encoder = new TextEncoder()
 const decoder = new TextDecoder()
 
@@ -132,4 +134,4 @@ class Records {
   }
 }
 
-module.exports = { Arguments, Records }
+module.exports = { Arguments, Records, decoder }

@@ -3,7 +3,7 @@
 // nothing. A platform gives it time, timers, random bytes and sockets; lib/wasm/node.js has those of Node.js.
 
 const { Table } = require('../table.js')
-const { Arguments, Records } = require('./bytes.js')
+const { Arguments, Records, decoder } = require('./bytes.js')
 
 // Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS] = [1, 2, 3, 4, 5, 6, 7]
@@ -18,7 +18,7 @@ function tablesOf(module) {
   const { exports } = new WebAssembly.Instance(module)
   exports.redlatch_spelling(camel)
   const length = exports.redlatch_tables()
-  return JSON.parse(new TextDecoder().decode(new Uint8Array(exports.memory.buffer, exports.redlatch_output(), length)))
+  return JSON.parse(decoder.decode(new Uint8Array(exports.memory.buffer, exports.redlatch_output(), length)))
 }
 
 // One instance of the module with its clients. A trap ends it: nothing in it can be trusted any more. Its calls fail, its
@@ -162,7 +162,7 @@ class Instance {
   flushSoon() {
     if (this.#flushing || this.isDead) return
     this.#flushing = true
-    queueMicrotask(() => this.flush())
+    this.#platform.soon(() => this.flush())
   }
 
   flush() {
@@ -511,6 +511,8 @@ function backendOf(module, platform) {
     }
 
     name(name) {
+      // Its holds are told of their loss, by name.
+      if (this.#instance.isDead) return name
       this.#instance.given.text(name)
       const told = this.#instance.call('redlatch_name', this.#id)
       return Array.isArray(told) ? told[0] : told

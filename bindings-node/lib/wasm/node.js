@@ -9,6 +9,7 @@ const { hostname } = require('node:os')
 const { join } = require('node:path')
 // Not the global one: what tests put in its place may have no unref(), or never fire.
 const { clearTimeout, setTimeout } = require('node:timers')
+const { performance } = require('node:perf_hooks')
 const tls = require('node:tls')
 const { backendOf } = require('./host.js')
 
@@ -107,7 +108,8 @@ const platform = {
   timer,
   connect,
   prepareTls,
-  soon: (call) => outside(() => queueMicrotask(call)),
+  // A microtask.
+  soon: (call) => outside(() => void Promise.resolve().then(call)),
   program: { language: 'node', pid: process.pid, host: hostname() },
   url: () => process.env.REDLATCH_URL || undefined,
 }
