@@ -48,7 +48,7 @@ pub(crate) struct Client {
     dropped: bool,
 }
 
-/// What a client has once it was used.
+/// The part of a client that its first use makes.
 pub(crate) struct Running {
     engine: Engine,
     counters: Arc<Counters>,

@@ -85,7 +85,7 @@ impl Io<'_> {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Use {
     Commands,
@@ -148,7 +148,7 @@ struct Live {
     resp3: bool,
     reader: Reader,
     traffic: Outbox,
-    /// What the next replies are for, oldest first.
+    /// The purposes of the next replies, oldest first.
     expected: VecDeque<Expected>,
     /// The answer of a call that `WAIT` follows.
     answer: Option<Value>,

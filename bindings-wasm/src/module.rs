@@ -56,7 +56,7 @@ pub(crate) struct Module {
 }
 
 thread_local! {
-    /// What listeners have heard since the last record: holds that were lost.
+    /// Holds that were lost, as listeners have heard since the last record.
     static LOST: RefCell<Vec<(Id, LostReason)>> = const { RefCell::new(Vec::new()) };
     /// The same: clients with events.
     static EVENTFUL: RefCell<Vec<Id>> = const { RefCell::new(Vec::new()) };

@@ -161,7 +161,11 @@ impl Host {
             }
             2 => {
                 let bytes = records.bytes();
-                self.sockets[&number].write_all(&bytes).unwrap();
+                self.sockets
+                    .get_mut(&number)
+                    .unwrap()
+                    .write_all(&bytes)
+                    .unwrap();
             }
             3 => drop(self.sockets.remove(&number)),
             4 => {

@@ -20,7 +20,7 @@ class Arguments {
     this.#view = new DataView(bytes.buffer)
   }
 
-  // What was written, once: a copy into the memory of the module.
+  // Moves what was written into the memory of the module.
   moveTo(memory, at) {
     new Uint8Array(memory.buffer, at, this.length).set(this.#bytes.subarray(0, this.length))
     this.clear()

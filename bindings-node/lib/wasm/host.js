@@ -234,7 +234,7 @@ function failureOf(records) {
   return failure
 }
 
-// What makes the native part's place: `Border` and the tables.
+// Takes the native part's place: `Border` and the tables.
 function backendOf(module, platform) {
   const tables = tablesOf(module)
   const kindOf = (name) => tables.errors.find((row) => row.name === name).number

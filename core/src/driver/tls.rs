@@ -204,7 +204,7 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, St
     Some((fault.kind(), fault.text(&failure.to_string())))
 }
 
-/// What keeps the certificate of a server from being accepted.
+/// The reason why the certificate of a server is not accepted.
 fn untrusted(why: &CertificateError) -> TlsFault {
     match why {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => TlsFault::Expired,
