@@ -28,6 +28,14 @@ pub(crate) struct Answer {
     pub(crate) result: Result<Done>,
 }
 
+/// A call that is made.
+pub(crate) struct Question {
+    pub(crate) id: RequestId,
+    pub(crate) request: Request,
+    /// The hold that it concerns.
+    pub(crate) of: Option<Arc<HoldCell>>,
+}
+
 /// A call without an answer.
 struct Asked {
     /// The operation, for errors.
@@ -145,9 +153,7 @@ impl Client {
     pub(crate) fn ask(
         &mut self,
         now: Moment,
-        id: RequestId,
-        request: Request,
-        of: Option<Arc<HoldCell>>,
+        Question { id, request, of }: Question,
         io: &mut Io<'_>,
         notify: impl Fn() + Send + Sync + 'static,
         answers: &mut Vec<Answer>,

@@ -682,6 +682,12 @@ impl Live {
         self.expected.iter().find_map(Expected::asked)
     }
 
+    /// Whether the next reply is for a command of pub/sub.
+    fn asks_next(&self) -> bool {
+        let next = self.expected.front();
+        next.is_some_and(|next| next.asked().is_some())
+    }
+
     /// When pub/sub needs attention: a confirmation is late, a ping is due, or a connection for
     /// channels alone has none.
     fn listening_due(&self, unwanted: bool) -> Option<Moment> {
@@ -797,14 +803,8 @@ impl Live {
                 news.inputs.extend(names.map(Input::Message));
             }
             // They confirm commands, in the order of these.
-            "subscribe" | "unsubscribe" | "pong" => {
-                if self
-                    .expected
-                    .front()
-                    .is_some_and(|next| next.asked().is_some())
-                {
-                    self.replied(now, Value::Nil, wanted, server, news);
-                }
+            "subscribe" | "unsubscribe" | "pong" if self.asks_next() => {
+                self.replied(now, Value::Nil, wanted, server, news);
             }
             _ => {}
         }

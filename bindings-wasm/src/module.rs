@@ -17,7 +17,7 @@ use redlatch_proto::url;
 use redlatch_proto::wire::{Form, Name};
 
 use crate::bytes::{Arguments, Records, record, value};
-use crate::client::{Answer, Client, Program, lock_name};
+use crate::client::{Answer, Client, Program, Question, lock_name};
 use crate::link::{ConnId, Io, Lost};
 use crate::options::{
     AcquireOptions, ClientOptions, LockOptions, SetOption, Spelling, all_options, check_lease,
@@ -215,7 +215,7 @@ impl Module {
         self.calls.insert(id, client);
         let notify = move || EVENTFUL.with_borrow_mut(|clients| clients.push(client));
         self.with(client, |of_client, io, answers| {
-            of_client.ask(now, id, request, of, io, notify, answers);
+            of_client.ask(now, Question { id, request, of }, io, notify, answers);
         });
     }
 

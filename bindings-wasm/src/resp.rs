@@ -216,7 +216,9 @@ pub(crate) fn write_command(out: &mut Vec<u8>, words: &[&str]) {
 mod tests {
     use super::*;
 
-    const MESSAGES: &[(&[u8], fn() -> Item)] = &[
+    type Message = (&'static [u8], fn() -> Item);
+
+    const MESSAGES: &[Message] = &[
         (b"+OK\r\n", || Item::Reply(Value::SimpleString("OK".into()))),
         (b"-ERR no\r\n", || {
             Item::Reply(Value::ServerError(ServerError::new(

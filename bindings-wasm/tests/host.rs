@@ -33,7 +33,13 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        Server(child, port)
+        let server = Server(child, port);
+        let end = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "the server does not start");
+            std::thread::yield_now();
+        }
+        server
     }
 }
 
@@ -142,7 +148,6 @@ impl Host {
                 );
                 records.number();
                 assert_eq!(tls, 0);
-                // The server may still be starting: the module tries again by its own rules.
                 match TcpStream::connect((host, port as u16)) {
                     Ok(socket) => {
                         socket
@@ -174,7 +179,8 @@ impl Host {
                     1 => Answer::Flag(records.byte() == 1),
                     3 => {
                         let owner = records.text();
-                        (records.number(), records.number());
+                        records.number();
+                        records.number();
                         Answer::Holder(owner)
                     }
                     4 => {
