@@ -11,8 +11,8 @@ SCALE ?= usual
 TARGET ?= all
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
-	test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions \
+.PHONY: help setup servers build wasm demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
+	test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions \
 	test-platforms
 
 help: ## this list
@@ -20,6 +20,9 @@ help: ## this list
 
 setup: ## install what building and testing need into .tools/ (no root); quick the second time
 	@scripts/setup
+
+wasm: setup ## the WebAssembly module, into bindings-node/redlatch.wasm; says its size
+	@scripts/build wasm
 
 build: setup ## build every language's face for use from this checkout
 	@scripts/build
@@ -33,7 +36,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions: test-%: setup
+test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson; TOPOLOGY=sentinel or cluster; writes its report

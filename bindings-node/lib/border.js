@@ -20,8 +20,8 @@ function whenLost(tell) {
 
 const border = new native.Border(drain)
 // Bun calls no hook of a native part, nor the handlers of C's exit(), after process.exit(); Node.js on Windows neither. Deno calls
-// none when a program has nothing more to do.
-if (process.platform === 'win32' || ['bun', 'deno'].some((name) => process.versions[name] !== undefined)) {
+// none when a program has nothing more to do. The WebAssembly part has no hook at all.
+if (native.isWasm || process.platform === 'win32' || ['bun', 'deno'].some((name) => process.versions[name] !== undefined)) {
   process.on('exit', () => border.end())
 }
 const takeAll = border.drain()

@@ -1,5 +1,6 @@
 'use strict'
-// Loads the native part: in a checkout the file beside package.json, else the package of the platform.
+// Loads the native part: in a checkout the file beside package.json, else the package of the platform. Where none fits, the
+// WebAssembly part takes its place: it has the same functions. REDLATCH_WASM=1 takes it anyway, 0 never.
 
 const { existsSync } = require('node:fs')
 const { createRequire } = require('node:module')
@@ -51,4 +52,22 @@ function problem(name, cause) {
   )
 }
 
-module.exports = load()
+function loadOrInstead() {
+  if (process.env.REDLATCH_WASM === '1') return require('./wasm/node.js')
+  try {
+    return load()
+  } catch (error) {
+    if (process.env.REDLATCH_WASM === '0' || error.code !== 'ERR_REDLATCH_NO_BINARY') throw error
+    let instead
+    try {
+      instead = require('./wasm/node.js')
+    } catch {
+      throw error // a package without the module, or a runtime without WebAssembly
+    }
+    const text = `${error.message} The WebAssembly part is used: a blocked event loop renews no lock. See docs/wasm.md.`
+    process.emitWarning(text, { type: 'RedlatchWarning', code: 'REDLATCH_WASM' })
+    return instead
+  }
+}
+
+module.exports = loadOrInstead()

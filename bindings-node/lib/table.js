@@ -86,6 +86,11 @@ class Table {
     }
   }
 
+  // Calls `act` with each number and its value. It must not change the table.
+  forEach(act) {
+    this.#numbers.forEach((number, at) => number !== 0 && act(number, this.#values[at]))
+  }
+
   // Takes all values out.
   takeAll() {
     const values = this.#values.filter((_, at) => this.#numbers[at] !== 0)

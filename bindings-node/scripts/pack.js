@@ -1,12 +1,13 @@
 'use strict'
 // Packs what is published: the package of JavaScript, or that of one platform with its binary. Prints the name of the file.
 //
-// node scripts/pack.js FOLDER                                     the package `redlatch`, into FOLDER
+// node scripts/pack.js FOLDER [NOTICES]                           the package `redlatch`, into FOLDER; NOTICES has the licences of
+//                                                                 what is linked into the module for WebAssembly
 // node scripts/pack.js FOLDER PLATFORM BINARY NOTICES [PROGRAM]   the package `@redlatch/PLATFORM`; NOTICES has the licences of
 //                                                                 what is linked into BINARY and PROGRAM, the command line
 
 const { execFileSync } = require('node:child_process')
-const { chmodSync, cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
+const { chmodSync, cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } = require('node:fs')
 const { tmpdir } = require('node:os')
 const { join, resolve } = require('node:path')
 const { PLATFORMS } = require('../lib/platform.js')
@@ -29,10 +30,16 @@ function common() {
   return { version, license, engines, publishConfig, ...links, ...(authors[0] && { author: authors[0] }) }
 }
 
-function javascript(place) {
+function javascript(place, notices) {
   const { private: _, scripts, devDependencies, ...kept } = source
-  for (const file of kept.files.filter((file) => !file.includes('*'))) cpSync(join(root, file), join(place, file), { recursive: true })
+  // A checkout may be without the module; scripts/dist packs none without.
+  const there = (file) => !file.includes('*') && (file !== 'redlatch.wasm' || existsSync(join(root, file)))
+  for (const file of kept.files.filter(there)) cpSync(join(root, file), join(place, file), { recursive: true })
   cpSync(join(root, 'README.md'), join(place, 'README.md'))
+  if (notices !== undefined) {
+    cpSync(notices, join(place, 'THIRD-PARTY-NOTICES.txt'))
+    kept.files = [...kept.files, 'THIRD-PARTY-NOTICES.txt']
+  }
   const { version, ...rest } = common()
   const optionalDependencies = Object.fromEntries(PLATFORMS.map((name) => [`@redlatch/${name}`, version]))
   return { ...kept, ...rest, optionalDependencies }
@@ -61,12 +68,12 @@ function platform(place, name, binary, notices, program) {
 }
 
 const [folder, ...which] = process.argv.slice(2)
-if (folder === undefined || ![0, 3, 4].includes(which.length)) {
-  throw new Error('usage: pack.js FOLDER [PLATFORM BINARY NOTICES [PROGRAM]]')
+if (folder === undefined || ![0, 1, 3, 4].includes(which.length)) {
+  throw new Error('usage: pack.js FOLDER [NOTICES | PLATFORM BINARY NOTICES [PROGRAM]]')
 }
 const place = mkdtempSync(join(tmpdir(), 'redlatch-pack-'))
 try {
-  const manifest = which.length === 0 ? javascript(place) : platform(place, ...which)
+  const manifest = which.length <= 1 ? javascript(place, ...which) : platform(place, ...which)
   writeFileSync(join(place, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`)
   for (const licence of ['LICENSE-MIT', 'LICENSE-APACHE']) cpSync(join(root, '..', licence), join(place, licence))
   const pack = ['pack', '--silent', '--pack-destination', resolve(folder)]

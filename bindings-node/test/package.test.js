@@ -86,7 +86,7 @@ const inside = (place) => `require = require('node:module').createRequire(${JSON
 async function errorOf(place, name) {
   const told = 'console.log(JSON.stringify({ ...error, text: error.message }))'
   const code = `${inside(place)} ${pretend(name)}; try { require('redlatch') } catch (error) { ${told} }`
-  const { stdout, stderr } = await runNode(['-e', code])
+  const { stdout, stderr } = await runNode(['-e', code], { REDLATCH_WASM: '0' })
   assert.notEqual(stdout, '', stderr || 'it was loaded')
   return JSON.parse(stdout)
 }
@@ -199,7 +199,7 @@ test('esbuild leaves the package out, or copies its binary, or says which file i
   })
   rmSync(join(place, 'node_modules', '@redlatch'), { recursive: true })
   await build('program.cjs', 'without.cjs')
-  const { stderr } = await runNode([join(place, 'without.cjs')])
+  const { stderr } = await runNode([join(place, 'without.cjs')], { REDLATCH_WASM: '0' })
   assert.match(stderr, /A bundler has to leave redlatch out \(external: \['redlatch'\]\)/)
 })
 

@@ -455,7 +455,7 @@ impl ClientBuilder {
         let (place, manner) = self.place()?;
         let locks = Arc::new(self.locks);
         Ok(Client(Arc::new(ClientInner {
-            servers: Servers::new(&place, &manner),
+            servers: Servers::new(&place, &manner)?,
             language: self.language.unwrap_or("rust"),
             options: self.options,
             others: Mutex::new(locks.clone()),
@@ -479,7 +479,10 @@ impl ClientBuilder {
         }
         self.options.validate()?;
         self.locks.validate()?;
-        let place = self.url.as_deref().map_or_else(url::from_env, url::parse)?;
+        let place = match self.url.as_deref() {
+            Some(given) => url::parse(given),
+            None => url::from_env(std::env::var(url::VARIABLE).ok().as_deref()),
+        }?;
         let manner = Manner::new(&self.options, place.tls)?;
         Ok((place, manner))
     }

@@ -24,8 +24,14 @@ pub struct ConnectionName {
 impl ConnectionName {
     /// The name for connections of this process.
     pub(crate) fn here(client_name: &str, id: &str, language: &str) -> Self {
+        let (pid, host) = (std::process::id(), sys::host_name());
+        Self::of(client_name, id, language, pid, &host)
+    }
+
+    /// The name for connections of a process.
+    pub(crate) fn of(client_name: &str, id: &str, language: &str, pid: u32, host: &str) -> Self {
         // The server accepts printable ASCII characters only. A semicolon would end the part.
-        let host = sys::host_name()
+        let host = host
             .chars()
             .filter(|char| char.is_ascii_graphic() && *char != ';')
             .collect();
@@ -33,7 +39,7 @@ impl ConnectionName {
             client_name: client_name.to_owned(),
             id: id.to_owned(),
             language: language.to_owned(),
-            pid: std::process::id(),
+            pid,
             host,
         }
     }

@@ -29,7 +29,7 @@ impl Inspector {
             .enable_all()
             .build()
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-        let connected = runtime.block_on(primaries(Servers::new(place, manner)))?;
+        let connected = runtime.block_on(primaries(Servers::new(place, manner)?))?;
         let nodes = connected.into_iter().map(|(address, connection)| Node {
             address,
             connection,

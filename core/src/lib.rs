@@ -117,13 +117,12 @@ mod rw_lock;
 mod support;
 mod sys;
 mod tuning;
-mod url;
 mod wake_list;
 mod yield_budget;
 
 pub use canceller::Canceller;
 // The pure part is a separate crate. Its modules keep their names here.
-use redlatch_proto::{engine, error, event, hold, maps, moment, wire};
+use redlatch_proto::{engine, error, event, hold, maps, moment, url, wire};
 use sys::{clock, process};
 
 pub use client::{Client, ClientBuilder};

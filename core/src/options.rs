@@ -4,6 +4,7 @@
 //! objects and C's options by name end in `set`. `docs/options.md` is generated from
 //! [`all_options`].
 
+#[path = "options/value.rs"] // for bindings-wasm, which compiles this file as well
 mod value;
 
 use std::sync::Arc;
@@ -299,6 +300,40 @@ options! {
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
+    }
+}
+
+impl ClientOptions {
+    /// Checks that the options of TLS go with each other and with the URL. Their files are not
+    /// read.
+    pub(crate) fn check_tls(&self, encrypted: bool) -> Result<()> {
+        let fault = |option: &'static str, text: &[Piece]| {
+            let text = [&[Piece::Name(option)], text].concat();
+            Err(OptionFault::new(option, text).into())
+        };
+        let given = [
+            ("tls_ca", &self.tls_ca),
+            ("tls_cert", &self.tls_cert),
+            ("tls_key", &self.tls_key),
+        ];
+        let unused = given
+            .into_iter()
+            .find(|(_, pem)| pem.is_some() && !encrypted);
+        if let Some((name, _)) = unused {
+            let text = " is given, but the URL does not ask for TLS; let it begin with rediss";
+            return fault(name, &[text.into()]);
+        }
+        let (alone, other) = match (&self.tls_cert, &self.tls_key) {
+            (Some(_), None) => ("tls_cert", "tls_key"),
+            (None, Some(_)) => ("tls_key", "tls_cert"),
+            _ => return Ok(()),
+        };
+        let text = [
+            " is given without ".into(),
+            Piece::Name(other),
+            "; give both".into(),
+        ];
+        fault(alone, &text)
     }
 }
 

@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+pub(crate) use redlatch_proto::tuning::{
+    CHANNEL_LINGER, ORPHAN_LIMIT, PUBSUB_CONFIRM, PUBSUB_IDLE, PUBSUB_LINGER,
+};
+
 // Callers that wait on threads
 
 /// The largest number of callers in a group. At least this many calls leave together, if there are
@@ -29,11 +33,6 @@ pub(crate) const INLINE_ANSWERS: u32 = 16;
 /// See [`INLINE_ANSWERS`].
 pub(crate) const INLINE_TIME: Duration = Duration::from_millis(1);
 
-// Channels
-
-/// How long the channel of a lock stays subscribed after its last waiter has gone.
-pub(crate) const CHANNEL_LINGER: Duration = Duration::from_millis(200);
-
 // The I/O thread
 
 /// How many messages are taken in before their effects are carried out, so that their calls leave
@@ -47,22 +46,11 @@ pub(crate) const INBOX_BATCH_IDLE: usize = PARKING_GROUP;
 /// batch, the client would wait while the server works, and the server while the client works.
 pub(crate) const CALLS_PER_WRITE: usize = PARKING_GROUP;
 
-/// After the last handle is gone, how long work that nobody waits for may go on.
-pub(crate) const ORPHAN_LIMIT: Duration = Duration::from_secs(1);
-
 /// How long a look-up of a host name, or a call that its caller has left, may delay the end of the
 /// thread. Also how long an idle look-up thread waits for more work.
 pub(crate) const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
 
 // Connecting
-
-/// The first and the longest pause between two attempts to connect.
-pub(crate) const CONNECT_BACKOFF: (Duration, Duration) =
-    (Duration::from_millis(50), Duration::from_millis(500));
-
-/// A connection that lasted this long counts as good: after its end the next attempt is made at
-/// once.
-pub(crate) const GOOD_CONNECTION: Duration = Duration::from_secs(1);
 
 /// `TCP_USER_TIMEOUT`: when the kernel gives up a peer that does not acknowledge data.
 pub(crate) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -102,18 +90,6 @@ pub(crate) const INLINE_LATE_EXPONENT: u32 = 8;
 
 /// In bytes. A higher threshold may exceed what the socket can keep.
 pub(crate) const RECEIVE_THRESHOLD_MOST: usize = 2048;
-
-// Pub/sub
-
-/// A connection that was silent for this long is pinged. Longer than the usual recheck of a waiter,
-/// which covers a lost message just as well.
-pub(crate) const PUBSUB_IDLE: Duration = Duration::from_secs(6);
-
-/// How long the server may take to confirm a command.
-pub(crate) const PUBSUB_CONFIRM: Duration = Duration::from_secs(2);
-
-/// How long a connection stays when no channel is wanted.
-pub(crate) const PUBSUB_LINGER: Duration = Duration::from_secs(60);
 
 // Cluster
 

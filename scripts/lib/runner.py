@@ -251,6 +251,10 @@ def phases() -> list[Phase]:
         run = ["python", "-m", "pytest", "-rsx", f"bindings-python/tests{tests}"]
         return ["scripts/on-version", f"python-{version}", *run], on_python
 
+    def on_wasm(names: list[str]) -> list[tuple[list[str], Parser]]:
+        files = [f"bindings-node/test/{name}.test.js" for name in names]
+        return [(["env", "REDLATCH_WASM=1", "node", "--test", *files], node)]
+
     def on_runtimes(names: list[str]) -> list[tuple[list[str], Parser]]:
         files = [f"./test/{name}.test.js" for name in names]
         there = ["env", "-C", "bindings-node"]  # Deno asks the package.json there how a file is written
@@ -275,6 +279,17 @@ def phases() -> list[Phase]:
             ["tool node", "tool npm", "bindings-node/package.json"],
             [[build, "node"]],
             [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
+        ),
+        # The same suite as above on the WebAssembly part, with what only that has.
+        Phase(
+            "wasm",
+            ["tool node", "tool npm", "bindings-wasm/Cargo.toml"],
+            [[build, "wasm"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
+            [
+                (["cargo", "test", "--package", "redlatch-wasm"], cargo),
+                *on_wasm([*RUNTIME_SUITE, "types", "readme", "wasm/wasm"]),
+            ],
+            when="ci",
         ),
         Phase(
             "c",
@@ -576,16 +591,22 @@ def main() -> int:
             for test, why in tests.items():
                 print(f"EXEMPT portable {suite} {test}: {why}")
     if any(phase.name == "versions" for phase in ready):
-        listed = json.loads((ROOT / "bindings-node/test/support/exempt.json").read_text())
-        for runtime, left_out in listed.items():
-            for test, why in left_out.items():
-                print(f"EXEMPT {runtime} {test}: {why}")
+        say_exempt(["bun", "deno"])
+    if any(phase.name == "wasm" for phase in ready):
+        say_exempt(["wasm"])
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
     if total.skipped and CI:
         print(f"CI: {total.skipped} skipped, and here nothing may be")
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed or not total.passed or (total.skipped and CI) else 0
+
+
+def say_exempt(runtimes: list[str]) -> None:
+    listed = json.loads((ROOT / "bindings-node/test/support/exempt.json").read_text())
+    for runtime in runtimes:
+        for test, why in listed[runtime].items():
+            print(f"EXEMPT {runtime} {test}: {why}")
 
 
 def interrupted(_number: int, _frame: object) -> None:

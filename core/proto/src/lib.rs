@@ -27,6 +27,7 @@
 
 #[cfg(test)]
 mod campaign;
+pub mod connecting;
 pub mod engine;
 pub mod error;
 pub mod event;
@@ -41,5 +42,6 @@ mod real;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 pub mod tuning;
+pub mod url;
 pub mod value;
 pub mod wire;

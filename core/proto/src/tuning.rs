@@ -189,3 +189,29 @@ pub(crate) const BATCH_LOCKS: usize = 32;
 
 /// The promises cover a server clock that runs slower than ours by up to one part in this many.
 pub(crate) const CLOCK_DRIFT: u64 = 100;
+
+// Drivers: connections, channels, the end
+
+/// The first and the longest pause between two attempts to connect.
+pub const CONNECT_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
+
+/// A connection that lasted this long counts as good: after its end the next attempt is made at
+/// once.
+pub const GOOD_CONNECTION: Duration = Duration::from_secs(1);
+
+/// A connection that was silent for this long is pinged. Longer than the usual recheck of a waiter,
+/// which covers a lost message just as well.
+pub const PUBSUB_IDLE: Duration = Duration::from_secs(6);
+
+/// How long the server may take to confirm a command.
+pub const PUBSUB_CONFIRM: Duration = Duration::from_secs(2);
+
+/// How long a connection stays when no channel is wanted.
+pub const PUBSUB_LINGER: Duration = Duration::from_secs(60);
+
+/// How long the channel of a lock stays subscribed after its last waiter has gone.
+pub const CHANNEL_LINGER: Duration = Duration::from_millis(200);
+
+/// After the last handle is gone, how long work that nobody waits for may go on.
+pub const ORPHAN_LIMIT: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use super::News;
 use super::calls::{OutgoingCall, Redirect};
 use super::channels::Reach;
-use super::connect::{Address, Backoff};
+use super::connect::{Address, pause};
 use super::link::{Manner, Target};
 use super::pubsub::Subscriptions;
 use super::server_connections::ServerConnections;
@@ -24,6 +24,7 @@ use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::slots::{SLOTS, slot};
 use crate::wire::{self, Name, Publish, Topic};
+use redlatch_proto::connecting::Backoff;
 
 /// The nodes of a cluster. Driven from outside like a `Link`.
 pub(super) struct Cluster {
@@ -320,7 +321,7 @@ impl Cluster {
     fn survey(&mut self, now: Moment) {
         match self.survey {
             Survey::Idle if self.stale.is_none() => {}
-            Survey::Idle => match self.backoff.pause() {
+            Survey::Idle => match pause(&mut self.backoff) {
                 Duration::ZERO => self.ask_for_map(now),
                 // A node may stay away for ever. The map is then fetched less often than during a
                 // fail-over.

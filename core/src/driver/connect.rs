@@ -8,8 +8,8 @@ use futures_util::future::join4;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
-    RedisConnectionInfo, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,7 +27,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Protocol};
 use crate::sys;
 use crate::tuning;
+use crate::url::{At, Host, Login};
 use crate::wire;
+use redlatch_proto::connecting::{self, Backoff, millis_of};
 
 /// Where and how to connect.
 #[derive(Clone)]
@@ -52,10 +54,8 @@ impl Manner {
     /// # Errors
     /// `invalid_argument` for certificates that cannot be used.
     pub(crate) fn new(options: &ClientOptions, encrypted: bool) -> Result<Self> {
-        let tls = match encrypted {
-            true => Some(Tls::new(options)?),
-            false => Tls::refuse_unused(options).map(|()| None)?,
-        };
+        options.check_tls(encrypted)?;
+        let tls = encrypted.then(|| Tls::new(options)).transpose()?;
         Ok(Manner {
             timeout: options.connect_timeout,
             client_name: options.client_name.as_str().into(),
@@ -90,18 +90,23 @@ pub(super) struct Pushes {
 }
 
 impl Address {
-    pub(crate) fn new(info: ConnectionInfo, manner: Manner) -> Self {
+    /// # Errors
+    /// `internal`: redis-rs takes every address so far.
+    pub(crate) fn new(at: &At, login: &Login, tls: bool, manner: Manner) -> Result<Self> {
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(TcpKeepalive::new().with_time(manner.keep_alive));
         let tcp = sys::give_up_after(tcp, tuning::TCP_USER_TIMEOUT);
         // Skip `CLIENT SETINFO`: every ACL would have to allow it, and the client name already
         // identifies us.
-        let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        Address {
+        let settings = settings_of(login).set_skip_set_lib_name();
+        let info = addr_of(at, tls)
+            .into_connection_info()
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("{at}: {error}")))?;
+        Ok(Address {
             info: info.set_tcp_settings(tcp).set_redis_settings(settings),
             manner,
-        }
+        })
     }
 
     /// The same server, whose connections get this name.
@@ -233,7 +238,7 @@ impl Address {
         let track = async {
             match (tracking, &pushes) {
                 (false, _) => None,
-                (true, None) => Some("the server speaks RESP2 only".to_owned()),
+                (true, None) => Some(connecting::RESP2_ONLY.to_owned()),
                 (true, Some(_)) => {
                     let refusal = ask(&connection, &["CLIENT", "TRACKING", "ON", "NOLOOP"])
                         .await
@@ -439,16 +444,11 @@ impl Address {
 
     /// Whether the server does not know HELLO (before Redis 6, some proxies) or RESP3.
     fn refuses_hello(&self, error: &RedisError) -> bool {
-        match error.code() {
-            Some("NOPROTO") => true,
-            Some("ERR") => error
-                .detail()
-                .is_some_and(|detail| detail.contains("unknown command")),
-            // Valkey also gives this reply to unknown commands. A server that knows `HELLO` does
-            // not give it to one that carries a password.
-            Some("NOAUTH") => self.info.redis_settings().password().is_some(),
-            _ => error.kind() == redis::ErrorKind::RESP3NotSupported,
-        }
+        let with_password = self.info.redis_settings().password().is_some();
+        error.kind() == redis::ErrorKind::RESP3NotSupported
+            || error
+                .code()
+                .is_some_and(|code| connecting::refuses_hello(code, error.detail(), with_password))
     }
 
     /// Makes a pub/sub connection with RESP2, which every server speaks.
@@ -513,40 +513,24 @@ impl Address {
 
     /// The error for an attempt that took too long.
     pub(crate) fn late(&self) -> Error {
-        let what = if self.manner.tls.is_some() {
-            "speaking TLS"
-        } else {
-            "running"
-        };
-        let text = format!(
-            "no answer from {} within {:?}; is a Redis server {what} there, and not overloaded?",
-            self.info.addr(),
-            self.manner.timeout
-        );
-        Error::new(ErrorKind::Unavailable, text)
+        let tls = self.manner.tls.is_some();
+        connecting::late(&self.shown(), tls, self.manner.timeout)
     }
 
     /// The error for a connection that was lost while it was in use.
     pub(super) fn broken(&self, why: &str) -> Error {
-        let text = format!(
-            "the connection to {} {why}; connecting again",
-            self.info.addr()
-        );
-        Error::new(ErrorKind::Unavailable, text)
+        connecting::broken(&self.shown(), why)
     }
 
     /// Explains an error of the connection. The text contains the address, but never the user name
     /// or password.
     pub(crate) fn explain(&self, error: &RedisError) -> Error {
-        let addr = self.info.addr();
+        let addr = self.shown();
         if error.kind() == redis::ErrorKind::AuthenticationFailed {
-            let text =
-                format!("{addr}: the server refused user name or password; check them in the URL");
-            return Error::new(ErrorKind::Auth, text);
+            return connecting::log_in_refused(&addr);
         }
         if let Some(code) = error.code() {
-            let refusal = wire::refusal(code, &detail(error)).0;
-            return Error::new(refusal.kind(), format!("{addr}: {}", refusal.message()));
+            return connecting::refused(&addr, code, &detail(error));
         }
         if let Some((kind, text)) = tls::explain(error) {
             return Error::new(kind, format!("{addr}: {text}"));
@@ -554,12 +538,8 @@ impl Address {
         let why = error
             .source()
             .map_or_else(|| error.to_string(), ToString::to_string);
-        let question = match error.kind() {
-            redis::ErrorKind::Parse if self.manner.tls.is_none() => "does it want TLS (rediss://)?",
-            _ => "is a Redis server running there?",
-        };
-        let text = format!("cannot reach {addr}: {why}; {question}");
-        Error::new(ErrorKind::Unavailable, text)
+        let garbled = error.kind() == redis::ErrorKind::Parse && self.manner.tls.is_none();
+        connecting::unreachable(&addr, &why, garbled)
     }
 }
 
@@ -569,6 +549,35 @@ impl Address {
 pub(super) fn fresh_identity() -> u64 {
     let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
     low & 0xffff_ffff_ffff
+}
+
+fn addr_of(at: &At, tls: bool) -> ConnectionAddr {
+    match at {
+        At::Unix(path) => ConnectionAddr::Unix(path.into()),
+        At::Tcp(Host { name, port }) if tls => ConnectionAddr::TcpTls {
+            host: name.clone(),
+            port: *port,
+            insecure: false,
+            tls_params: None,
+        },
+        At::Tcp(Host { name, port }) => ConnectionAddr::Tcp(name.clone(), *port),
+    }
+}
+
+fn settings_of(login: &Login) -> RedisConnectionInfo {
+    let mut settings = RedisConnectionInfo::default().set_db(login.database.into());
+    if let Some(user) = &login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        settings = settings.set_password(password);
+    }
+    settings
+}
+
+/// The pause before the next attempt to connect.
+pub(super) fn pause(backoff: &mut Backoff) -> Duration {
+    backoff.pause(uuid::Uuid::new_v4().as_u128() as u32)
 }
 
 /// No time limits: the callers set them.
@@ -595,21 +604,10 @@ fn detail(error: &RedisError) -> String {
         .map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// Converts a server's clock (the reply to `TIME`) to milliseconds. A server may send any value.
-fn millis_of((seconds, micros): (u64, u64)) -> u64 {
-    seconds.saturating_mul(1000).saturating_add(micros / 1000)
-}
-
-/// The eviction policy of a server with a memory limit, unless it is `noeviction`. A lock has a
-/// time to live, so every other policy can evict it. `None` also if the server does not tell.
+/// The eviction policy; see [`connecting::evicts`].
 fn evicts(memory: RedisResult<Value>) -> Option<String> {
     let info: String = redis::from_redis_value(memory.ok()?).ok()?;
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
-    let (most, policy) = (field("maxmemory")?, field("maxmemory_policy")?);
-    (most != "0" && policy != "noeviction").then(|| policy.to_owned())
+    connecting::evicts(&info)
 }
 
 /// Sends one command. An error reply becomes an error.
@@ -621,78 +619,4 @@ pub(super) async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> R
         .send_packed_command(&command)
         .await?
         .extract_error()
-}
-
-/// Pauses between attempts: none at first, then exponential with jitter, up to a maximum.
-#[derive(Debug, Default)]
-pub(super) struct Backoff {
-    failures: u32,
-}
-
-impl Backoff {
-    /// The pause before the attempt that comes now.
-    pub(super) fn pause(&mut self) -> Duration {
-        let failures = self.failures;
-        self.failures = failures.saturating_add(1);
-        if failures == 0 {
-            return Duration::ZERO;
-        }
-        let most = tuning::CONNECT_BACKOFF
-            .1
-            .min(tuning::CONNECT_BACKOFF.0 * 2u32.pow(failures.min(8) - 1));
-        // Jitter over the upper half, so that many clients do not connect again at the same time.
-        let share = uuid::Uuid::new_v4().as_u128() as u32 % 512;
-        most / 2 + most * share / 1024
-    }
-
-    /// Notes that a connection has ended. After a short one the pauses continue, so that a server
-    /// that accepts connections and drops them again is not asked in a loop.
-    pub(super) fn ended(&mut self, lasted: Duration) {
-        if lasted >= tuning::GOOD_CONNECTION {
-            self.failures = 0;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A very large time once made the I/O thread panic in builds with overflow checks (debug).
-    #[test]
-    fn a_server_may_tell_any_time() {
-        assert_eq!(millis_of((1_795_369_635, 257_999)), 1_795_369_635_257);
-        assert_eq!(millis_of((u64::MAX, u64::MAX)), u64::MAX);
-        let clock = ServerClock::new(millis_of((u64::MAX, 0)), clock::now());
-        assert_eq!(
-            clock.least(clock::now().after(Duration::from_secs(9))),
-            u64::MAX
-        );
-    }
-
-    #[test]
-    fn the_first_attempt_comes_at_once_and_later_ones_after_bounded_pauses() {
-        let mut backoff = Backoff::default();
-        assert_eq!(backoff.pause(), Duration::ZERO);
-        let second = backoff.pause();
-        assert!(
-            (tuning::CONNECT_BACKOFF.0 / 2..=tuning::CONNECT_BACKOFF.0).contains(&second),
-            "{second:?}"
-        );
-        let later: Vec<Duration> = (0..40).map(|_| backoff.pause()).collect();
-        assert!(
-            later
-                .iter()
-                .skip(4)
-                .all(
-                    |pause| (tuning::CONNECT_BACKOFF.1 / 2..=tuning::CONNECT_BACKOFF.1)
-                        .contains(pause)
-                ),
-            "{later:?}"
-        );
-        backoff.ended(tuning::GOOD_CONNECTION / 2);
-        assert_ne!(backoff.pause(), Duration::ZERO);
-        backoff.ended(tuning::GOOD_CONNECTION);
-        assert_eq!(backoff.pause(), Duration::ZERO);
-    }
 }

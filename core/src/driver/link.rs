@@ -14,7 +14,7 @@ use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 use super::News;
 use super::calls::{Outbox, OutgoingCall, Payload, millis};
 use super::channels::{self, Said};
-use super::connect::{Address, Backoff, Connected, Pushes, fresh_identity};
+use super::connect::{Address, Connected, Pushes, fresh_identity, pause};
 use super::inline::Plan;
 use super::limiter::ConcurrencyLimiter;
 use super::receive_threshold::ReceiveThreshold;
@@ -23,10 +23,10 @@ use super::sentinel::Sentinels;
 use crate::clock;
 use crate::engine::{CallOutcome, Input, LinkId};
 use crate::error::{Error, Result};
-use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::options::ClusterPubsub;
 use crate::wire::{self, Name, Publish};
+use redlatch_proto::connecting::{self, Backoff};
 
 /// The server that a link leads to.
 #[derive(Clone)]
@@ -290,23 +290,14 @@ impl Link {
         if let Some(why) = &connected.untracked
             && self.untracked.as_ref() != Some(why)
         {
-            let text = format!(
-                "losses are noticed at renewals only, because the server does not track: {why}"
-            );
-            news.events
-                .push(Event::new("untracked", Level::Debug, None, text));
+            news.events.push(connecting::untracked(why));
         }
         self.untracked.clone_from(&connected.untracked);
         if let Some(policy) = connected.evicts.clone()
             && self.evicts.as_ref() != Some(&policy)
         {
-            let text = format!(
-                "{}: the server may take locks away when its memory is full (maxmemory-policy {policy}); set it \
-                 to noeviction, or keep locks on a server of their own",
-                connected.address.shown()
-            );
             news.events
-                .push(Event::new("evictable", Level::Warn, None, text));
+                .push(connecting::evictable(&connected.address.shown(), &policy));
             self.evicts = Some(policy);
         }
         self.state = State::Up(Box::new(Live::new(self.id, &self.manner, connected)));
@@ -345,7 +336,7 @@ impl Link {
     /// pause.
     fn rest(&mut self) {
         let now = clock::now();
-        match self.backoff.pause() {
+        match pause(&mut self.backoff) {
             Duration::ZERO => self.connect(now),
             pause => {
                 self.state = State::Resting {

@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, fork};
-use redis::IntoConnectionInfo;
 
 use super::calls::OutgoingCall;
 use super::channels::Reach;
@@ -52,10 +51,9 @@ fn address_by(protocol: Protocol, url: &str) -> Address {
         .connect_timeout(LIMIT)
         .client_name("redlatch-test")
         .protocol(protocol);
-    Address::new(
-        url.into_connection_info().unwrap(),
-        Manner::new(&options, false).unwrap(),
-    )
+    let place = crate::url::parse(url).unwrap();
+    let manner = Manner::new(&options, false).unwrap();
+    Address::new(&place.at, &place.server, false, manner).unwrap()
 }
 
 fn link_manner() -> LinkManner {

@@ -31,8 +31,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use redis::ConnectionInfo;
-
 use crate::engine::{self, Done, Input, Request, RequestId};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring};
@@ -45,7 +43,7 @@ use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
 use crate::process;
 use crate::sys::{HAS_INLINE, without_signals};
-use crate::url::{Place, Topology};
+use crate::url::{At, Place, Topology};
 use crate::wake_list::DeferredWakers;
 use crate::wire::{Kind, Name};
 
@@ -92,25 +90,28 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(place: &Place, manner: &Manner) -> Servers {
-        let address = |info: ConnectionInfo| Address::new(info, manner.clone());
-        match &place.topology {
-            Topology::Single => Servers::Single(address(place.server.clone())),
+    pub(crate) fn new(place: &Place, manner: &Manner) -> Result<Servers> {
+        let address = |at: &At| Address::new(at, &place.server, place.tls, manner.clone());
+        Ok(match &place.topology {
+            Topology::Single => Servers::Single(address(&place.at)?),
             Topology::Sentinel { hosts, service } => Servers::Sentinel {
                 sentinels: hosts
                     .iter()
-                    .map(|host| address(place.sentinel(host)))
-                    .collect(),
+                    .map(|host| {
+                        let at = At::Tcp(host.clone());
+                        Address::new(&at, &place.sentinel, place.tls, manner.clone())
+                    })
+                    .collect::<Result<_>>()?,
                 service: service.clone(),
-                server: address(place.server.clone()),
+                server: address(&place.at)?,
             },
             Topology::Cluster { hosts } => Servers::Cluster(
                 hosts
                     .iter()
-                    .map(|host| address(place.server(host)))
-                    .collect(),
+                    .map(|host| address(&At::Tcp(host.clone())))
+                    .collect::<Result<_>>()?,
             ),
-        }
+        })
     }
 
     /// The same servers, whose connections get this name.

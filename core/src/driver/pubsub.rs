@@ -14,16 +14,16 @@ use redis::{RedisResult, Value};
 
 use super::News;
 use super::channels::{Channels, Reach, Said};
-use super::connect::{Address, Backoff};
+use super::connect::{Address, pause};
 use super::replies::{self, Replies};
 use super::wanted::Wanted;
 use crate::clock;
 use crate::engine::Input;
 use crate::error::{Error, Result};
-use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Name, Topic, names};
+use redlatch_proto::connecting::{self, Backoff};
 
 /// Keeps the wanted channels subscribed. Driven from outside like a `Link`.
 pub(super) struct Subscriptions {
@@ -327,16 +327,14 @@ impl Subscriptions {
 
     fn tell_gap(&mut self, error: &Error, news: &mut News) {
         if !std::mem::replace(&mut self.told, true) {
-            let text = format!("no wake-ups for now, waiters look by themselves: {error}");
-            news.events
-                .push(Event::new("unsubscribed", Level::Info, None, text));
+            news.events.push(connecting::unsubscribed(error));
         }
     }
 
     /// Schedules the next attempt. Starts it at once if there is no pause.
     fn rest(&mut self) {
         let now = clock::now();
-        match self.backoff.pause() {
+        match pause(&mut self.backoff) {
             Duration::ZERO => self.connect(now),
             pause => {
                 self.state = State::Resting {

@@ -26,6 +26,7 @@ use crate::error::Piece::{self, Name};
 use crate::error::{Error, ErrorKind, OptionFault, Result};
 use crate::options::{ClientOptions, Pem};
 use crate::sys;
+use redlatch_proto::connecting::TlsFault;
 
 /// A TLS configuration.
 #[derive(Clone)]
@@ -47,7 +48,6 @@ impl Tls {
             .map_err(|error| Error::new(ErrorKind::Internal, format!("TLS: {error}")))?
             .with_root_certificates(roots);
         let config = match (&options.tls_cert, &options.tls_key) {
-            (None, None) => builder.with_no_client_auth(),
             (Some(cert), Some(key)) => {
                 let (chain, key) = (certificates("tls_cert", cert)?, private_key(key)?);
                 builder.with_client_auth_cert(chain, key).map_err(|error| {
@@ -61,30 +61,10 @@ impl Tls {
                     )
                 })?
             }
-            (None, Some(_)) => {
-                return Err(given_alone("tls_key", "tls_cert"));
-            }
-            (Some(_), None) => {
-                return Err(given_alone("tls_cert", "tls_key"));
-            }
+            // `ClientOptions::check_tls` has refused one without the other.
+            _ => builder.with_no_client_auth(),
         };
         Ok(Tls(TlsConnector::from(Arc::new(config))))
-    }
-
-    /// Refuses TLS options when the URL does not ask for TLS.
-    pub(super) fn refuse_unused(options: &ClientOptions) -> Result<()> {
-        let given = [
-            ("tls_ca", &options.tls_ca),
-            ("tls_cert", &options.tls_cert),
-            ("tls_key", &options.tls_key),
-        ];
-        match given.into_iter().find(|(_, pem)| pem.is_some()) {
-            Some((name, _)) => Err(fault(
-                name,
-                &[" is given, but the URL does not ask for TLS; let it begin with rediss".into()],
-            )),
-            None => Ok(()),
-        }
     }
 
     /// Connects. The server's certificate must be valid for the host name.
@@ -179,15 +159,6 @@ fn unreadable(option: &'static str, why: &dyn std::fmt::Display) -> Error {
     fault(option, &[text.into()])
 }
 
-fn given_alone(option: &'static str, other: &'static str) -> Error {
-    let text = [
-        " is given without ".into(),
-        Name(other),
-        "; give both".into(),
-    ];
-    fault(option, &text)
-}
-
 /// The error with a text that begins with the name of the option.
 fn fault(option: &'static str, text: &[Piece]) -> Error {
     OptionFault::new(option, [&[Name(option)], text].concat()).into()
@@ -212,14 +183,11 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, St
             },
         }
     };
-    let (kind, remedy) = match failure {
-        Failure::InvalidCertificate(why) => (ErrorKind::Auth, untrusted(why)),
+    let fault = match failure {
+        Failure::InvalidCertificate(why) => untrusted(why),
         Failure::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
-        ) => (
-            ErrorKind::Auth,
-            "the server wants a certificate of the client; give tls_cert and tls_key",
-        ),
+        ) => TlsFault::CertificateWanted,
         Failure::AlertReceived(
             AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
@@ -229,35 +197,25 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, St
             | AlertDescription::UnknownCA
             | AlertDescription::DecryptError
             | AlertDescription::AccessDenied,
-        ) => (
-            ErrorKind::Auth,
-            "the server refused the certificate in tls_cert; give one of an authority that it trusts",
-        ),
-        Failure::InvalidMessage(_) => (
-            ErrorKind::Unavailable,
-            "the server does not speak TLS; use its TLS port, or redis:// without TLS",
-        ),
-        _ => (ErrorKind::Unavailable, "see the server's log"),
+        ) => TlsFault::CertificateRefused,
+        Failure::InvalidMessage(_) => TlsFault::NoTls,
+        _ => TlsFault::Other,
     };
-    Some((kind, format!("TLS: {failure}; {remedy}")))
+    Some((fault.kind(), fault.text(&failure.to_string())))
 }
 
-/// How to fix a server certificate that was not accepted.
-fn untrusted(why: &CertificateError) -> &'static str {
+/// The reason why the certificate of a server is not accepted.
+fn untrusted(why: &CertificateError) -> TlsFault {
     match why {
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "renew the server's certificate, or set this machine's clock"
-        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => TlsFault::Expired,
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "the certificate begins later; set this machine's clock"
+            TlsFault::NotYetValid
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "the certificate is for another host; write that host into the URL, or add this one to the certificate"
+            TlsFault::OtherHost
         }
-        CertificateError::UnknownIssuer => {
-            "no authority that is trusted here has signed it; give tls_ca the certificate of the one that has"
-        }
-        CertificateError::Revoked => "renew the server's certificate",
-        _ => "mend the server's certificate",
+        CertificateError::UnknownIssuer => TlsFault::UnknownAuthority,
+        CertificateError::Revoked => TlsFault::Revoked,
+        _ => TlsFault::Certificate,
     }
 }

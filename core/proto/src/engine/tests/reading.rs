@@ -680,7 +680,7 @@ fn a_reader_with_a_long_lease_looks_before_a_renewal_of_redisson_could_end_it() 
     let reader = rig.hold_with("n", OwnerKey::Once, lasting(READ, secs(3600)));
     rig.pass(secs(60));
     rig.all_sent().iter().for_each(|look| rig.keep(look));
-    for _ in 0..8 {
+    for _ in 0..20 {
         rig.input(Input::Invalidated(Some(vec!["n".into()])));
         rig.pass(secs(11));
         let look = rig.sent();

@@ -1,33 +1,59 @@
 //! The URL of a server or of a set of servers. No error text contains a user name or password.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use std::fmt;
 
 use crate::error::{Error, Result};
 
 /// The most characters of a URL that an error repeats.
 const LONGEST_SHOWN: usize = 200;
 /// The environment variable that holds the URL when none is given.
-const VARIABLE: &str = "REDLATCH_URL";
+pub const VARIABLE: &str = "REDLATCH_URL";
 
 const REDIS: u16 = 6379;
 const SENTINEL: u16 = 26379;
 
 /// The addresses of the servers, and the user and password to log in with.
 #[derive(Clone)]
-pub(crate) struct Place {
-    pub(crate) topology: Topology,
-    /// The address of the one server, or of the first of several hosts (which may be a sentinel),
-    /// with the user, password and database for every server that keeps locks.
-    pub(crate) server: ConnectionInfo,
+pub struct Place {
+    pub topology: Topology,
+    /// The address of the one server, or of the first of several hosts (which may be a sentinel).
+    pub at: At,
+    /// User, password and database for every server that keeps locks.
+    pub server: Login,
     /// User and password for the sentinels.
-    sentinel: RedisConnectionInfo,
+    pub sentinel: Login,
     /// Whether every connection is encrypted; otherwise none is.
-    pub(crate) tls: bool,
+    pub tls: bool,
+}
+
+/// The address of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum At {
+    Tcp(Host),
+    /// The path of a Unix socket.
+    Unix(String),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Tcp(Host { name, port }) => write!(f, "{name}:{port}"),
+            At::Unix(path) => f.write_str(path),
+        }
+    }
+}
+
+/// How to log in at a server. It has no `Debug`, because nothing may print it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    pub user: Option<String>,
+    pub password: Option<String>,
+    pub database: u32,
 }
 
 /// How the servers are arranged.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Topology {
+pub enum Topology {
     /// One server.
     Single,
     /// Sentinels that know the primary of a service.
@@ -38,56 +64,30 @@ pub(crate) enum Topology {
 
 /// A host name or IP address, without brackets, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Host {
-    pub(crate) name: String,
-    pub(crate) port: u16,
+pub struct Host {
+    pub name: String,
+    pub port: u16,
 }
 
-impl Place {
-    /// The connection settings for a server that keeps locks.
-    pub(crate) fn server(&self, host: &Host) -> ConnectionInfo {
-        self.server.clone().set_addr(addr(host, self.tls))
-    }
-
-    /// The connection settings for a sentinel.
-    pub(crate) fn sentinel(&self, host: &Host) -> ConnectionInfo {
-        self.server(host).set_redis_settings(self.sentinel.clone())
-    }
-}
-
-fn addr(host: &Host, tls: bool) -> ConnectionAddr {
-    let Host { name: host, port } = host.clone();
-    if tls {
-        ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: false,
-            tls_params: None,
-        }
-    } else {
-        ConnectionAddr::Tcp(host, port)
-    }
-}
-
-/// Reads the URL from the environment variable `REDLATCH_URL`.
+/// Reads the value of the environment variable [`VARIABLE`].
 ///
 /// # Errors
 /// `invalid_argument` when there is none; else as [`parse`].
-pub(crate) fn from_env() -> Result<Place> {
-    let Some(url) = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty()) else {
+pub fn from_env(value: Option<&str>) -> Result<Place> {
+    let Some(url) = value.filter(|url| !url.is_empty()) else {
         return Err(Error::invalid(format!(
             "no URL was given, and the environment variable {VARIABLE} has none; set it, for example to \
              redis://localhost:6379"
         )));
     };
-    parse(&url).map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
+    parse(url).map_err(|error| Error::invalid(format!("{VARIABLE}: {}", error.message())))
 }
 
 /// Reads a URL.
 ///
 /// # Errors
 /// `invalid_argument` for anything but a Redis URL.
-pub(crate) fn parse(url: &str) -> Result<Place> {
+pub fn parse(url: &str) -> Result<Place> {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let form = match scheme {
         "unix" | "redis+unix" => Form::Unix,
@@ -103,7 +103,7 @@ pub(crate) fn parse(url: &str) -> Result<Place> {
         }
     };
     let place = match form {
-        Form::Unix => unix(url),
+        Form::Unix => unix(rest),
         form => read(form, scheme.starts_with("rediss"), rest),
     };
     place.map_err(|part| {
@@ -152,18 +152,31 @@ impl Form {
     }
 }
 
-fn unix(url: &str) -> Result<Place, Wrong> {
-    // The parser's own errors may repeat parts of the URL.
-    let server = url
-        .into_connection_info()
-        .ok()
-        .filter(|info| info.redis_settings().db() >= 0);
-    let server =
-        server.ok_or("the path of the socket is missing, or what stands behind it is not known")?;
+/// Reads what follows `unix://`: a path, and user, password and database behind a question mark.
+fn unix(rest: &str) -> Result<Place, Wrong> {
+    const UNIX: Wrong = "the path of the socket is missing, or what stands behind it is not known";
+    let rest = rest.split('#').next().unwrap_or_default();
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let path = decoded(path)
+        .filter(|path| path.starts_with('/'))
+        .ok_or(UNIX)?;
+    let mut login = Login::default();
+    for pair in query.split('&') {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        // A query has forms of its own: a space is a plus.
+        let value = || decoded(&value.replace('+', " ")).ok_or(UNIX);
+        match key {
+            "user" => login.user = Some(value()?),
+            "pass" => login.password = Some(value()?),
+            "db" => login.database = value()?.parse().map_err(|_| UNIX)?,
+            _ => {}
+        }
+    }
     Ok(Place {
         topology: Topology::Single,
-        server,
-        sentinel: RedisConnectionInfo::default(),
+        at: At::Unix(path),
+        server: login,
+        sentinel: Login::default(),
         tls: false,
     })
 }
@@ -191,7 +204,7 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
         _ => ("", path),
     };
     let first = hosts.first().ok_or(HOST)?;
-    let server = addr(first, tls).into_connection_info().map_err(|_| HOST)?;
+    let at = At::Tcp(first.clone());
     let topology = match form {
         Form::Sentinel if is_service(service) => Topology::Sentinel {
             hosts,
@@ -208,7 +221,10 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
     };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let database = number(database).ok_or(DATABASE)?;
-    let server = server.set_redis_settings(settings(user, password)?.set_db(database));
+    let server = Login {
+        database,
+        ..login_of(user, password)?
+    };
     let sentinel = if form == Form::Sentinel {
         sentinel_settings(query)?
     } else {
@@ -216,6 +232,7 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
     };
     Ok(Place {
         topology,
+        at,
         server,
         sentinel,
         tls,
@@ -223,12 +240,9 @@ fn read(form: Form, tls: bool, rest: &str) -> Result<Place, Wrong> {
 }
 
 /// Only sentinel URLs have a query.
-fn none(query: &str) -> Result<RedisConnectionInfo, Wrong> {
+fn none(query: &str) -> Result<Login, Wrong> {
     let unwanted = "a question mark and what stands behind it are not taken here (options are given to the client)";
-    query
-        .is_empty()
-        .then(RedisConnectionInfo::default)
-        .ok_or(unwanted)
+    query.is_empty().then(Login::default).ok_or(unwanted)
 }
 
 fn host(text: &str, form: Form) -> Result<Host, Wrong> {
@@ -267,25 +281,26 @@ fn is_service(text: &str) -> bool {
 }
 
 /// The number of the database; the default is 0.
-fn number(text: &str) -> Option<i64> {
+fn number(text: &str) -> Option<u32> {
     match text.strip_suffix('/').unwrap_or(text) {
         "" => Some(0),
-        digits => digits.parse::<u32>().ok().map(i64::from),
+        digits => digits.parse().ok(),
     }
 }
 
-fn settings(user: &str, password: &str) -> Result<RedisConnectionInfo, Wrong> {
-    let mut settings = RedisConnectionInfo::default();
-    if !user.is_empty() {
-        settings = settings.set_username(decoded(user).ok_or(LOGIN)?);
-    }
-    if !password.is_empty() {
-        settings = settings.set_password(decoded(password).ok_or(LOGIN)?);
-    }
-    Ok(settings)
+fn login_of(user: &str, password: &str) -> Result<Login, Wrong> {
+    let given = |text: &str| match text {
+        "" => Ok(None),
+        text => decoded(text).map(Some).ok_or(LOGIN),
+    };
+    Ok(Login {
+        user: given(user)?,
+        password: given(password)?,
+        database: 0,
+    })
 }
 
-fn sentinel_settings(query: &str) -> Result<RedisConnectionInfo, Wrong> {
+fn sentinel_settings(query: &str) -> Result<Login, Wrong> {
     let (mut user, mut password) = ("", "");
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
@@ -298,7 +313,7 @@ fn sentinel_settings(query: &str) -> Result<RedisConnectionInfo, Wrong> {
             }
         }
     }
-    settings(user, password)
+    login_of(user, password)
 }
 
 /// Decodes percent-encoding.
@@ -387,25 +402,14 @@ mod tests {
         }
     }
 
-    /// Address, user, password, database.
-    fn told(info: &ConnectionInfo) -> (String, Option<&str>, Option<&str>, i64) {
-        let settings = info.redis_settings();
-        (
-            info.addr().to_string(),
-            settings.username(),
-            settings.password(),
-            settings.db(),
-        )
-    }
-
-    fn is_encrypted(info: &ConnectionInfo) -> bool {
-        match info.addr() {
-            ConnectionAddr::TcpTls { insecure, .. } => {
-                assert!(!insecure);
-                true
-            }
-            _ => false,
-        }
+    /// User, password, database.
+    fn told(login: &Login) -> (Option<&str>, Option<&str>, u32) {
+        let Login {
+            user,
+            password,
+            database,
+        } = login;
+        (user.as_deref(), password.as_deref(), *database)
     }
 
     #[test]
@@ -435,11 +439,13 @@ mod tests {
         ] {
             let place = read(url);
             assert_eq!(place.topology, Topology::Single, "{url}");
-            let (addr, user, password, db) = told(&place.server);
-            assert_eq!((&*addr, user, password, db), expected, "{url}");
-            assert!(!is_encrypted(&place.server), "{url}");
+            let (user, password, db) = told(&place.server);
+            let at = place.at.to_string();
+            assert_eq!((&*at, user, password, db), expected, "{url}");
+            assert!(!place.tls, "{url}");
         }
-        assert!(is_encrypted(&read("rediss://h").server));
+        assert!(read("rediss://h").tls);
+        assert!(matches!(&read("unix:///a%20b").at, At::Unix(path) if path == "/a b"));
     }
 
     #[test]
@@ -455,28 +461,14 @@ mod tests {
                 service: "the-main".to_owned()
             }
         );
-        let server = place.server(&host("10.0.0.1", 7));
-        assert_eq!(
-            told(&server),
-            ("10.0.0.1:7".to_owned(), Some("app"), Some("p/w"), 2)
-        );
-        let sentinel = place.sentinel(&host("a", 26379));
-        assert_eq!(
-            told(&sentinel),
-            ("a:26379".to_owned(), Some("s"), Some("&@+x"), 0)
-        );
-        assert!(!is_encrypted(&server) && !is_encrypted(&sentinel));
+        assert_eq!(told(&place.server), (Some("app"), Some("p/w"), 2));
+        assert_eq!(told(&place.sentinel), (Some("s"), Some("&@+x"), 0));
+        assert!(!place.tls);
 
         let place = read("rediss+sentinel://:p@a/main");
-        assert!(
-            is_encrypted(&place.server(&host("h", 1)))
-                && is_encrypted(&place.sentinel(&host("h", 1)))
-        );
+        assert!(place.tls);
         // The sentinels do not get the password of the servers.
-        assert_eq!(
-            told(&place.sentinel(&host("h", 1))),
-            ("h:1".to_owned(), None, None, 0)
-        );
+        assert_eq!(told(&place.sentinel), (None, None, 0));
     }
 
     #[test]
@@ -488,12 +480,8 @@ mod tests {
                 hosts: vec![host("a", 6379), host("b", 7000)]
             }
         );
-        let server = place.server(&host("c", 1));
-        assert!(is_encrypted(&server));
-        assert_eq!(told(&server), ("c:1".to_owned(), None, Some("pw"), 0));
-        assert!(!is_encrypted(
-            &read("redis+cluster://a").server(&host("c", 1))
-        ));
+        assert!(place.tls && !read("redis+cluster://a").tls);
+        assert_eq!(told(&place.server), (None, Some("pw"), 0));
     }
 
     #[test]

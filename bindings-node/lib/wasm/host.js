@@ -1,0 +1,581 @@
+'use strict'
+// Drives the WebAssembly module, and is to lib/ what the native part is: the same functions with the same results. It decides
+// nothing. A platform gives it time, timers, random bytes and sockets; lib/wasm/node.js has those of Node.js.
+
+const { Table } = require('../table.js')
+const { Arguments, Records, decoder } = require('./bytes.js')
+
+// Records of the module.
+const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS] = [1, 2, 3, 4, 5, 6, 7]
+// Values of a call that has succeeded.
+const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED] = [0, 1, 2, 3, 4, 5]
+
+const UNREACHABLE = 'unreachable'
+const camel = 1
+
+// The tables of errors, lost reasons and options.
+function tablesOf(module) {
+  const { exports } = new WebAssembly.Instance(module)
+  exports.redlatch_spelling(camel)
+  const length = exports.redlatch_tables()
+  return JSON.parse(decoder.decode(new Uint8Array(exports.memory.buffer, exports.redlatch_output(), length)))
+}
+
+// One instance of the module with its clients. A trap ends it: nothing in it can be trusted any more. Its calls fail, its
+// holds are lost, and the next client gets another instance.
+class Instance {
+  #exports
+  #platform
+  #part
+  #given = new Arguments()
+  #sockets = new Map() // by the number of the connection
+  #timer
+  #timerAt = Infinity
+  #flushing = false
+  #failure // once it has trapped
+
+  constructor(module, platform, part) {
+    // A copy: a test puts a function that traps in the place of one of these.
+    this.#exports = { ...new WebAssembly.Instance(module).exports }
+    this.#platform = platform
+    this.#part = part
+    this.#exports.redlatch_spelling(camel)
+  }
+
+  get isDead() {
+    return this.#failure !== undefined
+  }
+
+  get memory() {
+    return this.#exports.memory.buffer.byteLength
+  }
+
+  replace(name, exported) {
+    this.#exports[name] = exported
+  }
+
+  get given() {
+    this.#given.clear()
+    return this.#given
+  }
+
+  now() {
+    return this.#platform.now()
+  }
+
+  // Calls a function of the module with `given` and these numbers. Returns the failure or the names that are its own answer.
+  call(name, ...numbers) {
+    if (this.isDead) return this.#failure
+    const { memory } = this.#exports
+    try {
+      if (this.#given.length > 0) this.#given.moveTo(memory, this.#exports.redlatch_input(this.#given.length))
+      const length = this.#exports[name](...numbers)
+      return length === 0 ? undefined : this.#read(new Records(memory, this.#exports.redlatch_output(), length))
+    } catch (error) {
+      return this.#die(error)
+    }
+  }
+
+  // Asks something that has no records.
+  ask(name, otherwise, ...numbers) {
+    if (this.isDead) return otherwise
+    try {
+      return this.#exports[name](...numbers)
+    } catch (error) {
+      this.#die(error)
+      return otherwise
+    }
+  }
+
+  #read(records) {
+    let own
+    while (records.more) {
+      const kind = records.byte()
+      const id = records.number()
+      switch (kind) {
+        case CONNECT:
+          this.#connect(id, {
+            client: records.number(),
+            tls: records.byte() === 1,
+            host: records.text(),
+            port: records.number(),
+            keepAlive: records.number(),
+          })
+          break
+        case WRITE:
+          this.#sockets.get(id)?.write(records.bytes())
+          break
+        case CLOSE:
+          this.#sockets.get(id)?.destroy()
+          this.#sockets.delete(id)
+          break
+        case DONE: {
+          const [held, value] = valueOf(records)
+          if (id === 0) own = value
+          else this.#part.done(id, value, held)
+          break
+        }
+        case FAILED: {
+          const failure = failureOf(records)
+          if (id === 0) own = failure
+          else this.#part.failed(id, failure)
+          break
+        }
+        case LOST:
+          this.#part.lost(id, records.number())
+          break
+        case EVENTS:
+          this.#part.eventful(id)
+          break
+      }
+    }
+    return own
+  }
+
+  #connect(conn, place) {
+    const heard = {
+      opened: () => {
+        if (!this.#sockets.has(conn)) return
+        this.given.whole(this.#platform.random())
+        this.call('redlatch_opened', conn)
+        this.settle()
+      },
+      received: (bytes) => {
+        if (!this.#sockets.has(conn)) return
+        this.given.raw(bytes)
+        this.call('redlatch_received', conn, this.now())
+        this.settle()
+      },
+      // `fault`: what is wrong with TLS, as a number; 255 for anything else.
+      closed: (text, fault = 255) => {
+        if (!this.#sockets.delete(conn)) return
+        this.given.byte(fault).text(text)
+        this.call('redlatch_closed', conn, this.now())
+        this.settle()
+      },
+    }
+    this.#sockets.set(conn, this.#platform.connect(place, heard))
+    if (!this.#part.isAwaited) this.#sockets.get(conn).unref()
+  }
+
+  // Writes what calls have left, once for all that are made in one go: they share commands then.
+  flushSoon() {
+    if (this.#flushing || this.isDead) return
+    this.#flushing = true
+    this.#platform.soon(() => this.flush())
+  }
+
+  flush() {
+    this.#flushing = false
+    this.call('redlatch_flush', this.now())
+    this.settle()
+  }
+
+  // Sets the timer for what comes next. One that fires too early does no harm.
+  settle() {
+    const at = this.ask('redlatch_next_wake', Infinity)
+    if (at >= this.#timerAt || this.isDead) return
+    this.#timer?.clear()
+    this.#timerAt = at
+    const wait = Math.max(0, Math.ceil((at - this.now()) / 1000))
+    // setTimeout() takes no longer time.
+    this.#timer = this.#platform.timer(() => this.#wake(), Math.min(wait, 0x7fffffff))
+    if (!this.#part.isAwaited) this.#timer.unref()
+  }
+
+  #wake() {
+    this.#timerAt = Infinity
+    this.call('redlatch_wake', this.now())
+    this.settle()
+  }
+
+  // Whether sockets and timer keep the program alive.
+  keepAlive(yes) {
+    for (const each of [...this.#sockets.values(), this.#timer]) {
+      if (yes) each?.ref()
+      else each?.unref()
+    }
+  }
+
+  #die(error) {
+    this.#failure = this.#part.broken(this, `${error}`)
+    this.#timer?.clear()
+    for (const socket of this.#sockets.values()) socket.destroy()
+    this.#sockets.clear()
+    return this.#failure
+  }
+}
+
+function holderOf(records) {
+  const [owner, count, remaining] = [records.text(), records.number(), records.number()]
+  return { owner, count, remaining: remaining < 0 ? null : remaining }
+}
+
+// Whether a hold begins, and the value of a call.
+function valueOf(records) {
+  switch (records.byte()) {
+    case NONE:
+      return [false, undefined]
+    case FLAG:
+      return [false, records.byte() === 1]
+    case TOKEN:
+      return [true, records.whole()]
+    case GRANTED:
+      return [true, undefined]
+    case HOLDERS:
+      return [false, Array.from({ length: records.number() }, () => holderOf(records))]
+    case NAMES:
+      return [false, Array.from({ length: records.number() }, () => records.text())]
+  }
+}
+
+function failureOf(records) {
+  const failure = { kind: records.number(), message: records.text(), listsOptions: records.byte() === 1 }
+  if (records.byte() === 1) failure.lockName = records.text()
+  const reason = records.number()
+  if (reason !== 0) failure.reason = reason
+  return failure
+}
+
+// Takes the native part's place: `Border` and the tables.
+function backendOf(module, platform) {
+  const tables = tablesOf(module)
+  const kindOf = (name) => tables.errors.find((row) => row.name === name).number
+  const unreachable = tables.reasons.find((row) => row.name === UNREACHABLE).number
+  const internal = kindOf('internal')
+
+  // A handle that is garbage-collected is forgotten by the module.
+  const collected = new FinalizationRegistry(({ border, instance, drop, id }) => {
+    border.forget(id)
+    if (drop === 'redlatch_drop_client') instance.call(drop, id, instance.now())
+    else instance.call(drop, id)
+    instance.flushSoon()
+  })
+
+  class Border {
+    #drain
+    #instance
+    #last = 0
+    #asked = new Table() // the instance of each call without an answer
+    #held = new Table() // the instance of each hold
+    #waiting = 0
+    #batch
+    #limits = new Map() // how long the end of the program may take for each client
+
+    constructor(drain) {
+      this.#drain = drain
+    }
+
+    // ---- what instances tell ----
+
+    get isAwaited() {
+      return this.#waiting > 0
+    }
+
+    #told() {
+      if (this.#batch === undefined) {
+        this.#batch = { done: [] }
+        platform.soon(this.#drain)
+      }
+      return this.#batch
+    }
+
+    done(id, value, held) {
+      if (held) this.#held.set(id, this.#asked.get(id))
+      this.#answered(id)
+      if (value === undefined) this.#told().done.push(-id)
+      else this.#told().done.push(id, value)
+    }
+
+    failed(id, failure) {
+      this.#answered(id)
+      const batch = this.#told()
+      ;(batch.failed ??= []).push(id, failure)
+    }
+
+    lost(id, reason) {
+      const batch = this.#told()
+      ;(batch.lost ??= []).push(id, reason)
+    }
+
+    eventful(client) {
+      const batch = this.#told()
+      ;(batch.eventful ??= []).push(client)
+    }
+
+    // An instance has trapped.
+    broken(instance, text) {
+      const message = `the WebAssembly part of redlatch has failed: ${text}; its holds count as lost, open a new client`
+      const failure = { kind: internal, message, listsOptions: false }
+      this.#held.forEach((id, of) => of === instance && this.lost(id, unreachable))
+      const asked = []
+      this.#asked.forEach((id, of) => of === instance && asked.push(id))
+      for (const id of asked) this.failed(id, failure)
+      return failure
+    }
+
+    #answered(id) {
+      if (this.#asked.take(id) === undefined) return
+      this.#waiting -= 1
+      if (this.#waiting === 0) this.#instance.keepAlive(false)
+    }
+
+    // ---- for lib/ ----
+
+    get instance() {
+      if (this.#instance === undefined || this.#instance.isDead) this.#instance = new Instance(module, platform, this)
+      return this.#instance
+    }
+
+    nextId() {
+      this.#last += 1
+      return this.#last
+    }
+
+    newContext() {
+      return this.nextId()
+    }
+
+    drain() {
+      return () => {
+        const batch = this.#batch ?? { done: [] }
+        this.#batch = undefined
+        return batch
+      }
+    }
+
+    client(url, names, values) {
+      const { instance } = this
+      const id = this.nextId()
+      const { given } = instance
+      for (let count = 0; count < 3; count += 1) given.whole(platform.random())
+      const { language, pid, host } = platform.program
+      given.text(language).number(pid).text(host).optional(url).optional(platform.url()).options(names, values)
+      const told = instance.call('redlatch_open', id)
+      if (!Array.isArray(told)) return told
+      const [tls, ca, cert, key, exitLimit] = told
+      const problem = tls === '' ? undefined : platform.prepareTls(id, { ca, cert, key })
+      if (problem !== undefined) {
+        instance.call('redlatch_drop_client', id, instance.now())
+        return { kind: kindOf('invalid_argument'), message: problem, listsOptions: false }
+      }
+      this.#limits.set(id, { instance, limit: Number(exitLimit) })
+      return new Client(this, instance, id)
+    }
+
+    // Asks for something with an answer: its number, or why it is not even asked.
+    ask(instance, name, ...numbers) {
+      const id = this.nextId()
+      this.#asked.set(id, instance)
+      this.#waiting += 1
+      if (this.#waiting === 1) instance.keepAlive(true)
+      const failure = instance.call(name, id, ...numbers, instance.now())
+      if (failure !== undefined) {
+        this.#answered(id)
+        return failure
+      }
+      instance.flushSoon()
+      return id
+    }
+
+    cancel(id) {
+      const instance = this.#asked.get(id) ?? this.#held.get(id)
+      if (instance === undefined) return
+      this.#answered(id)
+      this.#held.take(id)
+      instance.call('redlatch_cancel', id, instance.now())
+      instance.flushSoon()
+    }
+
+    #ofHold(id) {
+      return this.#held.get(id) ?? this.instance
+    }
+
+    isHeld(id) {
+      const instance = this.#ofHold(id)
+      return instance.ask('redlatch_is_held', 0, id, instance.now()) === 1
+    }
+
+    check(id) {
+      const instance = this.#ofHold(id)
+      instance.given
+      return instance.call('redlatch_check', id, instance.now())
+    }
+
+    remaining(id) {
+      const instance = this.#ofHold(id)
+      return instance.ask('redlatch_remaining', 0, id, instance.now())
+    }
+
+    holdCount(id) {
+      return this.#ofHold(id).ask('redlatch_count', 0, id)
+    }
+
+    release() {
+      return (hold) => {
+        const instance = this.#ofHold(hold)
+        instance.given
+        const started = this.ask(instance, 'redlatch_release', hold)
+        this.#held.take(hold)
+        return started
+      }
+    }
+
+    extend(hold, lease) {
+      const instance = this.#ofHold(hold)
+      instance.given.value(lease)
+      return this.ask(instance, 'redlatch_extend', hold)
+    }
+
+    abandon(hold) {
+      const instance = this.#ofHold(hold)
+      const known = instance.ask('redlatch_abandon', 0, hold, instance.now()) === 1
+      this.#held.take(hold)
+      instance.flushSoon()
+      return known
+    }
+
+    forget(client) {
+      this.#limits.delete(client)
+    }
+
+    watchSignals() {
+      // The host is told of no signal that the program does not handle.
+    }
+
+    // The program ends, and nothing can be waited for: what is held is released by what is written now.
+    end() {
+      for (const [client, { instance, limit }] of this.#limits) {
+        if (limit === 0 || instance.isDead) continue
+        instance.given.value(limit)
+        instance.call('redlatch_close', this.nextId(), client, instance.now())
+        instance.flush()
+      }
+    }
+  }
+
+  class Client {
+    #border
+    #instance
+    id
+
+    constructor(border, instance, id) {
+      this.#border = border
+      this.#instance = instance
+      this.id = id
+      collected.register(this, { border, instance, drop: 'redlatch_drop_client', id })
+    }
+
+    ready() {
+      this.#instance.given
+      return this.#border.ask(this.#instance, 'redlatch_ready', this.id)
+    }
+
+    locks(name, names, values) {
+      const family = this.#border.nextId()
+      this.#instance.given.text(name).options(names, values)
+      return this.#instance.call('redlatch_locks', family, this.id) ?? new Locks(this.#border, this.#instance, family, this)
+    }
+
+    stats() {
+      const told = this.#instance.call('redlatch_stats', this.id)
+      if (!Array.isArray(told)) return told
+      return pairs(told, 2).map(([name, value]) => ({ name, value: Number(value) }))
+    }
+
+    events() {
+      const told = this.#instance.call('redlatch_events', this.id)
+      if (!Array.isArray(told)) return []
+      return pairs(told, 4).map(([kind, level, lockName, text]) =>
+        lockName === '' ? { kind, level, text } : { kind, level, lockName, text },
+      )
+    }
+
+    close(limit) {
+      const { given } = this.#instance
+      if (limit !== undefined) given.value(limit)
+      return this.#border.ask(this.#instance, 'redlatch_close', this.id)
+    }
+  }
+
+  // Locks of a client with the same options.
+  class Locks {
+    #border
+    #instance
+    #id
+    client // as long as there are locks there is their client
+
+    constructor(border, instance, id, client) {
+      this.#border = border
+      this.#instance = instance
+      this.#id = id
+      this.client = client
+      collected.register(this, { border, instance, drop: 'redlatch_drop_locks', id })
+    }
+
+    name(name) {
+      // Its holds are told of their loss, by name.
+      if (this.#instance.isDead) return name
+      this.#instance.given.text(name)
+      const told = this.#instance.call('redlatch_name', this.#id)
+      return Array.isArray(told) ? told[0] : told
+    }
+
+    acquire() {
+      const [border, instance, id] = [this.#border, this.#instance, this.#id]
+      return (name, wait) => {
+        const given = instance.given.byte(0).number(0).text(name)
+        if (wait !== undefined) given.text('wait').value(wait)
+        return border.ask(instance, 'redlatch_acquire', id)
+      }
+    }
+
+    acquireWith(name, key, context, names, values) {
+      const given = this.#instance.given
+      if (key !== undefined) given.byte(2).whole(key)
+      else if (context !== undefined) given.byte(1).whole(BigInt(context))
+      else given.byte(0).number(0)
+      given.text(name).options(names, values)
+      return this.#border.ask(this.#instance, 'redlatch_acquire', this.#id)
+    }
+
+    reenter(hold, names, values) {
+      this.#instance.given.options(names, values)
+      return this.#border.ask(this.#instance, 'redlatch_reenter', this.#id, hold)
+    }
+
+    holders(name) {
+      this.#instance.given.text(name)
+      return this.#border.ask(this.#instance, 'redlatch_holders', this.#id)
+    }
+
+    forceRelease(name) {
+      this.#instance.given.text(name)
+      return this.#border.ask(this.#instance, 'redlatch_force', this.#id)
+    }
+
+    releaseToken(name, token) {
+      this.#instance.given.text(name).text(token)
+      return this.#border.ask(this.#instance, 'redlatch_by_token', this.#id)
+    }
+
+    extendToken(name, token, lease) {
+      this.#instance.given.text(name).text(token).value(lease)
+      return this.#border.ask(this.#instance, 'redlatch_by_token', this.#id)
+    }
+  }
+
+  return {
+    Border,
+    isWasm: true,
+    errorKinds: () => tables.errors,
+    lostReasons: () => tables.reasons,
+    options: () => tables.options,
+  }
+}
+
+function pairs(list, size) {
+  return Array.from({ length: list.length / size }, (_, at) => list.slice(at * size, (at + 1) * size))
+}
+
+module.exports = { backendOf }

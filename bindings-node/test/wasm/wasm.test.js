@@ -1,0 +1,172 @@
+'use strict'
+// The WebAssembly part alone: the module itself, its end by a trap, its memory, hostile servers, and the package where there is
+// no binary. Run with REDLATCH_WASM=1.
+
+const assert = require('node:assert/strict')
+const { execFileSync } = require('node:child_process')
+const { once } = require('node:events')
+const { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync } = require('node:fs')
+const net = require('node:net')
+const { tmpdir } = require('node:os')
+const { join } = require('node:path')
+const { gzipSync } = require('node:zlib')
+const { border } = require('../../lib/border.js')
+const { Client, InternalError, LockError, NotReplicatedError, UnavailableError } = require('../../index.js')
+const { PACKAGE, aborted, freshName, runNode, shared, test, until } = require('../support/index.js')
+
+const context = shared()
+const module_ = readFileSync(join(PACKAGE, 'redlatch.wasm'))
+
+// A module with one function that traps, `trap`.
+// prettier-ignore
+const TRAP = new Uint8Array([
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 8, 1, 4, 116, 114, 97, 112, 0, 0, 10, 5, 1, 3, 0, 0, 11,
+])
+const trap = () => new WebAssembly.Instance(new WebAssembly.Module(TRAP)).exports.trap
+
+test('the module imports nothing, and is as small as promised', () => {
+  assert.deepEqual(WebAssembly.Module.imports(new WebAssembly.Module(module_)), [])
+  assert.ok(module_.length <= 600 * 1024, `${module_.length} bytes`)
+  assert.ok(gzipSync(module_, { level: 9 }).length <= 220 * 1024)
+})
+
+test('memory does not grow with the number of names', async () => {
+  const client = await Client.connect(context.url)
+  const name = freshName()
+  const use = async (number) => {
+    const hold = await client.lock(`${name}:${number}`).acquire()
+    await hold.release()
+  }
+  let made = 0
+  const some = async (most) => {
+    for (; made < most; made += 500) await Promise.all(Array.from({ length: 500 }, (_, at) => use(made + at)))
+    return border.instance.memory
+  }
+  const before = await some(10_000)
+  const after = await some(60_000)
+  assert.ok(after - before <= 256 * 1024, `${before} bytes, then ${after}`)
+  await client.close()
+})
+
+test('what no server of Redis sends is an error, and no trap', async () => {
+  const { instance } = border
+  for (const reply of ['HTTP/1.1 400 Bad Request\r\n\r\n', '*-7\r\n', `${'*1\r\n'.repeat(100_000)}`, '$3\r\nabcde\r\n', '\0'.repeat(9)]) {
+    const server = net.createServer((socket) => socket.on('error', () => {}).write(reply))
+    await once(server.listen(0, '127.0.0.1'), 'listening')
+    const client = new Client(`redis://127.0.0.1:${server.address().port}`, { connectTimeout: 500 })
+    await assert.rejects(client.lock('n').acquire({ wait: 0 }), UnavailableError, JSON.stringify(reply.slice(0, 20)))
+    await client.close(0)
+    server.close()
+  }
+  assert.equal(border.instance, instance)
+})
+
+test('random bytes in the middle of a connection are no trap', async () => {
+  const { instance } = border
+  let seed = 7
+  const byte = () => (seed = (Math.imul(seed, 1103515245) + 12345) >>> 0) >>> 24
+  const server = net.createServer((outer) => {
+    const inner = net.connect(context.server.port, '127.0.0.1')
+    for (const socket of [outer, inner]) socket.on('error', () => [outer, inner].forEach((each) => each.destroy()))
+    outer.pipe(inner)
+    inner.on('data', (data) => {
+      if (byte() < 40) data[byte() % data.length] = byte()
+      if (!outer.destroyed) outer.write(data)
+    })
+    inner.on('close', () => outer.destroy())
+    outer.on('close', () => inner.destroy())
+  })
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  const client = new Client(`redis://127.0.0.1:${server.address().port}`, { outage: 200, connectTimeout: 300 })
+  let ended = 0
+  const use = async (number) => {
+    try {
+      await client.lock(`${freshName()}:${number}`).using({ wait: 100, lease: 300 }, () => {})
+    } catch (error) {
+      assert.ok(error instanceof LockError && !(error instanceof InternalError), `${error.stack}`)
+    }
+    ended += 1
+  }
+  for (let round = 0; round < 40; round += 1) await Promise.all(Array.from({ length: 8 }, (_, at) => use(at)))
+  assert.equal(ended, 320)
+  await client.close(0)
+  server.close()
+  assert.equal(border.instance, instance)
+})
+
+test('with RESP2 a waiter is woken by the release', async () => {
+  const [client, other] = await Promise.all([1, 2].map(() => Client.connect(context.url, { protocol: 'resp2', recheck: 60_000 })))
+  const name = freshName()
+  const hold = await client.lock(name).acquire()
+  const began = performance.now()
+  const waiting = other.lock(name).acquire()
+  await until(async () => (await context.redis.send('PUBSUB', 'NUMSUB', `redisson_lock__channel:{${name}}`))[1] === 1)
+  await hold.release()
+  assert.equal((await waiting).isHeld, true)
+  assert.ok(performance.now() - began < 20_000)
+  await Promise.all([client.close(), other.close()])
+})
+
+test('too few replicas are told', async () => {
+  const client = await Client.connect(context.url)
+  await assert.rejects(client.lock(freshName(), { replicas: 1 }).acquire({ wait: 0 }), NotReplicatedError)
+  await client.close()
+})
+
+test('one that cannot be had yet is refused with the remedy', () => {
+  for (const url of ['redis+cluster://127.0.0.1:1', 'redis+sentinel://127.0.0.1:1/main']) {
+    assert.throws(() => new Client(url), { kind: 'invalid_argument', message: /one server so far.*native/ })
+  }
+})
+
+test('where there is no binary the package takes WebAssembly, says so, and works', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'redlatch-wasm-'))
+  try {
+    execFileSync(process.execPath, [join(PACKAGE, 'scripts', 'pack.js'), folder])
+    const place = join(folder, 'node_modules', 'redlatch')
+    mkdirSync(place, { recursive: true })
+    const [file] = readdirSync(folder).filter((name) => name.endsWith('.tgz'))
+    execFileSync('tar', ['-xzf', join(folder, file), '-C', place, '--strip-components=1'])
+    const program = `
+      Object.defineProperty(process, 'platform', { value: 'freebsd' })
+      process.on('warning', ({ code, message }) => console.log(code, /for freebsd-.* A blocked|a blocked/.test(message)))
+      const { Client } = require('redlatch')
+      Client.connect().then(async (client) => {
+        await client.lock('orders:42').using((hold) => console.log(hold.isHeld))
+        await client.close()
+      })`
+    const env = { REDLATCH_URL: context.url, REDLATCH_WASM: '', NODE_PATH: join(folder, 'node_modules') }
+    const { code, stdout, stderr } = await runNode(['--no-warnings', '-e', program], env)
+    assert.deepEqual([code, stdout], [0, 'REDLATCH_WASM true\ntrue\n'], stderr)
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+})
+
+// The last one: it ends the clients of all tests.
+test('after a trap its calls fail, its holds are lost, and a new client works', async () => {
+  const client = await Client.connect(context.url)
+  const told = once(client, 'lost')
+  const name = freshName()
+  const hold = await client.lock(name).acquire({ lease: 2000 })
+  const { signal } = hold
+  const waiting = client.lock(name).acquire()
+  const before = border.instance
+  before.replace('redlatch_is_held', trap())
+  assert.equal(hold.isHeld, false)
+  const failed = (error) => error instanceof InternalError && error.message.includes('unreachable')
+  await assert.rejects(waiting, failed)
+  const reason = await aborted(signal)
+  assert.deepEqual([reason.kind, reason.reason, (await told)[0]], ['lost', 'unreachable', reason])
+  assert.throws(() => hold.check(), reason)
+  assert.deepEqual([hold.isHeld, hold.remaining], [false, 0])
+  await assert.rejects(client.lock(name).acquire(), failed)
+  await assert.rejects(client.close(), failed)
+
+  const next = await Client.connect(context.url)
+  assert.notEqual(border.instance, before)
+  // Nobody releases the lock that the trap has left in Redis: it ends with its lease.
+  await next.lock(name).using((hold) => assert.equal(hold.isHeld, true))
+  await next.close()
+  context.client = undefined
+})

@@ -1,0 +1,33 @@
+//! The lock machine of redlatch for hosts where nothing native can go: a WebAssembly module without
+//! imports. A host gives it the time, random bytes and what its sockets bring, and does what the
+//! module asks for. `docs/wasm.md` describes the interface.
+//!
+//! The engine, the outbox and the wire protocol are `redlatch-proto`, as in every other face. The
+//! options and the names of connections are files of `core/src`, compiled here once more.
+
+pub mod abi;
+mod bytes;
+mod client;
+mod link;
+mod module;
+mod resp;
+
+#[allow(dead_code, unreachable_pub, reason = "a host needs a part of it")]
+#[path = "../../core/src/options.rs"]
+mod options;
+
+#[allow(dead_code, unreachable_pub, reason = "a host needs a part of it")]
+#[path = "../../core/src/connection_name.rs"]
+mod connection_name;
+
+// Both files find here what they find in `core`.
+use redlatch_proto::{engine, error, wire};
+mod owner {
+    pub(crate) use redlatch_proto::key::OwnerKey as ReentryKey;
+}
+mod sys {
+    /// A host tells its name itself.
+    pub(crate) fn host_name() -> String {
+        String::new()
+    }
+}

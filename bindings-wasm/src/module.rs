@@ -1,0 +1,750 @@
+//! All clients, locks and holds of a host, by the numbers that it gives them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlatch_proto::connecting::TlsFault;
+use redlatch_proto::engine::{Done, Input, LevelId, Request, RequestId, Target};
+use redlatch_proto::error::{Error, ErrorKind, LostReason, Result};
+use redlatch_proto::event::Event;
+use redlatch_proto::hold::{HoldCell, Listener, LossListener};
+use redlatch_proto::key::OwnerKey;
+use redlatch_proto::moment::Moment;
+use redlatch_proto::url;
+use redlatch_proto::wire::{Form, Name};
+
+use crate::bytes::{Arguments, Records, record, value};
+use crate::client::{Answer, Client, Program, Question, lock_name};
+use crate::link::{ConnId, Io, Lost};
+use crate::options::{
+    AcquireOptions, ClientOptions, LockOptions, SetOption, Spelling, all_options, check_lease,
+    read_duration,
+};
+
+/// The number of a client, a family of locks, a call or a hold. The host counts them up, so that it
+/// fits a number of JavaScript.
+pub(crate) type Id = u64;
+
+/// Locks of a client with the same options.
+struct Family {
+    client: Id,
+    options: Rc<LockOptions>,
+}
+
+/// A level that the host has.
+struct Hold {
+    client: Id,
+    cell: Arc<HoldCell>,
+    level: LevelId,
+}
+
+#[derive(Default)]
+pub(crate) struct Module {
+    clients: HashMap<Id, Client>,
+    families: HashMap<Id, Family>,
+    holds: HashMap<Id, Hold>,
+    /// The client of each call without an answer.
+    calls: HashMap<RequestId, Id>,
+    records: Records,
+    answers: Vec<Answer>,
+    last_conn: ConnId,
+    random: u64,
+    spelling: Option<Spelling>,
+}
+
+thread_local! {
+    /// Holds that were lost, as listeners have heard since the last record.
+    static LOST: RefCell<Vec<(Id, LostReason)>> = const { RefCell::new(Vec::new()) };
+    /// The same: clients with events.
+    static EVENTFUL: RefCell<Vec<Id>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The levels of a hold, whose loss the host is told.
+struct Levels(Vec<Id>);
+
+impl LossListener for Levels {
+    fn lost(self: Box<Self>, reason: LostReason) {
+        LOST.with_borrow_mut(|lost| lost.extend(self.0.iter().map(|id| (*id, reason))));
+    }
+}
+
+/// Has the host told when the hold is lost.
+fn watch(cell: &HoldCell, id: Id) {
+    let add = |listener: &mut Listener| {
+        let before = listener.take().and_then(|before| {
+            let before: Box<dyn std::any::Any> = *before;
+            before.downcast::<Levels>().ok()
+        });
+        let mut levels = before.map_or_else(Vec::new, |levels| levels.0);
+        levels.push(id);
+        *listener = Some(Box::new(Box::new(Levels(levels))));
+    };
+    if let Err(Some(reason)) = cell.listen(add) {
+        LOST.with_borrow_mut(|lost| lost.push((id, reason)));
+    }
+}
+
+/// Which owner an acquisition is made for.
+fn key_of(kind: u8, number: u64) -> OwnerKey {
+    match kind {
+        1 => OwnerKey::Task(number),
+        2 => OwnerKey::Explicit(number),
+        _ => OwnerKey::Once,
+    }
+}
+
+impl Module {
+    pub(crate) fn spelling(&mut self, camel: bool) {
+        self.spelling = camel.then_some(Spelling::CamelCase);
+    }
+
+    fn spells(&self) -> Spelling {
+        self.spelling.unwrap_or(Spelling::SnakeCase)
+    }
+
+    /// The records since the last time.
+    pub(crate) fn take(&mut self, output: &mut Vec<u8>) {
+        self.answer();
+        LOST.with_borrow_mut(|lost| {
+            for (id, reason) in lost.drain(..) {
+                let records = self.records.byte(record::LOST).number(id as f64);
+                records.number(reason.number().into());
+            }
+        });
+        EVENTFUL.with_borrow_mut(|clients| {
+            for id in clients.drain(..) {
+                self.records.byte(record::EVENTS).number(id as f64);
+            }
+        });
+        output.clear();
+        output.shrink_to(1 << 16);
+        std::mem::swap(output, &mut self.records.0);
+    }
+
+    /// Makes records of the answers.
+    fn answer(&mut self) {
+        for Answer { id, result } in std::mem::take(&mut self.answers) {
+            let client = self.calls.remove(&id);
+            match result {
+                Ok(done) => self.done(id, client.unwrap_or_default(), done),
+                Err(error) => self.fail(id, error),
+            }
+        }
+    }
+
+    fn done(&mut self, id: Id, client: Id, done: Done) {
+        let records = self.records.byte(record::DONE).number(id as f64);
+        match done {
+            Done::Connected | Done::Released | Done::Extended => {
+                records.byte(value::NONE);
+            }
+            Done::Forced(deleted) => {
+                records.byte(value::FLAG).byte(u8::from(deleted));
+            }
+            Done::Inspected(holders) => {
+                records.byte(value::HOLDERS).number(holders.len() as f64);
+                for holder in holders {
+                    let remaining = holder.remaining.map_or(-1.0, millis);
+                    records.text(&holder.owner);
+                    records.number(holder.count.into()).number(remaining);
+                }
+            }
+            Done::Closed(names) => {
+                records.byte(value::NAMES).number(names.len() as f64);
+                for name in names {
+                    records.text(&name);
+                }
+            }
+            Done::Granted { cell, level } => {
+                match cell.token() {
+                    Some(token) => records.byte(value::TOKEN).whole(token),
+                    None => records.byte(value::GRANTED),
+                };
+                watch(&cell, id);
+                self.holds.insert(
+                    id,
+                    Hold {
+                        client,
+                        cell,
+                        level,
+                    },
+                );
+            }
+        }
+    }
+
+    /// A record of a failure; the number 0 stands for the call that is made now.
+    pub(crate) fn fail(&mut self, id: Id, error: Error) {
+        let spelling = self.spells();
+        let error = error.spelled(|name| spelling.of(name));
+        let lists = error.option_fault().is_some_and(|fault| fault.lists_names);
+        let records = self.records.byte(record::FAILED).number(id as f64);
+        records.number(error.kind().number().into());
+        records.text(error.message()).byte(u8::from(lists));
+        match error.lock_name() {
+            Some(name) => records.byte(1).text(name),
+            None => records.byte(0),
+        };
+        let reason = error.lost_reason().map_or(0, |reason| reason.number());
+        records.number(reason.into());
+    }
+
+    /// Lets a client do something, with the way to the host.
+    fn with<T>(
+        &mut self,
+        client: Id,
+        act: impl FnOnce(&mut Client, &mut Io<'_>, &mut Vec<Answer>) -> T,
+    ) -> Option<T> {
+        let mut io = Io {
+            records: &mut self.records,
+            last_conn: &mut self.last_conn,
+            random: &mut self.random,
+        };
+        let client = self.clients.get_mut(&client)?;
+        Some(act(client, &mut io, &mut self.answers))
+    }
+
+    fn ask(
+        &mut self,
+        now: Moment,
+        id: Id,
+        client: Id,
+        request: Request,
+        of: Option<Arc<HoldCell>>,
+    ) {
+        self.calls.insert(id, client);
+        let notify = move || EVENTFUL.with_borrow_mut(|clients| clients.push(client));
+        self.with(client, |of_client, io, answers| {
+            of_client.ask(now, Question { id, request, of }, io, notify, answers);
+        });
+    }
+
+    // ---- clients ----
+
+    pub(crate) fn open(&mut self, id: Id, mut given: Arguments<'_>) -> Result<()> {
+        let random = [given.whole()?, given.whole()?, given.whole()?];
+        self.random ^= random[2];
+        let program = Program {
+            language: given.text()?,
+            pid: given.number()? as u32,
+            host: given.text()?,
+        };
+        let url = given.optional_text()?;
+        let variable = given.optional_text()?;
+        let (mut options, mut locks) = (ClientOptions::new(), LockOptions::new());
+        let spelling = self.spells();
+        let mut both = Both(&mut options, &mut locks);
+        given.each_option(|name, value| both.set_spelled(spelling, name, value))?;
+        // Options are told of before the URL, as by the native faces.
+        options.validate()?;
+        let place = url.map_or_else(|| url::from_env(variable), url::parse)?;
+        let client = Client::new(id as f64, random, &program, place, options, locks)?;
+        let pems = [
+            &client.options.tls_ca,
+            &client.options.tls_cert,
+            &client.options.tls_key,
+        ];
+        let records = self.records.byte(record::DONE).number(0.0);
+        records.byte(value::NAMES).number(5.0);
+        records.text(if client.is_encrypted() { "tls" } else { "" });
+        for pem in pems {
+            let text = pem.as_ref().map_or("", |pem| pem.text());
+            let path = pem.as_ref().is_some_and(|pem| pem.path().is_some());
+            records.text(&format!("{}{text}", if path { "@" } else { "" }));
+        }
+        records.text(&millis(client.options.exit_limit).to_string());
+        self.clients.insert(id, client);
+        Ok(())
+    }
+
+    /// No handle to the client is left.
+    pub(crate) fn drop_client(&mut self, now: Moment, id: Id) {
+        self.with(id, |client, io, answers| client.orphan(now, io, answers));
+        self.sweep();
+    }
+
+    /// Forgets clients without handles that have ended.
+    fn sweep(&mut self) {
+        self.clients
+            .retain(|_, client| !(client.is_dropped() && client.has_ended()));
+    }
+
+    pub(crate) fn ready(&mut self, now: Moment, id: Id, client: Id) {
+        self.ask(now, id, client, Request::Connect, None);
+    }
+
+    pub(crate) fn close(
+        &mut self,
+        now: Moment,
+        id: Id,
+        client: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let limit = if given.0.is_empty() {
+            let known = self.clients.get(&client);
+            known.map_or(Duration::ZERO, |client| client.options.close_limit)
+        } else {
+            read_duration("close_limit", given.value()?)?
+        };
+        self.ask(now, id, client, Request::Close { limit }, None);
+        Ok(())
+    }
+
+    pub(crate) fn stats(&mut self, client: Id) {
+        let Some(client) = self.clients.get(&client) else {
+            return;
+        };
+        let spelling = self.spelling.unwrap_or(Spelling::SnakeCase);
+        let stats = client.stats();
+        let records = self.records.byte(record::DONE).number(0.0);
+        records.byte(value::NAMES).number(stats.len() as f64 * 2.0);
+        for (name, count) in stats {
+            records.text(&spelling.of(name)).text(&count.to_string());
+        }
+    }
+
+    /// Kind, level, name of the lock (or nothing) and text of each event.
+    pub(crate) fn events(&mut self, client: Id) {
+        let running = self
+            .clients
+            .get(&client)
+            .and_then(|client| client.running.as_ref());
+        let events = running
+            .map(|running| running.ring.drain())
+            .unwrap_or_default();
+        let records = self.records.byte(record::DONE).number(0.0);
+        records.byte(value::NAMES).number(events.len() as f64 * 4.0);
+        for Event {
+            kind,
+            level,
+            lock,
+            text,
+            ..
+        } in events
+        {
+            records
+                .text(kind)
+                .text(&format!("{level:?}").to_lowercase());
+            records
+                .text(lock.as_deref().unwrap_or_default())
+                .text(&text);
+        }
+    }
+
+    // ---- locks ----
+
+    pub(crate) fn family(&mut self, id: Id, client: Id, mut given: Arguments<'_>) -> Result<()> {
+        let spelling = self.spells();
+        let known = self.clients.get(&client).ok_or_else(unknown)?;
+        let name = given.text()?;
+        let options = if given.0.is_empty() {
+            known.locks.clone()
+        } else {
+            let mut options = (*known.locks).clone();
+            given.each_option(|name, value| options.set_spelled(spelling, name, value))?;
+            options.validate()?;
+            options.validate_kind()?;
+            Rc::new(options)
+        };
+        lock_name(&options, name)?;
+        self.families.insert(id, Family { client, options });
+        Ok(())
+    }
+
+    pub(crate) fn drop_family(&mut self, id: Id) {
+        self.families.remove(&id);
+    }
+
+    fn lock(&self, family: Id, name: &str) -> Result<(Id, Rc<LockOptions>, Name)> {
+        let Family { client, options } = self.families.get(&family).ok_or_else(unknown)?;
+        Ok((*client, options.clone(), lock_name(options, name)?))
+    }
+
+    /// The name as it is in Redis.
+    pub(crate) fn name(&mut self, family: Id, mut given: Arguments<'_>) -> Result<()> {
+        let (_, _, name) = self.lock(family, given.text()?)?;
+        let records = self.records.byte(record::DONE).number(0.0);
+        records.byte(value::NAMES).number(1.0).text(&name);
+        Ok(())
+    }
+
+    fn acquire_options(&self, given: &mut Arguments<'_>) -> Result<AcquireOptions> {
+        let (mut options, spelling) = (AcquireOptions::new(), self.spells());
+        given.each_option(|name, value| options.set_spelled(spelling, name, value))?;
+        Ok(options)
+    }
+
+    pub(crate) fn acquire(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let key = key_of(given.byte()?, given.whole()?);
+        let name = given.text()?;
+        let acquire = self.acquire_options(&mut given)?.key(key);
+        let (client, options, name) = self.lock(family, name)?;
+        if let Err(error) = acquire.validate_for(options.kind) {
+            self.fail(id, error.on(&name));
+            return Ok(());
+        }
+        let request = Request::Acquire {
+            name,
+            key,
+            wait: acquire.wait,
+            terms: options.terms(&acquire),
+            token: acquire.token,
+        };
+        self.ask(now, id, client, request, None);
+        Ok(())
+    }
+
+    /// Acquires once more as the owner of a hold.
+    pub(crate) fn reenter(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        hold: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let acquire = self.acquire_options(&mut given)?;
+        let lock = self.families.get(&family).ok_or_else(unknown)?;
+        let options = lock.options.clone();
+        let Hold {
+            client,
+            cell,
+            level,
+        } = self.holds.get(&hold).ok_or_else(released)?;
+        let (client, cell, key) = (*client, cell.clone(), OwnerKey::Hold(*level));
+        if let Err(error) = acquire
+            .validate_for(options.kind)
+            .and_then(|()| options.validate())
+        {
+            self.fail(id, error);
+            return Ok(());
+        }
+        let request = Request::Acquire {
+            name: cell.name.clone(),
+            key,
+            wait: acquire.wait,
+            terms: options.terms(&acquire),
+            token: None,
+        };
+        self.ask(now, id, client, request, Some(cell));
+        Ok(())
+    }
+
+    pub(crate) fn holders(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let (client, options, name) = self.lock(family, given.text()?)?;
+        let kind = options.kind;
+        self.ask(now, id, client, Request::Inspect { name, kind }, None);
+        Ok(())
+    }
+
+    pub(crate) fn force(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let (client, options, name) = self.lock(family, given.text()?)?;
+        let kind = options.kind;
+        self.ask(now, id, client, Request::Force { name, kind }, None);
+        Ok(())
+    }
+
+    /// Releases the lock with this token, or extends it if a lease follows.
+    pub(crate) fn by_token(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let name = given.text()?;
+        let token = given.text()?;
+        let lease = match given.0.is_empty() {
+            true => None,
+            false => Some(read_duration("lease", given.value()?)?),
+        };
+        let (client, options, name) = self.lock(family, name)?;
+        let kind = options.kind;
+        let checked = lease.map_or(Ok(()), check_lease);
+        let acquire = AcquireOptions::new().token(token);
+        if let Err(error) = checked.and_then(|()| acquire.validate_for(kind)) {
+            self.fail(id, error.on(&name));
+            return Ok(());
+        }
+        let form = Form {
+            kind,
+            token: Some(token.into()),
+        };
+        let request = match lease {
+            Some(lease) => Request::ExtendToken { name, form, lease },
+            None => Request::ReleaseToken { name, form },
+        };
+        self.ask(now, id, client, request, None);
+        Ok(())
+    }
+
+    // ---- holds ----
+
+    pub(crate) fn is_held(&self, now: Moment, hold: Id) -> bool {
+        let hold = self.holds.get(&hold);
+        hold.is_some_and(|hold| hold.cell.is_held(now))
+    }
+
+    pub(crate) fn check(&mut self, now: Moment, hold: Id) -> Result<()> {
+        let Hold { cell, .. } = self.holds.get(&hold).ok_or_else(released)?;
+        match cell.lost(now) {
+            Some(reason) => Err(Error::lost(&cell.name, reason)),
+            None if cell.is_held(now) => Ok(()),
+            None => Err(Error::not_held().on(&cell.name)),
+        }
+    }
+
+    /// In milliseconds.
+    pub(crate) fn remaining(&self, now: Moment, hold: Id) -> f64 {
+        let hold = self.holds.get(&hold);
+        let held = hold.filter(|hold| hold.cell.is_held(now));
+        held.map_or(0.0, |hold| millis(now.until(hold.cell.deadline())))
+    }
+
+    pub(crate) fn count(&self, hold: Id) -> u32 {
+        let hold = self.holds.get(&hold);
+        hold.map_or(0, |hold| hold.cell.count())
+    }
+
+    pub(crate) fn release(&mut self, now: Moment, id: Id, hold: Id) -> Result<()> {
+        let Hold {
+            client,
+            cell,
+            level,
+        } = self.holds.remove(&hold).ok_or_else(released)?;
+        let owner = cell.owner;
+        let target = Target::Level { owner, level };
+        self.ask(now, id, client, Request::Release(target), Some(cell));
+        Ok(())
+    }
+
+    pub(crate) fn extend(
+        &mut self,
+        now: Moment,
+        id: Id,
+        hold: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let lease = read_duration("lease", given.value()?)?;
+        let Hold {
+            client,
+            cell,
+            level,
+        } = self.holds.get(&hold).ok_or_else(released)?;
+        let (client, cell, level) = (*client, cell.clone(), *level);
+        if let Err(error) = check_lease(lease) {
+            self.fail(id, error.on(&cell.name));
+            return Ok(());
+        }
+        let owner = cell.owner;
+        let target = Target::Level { owner, level };
+        self.ask(
+            now,
+            id,
+            client,
+            Request::Extend { target, lease },
+            Some(cell),
+        );
+        Ok(())
+    }
+
+    /// The handle of a hold was lost without a release. False if there is no such hold.
+    pub(crate) fn abandon(&mut self, now: Moment, hold: Id) -> bool {
+        let Some(hold) = self.holds.remove(&hold) else {
+            return false;
+        };
+        let (owner, level) = (hold.cell.owner, hold.level);
+        self.tell(now, hold.client, Input::Abandoned { owner, level });
+        true
+    }
+
+    fn tell(&mut self, now: Moment, client: Id, input: Input) {
+        self.with(client, |client, io, answers| {
+            client.tell(now, input, io, answers);
+        });
+    }
+
+    /// Stops waiting for a call. A lock that it has won is released.
+    pub(crate) fn cancel(&mut self, now: Moment, id: RequestId) {
+        if let Some(client) = self.calls.remove(&id) {
+            self.with(client, |client, io, answers| {
+                client.cancel(now, id, io, answers)
+            });
+        } else if let Some(hold) = self.holds.remove(&id) {
+            // Granted, and the host had not told its caller yet.
+            let (owner, level) = (hold.cell.owner, hold.level);
+            self.tell(now, hold.client, Input::Dropped { owner, level });
+        }
+    }
+
+    // ---- connections and time ----
+
+    fn client_of(&self, conn: ConnId) -> Option<Id> {
+        let mut clients = self.clients.iter();
+        clients.find_map(|(id, client)| client.has_conn(conn).then_some(*id))
+    }
+
+    pub(crate) fn opened(&mut self, conn: ConnId, mut given: Arguments<'_>) -> Result<()> {
+        let identity = given.whole()?;
+        if let Some(client) = self.client_of(conn) {
+            self.with(client, |client, io, _| client.opened(conn, identity, io));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn received(&mut self, now: Moment, conn: ConnId, bytes: &[u8]) {
+        if let Some(client) = self.client_of(conn) {
+            self.with(client, |client, io, answers| {
+                client.received(now, conn, bytes, io, answers);
+            });
+            self.flush(now);
+        }
+    }
+
+    pub(crate) fn closed(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let (tls, text) = (given.byte()?, given.text()?);
+        let why = Lost {
+            text,
+            // 255: it has nothing to do with TLS.
+            tls: (tls != u8::MAX).then(|| TlsFault::from_number(tls)),
+        };
+        if let Some(client) = self.client_of(conn) {
+            self.with(client, |client, io, answers| {
+                client.closed(now, conn, &why, io, answers);
+            });
+            self.flush(now);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wake(&mut self, now: Moment) {
+        let due = |client: &Client| client.next_wake().is_some_and(|at| at <= now);
+        let due: Vec<Id> = self
+            .clients
+            .iter()
+            .filter_map(|(id, client)| due(client).then_some(*id))
+            .collect();
+        for id in due {
+            self.with(id, |client, io, answers| client.turn(now, io, answers));
+        }
+        self.flush(now);
+        self.sweep();
+    }
+
+    /// Writes what calls have left to be written.
+    pub(crate) fn flush(&mut self, now: Moment) {
+        let mut io = Io {
+            records: &mut self.records,
+            last_conn: &mut self.last_conn,
+            random: &mut self.random,
+        };
+        for client in self.clients.values_mut() {
+            client.flush(now, &mut io, &mut self.answers);
+        }
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Moment> {
+        self.clients.values().filter_map(Client::next_wake).min()
+    }
+
+    /// The tables of errors, lost reasons and options, as JSON.
+    pub(crate) fn tables(&self, output: &mut Vec<u8>) {
+        let quoted =
+            |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let mut text = String::from("{\"errors\":[");
+        for (at, kind) in ErrorKind::ALL.iter().enumerate() {
+            text += &format!(
+                "{}{{\"number\":{},\"name\":{},\"className\":{},\"retryable\":{},\"meaning\":{}}}",
+                if at == 0 { "" } else { "," },
+                kind.number(),
+                quoted(kind.name()),
+                quoted(kind.class_name()),
+                kind.retryable(),
+                quoted(kind.meaning()),
+            );
+        }
+        text += "],\"reasons\":[";
+        for (at, reason) in LostReason::ALL.iter().enumerate() {
+            text += &format!(
+                "{}{{\"number\":{},\"name\":{},\"retryable\":{},\"meaning\":{}}}",
+                if at == 0 { "" } else { "," },
+                reason.number(),
+                quoted(reason.name()),
+                reason.retryable(),
+                quoted(reason.meaning()),
+            );
+        }
+        text += "],\"options\":[";
+        for (at, info) in all_options().enumerate() {
+            text += &format!(
+                "{}{{\"name\":{},\"spelled\":{},\"scope\":{},\"type\":{}}}",
+                if at == 0 { "" } else { "," },
+                quoted(info.name),
+                quoted(&self.spells().of(info.name)),
+                quoted(&format!("{:?}", info.scope).to_lowercase()),
+                quoted(&format!("{:?}", info.r#type)),
+            );
+        }
+        text += "]}";
+        *output = text.into_bytes();
+    }
+}
+
+/// A client takes the options of its locks, too.
+struct Both<'a>(&'a mut ClientOptions, &'a mut LockOptions);
+
+impl SetOption for Both<'_> {
+    const SCOPE: crate::options::Scope = crate::options::Scope::Client;
+
+    fn set_option(&mut self, name: &str, value: crate::options::OptionValue<'_>) -> Result<()> {
+        if LockOptions::has(name) {
+            self.1.set(name, value)
+        } else {
+            self.0.set(name, value)
+        }
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+fn unknown() -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        "the host uses a number that it has not given",
+    )
+}
+
+fn released() -> Error {
+    Error::new(
+        ErrorKind::NotOwner,
+        "this hold was released; acquire the lock again",
+    )
+}
