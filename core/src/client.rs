@@ -17,13 +17,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
 use crate::guard::{Guard, unexpected, unit};
 use crate::hold::HoldCell;
-use crate::lock::Lock;
+use crate::lock::{Lock, RwLock};
 use crate::operation::Operation;
 use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
-use crate::rw_lock::RwLock;
 use crate::tuning;
 use crate::url::{self, Place};
 use crate::wake_list::DeferredWakers;
@@ -497,14 +496,14 @@ impl SetOption for ClientBuilder {
 }
 
 impl ClientInner {
-    /// These options, shared with the locks that have equal ones.
-    /// The same options, when they can be used.
+    /// The same options, if they can be used.
     pub(crate) fn checked(&self, options: LockOptions) -> Result<Arc<LockOptions>> {
         options.validate()?;
         options.validate_kind()?;
         Ok(self.shared(options))
     }
 
+    /// These options, shared with the locks that have equal ones.
     pub(crate) fn shared(&self, options: LockOptions) -> Arc<LockOptions> {
         if options == *self.locks {
             return self.locks.clone();

@@ -26,12 +26,11 @@ use crate::client::{Client, ClientBuilder};
 use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::Guard;
-use crate::lock::{Hold, Lock};
+use crate::lock::{Hold, Lock, RwLock};
 use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
-use crate::rw_lock::RwLock;
 use crate::sys::without_signals;
 use crate::wire::{Kind, Topic, names};
 

@@ -111,7 +111,6 @@ mod options;
 mod owner;
 mod parking;
 mod primaries;
-mod rw_lock;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -129,11 +128,10 @@ pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
 pub use guard::Guard;
-pub use lock::{Hold, Lock};
+pub use lock::{Hold, Lock, RwLock};
 pub use operation::Operation;
 pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,
 };
 pub use owner::ReentryKey;
-pub use rw_lock::RwLock;
 pub use wire::{Holder, Kind};

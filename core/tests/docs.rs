@@ -22,7 +22,7 @@ const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +
                         +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
                         +exists +mget";
 /// Commands that only newer servers know.
-/// What read-write locks need besides: the time-out key of each reader, and their channel.
+/// Read-write locks need these besides: the time-out key of each reader, and their channel.
 const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
 const SINCE_7: &str = "+pexpiretime";
 /// Commands that nodes of a cluster must allow as well.

@@ -66,7 +66,7 @@ impl Live {
         self.cmd("DBSIZE", &[])
     }
 
-    /// What the acquire script of Redisson leaves for a reader: one time-out key for each level.
+    /// A reader as the acquire script of Redisson leaves it: one time-out key for each level.
     fn read_by_redisson(&mut self, owner: &str, levels: u32, ms: u64) {
         let _: i64 = self.look.hset("orders", "mode", "read").unwrap();
         let field = format!("{V}:{owner}");
