@@ -28,7 +28,7 @@ def add(wheel: Path, program: Path, folder: Path) -> None:
             raise SystemExit(f"wheel: {wheel.name} does not end with its RECORD, but with {record.filename}")
         for file in others:
             new.writestr(file, old.read(file))
-        # Every file has the time of the last commit.
+        # It has the same time, that of the last commit.
         added = zipfile.ZipInfo(place, record.date_time)
         added.compress_type = zipfile.ZIP_DEFLATED
         added.create_system = 3  # Unix, which has permissions
