@@ -553,6 +553,7 @@ fn events_md_has_every_kind_of_event() {
     ["proto/src/engine", "src/driver"]
         .iter()
         .for_each(|folder| sources(&core.join(folder), &mut code));
+    code += &std::fs::read_to_string(core.join("proto/src/connecting.rs")).unwrap();
     let told = [
         ".event(",
         ".link_event(",
