@@ -349,6 +349,15 @@ redlatch_status redlatch_rw_lock_new(redlatch_client *client,
                                      redlatch_lock **read,
                                      redlatch_lock **write);
 
+/** The same for a name of length bytes, which needs no final NUL and may contain some. */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_rw_lock_new_n(redlatch_client *client,
+                                       const char *name,
+                                       size_t length,
+                                       const redlatch_options *options,
+                                       redlatch_lock **read,
+                                       redlatch_lock **write);
+
 /**
  * Frees a lock; NULL is allowed. Does no I/O. A hold through it is not released but
  * not renewed any more either, so that it ends with its lease; an event warns. An operation on it

@@ -356,6 +356,13 @@ public:
         }
     }
 
+    /// Asks Redis for all holders: of the read side of a shared_mutex there may be several.
+    std::vector<redlatch::holder> holders() const {
+        std::vector<redlatch::holder> found;
+        require(redlatch_lock_holders(get(), &mutex::add_holder, &found));
+        return found;
+    }
+
     bool is_held(std::uint64_t owner = REDLATCH_THREAD) const noexcept { return redlatch_lock_is_held(get(), owner); }
 
     /// Throws why the lock is not held, if it is not.
@@ -398,6 +405,15 @@ private:
     static void call(void *self, std::uint64_t owner, std::uint64_t token, redlatch_lost_reason reason) noexcept {
         static_cast<state *>(self)->told(owner, token, reason);
     }
+
+    static void add_holder(void *found, const char *owner, std::uint32_t count, std::int64_t remaining) noexcept {
+        static_cast<std::vector<redlatch::holder> *>(found)->push_back(
+            redlatch::holder{owner, count, std::chrono::milliseconds(remaining)});
+    }
+
+    explicit mutex(redlatch_lock *handle) : self_(new state) { self_->handle.reset(handle); }
+
+    friend class shared_mutex;
 
     void make(const client &client, const std::string &name, const redlatch_options *options) {
         redlatch_lock *made = nullptr;
@@ -494,6 +510,79 @@ private:
     redlatch_lock *lock_; // stays where it is when the mutex moves
     std::uint64_t owner_;
     std::uint64_t token_;
+};
+
+/// A read-write lock that the standard library's lock_guard, unique_lock and, from C++14 on, shared_lock can use (it is
+/// SharedTimedLockable): many threads, of many programs, may have it shared at a time, or one has it alone. It is the
+/// same lock as the RReadWriteLock of Redisson with this name.
+///
+/// Unlike with a std::shared_timed_mutex, a thread that has it alone may take it shared too, and keep that. One that has
+/// it shared and asks for it alone gets an error with the code REDLATCH_WOULD_DEADLOCK.
+class shared_mutex {
+public:
+    shared_mutex(const client &client, const std::string &name) : shared_mutex(sides(client, name, nullptr)) {}
+
+    shared_mutex(const client &client, const std::string &name, const options &options)
+        : shared_mutex(sides(client, name, options.get())) {}
+
+    /// The side that many may have at a time, with all that a mutex can do.
+    mutex &read() noexcept { return read_; }
+
+    /// The side that one may have, while nobody else has the other.
+    mutex &write() noexcept { return write_; }
+
+    void lock() { write_.lock(); }
+
+    bool try_lock() { return write_.try_lock(); }
+
+    template <class Rep, class Period> bool try_lock_for(const std::chrono::duration<Rep, Period> &wait) {
+        return write_.try_lock_for(wait);
+    }
+
+    template <class Clock, class Duration>
+    bool try_lock_until(const std::chrono::time_point<Clock, Duration> &until) {
+        return write_.try_lock_until(until);
+    }
+
+    /// Tells nothing, as mutex::unlock().
+    void unlock() noexcept { write_.unlock(); }
+
+    void lock_shared() { read_.lock(); }
+
+    bool try_lock_shared() { return read_.try_lock(); }
+
+    template <class Rep, class Period> bool try_lock_shared_for(const std::chrono::duration<Rep, Period> &wait) {
+        return read_.try_lock_for(wait);
+    }
+
+    template <class Clock, class Duration>
+    bool try_lock_shared_until(const std::chrono::time_point<Clock, Duration> &until) {
+        return read_.try_lock_until(until);
+    }
+
+    /// Tells nothing, as mutex::unlock().
+    void unlock_shared() noexcept { read_.unlock(); }
+
+private:
+    struct handles {
+        std::unique_ptr<redlatch_lock, detail::deleter> read;
+        std::unique_ptr<redlatch_lock, detail::deleter> write;
+    };
+
+    static handles sides(const client &client, const std::string &name, const redlatch_options *options) {
+        redlatch_lock *read = nullptr;
+        redlatch_lock *write = nullptr;
+        require(redlatch_rw_lock_new_n(client.get(), name.data(), name.size(), options, &read, &write));
+        handles made;
+        made.read.reset(read);
+        made.write.reset(write);
+        return made;
+    }
+
+    explicit shared_mutex(handles made) : read_(made.read.release()), write_(made.write.release()) {}
+
+    mutex read_;
+    mutex write_;
 };
 
 } // namespace redlatch

@@ -332,14 +332,39 @@ pub unsafe extern "C" fn redlatch_rw_lock_new(
     status(|| {
         // SAFETY: the header asks for live handles, a string and places to write to.
         unsafe {
-            let (read, write) = (Out::required(read, "read")?, Out::required(write, "write")?);
-            read.put(ptr::null_mut());
-            write.put(ptr::null_mut());
+            let out = [Out::required(read, "read")?, Out::required(write, "write")?];
+            out.iter().for_each(|side| side.put(ptr::null_mut()));
             let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
             let sides = redlatch_lock::sides(client, name, optional(options)?)?;
-            let [reader, writer] = sides.map(handle);
-            read.put(reader);
-            write.put(writer);
+            out.iter()
+                .zip(sides)
+                .for_each(|(out, side)| out.put(handle(side)));
+        }
+        Ok(())
+    })
+}
+
+/// The same for a name of length bytes, which needs no final NUL and may contain some.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_rw_lock_new_n(
+    client: *mut redlatch_client,
+    name: *const c_char,
+    length: usize,
+    options: *const redlatch_options,
+    read: *mut *mut redlatch_lock,
+    write: *mut *mut redlatch_lock,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles, that many bytes and places to write to.
+        unsafe {
+            let out = [Out::required(read, "read")?, Out::required(write, "write")?];
+            out.iter().for_each(|side| side.put(ptr::null_mut()));
+            let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
+            let sides = redlatch_lock::sides(client, name, optional(options)?)?;
+            out.iter()
+                .zip(sides)
+                .for_each(|(out, side)| out.put(handle(side)));
         }
         Ok(())
     })

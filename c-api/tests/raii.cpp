@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <iterator>
 #include <mutex>
+#if __cplusplus >= 201402L
+#include <shared_mutex>
+#endif
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -324,6 +327,37 @@ void a_stop_token_ends_a_wait() {
 
 } // namespace
 
+void a_shared_mutex_is_shared_or_alone() {
+    redlatch::client client, other;
+    redlatch::shared_mutex here(client, "cpp:shared"), there(other, "cpp:shared");
+    here.lock_shared();
+    CHECK(!there.try_lock() && there.try_lock_shared() && !here.write().is_locked());
+    CHECK(here.read().holders().size() == 2);
+    CHECK(thrown_by([&] { here.lock(); }) == REDLATCH_WOULD_DEADLOCK);
+    there.unlock_shared();
+    here.unlock_shared();
+    {
+        const std::lock_guard<redlatch::shared_mutex> alone(here);
+        CHECK(!there.try_lock_shared() && !there.try_lock_for(std::chrono::milliseconds(1)));
+        here.lock_shared(); // it reads what it writes
+    }
+    CHECK(here.read().is_held() && !here.write().is_held() && there.try_lock_shared_for(LIMIT));
+    there.unlock_shared();
+    here.unlock_shared();
+    CHECK(there.try_lock_until(std::chrono::steady_clock::now() + LIMIT));
+    there.unlock();
+#if __cplusplus >= 201402L
+    const std::shared_lock<redlatch::shared_mutex> reader(here);
+    CHECK(reader.owns_lock() && there.try_lock_shared());
+    there.unlock_shared();
+#endif
+    redlatch::shared_mutex odd(client, std::string("cpp:n\0ul", 8)), moved(std::move(odd));
+    moved.lock();
+    CHECK(moved.write().is_locked());
+    moved.unlock();
+    CHECK(thrown_by([&] { redlatch::shared_mutex(client, ""); }) == REDLATCH_INVALID_ARGUMENT);
+}
+
 int main() {
     const std::pair<const char *, void (*)()> tests[] = {
         {"handles_move_and_do_not_copy", handles_move_and_do_not_copy},
@@ -336,6 +370,7 @@ int main() {
         {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
         {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},
+        {"a_shared_mutex_is_shared_or_alone", a_shared_mutex_is_shared_or_alone},
         {"another_thread_ends_a_wait", another_thread_ends_a_wait},
 #ifdef __cpp_lib_jthread
         {"a_stop_token_ends_a_wait", a_stop_token_ends_a_wait},

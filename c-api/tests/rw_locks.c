@@ -104,6 +104,14 @@ static void bad_arguments_are_refused(void)
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new(client, "c:rw:bad", NULL, &read, NULL));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new(client, "c:rw:bad", NULL, NULL, &write));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new(NULL, "c:rw:bad", NULL, &read, &write));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new_n(client, "", 0, NULL, &read, &write));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_rw_lock_new_n(client, NULL, 1, NULL, &read, &write));
+    CHECK_OK(redlatch_rw_lock_new_n(client, "c:n\0ul", 6, NULL, &read, &write));
+    CHECK_OK(try_acquire(read, 1));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(write, 2));
+    CHECK_OK(redlatch_lock_release(read, 1));
+    redlatch_lock_free(read);
+    redlatch_lock_free(write);
     sides_of(client, "c:rw:bad", &read, &write);
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_holders(read, NULL, NULL));
     redlatch_lock_free(read);
