@@ -291,6 +291,24 @@ fn readers_whose_keys_are_gone_may_be_alive_for_a_lease() {
 }
 
 #[test]
+fn a_count_of_any_size_keeps_the_server_busy_for_a_moment_only() {
+    let mut live = Live::new();
+    live.run(&reader(&acquire(1), 1));
+    let field = format!("{V}:9");
+    let _: i64 = live.look.hset("orders", &field, 1_000_000).unwrap();
+    live.cmd::<()>("CONFIG RESETSTAT", &[]);
+    assert!(matches!(
+        live.run(&of_kind(&inspect(), Kind::Read)),
+        Reply::Holders(holders) if holders.len() == 2
+    ));
+    assert_eq!(live.run(&reader(&release(0), 1)), Reply::Released(0));
+    let stats: String = live.cmd("INFO commandstats", &[]);
+    let (_, calls) = stats.split_once("cmdstat_pttl:calls=").unwrap();
+    let calls: u64 = calls.split(',').next().unwrap().parse().unwrap();
+    assert!(calls < 5000, "{calls}");
+}
+
+#[test]
 fn only_its_own_side_is_forced() {
     let mut live = Live::new();
     for (mine, theirs) in [(Kind::Read, Kind::Write), (Kind::Write, Kind::Read)] {

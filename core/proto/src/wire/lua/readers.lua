@@ -3,7 +3,8 @@ local longest, fields = -2, redis.call('HGETALL', lock)
 for i = 1, #fields, 2 do
   -- Only a reader's count can be a number without being a writer's. Redisson's readers have a key for each level.
   local levels = not string.find(fields[i], ':write$') and tonumber(fields[i + 1])
-  for level = 1, levels or 0 do
+  -- Whatever the count says, the server is not kept busy.
+  for level = 1, math.min(levels or 0, 1000) do
     longest = math.max(longest, redis.call('PTTL', prefix .. fields[i] .. ':rwlock_timeout:' .. level))
   end
 end

@@ -14,7 +14,7 @@ for i = 1, #fields, 2 do
 --# read
   if count and not string.find(owner, ':write$') then
     local longest = -2
-    for level = 1, count do
+    for level = 1, math.min(count, 1000) do -- as in readers
       longest = math.max(longest, redis.call('PTTL', prefix .. owner .. ':rwlock_timeout:' .. level))
     end
     -- Without a key of its own it lives for as long as the hash.
