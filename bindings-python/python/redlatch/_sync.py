@@ -295,6 +295,11 @@ class RWLock:
         self.write = write
         """The side that one may have, while nobody else has the other."""
 
+    @property
+    def name(self) -> str:
+        """The name, as it is in Redis."""
+        return self.write.name
+
     def __repr__(self) -> str:
         return f"<redlatch.RWLock {self.write.name!r}>"
 

@@ -45,7 +45,7 @@ use crate::process;
 use crate::sys::{HAS_INLINE, without_signals};
 use crate::url::{At, Place, Topology};
 use crate::wake_list::DeferredWakers;
-use crate::wire::{Kind, Name};
+use crate::wire::{Kind, Name, Side};
 
 pub(crate) use connect::{Address, Connected, Manner};
 use inbox::Closed;
@@ -192,7 +192,7 @@ impl Registry {
     }
 
     pub(crate) fn get(&self, name: &Name, key: OwnerKey, kind: Kind) -> Option<Arc<HoldCell>> {
-        let wanted: &dyn Keyed = &(&**name, key, kind.is_shared());
+        let wanted: &dyn Keyed = &(&**name, key, kind.side());
         self.holds().get(wanted).map(|entry| entry.0.clone())
     }
 
@@ -219,17 +219,17 @@ struct Entry(Arc<HoldCell>);
 
 /// The name, the key and the side by which an entry is found. A key may read what it writes.
 trait Keyed {
-    fn id(&self) -> (&str, OwnerKey, bool);
+    fn id(&self) -> (&str, OwnerKey, Side);
 }
 
 impl Keyed for Entry {
-    fn id(&self) -> (&str, OwnerKey, bool) {
-        (&self.0.name, self.0.key, self.0.kind.is_shared())
+    fn id(&self) -> (&str, OwnerKey, Side) {
+        (&self.0.name, self.0.key, self.0.kind.side())
     }
 }
 
-impl Keyed for (&str, OwnerKey, bool) {
-    fn id(&self) -> (&str, OwnerKey, bool) {
+impl Keyed for (&str, OwnerKey, Side) {
+    fn id(&self) -> (&str, OwnerKey, Side) {
         *self
     }
 }

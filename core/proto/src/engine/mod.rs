@@ -50,7 +50,7 @@ use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Name, Op, OwnerId, first_owner};
+use crate::wire::{Form, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
@@ -485,7 +485,9 @@ impl Engine {
                 .get(owner)
                 .is_some_and(|hold| hold.phase == Phase::Releasing)
         };
-        if queue.holds().iter().any(on_its_way) {
+        // Others may release a read-write lock meanwhile. A try in vain is cheap.
+        let alone = queue.channel.topic == Topic::Lock;
+        if alone && queue.holds().iter().any(on_its_way) {
             // Nobody else can have released the lock, so this is our own message.
             queue.channel.echoed = true;
             return;

@@ -134,7 +134,7 @@ impl WaitQueue {
     /// The server confirmed our release. `heard` subscribers got its message.
     pub(super) fn give_turn(&mut self, now: Moment, heard: u32, handovers: (usize, Duration)) {
         let own = self.channel.confirmed && heard > 0;
-        if own && !std::mem::take(&mut self.channel.echoed) {
+        if own && self.channel.topic == Topic::Lock && !std::mem::take(&mut self.channel.echoed) {
             self.channel.echo = Some(now.after(tuning::OWN_MESSAGE));
         }
         let handed = self.run.has_handed_over();
@@ -309,7 +309,7 @@ impl Names {
                 _ => {
                     key != OwnerKey::Once
                         && hold.cell.key == key
-                        && hold.cell.kind.is_shared() == kind.is_shared()
+                        && hold.cell.kind.side() == kind.side()
                 }
             };
             (same && hold.phase != Phase::Releasing).then_some(*owner)
@@ -340,7 +340,7 @@ impl Names {
     ) -> Option<OwnerId> {
         let left = |hold: &Hold| {
             hold.cell.key == key
-                && hold.cell.kind.is_shared() == kind.is_shared()
+                && hold.cell.kind.side() == kind.side()
                 && hold.phase != Phase::Releasing
                 && hold.levels.iter().any(|level| level.detached)
         };
@@ -490,21 +490,36 @@ impl Names {
 
     // ---- channels ----
 
-    /// Has the channel of a name subscribed. Returns false if it is already.
+    /// Has this channel of a name subscribed. Returns false if it is already.
     pub(super) fn want_channel(&mut self, cx: &mut Context, name: &Name, topic: Topic) -> bool {
+        let subscribed = |channel: &Channel| channel.wanted && channel.topic == topic;
         let Some(queue) = self
             .queues
             .get_mut(name)
-            .filter(|queue| !queue.channel.wanted)
+            .filter(|queue| !subscribed(&queue.channel))
         else {
             return false;
         };
+        let Channel {
+            wanted,
+            topic: before,
+            idle_until,
+            looked_at,
+            ..
+        } = queue.channel;
+        // The last waiters wanted a lock of another kind.
+        if wanted {
+            cx.out.push(Output::Unsubscribe(name.clone(), before));
+        } else {
+            self.channels += 1;
+        }
         queue.channel = Channel {
             wanted: true,
             topic,
+            idle_until,
+            looked_at,
             ..Channel::default()
         };
-        self.channels += 1;
         cx.out.push(Output::Subscribe(name.clone(), topic));
         true
     }

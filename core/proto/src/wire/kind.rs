@@ -63,6 +63,15 @@ pub enum Topic {
     ReadWrite,
 }
 
+/// The part of a name that one key holds at most once. A key may read what it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// A lock without sides.
+    Whole,
+    Read,
+    Write,
+}
+
 /// The facts about a layout that decide more than its scripts. No match here has a wildcard, so the
 /// compiler asks each of them about a new layout.
 impl Layout {
@@ -198,6 +207,14 @@ impl Kind {
     /// Whether an owner of this kind may hold the name together with other owners of it.
     pub fn is_shared(self) -> bool {
         self.layout().is_shared()
+    }
+
+    pub fn side(self) -> Side {
+        match self.layout() {
+            Layout::Hash | Layout::Plain | Layout::Learning => Side::Whole,
+            Layout::Read => Side::Read,
+            Layout::Write => Side::Write,
+        }
     }
 
     pub fn layout(self) -> Layout {

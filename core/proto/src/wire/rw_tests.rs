@@ -290,6 +290,40 @@ fn readers_whose_keys_are_gone_may_be_alive_for_a_lease() {
     assert!(is_near(live.pttl("orders"), Duration::from_secs(30)));
 }
 
+/// Readers that come and go beside a dead one do not prolong its time.
+#[test]
+fn a_dead_reader_keeps_writers_out_for_a_bounded_time() {
+    let mut live = Live::new();
+    let mark = format!("{{orders}}:{V}:9:rwlock_timeout:0");
+    live.read_by_redisson("9", 1, 600_000);
+    live.cmd::<i64>("DEL", &[&format!("{{orders}}:{V}:9:rwlock_timeout:1")]);
+    let come_and_go = |live: &mut Live, owner| {
+        live.run(&reader(&for_lease(&acquire(1), LEASE * 40), owner));
+        live.run(&reader(&release(0), owner))
+    };
+    assert_eq!(come_and_go(&mut live, 1), Reply::Released(0));
+    let first: u64 = live.look.get(&mark).unwrap();
+    assert!(live.pttl(&mark) > 30_000);
+    assert_eq!(come_and_go(&mut live, 2), Reply::Released(0));
+    assert_eq!(live.look.get::<_, u64>(&mark).unwrap(), first);
+    assert!(is_near(live.pttl("orders"), LEASE));
+
+    // A renewal shows that it is alive.
+    let mut op = renew(&["orders"], LEASE);
+    if let Op::Renew { holds } = &mut op {
+        (holds[0].owner, holds[0].form.kind) = (9, Kind::Read);
+    }
+    assert_eq!(live.run_as(V, &op), kept());
+    assert!(!live.look.exists::<_, bool>(&mark).unwrap());
+
+    // Its time is over.
+    live.cmd::<i64>("DEL", &[&format!("{{orders}}:{V}:9:rwlock_timeout:1")]);
+    let past = (live.server_ms() - 1).to_string();
+    live.cmd::<String>("SET", &[&mark, &past]);
+    assert_eq!(come_and_go(&mut live, 3), Reply::Released(0));
+    assert_eq!(live.keys(), 0);
+}
+
 #[test]
 fn a_count_of_any_size_keeps_the_server_busy_for_a_moment_only() {
     let mut live = Live::new();
@@ -342,6 +376,15 @@ fn other_kinds_are_told_and_left_alone() {
         );
     }
     assert_eq!(live.look.get::<_, String>("orders").unwrap(), "theirs");
+    live.cmd::<()>("DEL orders", &[]);
+    live.cmd::<i64>("HSET orders mode dark user ada", &[]);
+    for kind in sides {
+        assert!(is_foreign(live.run(&of_kind(&acquire(1), kind))));
+        assert!(is_foreign(live.run(&of_kind(&inspect(), kind))));
+        assert!(is_foreign(live.run(&of_kind(&force(), kind))));
+    }
+    assert_eq!(live.holds("orders"), "mode=dark user=ada");
+    assert_eq!(live.pttl("orders"), -1);
     live.cmd::<()>("DEL orders", &[]);
     for kind in sides {
         live.run(&of_kind(&acquire(1), kind));

@@ -37,7 +37,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, RenewReply, Reply};
+use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, RenewReply, Reply, Topic};
 
 const LEASE: Duration = Duration::from_secs(30);
 const WATCHED: Terms = Terms {
@@ -212,6 +212,8 @@ struct Rig {
     events: Vec<&'static str>,
     /// The names whose channels the engine wants subscribed.
     subscribed: Vec<Name>,
+    /// The channel that was subscribed last.
+    topic: Topic,
     stopped: bool,
 }
 
@@ -246,6 +248,7 @@ impl Rig {
             ended: Vec::new(),
             events: Vec::new(),
             subscribed: Vec::new(),
+            topic: Topic::default(),
             stopped: false,
         }
     }
@@ -376,7 +379,8 @@ impl Rig {
                     limit,
                     inline,
                 }),
-                Output::Subscribe(name, _) => {
+                Output::Subscribe(name, topic) => {
+                    self.topic = topic;
                     assert!(!self.subscribed.contains(&name), "subscribed twice: {name}");
                     self.subscribed.push(name);
                 }

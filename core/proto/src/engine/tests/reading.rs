@@ -285,6 +285,63 @@ fn a_grant_ahead_that_comes_too_late_is_given_back_and_asked_for_again() {
 }
 
 #[test]
+fn a_release_of_others_is_heard_while_a_reader_of_ours_leaves() {
+    let mut rig = Rig::new();
+    let leaving = rig.reader();
+    rig.release(&leaving);
+    let release = rig.sent();
+    // It came to the server, and its answer is on the way. A writer took the lock.
+    let waits = rig.read();
+    let sent = rig.sent();
+    rig.busy(&sent, secs(9));
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.busy(&sent, secs(9));
+    rig.input(Input::Message("n".into()));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(waits);
+    rig.reply(&release, Reply::Released(0));
+}
+
+#[test]
+fn a_waiter_listens_to_the_channel_of_its_own_kind() {
+    let mut rig = Rig::new();
+    let plain = rig.acquire("n");
+    let sent = rig.sent();
+    rig.busy(&sent, secs(9));
+    assert_eq!((rig.subscribed.len(), rig.topic), (1, Topic::Lock));
+    let reads = rig.read();
+    rig.cancel(plain);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, Kind::Read);
+    rig.busy(&sent, secs(9));
+    assert_eq!((rig.subscribed.len(), rig.topic), (1, Topic::ReadWrite));
+    rig.input(Input::Subscribed("n".into()));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(reads);
+}
+
+#[test]
+fn a_key_releases_what_it_has_of_the_kind_that_it_names() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let by_key = |kind| {
+        Request::Release(Target::Key {
+            name: "n".into(),
+            key: KEY,
+            kind,
+        })
+    };
+    let id = rig.request(by_key(Kind::Reentrant));
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    let id = rig.request(by_key(Kind::Read));
+    assert_eq!(rig.failed(id), ErrorKind::NotOwner);
+    assert!(rig.is_held(&writer));
+}
+
+#[test]
 fn a_reader_that_asked_ahead_and_becomes_the_head_does_not_ask_twice() {
     let mut rig = Rig::new();
     rig.reader();

@@ -27,6 +27,7 @@ if fields.err then
 end
 local mode, held = fields[1], fields[2]
 if not mode and redis.call('PTTL', lock) ~= -2 then return {now, FOREIGN, 'lock'} end
+if mode and mode ~= 'read' and mode ~= 'write' then return {now, FOREIGN, 'lock'} end
 if not held and count > 1 then return {now, GONE, mode and STOLEN or DELETED} end
 --# read
 local barred = not held and mode == 'write' and not fields[3]

@@ -10,6 +10,7 @@ local kind = redis.call('TYPE', lock).ok
 if kind == 'none' then return {now, FORCED, 0} end
 local mode = kind == 'hash' and redis.call('HMGET', lock, 'mode')[1]
 if not mode then return {now, FOREIGN, kind == 'hash' and 'lock' or kind} end
+if mode ~= 'read' and mode ~= 'write' then return {now, FOREIGN, 'lock'} end
 --# read
 if mode ~= 'read' then return {now, FORCED, 0} end
 redis.call('DEL', lock)

@@ -8,6 +8,7 @@ local kind = redis.call('TYPE', lock).ok
 if kind == 'none' then return {now, HOLDER} end
 local mode = kind == 'hash' and redis.call('HMGET', lock, 'mode')[1]
 if not mode then return {now, FOREIGN, kind == 'hash' and 'lock' or kind} end
+if mode ~= 'read' and mode ~= 'write' then return {now, FOREIGN, 'lock'} end
 local reply, fields, ttl = {now, HOLDER}, redis.call('HGETALL', lock), redis.call('PTTL', lock)
 for i = 1, #fields, 2 do
   local owner, count = fields[i], tonumber(fields[i + 1])

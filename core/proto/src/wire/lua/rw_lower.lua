@@ -15,7 +15,7 @@ local own = redis.call('PTTL', KEYS[2])
 -- A full server denies SET. Without the key, this reader lives for as long as the hash.
 if redis.call('PEXPIRE', KEYS[2], ARGV[3]) == 0 then redis.pcall('SET', KEYS[2], 1, 'PX', ARGV[3]) end
 -- The hash has to live as long as this reader, and no longer than the longest of all.
-if (ttl >= 0 and ttl < least) or (fields[2] == 'read' and own >= ttl) then
+if (ttl >= 0 and ttl < least) or (fields[2] == 'read' and own + 10 >= ttl) then
 --@ readers
   redis.call('PEXPIRE', lock, math.max(longest, least))
 end

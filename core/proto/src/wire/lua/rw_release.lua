@@ -23,19 +23,30 @@ if left == 1 and mode then redis.call('DEL', lock) end
 if left > 1 then
   local ttl = redis.call('PTTL', lock)
   -- The hash lived for as long as this reader, so it lives for too long now.
-  if mode == 'read' and own >= ttl then
+  -- Before Redis 7 the clock may go on between two commands of a script.
+  local alive = true
+  if mode == 'read' and own + 10 >= ttl then
 --@ readers
-    if ttl < 0 or longest < ttl then redis.call('PEXPIRE', lock, longest) end
+    alive = longest > 0
+    if not alive then
+      redis.call('DEL', lock)
+    elseif ttl < 0 or longest < ttl then
+      redis.call('PEXPIRE', lock, longest)
+    end
     redis.call('PTTL', lock) -- for the tracking: other readers of this client may be left
   end
-  return RELEASED
+  if alive then return RELEASED end
 end
 --# write
 if left > 1 and mode then
   redis.call('HSET', lock, 'mode', 'read')
   local ttl = redis.call('PTTL', lock)
 --@ readers
-  if ttl < 0 or longest < ttl then redis.call('PEXPIRE', lock, longest) end
+  if longest <= 0 then
+    redis.call('DEL', lock)
+  elseif ttl < 0 or longest < ttl then
+    redis.call('PEXPIRE', lock, longest)
+  end
   redis.call('PTTL', lock) -- for the tracking, as above
 end
 --# all

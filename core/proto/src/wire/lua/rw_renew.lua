@@ -31,6 +31,7 @@ for i = 1, count do
     if type(own) == 'table' then
       set = own
     elseif own < least then
+      if own == -2 then call('DEL', (string.gsub(KEYS[count + i], '1$', '0'))) end -- it is alive: as in readers
       set = call('SET', KEYS[count + i], 1, 'PX', ms)
     else
       least = own

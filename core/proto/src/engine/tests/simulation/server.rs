@@ -31,6 +31,8 @@ pub struct Lock {
     /// A reader of a read-write lock, whose time is that of its own key.
     pub reads: bool,
     until_ms: u64,
+    /// Until when a reader without a key counts as alive; 0 while it has one.
+    unseen_ms: u64,
     /// The number of local hand-overs since the lock was acquired.
     pub handovers: usize,
     /// The expiry on the server that failed, on which the owner relies.
@@ -47,6 +49,7 @@ impl Lock {
             count: 1,
             reads,
             until_ms,
+            unseen_ms: 0,
             promised_ms: if owner.is_some() { until_ms } else { 0 },
             handovers: 0,
             token: None,
@@ -65,9 +68,25 @@ impl Lock {
             .filter(|_| self.until_ms > 0)
     }
 
-    /// Whether a reader's own key exists, and lives as long as the hash.
+    /// Whether a reader's own key exists, and lives as long as the hash, but for what a clock may go
+    /// on within a script.
     pub fn is_seen_until(&self, end_ms: u64, now_ms: u64) -> bool {
-        self.key_left(now_ms).is_some() && self.until_ms >= end_ms
+        self.key_left(now_ms).is_some() && self.until_ms + 10 >= end_ms
+    }
+
+    /// How long a reader without a key still counts as alive, at most `most_ms` from the first look.
+    pub fn unseen_left(&mut self, now_ms: u64, most_ms: u64) -> u64 {
+        if self.unseen_ms == 0 {
+            self.unseen_ms = now_ms + most_ms;
+        }
+        self.unseen_ms.saturating_sub(now_ms)
+    }
+
+    /// Its owner has shown that it is alive.
+    pub fn is_seen(&mut self, now_ms: u64) {
+        if self.key_left(now_ms).is_none() {
+            self.unseen_ms = 0;
+        }
     }
 
     /// It lives until then. What was promised before stays promised.
@@ -692,6 +711,7 @@ impl Server {
                     count: count.max(1),
                     reads: false,
                     until_ms,
+                    unseen_ms: 0,
                     promised_ms: until_ms,
                     handovers: 0,
                     token,
@@ -772,6 +792,7 @@ impl Server {
                     count,
                     reads: false,
                     until_ms,
+                    unseen_ms: 0,
                     promised_ms,
                     handovers,
                     token,
@@ -943,9 +964,9 @@ impl Server {
         (owner, reads): (OwnerId, bool),
         ttl: Duration,
     ) -> RenewReply {
-        let (me, until_ms) = (Some((origin.uuid, owner)), self.now_ms() + millis(ttl));
+        let (me, now_ms) = (Some((origin.uuid, owner)), self.now_ms());
         let shared = self.shared.get_mut(name);
-        match shared.and_then(|shared| shared.renew(me, reads, until_ms)) {
+        match shared.and_then(|shared| shared.renew(me, reads, now_ms, now_ms + millis(ttl))) {
             None => RenewReply::Gone(why_gone(self.shared.get(name))),
             Some(changes) => {
                 if changes {

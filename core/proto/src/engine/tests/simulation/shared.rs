@@ -4,7 +4,7 @@
 use super::server::{Lock, Uuid};
 use crate::wire::OwnerId;
 
-/// How long a reader without a key of its own may be alive: the lease of Redisson's watchdog.
+/// How long a reader without a key of its own counts as alive: the lease of Redisson's watchdog.
 const UNSEEN_MS: u64 = 30_000;
 
 /// A read-write lock that somebody holds.
@@ -42,19 +42,26 @@ impl Shared {
         }
     }
 
-    /// The longest time of the readers that are left.
-    fn longest(&self, now_ms: u64) -> u64 {
-        let readers = self.owners.iter().filter(|lock| lock.reads);
-        let keys = readers.filter_map(|reader| reader.key_left(now_ms));
+    /// The longest time of the readers that are left; 0 when all are dead.
+    fn longest(&mut self, now_ms: u64) -> u64 {
         let unseen = UNSEEN_MS.min(self.until_ms.saturating_sub(now_ms));
-        keys.max().unwrap_or(unseen)
+        let readers = || self.owners.iter().filter(|lock| lock.reads);
+        let keys = readers().filter_map(|reader| reader.key_left(now_ms));
+        if let Some(longest) = keys.max() {
+            return longest;
+        }
+        let readers = self.owners.iter_mut().filter(|lock| lock.reads);
+        let times = readers.map(|reader| reader.unseen_left(now_ms, unseen));
+        times.max().unwrap_or(0)
     }
 
     /// After the departure of an owner, the hash lives no longer than those that are left.
     fn shrink(&mut self, now_ms: u64) {
-        let until_ms = now_ms + self.longest(now_ms);
-        if until_ms < self.until_ms {
-            self.lives_until(until_ms);
+        let longest = self.longest(now_ms);
+        if longest == 0 {
+            self.owners.clear();
+        } else if now_ms + longest < self.until_ms {
+            self.lives_until(now_ms + longest);
         }
     }
 
@@ -78,10 +85,12 @@ impl Shared {
         &mut self,
         owner: Option<(Uuid, OwnerId)>,
         reads: bool,
+        now_ms: u64,
         until_ms: u64,
     ) -> Option<bool> {
         let lock = self.find_mut(owner, reads)?;
         let least = if reads {
+            lock.is_seen(now_ms);
             lock.prolong(until_ms);
             lock.until_ms()
         } else {
