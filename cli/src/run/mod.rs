@@ -49,7 +49,7 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
     let (sender, events) = mpsc::channel();
     signals::report_to(sender.clone())?;
     // It ends when the lock is acquired, or is not.
-    let telling = refusals::tell(server, &lock);
+    let telling = refusals::tell(server, &client, &lock);
     let acquired = acquire(&lock, arguments, &sender, &events);
     drop(telling);
     let outcome = match acquired {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::embed::LockExt;
-use redlatch::{AcquireOptions, ErrorKind, Lock};
+use redlatch::{AcquireOptions, Client, ErrorKind, Kind, Lock};
 
 use crate::arguments::Server;
 use crate::{complain, connect};
@@ -20,13 +20,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 const LEASE: Duration = Duration::from_secs(1);
 
 /// Tells refusals on standard error for as long as the answer lives, each one once.
-pub(super) fn tell(server: &Server, lock: &Lock) -> Sender<()> {
+pub(super) fn tell(server: &Server, client: &Client, lock: &Lock) -> Sender<()> {
     let (alive, ended) = mpsc::channel();
     let (server, lock) = (server.clone(), lock.clone());
+    // One side of a read-write lock is free only if nobody has the other.
+    let sides = match (lock.kind(), client.rw_lock(lock.name())) {
+        (Kind::Read | Kind::Write, Ok(sides)) => vec![sides.read().clone(), sides.write().clone()],
+        _ => vec![lock.clone()],
+    };
     thread::spawn(move || {
         let (mut free, mut told, mut pause) = (false, None, PAUSE);
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-            let was_free = std::mem::replace(&mut free, matches!(lock.holder().wait(), Ok(None)));
+            let is_free = |side: &Lock| matches!(side.is_locked().wait(), Ok(false));
+            let was_free = std::mem::replace(&mut free, sides.iter().all(is_free));
             pause = if free {
                 PAUSE
             } else {
