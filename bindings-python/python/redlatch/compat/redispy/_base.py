@@ -200,13 +200,14 @@ def text_of(token: bytes) -> str:
         raise InvalidArgumentError(f"invalid_argument: the token {token!r} is not UTF-8; encode it") from None
 
 
-def is_owner(row: Row | None, token: bytes | None) -> bool:
-    return row is not None and token is not None and row[0].encode() == token
+def is_owner(rows: list[Row], token: bytes | None) -> bool:
+    return token is not None and any(owner.encode() == token for owner, _, _ in rows)
 
 
-def longer(row: Row | None, token: bytes, seconds: float, *, replace: bool) -> float | None:
+def longer(rows: list[Row], token: bytes, seconds: float, *, replace: bool) -> float | None:
     """How long the lock has to live from now; None if it does so already, as it is never shortened."""
-    if row is None or not is_owner(row, token) or row[2] is None:
+    remaining = rows[0][2] if is_owner(rows, token) else None
+    if remaining is None:
         raise NotOwnerError("not_owner: the key has another token or no time-out")
-    wanted = float(seconds) if replace else row[2] + float(seconds)
-    return wanted if wanted > row[2] else None
+    wanted = float(seconds) if replace else remaining + float(seconds)
+    return wanted if wanted > remaining else None

@@ -85,11 +85,11 @@ class Lock(BaseLock[aio.Client]):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
-        return await self._holder() is not None
+        return bool(await self._holders())
 
     async def owned(self) -> bool:
         """Whether the lock has the token of this one, as Redis sees it now."""
-        return is_owner(await self._holder(), self.local.token)
+        return is_owner(await self._holders(), self.local.token)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Awaitable[Literal[True]]:
         """Makes the lock live so many seconds longer, or with `replace_ttl` so many from now; never shorter."""
@@ -117,7 +117,7 @@ class Lock(BaseLock[aio.Client]):
 
     async def _extend(self, token: bytes, seconds: float, replace: bool, what: str) -> Literal[True]:
         with redis_errors(self.name, no_longer_owned(what)):
-            wanted = longer(await self._holder(), token, seconds, replace=replace)
+            wanted = longer(await self._holders(), token, seconds, replace=replace)
             guard = self._held(token)
             if wanted is not None and guard is not None:
                 await aio.ask(self._client, lambda to: guard.extend(wanted, to))
@@ -126,11 +126,11 @@ class Lock(BaseLock[aio.Client]):
                 await aio.ask(self._client, lambda to: core.extend_token(text, wanted, to))
         return True
 
-    async def _holder(self) -> tuple[str, int, float | None] | None:
+    async def _holders(self) -> list[tuple[str, int, float | None]]:
         with redis_errors(self.name, NOT_ACQUIRED):
             core = self._core()
-            row: tuple[str, int, float | None] | None = await aio.ask(self._client, core.holder)
-        return row
+            rows: list[tuple[str, int, float | None]] = await aio.ask(self._client, core.holders)
+        return rows
 
     async def _acquire(self, wait: float | None, lease: float | None, token: bytes | None) -> _redlatch.Guard:
         core, key = self._core(), _redlatch.Key()
