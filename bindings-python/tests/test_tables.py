@@ -22,6 +22,7 @@ CLASSES = {
 ALSO = {
     "timeout": TimeoutError,
     "not_owner": RuntimeError,
+    "would_deadlock": RuntimeError,
     "invalid_argument": ValueError,
     "forked": RuntimeError,
     "unavailable": ConnectionError,
