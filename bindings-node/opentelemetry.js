@@ -4,6 +4,7 @@
 
 const diagnostics = require('node:diagnostics_channel')
 const { SpanKind, SpanStatusCode, context, metrics, trace } = require('@opentelemetry/api')
+const { statsReader } = require('./lib/names.js')
 const { version } = require('./package.json')
 
 // In seconds: from a round trip to a job that runs for an hour.
@@ -33,15 +34,25 @@ const typeOf = (error) => error?.name ?? '_OTHER'
 
 // The counters of clients. Those of a client that is gone stay in the sums, which never fall.
 class Clients {
-  #known = new Map() // what was read last, by a WeakRef
+  #known = new Map() // what reads its counters, by a WeakRef
   #refs = new WeakMap()
   #up = new WeakMap()
+  #gone = {} // sums
+  #collected = new FinalizationRegistry((ref) => this.#retire(ref))
 
   add(client) {
     if (this.#refs.has(client)) return
     const ref = new WeakRef(client)
     this.#refs.set(client, ref)
-    this.#known.set(ref, {})
+    this.#known.set(ref, client[statsReader]())
+    this.#collected.register(client, ref)
+  }
+
+  #retire(ref) {
+    const read = this.#known.get(ref)
+    this.#known.delete(ref)
+    // Its last numbers, however short it lived.
+    for (const [counter, value] of Object.entries(read())) this.#gone[counter] = (this.#gone[counter] ?? 0) + value
   }
 
   tell(client, kind) {
@@ -50,13 +61,9 @@ class Clients {
   }
 
   sum(counter) {
-    let sum = 0
-    for (const [ref, last] of this.#known) {
-      const client = ref.deref()
-      if (client !== undefined) last[counter] = client.stats()[counter]
-      // A client that nobody has any more holds nothing, and waits for nothing.
-      if (client !== undefined || !(counter in NOW)) sum += last[counter] ?? 0
-    }
+    // A client that nobody has any more holds nothing, and waits for nothing.
+    let sum = counter in NOW ? 0 : (this.#gone[counter] ?? 0)
+    for (const read of this.#known.values()) sum += read()[counter]
     return sum
   }
 
@@ -64,6 +71,20 @@ class Clients {
     return [...this.#known.keys()].filter((ref) => this.#up.get(ref.deref() ?? this)).length
   }
 }
+
+// An error that a subscriber throws would end the program.
+let warned = false
+const outlived =
+  (subscriber) =>
+  (...told) => {
+    try {
+      subscriber(...told)
+    } catch (error) {
+      if (warned) return
+      warned = true
+      process.emitWarning(`telemetry failed: ${error?.stack ?? error}`, 'RedlatchTelemetryWarning')
+    }
+  }
 
 function instrument({ meterProvider = metrics, tracerProvider = trace } = {}) {
   const meter = meterProvider.getMeter('redlatch', version)
@@ -99,11 +120,11 @@ function instrument({ meterProvider = metrics, tracerProvider = trace } = {}) {
   const holding = new WeakMap() // when a hold began, and its span
 
   const acquire = {
-    start(message) {
+    start: outlived((message) => {
       clients.add(message.client)
       waiting.set(message, { began: performance.now(), wall: Date.now(), parent: context.active() })
-    },
-    asyncEnd(message) {
+    }),
+    asyncEnd: outlived((message) => {
       const wait = waiting.get(message)
       if (wait === undefined) return
       waiting.delete(message)
@@ -120,10 +141,10 @@ function instrument({ meterProvider = metrics, tracerProvider = trace } = {}) {
         holding.set(message.result, { began: performance.now(), span: hold })
       }
       span.end()
-    },
+    }),
   }
   const release = {
-    asyncEnd({ hold, result, error }) {
+    asyncEnd: outlived(({ hold, result, error }) => {
       const known = holding.get(hold)
       if (known === undefined) return
       holding.delete(hold)
@@ -133,12 +154,12 @@ function instrument({ meterProvider = metrics, tracerProvider = trace } = {}) {
       known.span.setAttributes(attributes)
       if (failed) known.span.setStatus({ code: SpanStatusCode.ERROR })
       known.span.end()
-    },
+    }),
   }
-  const event = ({ client, kind }) => {
+  const event = outlived(({ client, kind }) => {
     clients.tell(client, kind)
     events.add(1, { 'redlatch.event.kind': kind })
-  }
+  })
   const channels = [
     [diagnostics.tracingChannel('redlatch:acquire'), acquire],
     [diagnostics.tracingChannel('redlatch:release'), release],

@@ -3,8 +3,9 @@
 // `npx redlatch`: the command line, a program of its own in the package of the platform.
 
 const { spawn } = require('node:child_process')
+const { accessSync, constants: modes } = require('node:fs')
 const { constants } = require('node:os')
-const { platform } = require('../lib/platform.js')
+const { PLATFORMS, platform } = require('../lib/platform.js')
 
 // As the program itself says that something is missing, and that it cannot be run.
 const UNAVAILABLE = 69
@@ -18,6 +19,7 @@ function fail(text, code) {
 function program() {
   const name = platform()
   if (!name.startsWith('linux-')) fail(`the command line is for Linux so far, and this is ${name}`, UNAVAILABLE)
+  if (!PLATFORMS.includes(name)) fail(`no package has the program for ${name}; with Rust: cargo install redlatch-cli`, UNAVAILABLE)
   try {
     return require.resolve(`@redlatch/${name}/redlatch`)
   } catch {
@@ -32,14 +34,14 @@ function program() {
 
 const file = program()
 const words = process.argv.slice(2)
-// In the place of Node.js, so that signals, the terminal and the exit code are the program's own. Node.js 20 cannot.
-if (process.execve) {
-  try {
-    process.execve(file, [file, ...words])
-  } catch (error) {
-    fail(`cannot run ${file}: ${error.message}`, CANNOT_RUN)
-  }
+// Where it fails, process.execve may end Node.js itself, without a word.
+try {
+  accessSync(file, modes.X_OK)
+} catch (error) {
+  fail(`cannot run ${file}: ${error.message}`, CANNOT_RUN)
 }
+// In the place of Node.js, so that signals, the terminal and the exit code are the program's own. Node.js 20 cannot.
+if (process.execve) process.execve(file, [file, ...words])
 
 const child = spawn(file, words, { stdio: 'inherit' })
 child.on('error', (error) => fail(`cannot run ${file}: ${error.message}`, CANNOT_RUN))

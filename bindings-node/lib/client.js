@@ -5,7 +5,7 @@ const { isMainThread } = require('node:worker_threads')
 const { InvalidArgumentError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock, RwLock } = require('./lock.js')
-const { asyncDispose } = require('./names.js')
+const { asyncDispose, statsReader } = require('./names.js')
 const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = internal
 
@@ -23,6 +23,8 @@ function watchSignals() {
 
 const channel = diagnostics.channel('redlatch')
 const collected = new FinalizationRegistry((id) => clients.delete(id))
+
+const statsOf = (native) => Object.fromEntries(unwrap(native.stats()).map(({ name, value }) => [name, value]))
 
 class Client extends EventEmitter {
   #native
@@ -81,7 +83,12 @@ class Client extends EventEmitter {
   }
 
   stats() {
-    return Object.fromEntries(unwrap(this.#native.stats()).map(({ name, value }) => [name, value]))
+    return statsOf(this.#native)
+  }
+
+  [statsReader]() {
+    const native = this.#native
+    return () => statsOf(native)
   }
 
   async close(limit) {

@@ -3,4 +3,7 @@
 // in the registry.
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('nodejs.asyncDispose')
 
-module.exports = { asyncDispose }
+// A method of a client that gives a function which reads its counters, and has no reference to the client.
+const statsReader = Symbol('redlatch.statsReader')
+
+module.exports = { asyncDispose, statsReader }

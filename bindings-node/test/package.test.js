@@ -153,6 +153,23 @@ if (process.platform === 'linux') {
     const command = execute(join(place, 'node_modules', '.bin', 'redlatch'), ['ping'])
     await assert.rejects(command, { code: 69, stderr: /^redlatch: the package @redlatch\/linux-.* npm install @redlatch\/linux-/ })
   })
+
+  const command = `require(${JSON.stringify(join(PACKAGE, 'bin', 'redlatch.js'))})`
+
+  test('on an architecture without a package npx advises to install none', async () => {
+    const { code, stderr } = await runNode(['-e', `${pretend('linux-riscv64-gnu')}; ${command}`])
+    assert.deepEqual([code, stderr], [69, 'redlatch: no package has the program for linux-riscv64-gnu; with Rust: cargo install redlatch-cli\n'])
+  })
+
+  test('npx says that the program cannot be run', async () => {
+    const scope = join(folder, 'unrunnable', '@redlatch', platform())
+    mkdirSync(scope, { recursive: true })
+    writeFileSync(join(scope, 'redlatch'), '')
+    // As process.execve of some versions of Node.js ends where it fails.
+    const { code, stderr } = await runNode(['-e', `process.execve = () => process.abort(); ${command}`], { NODE_PATH: join(folder, 'unrunnable') })
+    assert.equal(code, 126, stderr)
+    assert.match(stderr, /^redlatch: cannot run .*redlatch: EACCES/)
+  })
 }
 
 test('publint has no objection to the packages', async () => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -153,12 +154,52 @@ def test_the_connection_has_a_state(sdk: Sdk, url: str) -> None:
 
 
 def test_counters_outlive_their_client(sdk: Sdk, url: str, name: str) -> None:
+    """Also if nothing was read while they were there."""
     with sdk.instrument(redlatch.Client(url)) as client, client.lock(name):
         pass
-    assert sdk.sum("redlatch.lock.acquired") == 1
     del client
     gc.collect()
     assert sdk.sum("redlatch.lock.acquired") == 1
+    client = sdk.instrument(redlatch.Client(url))
+    client.itself = client  # the garbage collector ends it
+    with client.lock(name):
+        pass
+    del client
+    gc.collect()
+    assert sdk.sum("redlatch.lock.acquired") == 2
+    assert not type(sdk.instrument(redlatch.Client(url)))._telemetry._up
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_counts_its_own(sdk: Sdk, url: str, name: str) -> None:
+    gone = sdk.instrument(redlatch.Client(url))
+    with gone.lock(name):
+        pass
+    gone.close()
+    del gone
+    gc.collect()
+    with sdk.instrument(redlatch.Client(url)) as used, sdk.instrument(redlatch.Client(url)) as fresh:
+        assert used.lock(name).acquire()
+        used.lock(name).release()
+        used.connect()
+        connected = {"redlatch_event_kind": "connected"}
+        eventually(lambda: sdk.sum("redlatch.client.events", **connected) == 2)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                before = sdk.sum("redlatch.lock.acquired"), sdk.sum("redlatch.client.connected")
+                with fresh.lock(name):
+                    eventually(lambda: sdk.sum("redlatch.client.events", **connected) == 3)
+                told = *before, sdk.sum("redlatch.lock.acquired"), sdk.sum("redlatch.client.connected")
+                os.write(writer, repr(told).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with open(reader) as said:
+            assert said.read() == "(0, 0, 1, 1)"
+        os.waitpid(child, 0)
+        assert sdk.sum("redlatch.lock.acquired") == 2
 
 
 def test_other_clients_stay_as_they_are(sdk: Sdk, url: str) -> None:
@@ -208,6 +249,34 @@ def test_an_interrupt_after_the_grant_of_a_task_leaves_nothing(
         eventually(lambda: not look.lock(name).locked())
         assert kept.value is not None
         asyncio.run(client.close())
+
+
+def test_an_interrupt_after_acquire_leaves_nothing(
+    sdk: Sdk, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def acquire(client: Any) -> None:
+        await client.lock(name).acquire()
+
+    with sdk.instrument(redlatch.Client(url)) as client:
+        lock = client.lock(name, reentrant=True)
+        assert lock.acquire()
+        with monkeypatch.context() as patched:
+            patched.setattr(redlatch.otel, "_push", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                lock.acquire()
+        assert lock.hold_count == 1
+        lock.release()
+        assert not lock.locked()
+        tasks = sdk.instrument(redlatch.aio.Client(url))
+        with monkeypatch.context() as patched:
+            patched.setattr(redlatch.otel, "_push", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(acquire(tasks))
+        eventually(lambda: not lock.locked())
+        asyncio.run(tasks.close())
+        # No wait is counted twice, and each hold has an end.
+        assert sdk.sum("redlatch.lock.wait.duration") == 3
+        assert len(sdk.spans("redlatch.hold")) == 3
 
 
 def test_a_provider_that_fails_does_not_fail_the_lock(

@@ -65,6 +65,7 @@ impl Metrics {
                 What::Taken => self.taken += 1,
                 What::Freed => self.freed += 1,
                 What::Passed => self.passed += 1,
+                What::Shared => {}
             }
             if let Some(time) = change.had {
                 self.held.observe(time);

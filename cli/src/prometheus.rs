@@ -10,8 +10,10 @@ use std::{fs, process, thread};
 use crate::arguments::Watch;
 use crate::failure::{Exit, Failure};
 
-/// How long a reader may take for its request, and for its reading.
+/// How long a reader may take for its request and its reading together.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How many readers are served at the same time. Others wait for as long as these may take.
+const READERS: usize = 8;
 /// The longest request. Prometheus sends some hundred bytes.
 const LONGEST_REQUEST: usize = 8192;
 /// The exposition format.
@@ -21,6 +23,10 @@ const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(crate) struct Exporter {
     page: Option<Arc<Mutex<String>>>,
     file: Option<PathBuf>,
+    /// Whether the file was ever written.
+    written: bool,
+    /// Why the file cannot be written, since it was written last.
+    stale: Option<String>,
 }
 
 impl Exporter {
@@ -29,6 +35,8 @@ impl Exporter {
         Ok(Exporter {
             page,
             file: arguments.prometheus_file.clone(),
+            written: false,
+            stale: None,
         })
     }
 
@@ -36,12 +44,21 @@ impl Exporter {
         self.page.is_some() || self.file.is_some()
     }
 
-    pub(crate) fn publish(&self, text: String) -> Result<(), Failure> {
+    /// Fails if the file cannot be written at all. Later it may be a full disk, which is told of, and tried again.
+    pub(crate) fn publish(&mut self, text: String) -> Result<(), Failure> {
         if let Some(file) = &self.file {
-            replace(file, &text).map_err(|error| {
-                let text = format!("cannot write --prometheus-file {}: {error}", file.display());
-                Failure::new(Exit::Usage, text)
-            })?;
+            let failed = replace(file, &text).err();
+            let failed = failed
+                .map(|error| format!("cannot write --prometheus-file {}: {error}", file.display()));
+            match &failed {
+                None => self.written = true,
+                Some(text) if !self.written => {
+                    return Err(Failure::new(Exit::Usage, text.clone()));
+                }
+                Some(text) if self.stale.as_ref() != Some(text) => crate::complain(text),
+                Some(_) => {}
+            }
+            self.stale = failed;
         }
         if let Some(page) = &self.page {
             *page.lock().unwrap_or_else(PoisonError::into_inner) = text;
@@ -50,36 +67,73 @@ impl Exporter {
     }
 }
 
-/// A page that a thread gives to everybody who connects to this address.
+/// A page that threads give to everybody who connects to this address.
 fn serve(address: SocketAddr) -> Result<Arc<Mutex<String>>, Failure> {
     let listener = TcpListener::bind(address).map_err(|error| {
         let text = format!("cannot listen at --prometheus {address}: {error}");
         Failure::new(Exit::Usage, text)
     })?;
+    let listener = Arc::new(listener);
     let page = Arc::<Mutex<String>>::default();
-    let newest = Arc::clone(&page);
-    thread::spawn(move || {
-        for reader in listener.incoming() {
-            match reader {
-                // One after the other: there is one Prometheus, or two. A slow one is given up.
-                Ok(mut reader) => {
-                    let text = || {
-                        let page = newest.lock().unwrap_or_else(PoisonError::into_inner);
-                        page.clone()
-                    };
-                    let _ = answer(&mut reader, text);
+    // Each serves one reader after the other, so that a slow one stops none of the others.
+    for _ in 0..READERS {
+        let (listener, newest) = (Arc::clone(&listener), Arc::clone(&page));
+        thread::spawn(move || {
+            for reader in listener.incoming() {
+                match reader {
+                    Ok(stream) => {
+                        let text = || {
+                            let page = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                            page.clone()
+                        };
+                        let end = Instant::now() + LIMIT;
+                        let _ = answer(&mut Reader { stream, end }, text);
+                    }
+                    // Without descriptors it would come back at once.
+                    Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
-                // Without descriptors it would come back at once.
-                Err(_) => thread::sleep(Duration::from_millis(100)),
             }
-        }
-    });
+        });
+    }
     Ok(page)
 }
 
+/// A reader that is given up at a time, however many parts it sends or takes.
+struct Reader {
+    stream: TcpStream,
+    end: Instant,
+}
+
+impl Reader {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, part: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(part)
+    }
+}
+
+impl Write for Reader {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(part)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// Reads one request and answers it.
-fn answer(reader: &mut TcpStream, page: impl FnOnce() -> String) -> io::Result<()> {
-    reader.set_write_timeout(Some(LIMIT))?;
+fn answer(reader: &mut Reader, page: impl FnOnce() -> String) -> io::Result<()> {
     let request = head(reader)?;
     let mut words = request.split(' ');
     let (method, path) = (words.next(), words.next().unwrap_or_default());
@@ -106,22 +160,19 @@ fn answer(reader: &mut TcpStream, page: impl FnOnce() -> String) -> io::Result<(
     };
     let length = body.len();
     let body = if method == Some("HEAD") { "" } else { &body };
-    write!(
-        reader,
+    let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
+    );
+    reader.write_all(answer.as_bytes())
 }
 
 /// The head of a request, up to the empty line.
-fn head(reader: &mut TcpStream) -> io::Result<String> {
-    let end = Instant::now() + LIMIT;
+fn head(reader: &mut Reader) -> io::Result<String> {
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() > LONGEST_REQUEST {
+        if head.len() > LONGEST_REQUEST {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        reader.set_read_timeout(Some(left))?;
         match reader.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => head.extend(&part[..count]),
@@ -138,4 +189,31 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         let _ = fs::remove_file(&beside);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_takes_little_by_little_is_given_up() -> io::Result<()> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let mut slow = TcpStream::connect(listener.local_addr()?)?;
+        let taking = thread::spawn(move || {
+            // Each part comes long before the time is over.
+            while slow.read(&mut [0; 8192]).is_ok_and(|count| count > 0) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let end = Instant::now() + Duration::from_millis(300);
+        let (stream, _) = listener.accept()?;
+        let mut reader = Reader { stream, end };
+        let written = reader.write_all(&vec![b'x'; 64 << 20]);
+        drop(reader);
+        assert!(taking.join().is_ok());
+        let kind = written.map_err(|error| error.kind());
+        let given_up = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(kind.is_err_and(|kind| given_up.contains(&kind)), "{kind:?}");
+        Ok(())
+    }
 }

@@ -207,9 +207,11 @@ static DRAWING: Mutex<()> = Mutex::new(());
 /// The lines of the screen.
 fn page(locks: &[Held], history: &History, pattern: &str, now: Instant, since: Duration) -> String {
     let mut rows = ls::table(locks);
-    let times = locks
-        .iter()
-        .flat_map(|held| held.owners.iter().map(move |_| history.held_for(held, now)));
+    let times = locks.iter().flat_map(|held| {
+        held.owners
+            .iter()
+            .map(move |owner| history.owned_for(held, &owner.name, now))
+    });
     for (row, time) in rows.iter_mut().skip(1).zip(times) {
         // The time since this owner was first seen stands before the rest of the lease.
         row[3] = format!("{} / {}", whole_seconds(time), row[3]);
@@ -320,11 +322,19 @@ fn broken(error: io::Error) -> Failure {
     Failure::new(Exit::Internal, format!("cannot use the terminal: {error}"))
 }
 
-/// Since when each lock has its owners, as far as it was looked at.
+/// Since when each lock is held, as far as it was looked at.
 #[derive(Debug, Default)]
 struct History {
-    since: BTreeMap<String, (Vec<String>, Instant)>,
+    holds: BTreeMap<String, Hold>,
     seen: Seen,
+}
+
+/// The time in which a lock always had an owner that it had at the look before. Readers may come and go in it.
+#[derive(Debug)]
+struct Hold {
+    since: Instant,
+    /// Since when each owner has the lock.
+    owners: BTreeMap<String, Instant>,
 }
 
 /// Changes between two looks. What happened and was undone in between is not counted.
@@ -351,48 +361,71 @@ pub(crate) enum What {
     Freed,
     /// Others have it now.
     Passed,
+    /// Readers came or went, and another one stayed: the lock is held on.
+    Shared,
 }
 
 impl History {
     /// Compares to the look before, and tells the changes.
     fn note(&mut self, locks: &[Held], now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
-        let mut before = std::mem::take(&mut self.since);
+        let mut before = mem::take(&mut self.holds);
         for held in locks {
-            let owners: Vec<String> = held.owners.iter().map(|owner| owner.name.clone()).collect();
-            let since = match before.remove(&held.name) {
-                Some((known, since)) if known == owners => since,
-                known => {
-                    let (what, counter) = match known {
-                        Some(_) => (What::Passed, &mut self.seen.passed),
-                        None => (What::Taken, &mut self.seen.taken),
-                    };
-                    *counter += 1;
-                    let had = known.map(|(_, since)| now.saturating_duration_since(since));
-                    let text = held.as_text();
-                    changes.push(Change { text, what, had });
-                    now
+            let known = before.remove(&held.name);
+            let owners = held.owners.iter().map(|owner| {
+                let since = known
+                    .as_ref()
+                    .and_then(|known| known.owners.get(&owner.name));
+                (owner.name.clone(), since.copied().unwrap_or(now))
+            });
+            let owners: BTreeMap<String, Instant> = owners.collect();
+            let what = match &known {
+                None => Some(What::Taken),
+                Some(known) if !owners.keys().any(|name| known.owners.contains_key(name)) => {
+                    Some(What::Passed)
                 }
+                Some(known) => (!known.owners.keys().eq(owners.keys())).then_some(What::Shared),
             };
-            self.since.insert(held.name.clone(), (owners, since));
+            match what {
+                Some(What::Taken) => self.seen.taken += 1,
+                Some(What::Passed) => self.seen.passed += 1,
+                _ => {}
+            }
+            // A hold goes on while one of its owners stays.
+            let (since, ended) = match known {
+                Some(known) if what == Some(What::Passed) => (now, Some(known.since)),
+                Some(known) => (known.since, None),
+                None => (now, None),
+            };
+            if let Some(what) = what {
+                let had = ended.map(|since| now.saturating_duration_since(since));
+                let text = held.as_text();
+                changes.push(Change { text, what, had });
+            }
+            self.holds.insert(held.name.clone(), Hold { since, owners });
         }
-        for (name, (_, since)) in before {
+        for (name, hold) in before {
             self.seen.freed += 1;
             changes.push(Change {
                 text: format!("{} is free", shown(&name)),
                 what: What::Freed,
-                had: Some(now.saturating_duration_since(since)),
+                had: Some(now.saturating_duration_since(hold.since)),
             });
         }
         changes
     }
 
     fn held_for(&self, held: &Held, now: Instant) -> Duration {
-        self.since
-            .get(&held.name)
-            .map_or(Duration::ZERO, |(_, since)| {
-                now.saturating_duration_since(*since)
-            })
+        let since = self.holds.get(&held.name).map(|hold| hold.since);
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    fn owned_for(&self, held: &Held, owner: &str, now: Instant) -> Duration {
+        let hold = self.holds.get(&held.name);
+        let since = hold.and_then(|hold| hold.owners.get(owner));
+        since.map_or(Duration::ZERO, |since| {
+            now.saturating_duration_since(*since)
+        })
     }
 }
 
@@ -440,5 +473,36 @@ mod tests {
             passed: 1,
         };
         assert_eq!(history.seen, seen);
+    }
+
+    #[test]
+    fn readers_who_come_and_go_pass_nothing_on() {
+        let (mut history, start) = (History::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let shared = |owners: &[&str]| {
+            let owners = owners
+                .iter()
+                .map(|owner| Owner::new((*owner).to_owned(), 1));
+            let owners = owners.collect();
+            Held {
+                owners,
+                ..held("a", "x")
+            }
+        };
+        history.note(&[shared(&["x"])], at(0));
+        for (owners, second) in [(&["x", "y"][..], 1), (&["y"], 3)] {
+            let changes = history.note(&[shared(owners)], at(second));
+            assert_eq!((changes[0].what, changes[0].had), (What::Shared, None));
+        }
+        assert!(history.note(&[shared(&["y"])], at(4)).is_empty());
+        let (lock, owner) = (
+            history.held_for(&shared(&["y"]), at(4)),
+            history.owned_for(&shared(&["y"]), "y", at(4)),
+        );
+        assert_eq!((lock.as_secs(), owner.as_secs()), (4, 3));
+        let changes = history.note(&[shared(&["z"])], at(5));
+        let had = Some(Duration::from_secs(5));
+        assert_eq!((changes[0].what, changes[0].had), (What::Passed, had));
+        assert_eq!((history.seen.taken, history.seen.passed), (1, 1));
     }
 }

@@ -37,7 +37,9 @@ def values(page: str) -> dict[str, float]:
 
 
 def page_of(port: int) -> dict[str, float]:
-    return values(get(port)[2])
+    status, _, page = get(port)
+    # Before the first look is over there is none.
+    return values(page) if status == 200 else {}
 
 
 def has(port: int, metric: str, value: float) -> None:
@@ -116,7 +118,46 @@ def test_the_file_is_whole_at_any_time(start: Start, look: redis.Redis, name: st
     wanted = "redlatch_lock_acquired_total"
     eventually(lambda: values(file.read_text())[wanted] == 1, "the lock is counted", LIMIT)
     look.delete(name)
-    assert {path.name for path in tmp_path.glob("redlatch.prom")} == {"redlatch.prom"}
+    assert {path.name for path in tmp_path.glob("*")} == {"redlatch.prom"}
+
+
+def test_a_file_that_cannot_be_written_later_is_told_of_once(
+    start: Start, look: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    folder, away = tmp_path / "folder", tmp_path / "away"
+    folder.mkdir()
+    file = folder / "redlatch.prom"
+    watching = start("watch", "--prometheus-file", str(file), "--interval", "100ms", name)
+    eventually(file.exists, "the file is there", LIMIT)
+    folder.rename(away)
+    assert watching.stderr
+    assert f"cannot write --prometheus-file {file}" in watching.stderr.readline()
+    hold(look, name)
+    # The lines for people show that it looks again, and fails again.
+    assert line(watching).startswith(f"{name} is held by")
+    look.delete(name)
+    assert line(watching) == f"{name} is free"
+    away.rename(folder)
+    eventually(
+        lambda: values(file.read_text())["redlatch_lock_released_total"] == 1, "it is written again", LIMIT
+    )
+    watching.terminate()
+    assert watching.communicate(timeout=LIMIT)[1] == ""
+
+
+def test_a_slow_reader_stops_no_other(start: Start, name: str) -> None:
+    port = free_port()
+    start("watch", "--prometheus", f":{port}", name)
+    has(port, "redlatch_up", 1)
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(b"GET /metrics")
+        assert get(port)[0] == 200
+        # It is not given up yet.
+        slow.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow.recv(1)
+        slow.settimeout(LIMIT)
+        assert slow.recv(1) == b""
 
 
 def test_lines_for_people_still_come(start: Start, look: redis.Redis, name: str) -> None:

@@ -289,7 +289,10 @@ def _join_and_close_all() -> None:
 def _after_fork() -> None:
     # The thread, the descriptor and perhaps a lock that is held were the parent's.
     global dispatcher
+    # A client that was instrumented before is told of, as it is in the parent.
+    observers = dispatcher._observers
     dispatcher = Dispatcher()
+    dispatcher._observers = observers
 
 
 atexit.register(_close_all)

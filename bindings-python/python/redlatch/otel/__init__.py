@@ -11,11 +11,14 @@ docs/metrics.md lists the names. A client that is not instrumented pays nothing.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar
 
@@ -25,7 +28,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 
 from redlatch import _dispatcher, _redlatch, _sync, aio
 from redlatch._base import BaseClient, BaseGrant, BaseLock
-from redlatch.exceptions import LockLostError
+from redlatch.exceptions import LockError, LockLostError
 
 __all__ = ["instrument"]
 
@@ -121,7 +124,8 @@ class Telemetry:
             "redlatch.client.events", "{event}", "Events of docs/events.md, by redlatch.event.kind"
         )
         # Without a mutex: a child of a fork could inherit it locked, and the garbage collector calls `_retire` at any time.
-        self._clients: dict[weakref.ref[BaseClient], Counter[str]] = {}
+        # The core of a client gives its counters also while the client goes.
+        self._clients: dict[weakref.ref[BaseClient], _redlatch.Client] = {}
         self._gone: Counter[str] = Counter()
         self._up: weakref.WeakKeyDictionary[BaseClient, bool] = weakref.WeakKeyDictionary()
         # Levels that were acquired without a block, by client, name and owner; the newest level last.
@@ -141,25 +145,34 @@ class Telemetry:
     # --- clients and their counters ---
 
     def add(self, client: BaseClient) -> None:
-        self._clients[weakref.ref(client, self._retire)] = Counter()
+        self._clients[weakref.ref(client, self._retire)] = client._core
         _dispatcher.dispatcher.observe(client, self._event)
 
     def _retire(self, client: weakref.ref[BaseClient]) -> None:
         # Its last numbers stay in the sum, which never falls.
-        self._gone.update(self._clients.pop(client, Counter()))
+        core = self._clients.pop(client, None)
+        if core is not None and not core.forked:
+            with _Outlived():
+                self._gone.update(core.stats())
 
     def _observed(self, counter: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            total = 0
-            for reference, last in self._clients.copy().items():
-                client = reference()
-                if client is not None and not client._core.forked:
-                    last[counter] = client.stats()[counter]
-                total += last[counter]
+            cores = list(self._clients.values())
+            total = sum(core.stats()[counter] for core in cores if not core.forked)
             # A client that nobody has any more holds nothing, and waits for nothing.
             return [Observation(total + (0 if counter in NOW else self._gone[counter]))]
 
         return observe
+
+    def forget_parent(self) -> None:
+        """Drops in a forked child what its parent counts. Clients that were not used before the fork are the child's too."""
+        self._clients = {client: core for client, core in self._clients.items() if not core.forked}
+        self._gone = Counter()
+        clients = [client for reference in self._clients if (client := reference()) is not None]
+        up, levels = self._up, self.levels
+        self._up, self.levels = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+        self._up.update({client: up[client] for client in clients if client in up})
+        self.levels.update({client: levels[client] for client in clients if client in levels})
 
     def _event(self, client: BaseClient, kind: str, lock: str | None) -> None:
         with _Outlived():
@@ -185,6 +198,7 @@ class Wait:
         self._telemetry: Telemetry = lock._client._telemetry  # type: ignore[attr-defined]
         self._wall, self._began = time.time_ns(), time.perf_counter()
         self.grant: BaseGrant | None = None
+        self._told = False
 
     def acquired(self) -> Hold:
         self._tell(None)
@@ -197,6 +211,9 @@ class Wait:
         self._tell(error)
 
     def _tell(self, error: BaseException | str | None) -> None:
+        if self._told:
+            return
+        self._told = True
         with _Outlived():
             name, attributes = self._lock.name, {} if error is None else {"error.type": _type_of(error)}
             self._telemetry.waits.record(time.perf_counter() - self._began, attributes)
@@ -290,6 +307,16 @@ def _pop(levels: dict[tuple[str, str], list[Hold]], key: tuple[str, str]) -> Non
             levels.pop(key, None)
 
 
+def _take_back(lock: BaseLock, hold: Hold | None, error: BaseException) -> None:
+    """Ends the record of a level whose `acquire` fails after its grant."""
+    if hold is None:
+        return
+    levels, key = _newest(lock)
+    if hold in levels.get(key, ()):
+        levels[key].remove(hold)
+    hold.end(error)
+
+
 class ThreadGrant(_sync.Grant):
     __slots__ = ()
 
@@ -308,16 +335,21 @@ class ThreadLock(_sync.Lock):
     __doc__ = _sync.Lock.__doc__
 
     def acquire(self, *args: Any, **options: Any) -> bool:
-        wait = Wait(self)
+        wait, acquired, hold = Wait(self), False, None
         try:
             acquired = super().acquire(*args, **options)
-        except BaseException as error:
+            if acquired:
+                hold = wait.acquired()
+                _push(self, hold)
+            else:
+                wait.failed("timeout")
+        except BaseException as error:  # a signal may raise anywhere
+            if acquired:
+                with suppress(LockError):
+                    super().release()
+                _take_back(self, hold, error)
             wait.failed(error)
             raise
-        if acquired:
-            _push(self, wait.acquired())
-        else:
-            wait.failed("timeout")
         return acquired
 
     def release(self) -> None:
@@ -365,15 +397,21 @@ class TaskLock(aio.Lock):
         return self._acquired(Wait(self), super().acquire(*args, **options))
 
     async def _acquired(self, wait: Wait, answer: Coroutine[Any, Any, bool]) -> bool:
+        acquired, hold = False, None
         try:
             acquired = await answer
+            if acquired:
+                hold = wait.acquired()
+                _push(self, hold)
+            else:
+                wait.failed("timeout")
         except BaseException as error:
+            if acquired:
+                with suppress(LockError):
+                    await super().release()
+                _take_back(self, hold, error)
             wait.failed(error)
             raise
-        if acquired:
-            _push(self, wait.acquired())
-        else:
-            wait.failed("timeout")
         return acquired
 
     def release(self) -> Coroutine[Any, Any, None]:
@@ -400,3 +438,14 @@ class TaskLock(aio.Lock):
         except BaseException as error:
             wait.failed(error)
             raise
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held it.
+    Telemetry._making = threading.Lock()
+    for telemetry in Telemetry._all.values():
+        telemetry.forget_parent()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
