@@ -158,8 +158,8 @@ fn live(looker: &mut Looker<'_>, arguments: &Watch) -> Result<(), Failure> {
         if let Some(text) = away {
             page = format!("{}\n{page}", shown(&text));
         }
-        draw(&page).map_err(broken)?;
-        if wait(now + arguments.interval).map_err(broken)? {
+        draw(&page).map_err(ended)?;
+        if wait(now + arguments.interval).map_err(ended)? {
             return Ok(());
         }
     }
@@ -316,6 +316,17 @@ fn leave() {
     // A terminal that is gone cannot be restored.
     let _ = queue!(out, LeaveAlternateScreen, cursor::Show).and_then(|()| out.flush());
     let _ = terminal::disable_raw_mode();
+}
+
+/// The terminal cannot be used any more. If it is gone, this program ends as by the hang-up signal,
+/// which may come a little later.
+fn ended(error: io::Error) -> Failure {
+    let input = io::stdin();
+    let mut ends = [PollFd::new(input.as_fd(), PollFlags::empty())];
+    if matches!(poll(&mut ends, PollTimeout::ZERO), Ok(1)) {
+        let _ = signal_hook::low_level::emulate_default_handler(SIGHUP);
+    }
+    broken(error)
 }
 
 fn broken(error: io::Error) -> Failure {

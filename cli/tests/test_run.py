@@ -87,7 +87,8 @@ def test_shared_commands_run_beside_each_other_and_an_exclusive_one_alone(
     assert refused.returncode == 75
     assert name in refused.stderr and "process" in refused.stderr
     exclusive = start("run", "-x", name, *inside, stdin=subprocess.PIPE)
-    eventually(lambda: '"waiting":1' in run("who", "--json", name).stdout.replace(" ", ""))
+    shown = lambda: run("who", "--json", name).stdout.replace(" ", "")  # noqa: E731
+    eventually(lambda: '"waiting":1' in shown(), "one waits")
     for process in shared:
         ended(process)
     assert line(exclusive) == "on"

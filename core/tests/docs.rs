@@ -185,8 +185,12 @@ fn python_type(info: &OptionInfo) -> (String, Option<String>) {
             let name = camel[..1].to_uppercase() + &camel[1..];
             let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
             let (words, definition) = (words.join(", "), format!("\n{name} = Literal["));
-            // The formatter breaks a line of more than 110 characters.
-            let definition = if definition.len() + words.len() > 110 {
+            // The formatter breaks a line of more than 110 characters, and one that is still longer at
+            // each word.
+            let definition = if 4 + words.len() > 110 {
+                let words = words.replace(", ", ",\n    ");
+                format!("{definition}\n    {words},\n]\n")
+            } else if definition.len() + words.len() > 110 {
                 format!("{definition}\n    {words}\n]\n")
             } else {
                 format!("{definition}{words}]\n")

@@ -13,7 +13,16 @@ ClusterPubsub = Literal["auto", "sharded", "classic", "both"]
 Protocol = Literal["auto", "resp2", "resp3"]
 
 Kind = Literal[
-    "reentrant", "simple", "redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive", "read", "write"
+    "reentrant",
+    "simple",
+    "redis-py",
+    "redlock",
+    "redsync",
+    "redis-semaphore",
+    "article",
+    "adaptive",
+    "read",
+    "write",
 ]
 
 
