@@ -36,7 +36,7 @@ test('the clock counts each suspend, whatever is done to the clock of the day', 
   const time = { day: 1_700_000_000_000, running: 5000 }
   const now = clockOf(() => time.day, () => time.running)
   let before = now()
-  // What the clock says has passed, in milliseconds.
+  // Milliseconds by the clock since the last look.
   const after = ({ day, running }) => {
     time.day += day
     time.running += running
