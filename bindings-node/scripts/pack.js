@@ -32,7 +32,7 @@ function common() {
 
 function javascript(place, notices) {
   const { private: _, scripts, devDependencies, ...kept } = source
-  // A checkout may be without the module; scripts/dist packs none without.
+  // A checkout may be without the module. scripts/dist packs none without where it can be compiled.
   const there = (file) => !file.includes('*') && (file !== 'redlatch.wasm' || existsSync(join(root, file)))
   for (const file of kept.files.filter(there)) cpSync(join(root, file), join(place, file), { recursive: true })
   cpSync(join(root, 'README.md'), join(place, 'README.md'))

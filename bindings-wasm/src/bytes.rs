@@ -120,6 +120,8 @@ pub(crate) mod record {
     pub(crate) const LOST: u8 = 6;
     /// A client has events.
     pub(crate) const EVENTS: u8 = 7;
+    /// A client without handles has ended: it opens no connection any more.
+    pub(crate) const GONE: u8 = 8;
 }
 
 /// The kinds of values behind [`record::DONE`].

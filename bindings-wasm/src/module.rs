@@ -1,5 +1,6 @@
 //! All clients, locks and holds of a host, by the numbers that it gives them.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -62,7 +63,8 @@ thread_local! {
     static EVENTFUL: RefCell<Vec<Id>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The levels of a hold, whose loss the host is told.
+/// The levels of a hold that the host has, and is told the loss of.
+#[derive(Default)]
 struct Levels(Vec<Id>);
 
 impl LossListener for Levels {
@@ -71,20 +73,35 @@ impl LossListener for Levels {
     }
 }
 
+/// The levels in the listener. Nothing else is ever put there.
+fn levels(listener: &mut Listener) -> Option<&mut Vec<Id>> {
+    let listener = listener.get_or_insert_with(|| Box::new(Box::new(Levels::default())));
+    let listener: &mut dyn Any = &mut ***listener;
+    listener.downcast_mut().map(|Levels(ids)| ids)
+}
+
 /// Has the host told when the hold is lost.
 fn watch(cell: &HoldCell, id: Id) {
-    let add = |listener: &mut Listener| {
-        let before = listener.take().and_then(|before| {
-            let before: Box<dyn std::any::Any> = *before;
-            before.downcast::<Levels>().ok()
-        });
-        let mut levels = before.map_or_else(Vec::new, |levels| levels.0);
-        levels.push(id);
-        *listener = Some(Box::new(Box::new(Levels(levels))));
-    };
-    if let Err(Some(reason)) = cell.listen(add) {
+    let watched = cell.listen(|listener| {
+        if let Some(ids) = levels(listener) {
+            ids.push(id);
+        }
+    });
+    if let Err(Some(reason)) = watched {
         LOST.with_borrow_mut(|lost| lost.push((id, reason)));
     }
+}
+
+/// The host has no use for this level any more. A hold that has ended tells nobody anyway.
+fn unwatch(cell: &HoldCell, id: Id) {
+    let _ = cell.listen(|listener| {
+        // The last one is released first, as a rule.
+        if let Some(ids) = levels(listener)
+            && let Some(at) = ids.iter().rposition(|watched| *watched == id)
+        {
+            ids.remove(at);
+        }
+    });
 }
 
 /// Which owner an acquisition is made for.
@@ -268,8 +285,14 @@ impl Module {
 
     /// Forgets clients without handles that have ended.
     fn sweep(&mut self) {
-        self.clients
-            .retain(|_, client| !(client.is_dropped() && client.has_ended()));
+        let records = &mut self.records;
+        self.clients.retain(|id, client| {
+            let gone = client.is_dropped() && client.has_ended();
+            if gone {
+                records.byte(record::GONE).number(*id as f64);
+            }
+            !gone
+        });
     }
 
     pub(crate) fn ready(&mut self, now: Moment, id: Id, client: Id) {
@@ -527,12 +550,19 @@ impl Module {
         hold.map_or(0, |hold| hold.cell.count())
     }
 
+    /// The host gives up a level.
+    fn take_hold(&mut self, id: Id) -> Option<Hold> {
+        let hold = self.holds.remove(&id)?;
+        unwatch(&hold.cell, id);
+        Some(hold)
+    }
+
     pub(crate) fn release(&mut self, now: Moment, id: Id, hold: Id) -> Result<()> {
         let Hold {
             client,
             cell,
             level,
-        } = self.holds.remove(&hold).ok_or_else(released)?;
+        } = self.take_hold(hold).ok_or_else(released)?;
         let owner = cell.owner;
         let target = Target::Level { owner, level };
         self.ask(now, id, client, Request::Release(target), Some(cell));
@@ -571,7 +601,7 @@ impl Module {
 
     /// The handle of a hold was lost without a release. False if there is no such hold.
     pub(crate) fn abandon(&mut self, now: Moment, hold: Id) -> bool {
-        let Some(hold) = self.holds.remove(&hold) else {
+        let Some(hold) = self.take_hold(hold) else {
             return false;
         };
         let (owner, level) = (hold.cell.owner, hold.level);
@@ -591,7 +621,7 @@ impl Module {
             self.with(client, |client, io, answers| {
                 client.cancel(now, id, io, answers)
             });
-        } else if let Some(hold) = self.holds.remove(&id) {
+        } else if let Some(hold) = self.take_hold(id) {
             // Granted, and the host had not told its caller yet.
             let (owner, level) = (hold.cell.owner, hold.level);
             self.tell(now, hold.client, Input::Dropped { owner, level });
@@ -654,7 +684,6 @@ impl Module {
             self.with(id, |client, io, answers| client.turn(now, io, answers));
         }
         self.flush(now);
-        self.sweep();
     }
 
     /// Writes what calls have left to be written.
@@ -667,6 +696,7 @@ impl Module {
         for client in self.clients.values_mut() {
             client.flush(now, &mut io, &mut self.answers);
         }
+        self.sweep();
     }
 
     pub(crate) fn next_wake(&self) -> Option<Moment> {

@@ -88,6 +88,7 @@ struct Host {
     sockets: HashMap<u64, TcpStream>,
     answers: HashMap<u64, Answer>,
     lost: Vec<(u64, u32)>,
+    gone: Vec<u64>,
 }
 
 /// Reads records.
@@ -207,6 +208,7 @@ impl Host {
             }
             6 => self.lost.push((number, records.number() as u32)),
             7 => {}
+            8 => self.gone.push(number),
             other => panic!("a record {other}"),
         }
     }
@@ -314,7 +316,11 @@ fn a_host_of_another_kind_locks_a_real_server() {
     host.call(given(), || redlatch_release(8.0, 4.0, now()));
     assert_eq!((host.wait(8), host.wait(7)), (Answer::Done, Answer::Held));
 
-    // A loss is told.
+    // A loss is told to the levels that are left.
+    host.call(given(), || redlatch_reenter(11.0, 3.0, 7.0, now()));
+    assert_eq!(host.wait(11), Answer::Held);
+    host.call(given(), || redlatch_release(12.0, 11.0, now()));
+    assert_eq!(host.wait(12), Answer::Done);
     host.call(given().text("orders:42"), || {
         redlatch_force(9.0, 3.0, now())
     });
@@ -327,4 +333,7 @@ fn a_host_of_another_kind_locks_a_real_server() {
     host.call(given(), || redlatch_close(10.0, 1.0, now()));
     assert_eq!(host.wait(10), Answer::Texts(Vec::new()));
     assert!(host.sockets.is_empty());
+    assert!(host.gone.is_empty());
+    host.call(given(), || redlatch_drop_client(1.0, now()));
+    assert_eq!(host.gone, [1]);
 }

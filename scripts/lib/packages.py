@@ -142,6 +142,17 @@ def npm(folder: Path) -> None:
         command_line(folder / "node_modules" / ".bin" / "redlatch", folder, server.url)
 
 
+def wasm(folder: Path) -> None:
+    # The package of JavaScript alone, as where there is no binary.
+    (folder / "package.json").write_text('{ "name": "fresh", "private": true }\n')
+    quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--omit=optional")
+    run("npm", "install", *quiet, only("redlatch-[0-9]*.tgz"), cwd=folder)
+    with Server() as server:
+        env = {**CLEAN, "REDLATCH_URL": server.url, "REDLATCH_WASM": "1"}
+        program = "require('redlatch').Client.connect().then(client => client.close())"
+        run("node", "-e", program, cwd=folder, env=env)
+
+
 def crate(folder: Path) -> None:
     package = unpack(only("redlatch-[0-9]*.crate"), folder / "face")
     proto = unpack(only("redlatch-proto-*.crate"), folder / "proto")
@@ -430,6 +441,7 @@ PACKAGES: list[Callable[[Path], None]] = [
     wheel,
     sdist,
     npm,
+    wasm,
     crate,
     c_pkg_config,
     c_cmake,
@@ -443,12 +455,25 @@ PACKAGES: list[Callable[[Path], None]] = [
 NEEDS: dict[Callable[[Path], None], tuple[str, ...]] = {debian: ("dpkg-deb",)}
 
 
+def lacking(package: Callable[[Path], None]) -> str:
+    if missing := [tool for tool in NEEDS.get(package, ()) if not shutil.which(tool)]:
+        return f"no {', '.join(missing)} on PATH"
+    if package is wasm:
+        # scripts/dist leaves the module out for this reason, and for no other.
+        asked = subprocess.run(
+            [ROOT / "scripts/build-wasm", "--can"], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if asked.returncode:
+            return asked.stdout.strip()
+    return ""
+
+
 def main() -> int:
     passed = failed = skipped = 0
     for package in PACKAGES:
-        if missing := [tool for tool in NEEDS.get(package, ()) if not shutil.which(tool)]:
+        if why := lacking(package):
             skipped += 1
-            print(f"SKIPPED {package.__name__}: no {', '.join(missing)} on PATH", flush=True)
+            print(f"SKIPPED {package.__name__}: {why}", flush=True)
             continue
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="redlatch-dist-") as folder:

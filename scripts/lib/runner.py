@@ -210,7 +210,8 @@ def on_server(parser: Parser) -> Parser:
 @dataclass
 class Phase:
     name: str
-    needs: list[str]  # `tool NAME` on PATH or a file of the checkout
+    # `tool NAME` on PATH, a file of the checkout, or `says COMMAND`: a command that says what is lacking, and fails then.
+    needs: list[str]
     build: list[list[str]]
     run: list[tuple[list[str], Parser]]
     repeated: bool = True
@@ -283,7 +284,7 @@ def phases() -> list[Phase]:
         # The same suite as above on the WebAssembly part, with what only that has.
         Phase(
             "wasm",
-            ["tool node", "tool npm", "bindings-wasm/Cargo.toml"],
+            ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
             [[build, "wasm"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
@@ -448,6 +449,11 @@ def phases() -> list[Phase]:
 def missing(phase: Phase) -> str:
     lacking = []
     for need in phase.needs:
+        if need.startswith("says "):
+            asked = subprocess.run(need.split()[1:], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+            if asked.returncode:
+                lacking.append(asked.stdout.strip() or f"{need[5:]} ended with code {asked.returncode}")
+            continue
         tool = need[5:] if need.startswith("tool ") else ""
         if not (shutil.which(tool) if tool else (ROOT / need).exists()):
             lacking.append(f"{tool} is not on PATH" if tool else f"{need} is not there")

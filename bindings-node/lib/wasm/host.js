@@ -6,9 +6,12 @@ const { Table } = require('../table.js')
 const { Arguments, Records, decoder } = require('./bytes.js')
 
 // Records of the module.
-const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS] = [1, 2, 3, 4, 5, 6, 7]
+const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
 // Values of a call that has succeeded.
 const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED] = [0, 1, 2, 3, 4, 5]
+
+// A timer that fires later than this, in microseconds, had to wait for a blocked event loop.
+const LATE = 50_000
 
 const UNREACHABLE = 'unreachable'
 const camel = 1
@@ -127,6 +130,9 @@ class Instance {
         case EVENTS:
           this.#part.eventful(id)
           break
+        case GONE:
+          this.#platform.forgetTls(id)
+          break
       }
     }
     return own
@@ -179,8 +185,14 @@ class Instance {
     this.#timerAt = at
     const wait = Math.max(0, Math.ceil((at - this.now()) / 1000))
     // setTimeout() takes no longer time.
-    this.#timer = this.#platform.timer(() => this.#wake(), Math.min(wait, 0x7fffffff))
+    this.#timer = this.#platform.timer(() => this.#due(), Math.min(wait, 0x7fffffff))
     if (!this.#part.isAwaited) this.#timer.unref()
+  }
+
+  // Timers come before sockets: an answer may lie there that came in time, while the event loop was blocked. It is read first.
+  #due() {
+    if (this.now() - this.#timerAt > LATE) this.#timer = this.#platform.afterSockets(() => this.#wake())
+    else this.#wake()
   }
 
   #wake() {
@@ -311,6 +323,7 @@ function backendOf(module, platform) {
       const asked = []
       this.#asked.forEach((id, of) => of === instance && asked.push(id))
       for (const id of asked) this.failed(id, failure)
+      for (const [client, { instance: of }] of this.#limits) if (of === instance) platform.forgetTls(client)
       return failure
     }
 

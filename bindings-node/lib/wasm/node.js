@@ -8,26 +8,18 @@ const net = require('node:net')
 const { hostname } = require('node:os')
 const { join } = require('node:path')
 // Not the global one: what tests put in its place may have no unref(), or never fire.
-const { clearTimeout, setTimeout } = require('node:timers')
+const { clearImmediate, clearTimeout, setImmediate, setTimeout } = require('node:timers')
 const { performance } = require('node:perf_hooks')
 const tls = require('node:tls')
+const { clockOf } = require('./clock.js')
 const { backendOf } = require('./host.js')
 
 // Sockets and timers are made in no context of the program: what they bring concerns all of it.
 const outside = AsyncLocalStorage.snapshot()
 
-// Microseconds of a clock that never goes back. The clock of the process stands still while the machine is suspended, and
-// leases do not: what the clock of the day has gone ahead by counts as well. If somebody sets that ahead, holds end early.
-const LEAST_GAP = 100
-const began = { real: Date.now(), process: performance.now() }
-let slept = 0
-
-function now() {
-  const passed = performance.now() - began.process
-  const gap = Date.now() - began.real - passed
-  if (gap > slept + LEAST_GAP) slept = gap
-  return Math.floor((passed + slept) * 1000) + 1
-}
+// Taken now: tests put a clock of their own into the place of this one.
+const { now: day } = Date
+const now = clockOf(day, performance.now.bind(performance))
 
 const word = new BigUint64Array(1)
 
@@ -38,6 +30,13 @@ function random() {
 function timer(call, wait) {
   const made = outside(() => setTimeout(call, wait))
   return { clear: () => clearTimeout(made), ref: () => made.ref(), unref: () => made.unref() }
+}
+
+// After what sockets have received has been read. It keeps the program alive until then: where nothing did, the event loop would
+// wait for something else first.
+function afterSockets(call) {
+  const made = outside(() => setImmediate(call))
+  return { clear: () => clearImmediate(made), ref: () => {}, unref: () => {} }
 }
 
 // The settings of clients with TLS, by their numbers.
@@ -106,8 +105,10 @@ const platform = {
   now,
   random,
   timer,
+  afterSockets,
   connect,
   prepareTls,
+  forgetTls: (client) => contexts.delete(client),
   // A microtask.
   soon: (call) => outside(() => void Promise.resolve().then(call)),
   program: { language: 'node', pid: process.pid, host: hostname() },

@@ -3,16 +3,18 @@
 // no binary. Run with REDLATCH_WASM=1.
 
 const assert = require('node:assert/strict')
-const { execFileSync } = require('node:child_process')
+const { execFileSync, spawn } = require('node:child_process')
 const { once } = require('node:events')
 const { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync } = require('node:fs')
 const net = require('node:net')
 const { tmpdir } = require('node:os')
 const { join } = require('node:path')
+const tls = require('node:tls')
 const { gzipSync } = require('node:zlib')
 const { border } = require('../../lib/border.js')
+const { clockOf } = require('../../lib/wasm/clock.js')
 const { Client, InternalError, LockError, NotReplicatedError, UnavailableError } = require('../../index.js')
-const { PACKAGE, aborted, freshName, runNode, shared, test, until } = require('../support/index.js')
+const { PACKAGE, aborted, collector, freshName, runNode, shared, test, until } = require('../support/index.js')
 
 const context = shared()
 const module_ = readFileSync(join(PACKAGE, 'redlatch.wasm'))
@@ -28,6 +30,87 @@ test('the module imports nothing, and is as small as promised', () => {
   assert.deepEqual(WebAssembly.Module.imports(new WebAssembly.Module(module_)), [])
   assert.ok(module_.length <= 600 * 1024, `${module_.length} bytes`)
   assert.ok(gzipSync(module_, { level: 9 }).length <= 220 * 1024)
+})
+
+test('the clock counts each suspend, whatever is done to the clock of the day', () => {
+  const time = { day: 1_700_000_000_000, running: 5000 }
+  const now = clockOf(() => time.day, () => time.running)
+  let before = now()
+  // Milliseconds by the clock since the last look.
+  const after = ({ day, running }) => {
+    time.day += day
+    time.running += running
+    const passed = (now() - before) / 1000
+    before = now()
+    return passed
+  }
+  const second = { day: 1000, running: 1000 }
+  assert.equal(after(second), 1000)
+  assert.equal(after({ day: 300_000, running: 0 }), 300_000) // suspended
+  assert.equal(after({ day: -600_000, running: 0 }), 0) // set back
+  assert.equal(after(second), 1000)
+  assert.equal(after({ day: 300_010, running: 10 }), 300_010) // suspended again
+  assert.equal(after({ day: 1005, running: 1000 }), 1000) // corrected
+  assert.equal(after(second), 1000)
+})
+
+test('the clock takes no wait for a core for a suspend', () => {
+  const time = { day: 0, running: 0 }
+  let waits = []
+  const now = clockOf(
+    () => {
+      const passed = waits.shift() ?? 0
+      time.running += passed
+      time.day += passed
+      return time.day
+    },
+    () => time.running,
+  )
+  for (let round = 1; round <= 10; round += 1) {
+    waits = [200]
+    assert.equal(now(), round * 200_000 + 1)
+  }
+})
+
+for (const blocked of [1200, 2500]) {
+  test(`an answer that came while the event loop was blocked for ${blocked} ms counts`, async () => {
+    const client = await Client.connect(context.url)
+    // The server knows the scripts then: an acquisition is one question.
+    await client.lock(freshName()).using(() => {})
+    const { connects } = client.stats()
+    const waiting = client.lock(freshName()).acquire({ wait: 0 })
+    await Promise.resolve() // now it is written
+    await Promise.resolve()
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, blocked)
+    const hold = await waiting
+    assert.equal(hold.isHeld, true)
+    await hold.release()
+    assert.equal(client.stats().connects, connects)
+    await client.close()
+  })
+}
+
+test('a hold is renewed after the event loop was blocked, where nothing else wakes it', async () => {
+  const name = freshName()
+  const program = `
+    const { Client } = require(${JSON.stringify(PACKAGE)})
+    require('node:net').createServer().listen(0, '127.0.0.1')
+    Client.connect().then(async (client) => {
+      globalThis.hold = await client.lock('${name}', { watchdogLease: 3000 }).acquire()
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1600)
+    })`
+  const env = { ...process.env, REDLATCH_URL: context.url }
+  const child = spawn(process.execPath, ['-e', program], { env, stdio: ['ignore', 'inherit', 'inherit'] })
+  const ended = once(child, 'exit')
+  try {
+    const remaining = () => context.redis.send('PTTL', name)
+    await until(async () => (await remaining()) > 2000)
+    await until(async () => (await remaining()) < 1900)
+    await until(async () => (await remaining()) > 2000)
+  } finally {
+    child.kill('SIGKILL')
+    await ended
+  }
 })
 
 test('memory does not grow with the number of names', async () => {
@@ -107,6 +190,27 @@ test('with RESP2 a waiter is woken by the release', async () => {
   await Promise.all([client.close(), other.close()])
 })
 
+test('the TLS settings of a client are forgotten with it', async () => {
+  const made = []
+  const { createSecureContext } = tls
+  tls.createSecureContext = (...given) => {
+    const context = createSecureContext(...given)
+    made.push(new WeakRef(context))
+    return context
+  }
+  try {
+    for (let count = 0; count < 3; count += 1) new Client('rediss://127.0.0.1:1')
+  } finally {
+    tls.createSecureContext = createSecureContext
+  }
+  assert.ok(made.length >= 3)
+  const collect = collector()
+  await until(() => {
+    collect()
+    return made.every((context) => context.deref() === undefined)
+  })
+})
+
 test('too few replicas are told', async () => {
   const client = await Client.connect(context.url)
   await assert.rejects(client.lock(freshName(), { replicas: 1 }).acquire({ wait: 0 }), NotReplicatedError)
@@ -129,7 +233,7 @@ test('where there is no binary the package takes WebAssembly, says so, and works
     execFileSync('tar', ['-xzf', join(folder, file), '-C', place, '--strip-components=1'])
     const program = `
       Object.defineProperty(process, 'platform', { value: 'freebsd' })
-      process.on('warning', ({ code, message }) => console.log(code, /for freebsd-.* A blocked|a blocked/.test(message)))
+      process.on('warning', ({ code, message }) => console.log(code, / for freebsd-.* here: .*: a blocked event loop /.test(message)))
       const { Client } = require('redlatch')
       Client.connect().then(async (client) => {
         await client.lock('orders:42').using((hold) => console.log(hold.isHeld))

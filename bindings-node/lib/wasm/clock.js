@@ -1,0 +1,28 @@
+'use strict'
+
+// How far the clock of the day goes ahead of that of the process before it counts, in milliseconds. Both are corrected and rounded.
+const LEAST_GAP = 100
+
+// Makes a clock in microseconds that never goes back, of the clock of the day and that of the process, in milliseconds. That of the
+// process stands still while the machine is suspended, and leases do not: what the clock of the day has gone ahead by since the
+// last look counts as well. If somebody sets that ahead, holds end early. If somebody sets it back, nothing is taken away.
+function clockOf(day, running) {
+  const began = running()
+  let slept = 0
+  let lastGap = day() - began
+
+  return () => {
+    let passed
+    let gap
+    // This process may have had to wait for a core between the two looks: that is no gap.
+    do {
+      passed = running()
+      gap = day() - passed
+    } while (running() - passed > LEAST_GAP / 2)
+    if (gap - lastGap > LEAST_GAP) slept += gap - lastGap
+    lastGap = gap
+    return Math.floor((passed - began + slept) * 1000) + 1
+  }
+}
+
+module.exports = { clockOf }
