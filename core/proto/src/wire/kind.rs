@@ -56,10 +56,10 @@ pub enum Layout {
 /// The channels that a name has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Topic {
-    /// That of the locks with one holder.
+    /// The channel of locks with one holder.
     #[default]
     Lock,
-    /// That of the read-write lock.
+    /// The channel of read-write locks.
     ReadWrite,
 }
 
