@@ -106,18 +106,20 @@ static int library_threads(void)
     while (tasks != NULL && (task = readdir(tasks)) != NULL) {
         char path[300], line[256];
         unsigned long long blocked = 0;
-        int ours = 0;
+        int ours = 0, threads = 0;
         FILE *status;
         snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
         status = fopen(path, "r");
         while (status != NULL && fgets(line, sizeof line, status) != NULL) {
             ours |= strncmp(line, "Name:\tredlatch", 14) == 0;
+            sscanf(line, "Threads: %d", &threads);
             sscanf(line, "SigBlk: %llx", &blocked);
         }
         if (status != NULL)
             fclose(status);
         count += ours;
-        signalled += ours && (blocked & (1ull << (SIGINT - 1))) == 0;
+        /* The kernel shows no threads and no blocked signals while a thread ends. */
+        signalled += ours && threads > 0 && (blocked & (1ull << (SIGINT - 1))) == 0;
     }
     if (tasks != NULL)
         closedir(tasks);
