@@ -325,7 +325,7 @@ redlatch_status redlatch_lock_new(redlatch_client *client,
                                   const redlatch_options *options,
                                   redlatch_lock **lock);
 
-/** The same for a name of length bytes, which needs no final NUL and may contain some. */
+/** As above, for a name of length bytes. The name needs no final NUL, and may contain some. */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_new_n(redlatch_client *client,
                                     const char *name,
@@ -349,7 +349,7 @@ redlatch_status redlatch_rw_lock_new(redlatch_client *client,
                                      redlatch_lock **read,
                                      redlatch_lock **write);
 
-/** The same for a name of length bytes, which needs no final NUL and may contain some. */
+/** As above, for a name of length bytes. The name needs no final NUL, and may contain some. */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_rw_lock_new_n(redlatch_client *client,
                                        const char *name,

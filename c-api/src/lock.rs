@@ -287,7 +287,7 @@ pub unsafe extern "C" fn redlatch_lock_new(
     })
 }
 
-/// The same for a name of length bytes, which needs no final NUL and may contain some.
+/// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_new_n(
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn redlatch_rw_lock_new(
     })
 }
 
-/// The same for a name of length bytes, which needs no final NUL and may contain some.
+/// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_rw_lock_new_n(
