@@ -599,9 +599,10 @@ impl Module {
         Ok(())
     }
 
-    /// The handle of a hold was lost without a release. False if there is no such hold.
+    /// The handle of a hold was lost without a release. False if there is no such hold. The host is still told when the lease ends:
+    /// it may have given out a signal of the hold.
     pub(crate) fn abandon(&mut self, now: Moment, hold: Id) -> bool {
-        let Some(hold) = self.take_hold(hold) else {
+        let Some(hold) = self.holds.remove(&hold) else {
             return false;
         };
         let (owner, level) = (hold.cell.owner, hold.level);
