@@ -154,6 +154,23 @@ export interface Holder {
   count: number
   /** How long the lock lives without a renewal, in milliseconds; null if the key has no expiry. */
   remaining: number | null
+  /**
+   * Null for a holder that is not of redlatch (Redisson names no process), one with a token of its own, one that is no
+   * longer connected, and where the server refuses `CLIENT LIST`.
+   */
+  process: HolderProcess | null
+}
+
+/** The process of a holder, as the names of its connections tell it. */
+export interface HolderProcess {
+  /** The option `clientName` of its client. */
+  clientName: string
+  /** `node`, `python`, `rust`, `c` or `cli` */
+  language: string
+  /** The process id. Containers number their processes separately. */
+  pid: number
+  /** The name of the machine or container; empty if it cannot be told. */
+  host: string
 }
 
 /** Something that happened, for a log. */

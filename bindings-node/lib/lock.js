@@ -136,7 +136,7 @@ class Lock {
   }
 
   async isLocked() {
-    return (await this.holders()).length > 0
+    return (await resultOf(this.#family.locks.holders(this.#name, false))).length > 0
   }
 
   async holder() {
@@ -144,7 +144,7 @@ class Lock {
   }
 
   holders() {
-    return resultOf(this.#family.locks.holders(this.#name))
+    return resultOf(this.#family.locks.holders(this.#name, true))
   }
 
   async releaseToken(token) {

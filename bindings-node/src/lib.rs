@@ -326,10 +326,17 @@ impl Locks {
         })
     }
 
-    /// Asks for the current holders of the lock.
+    /// Asks for the current holders of the lock, and which processes they are.
     #[napi]
-    pub fn holders(&self, name: String) -> Checked<Asked> {
-        caught(|| self.0.client.ask(self.0.first.named(&name)?.holders()))
+    pub fn holders(&self, name: String, processes: bool) -> Checked<Asked> {
+        caught(|| {
+            let (lock, client) = (self.0.first.named(&name)?, &self.0.client);
+            if processes {
+                client.ask(lock.holders())
+            } else {
+                client.ask(lock.is_locked())
+            }
+        })
     }
 
     /// Frees the lock if `token` is its value.

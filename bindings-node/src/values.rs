@@ -163,6 +163,16 @@ pub struct Holder {
     pub count: u32,
     /// The time until the lock expires without a renewal, in milliseconds.
     pub remaining: Either<f64, Null>,
+    pub process: Either<Process, Null>,
+}
+
+/// The process of a holder.
+#[napi(object)]
+pub struct Process {
+    pub client_name: String,
+    pub language: String,
+    pub pid: u32,
+    pub host: String,
 }
 
 impl From<redlatch::Holder> for Holder {
@@ -172,6 +182,14 @@ impl From<redlatch::Holder> for Holder {
             owner: holder.owner,
             count: holder.count,
             remaining: remaining.map_or(Either::B(Null), Either::A),
+            process: holder.process.map_or(Either::B(Null), |of| {
+                Either::A(Process {
+                    client_name: of.client_name,
+                    language: of.language,
+                    pid: of.pid,
+                    host: of.host,
+                })
+            }),
         }
     }
 }

@@ -203,6 +203,12 @@ impl Lock {
         )
     }
 
+    /// A value that is true if the lock is held.
+    #[pyo3(signature = (to=None))]
+    fn locked(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.core.is_locked(), to)
+    }
+
     #[pyo3(signature = (to=None))]
     fn holders(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
         run(py, self.core.holders(), to)

@@ -221,7 +221,10 @@ impl IntoValue for Vec<redlatch::Holder> {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let row = |holder: redlatch::Holder| {
             let remaining = holder.remaining.map(|remaining| remaining.as_secs_f64());
-            (holder.owner, holder.count, remaining)
+            let process = holder
+                .process
+                .map(|of| (of.client_name, of.language, of.pid, of.host));
+            (holder.owner, holder.count, remaining, process)
         };
         let rows: Vec<_> = self.into_iter().map(row).collect();
         Ok(rows.into_pyobject(py)?.unbind())

@@ -16,9 +16,8 @@ use redlatch_proto::outbox::calls::OutgoingCall;
 use redlatch_proto::outbox::wanted::Wanted;
 use redlatch_proto::tuning;
 use redlatch_proto::url::{Place, Topology};
-use redlatch_proto::wire::{Name, names};
+use redlatch_proto::wire::{Name, Process, names};
 
-use crate::connection_name::ConnectionName;
 use crate::link::{ConnId, Io, Link, Lost, Server, Use};
 use crate::options::{ClientOptions, LockOptions};
 
@@ -121,7 +120,7 @@ impl Client {
             pid,
             host,
         } = *program;
-        let name = ConnectionName::of(&options.client_name, group, language, pid, host);
+        let name = Process::new(&options.client_name, group, language, pid, host);
         let server = Server {
             client: id,
             at: place.at,

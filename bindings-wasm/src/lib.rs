@@ -3,7 +3,7 @@
 //! module asks for. `docs/wasm.md` describes the interface.
 //!
 //! The engine, the outbox and the wire protocol are `redlatch-proto`, as in every other face. The
-//! options and the names of connections are files of `core/src`, compiled here once more.
+//! options are a file of `core/src`, compiled here once more.
 
 pub mod abi;
 mod bytes;
@@ -16,18 +16,8 @@ mod resp;
 #[path = "../../core/src/options.rs"]
 mod options;
 
-#[allow(dead_code, unreachable_pub, reason = "a host needs a part of it")]
-#[path = "../../core/src/connection_name.rs"]
-mod connection_name;
-
-// Both files find here what they find in `core`.
+// It finds here what it finds in `core`.
 use redlatch_proto::{engine, error, wire};
 mod owner {
     pub(crate) use redlatch_proto::key::OwnerKey as ReentryKey;
-}
-mod sys {
-    /// A host tells its name itself.
-    pub(crate) fn host_name() -> String {
-        String::new()
-    }
 }

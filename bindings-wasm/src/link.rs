@@ -9,7 +9,7 @@ use redlatch_proto::engine::{CallOutcome, Input, LinkId, STANDALONE};
 use redlatch_proto::error::Error;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::outbox::News;
-use redlatch_proto::outbox::calls::{Outbox, OutgoingCall, Payload, millis};
+use redlatch_proto::outbox::calls::{Outbox, OutgoingCall, Payload};
 use redlatch_proto::outbox::limiter::ConcurrencyLimiter;
 use redlatch_proto::outbox::server_clock::ServerClock;
 use redlatch_proto::outbox::wanted::Wanted;
@@ -150,7 +150,7 @@ struct Live {
     traffic: Outbox,
     /// The purposes of the next replies, oldest first.
     expected: VecDeque<Expected>,
-    /// The answer of a call that `WAIT` follows.
+    /// The answer to the script of a call that another command follows.
     answer: Option<Value>,
     /// The scripts that were called on this connection.
     called: Vec<wire::ScriptId>,
@@ -162,8 +162,8 @@ struct Live {
 }
 
 enum Expected {
-    Call { waits: bool },
-    Acknowledged,
+    Call { is_followed: bool },
+    FollowUp,
     Subscribed(String, Option<Name>, Moment),
     Unsubscribed(Moment),
     Pong(Moment),
@@ -176,7 +176,7 @@ impl Expected {
             Expected::Subscribed(_, _, at) | Expected::Unsubscribed(at) | Expected::Pong(at) => {
                 Some(*at)
             }
-            Expected::Call { .. } | Expected::Acknowledged => None,
+            Expected::Call { .. } | Expected::FollowUp => None,
         }
     }
 }
@@ -743,19 +743,15 @@ impl Live {
         news: &mut News,
     ) -> bool {
         match self.expected.pop_front() {
-            Some(Expected::Call { waits: false }) => self.traffic.replied(now, value, news),
-            Some(Expected::Call { waits: true }) => {
+            Some(Expected::Call { is_followed: false }) => self.traffic.replied(now, value, news),
+            Some(Expected::Call { is_followed: true }) => {
                 self.answer = Some(value);
                 false
             }
-            Some(Expected::Acknowledged) => {
-                let value = match (self.answer.take().unwrap_or(Value::Nil), value) {
-                    (refusal @ Value::ServerError(_), _) | (_, refusal @ Value::ServerError(_)) => {
-                        refusal
-                    }
-                    (answer, acknowledged) => Value::Array(vec![answer, acknowledged]),
-                };
-                self.traffic.replied(now, value, news)
+            Some(Expected::FollowUp) => {
+                let answer = self.answer.take().unwrap_or(Value::Nil);
+                self.traffic
+                    .replied(now, Value::Array(vec![answer, value]), news)
             }
             Some(Expected::Subscribed(channel, of, _)) => {
                 let error = match &value {
@@ -843,12 +839,17 @@ impl Live {
                 call.write_evalsha(&mut command_bytes);
             }
             self.out.extend_from_slice(&command_bytes);
-            self.expected.push_back(Expected::Call { waits });
-            if let (true, Some(sending)) = (waits, sendings.first()) {
-                let replicas = sending.op.replicas().to_string();
-                let limit = millis(sending.limit / 2).max(1).to_string();
-                write_command(&mut self.out, &["WAIT", &replicas, &limit]);
-                self.expected.push_back(Expected::Acknowledged);
+            let follow_up = match sendings {
+                [sending] => sending.op.follow_up(sending.limit),
+                _ => None,
+            };
+            let is_followed = follow_up.is_some();
+            self.expected.push_back(Expected::Call { is_followed });
+            if let Some(follow_up) = follow_up {
+                let words = follow_up.words();
+                let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+                write_command(&mut self.out, &words);
+                self.expected.push_back(Expected::FollowUp);
             }
         }
     }

@@ -167,6 +167,14 @@ impl Module {
                     let remaining = holder.remaining.map_or(-1.0, millis);
                     records.text(&holder.owner);
                     records.number(holder.count.into()).number(remaining);
+                    match holder.process {
+                        None => records.byte(0),
+                        Some(process) => {
+                            records.byte(1).text(&process.client_name);
+                            records.text(&process.language);
+                            records.number(process.pid.into()).text(&process.host)
+                        }
+                    };
                 }
             }
             Done::Closed(names) => {
@@ -470,8 +478,12 @@ impl Module {
         mut given: Arguments<'_>,
     ) -> Result<()> {
         let (client, options, name) = self.lock(family, given.text()?)?;
-        let kind = options.kind;
-        self.ask(now, id, client, Request::Inspect { name, kind }, None);
+        let request = Request::Inspect {
+            name,
+            kind: options.kind,
+            processes: given.byte()? == 1,
+        };
+        self.ask(now, id, client, request, None);
         Ok(())
     }
 

@@ -220,6 +220,12 @@ struct holder {
     std::string owner; // a text that only equality makes sense of; "" if the lock is free
     std::uint32_t count;
     std::chrono::milliseconds remaining; // without a renewal; -1 if there is no expiry
+    // The process, if pid is not 0. It is not known for a holder that is not of redlatch, one with a token of its own,
+    // one that is no longer connected, and where the server refuses CLIENT LIST.
+    std::string client_name;
+    std::string language;
+    std::string host;
+    std::uint32_t pid;
 };
 
 /// A lock that the standard library's lock_guard, unique_lock and lock() can use (it is TimedLockable).
@@ -340,20 +346,8 @@ public:
 
     /// Asks Redis for the holder.
     redlatch::holder holder() const {
-        redlatch::holder found;
-        std::int64_t remaining = 0;
-        for (std::size_t size = 512;; size *= 16) {
-            std::vector<char> owner(size);
-            const redlatch_status status =
-                redlatch_lock_holder(get(), owner.data(), size, &found.count, &remaining);
-            // Another program may have written a value of any length; one that long is no owner.
-            if (status == REDLATCH_INVALID_ARGUMENT && size < LONGEST_OWNER)
-                continue;
-            require(status);
-            found.owner = owner.data();
-            found.remaining = std::chrono::milliseconds(remaining);
-            return found;
-        }
+        const std::vector<redlatch::holder> found = holders();
+        return found.empty() ? redlatch::holder() : found.front();
     }
 
     /// Asks Redis for all holders: of the read side of a shared_mutex there may be several.
@@ -393,8 +387,6 @@ public:
     redlatch_lock *get() const noexcept { return self_ ? self_->handle.get() : nullptr; }
 
 private:
-    static constexpr std::size_t LONGEST_OWNER = 1 << 20;
-
     // Apart, so that it stays in its place when the mutex moves. The handle goes first: freeing it waits
     // for a function that is running.
     struct state {
@@ -406,9 +398,11 @@ private:
         static_cast<state *>(self)->told(owner, token, reason);
     }
 
-    static void add_holder(void *found, const char *owner, std::uint32_t count, std::int64_t remaining) noexcept {
-        static_cast<std::vector<redlatch::holder> *>(found)->push_back(
-            redlatch::holder{owner, count, std::chrono::milliseconds(remaining)});
+    static void add_holder(void *found, const redlatch_holder *one) noexcept {
+        const auto text = [](const char *known) { return std::string(known == nullptr ? "" : known); };
+        static_cast<std::vector<redlatch::holder> *>(found)->push_back(redlatch::holder{
+            one->owner, one->count, std::chrono::milliseconds(one->remaining_ms), text(one->client_name),
+            text(one->language), text(one->host), one->pid});
     }
 
     explicit mutex(redlatch_lock *handle) : self_(new state) { self_->handle.reset(handle); }

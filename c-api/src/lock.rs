@@ -595,15 +595,35 @@ pub unsafe extern "C" fn redlatch_lock_holder(
     })
 }
 
-/// Called for each holder of a lock: owner is a text that only equality makes sense of, valid during
-/// the call, count its hold count, remaining_ms how long it lives without a renewal, -1 if it has no
-/// expiry.
-pub type redlatch_holder_fn = Option<
-    unsafe extern "C" fn(user: *mut c_void, owner: *const c_char, count: u32, remaining_ms: i64),
->;
+/// A holder of a lock, as Redis has it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct redlatch_holder {
+    /// A text that only equality makes sense of.
+    pub owner: *const c_char,
+    /// Its hold count.
+    pub count: u32,
+    /// The process id, 0 if the process is not known. Containers number their processes separately.
+    pub pid: u32,
+    /// How long the lock lives without a renewal, -1 if it has no expiry.
+    pub remaining_ms: i64,
+    /// The option client_name of its client; NULL if the process is not known, like the two below:
+    /// for a holder that is not of redlatch (Redisson names no process), one with a token of its
+    /// own, one that is no longer connected, and where the server refuses CLIENT LIST.
+    pub client_name: *const c_char,
+    /// "c", "python", "node", "rust" or "cli".
+    pub language: *const c_char,
+    /// The name of the machine or container, "" if it cannot be told.
+    pub host: *const c_char,
+}
+
+/// Called for each holder of a lock. Its texts are valid during the call.
+pub type redlatch_holder_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, holder: *const redlatch_holder)>;
 
 /// Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
-/// with user for each, before it returns and on this thread.
+/// with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
+/// which takes the server about a microsecond for each of its connections.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_holders(
     lock: *mut redlatch_lock,
@@ -617,11 +637,27 @@ pub unsafe extern "C" fn redlatch_lock_holders(
             return Err(is_null("function"));
         };
         for holder in lock.core.holders().wait()? {
-            let remaining = holder.remaining.map_or(-1, |time| time.as_millis() as i64);
             // A NUL cannot be in the middle of a text of C.
-            let owner = CString::new(holder.owner.replace('\0', "\\0")).unwrap_or_default();
+            let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+            let owner = text(&holder.owner);
+            let process = holder.process.as_ref();
+            let texts =
+                process.map(|of| [&of.client_name, &of.language, &of.host].map(|of| text(of)));
+            let pointers = texts.as_ref().map_or([ptr::null(); 3], |texts| {
+                texts.each_ref().map(|text| text.as_ptr())
+            });
+            let [client_name, language, host] = pointers;
+            let told = redlatch_holder {
+                owner: owner.as_ptr(),
+                count: holder.count,
+                pid: process.map_or(0, |of| of.pid),
+                remaining_ms: holder.remaining.map_or(-1, |time| time.as_millis() as i64),
+                client_name,
+                language,
+                host,
+            };
             // SAFETY: the header asks for a function that can be called with user.
-            unsafe { function(user, owner.as_ptr(), holder.count, remaining) };
+            unsafe { function(user, &raw const told) };
         }
         Ok(())
     })

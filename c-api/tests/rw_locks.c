@@ -11,9 +11,11 @@ static redlatch_status try_acquire(redlatch_lock *lock, uint64_t owner)
     return redlatch_lock_acquire(lock, owner, 0, REDLATCH_LOCK_LEASE, NULL);
 }
 
-static void count_holder(void *user, const char *owner, uint32_t count, int64_t remaining_ms)
+static void count_holder(void *user, const redlatch_holder *holder)
 {
-    CHECK(strlen(owner) > 36 && owner[36] == ':' && count == 1 && remaining_ms > 0);
+    CHECK(strlen(holder->owner) > 36 && holder->owner[36] == ':' && holder->count == 1 && holder->remaining_ms > 0);
+    CHECK(holder->pid == (uint32_t)getpid() && strcmp(holder->language, "c") == 0);
+    CHECK(strcmp(holder->client_name, "redlatch") == 0 && holder->host[0] != '\0');
     ++*(int *)user;
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::embed::ConnectionName;
-use redlatch::{Holder, Kind};
+use redlatch::{Holder, Kind, Process};
 use serde_json::{Value, json};
 
 use crate::shown::shown;
@@ -26,7 +25,7 @@ pub(crate) struct Owner {
     pub(crate) name: String,
     pub(crate) levels: u32,
     /// The process, if one of redlatch's connections belongs to this owner.
-    pub(crate) process: Option<ConnectionName>,
+    pub(crate) process: Option<Process>,
 }
 
 impl Owner {
@@ -62,8 +61,8 @@ impl Owner {
 }
 
 /// A process, for people.
-fn as_text(process: &ConnectionName) -> String {
-    let ConnectionName {
+fn as_text(process: &Process) -> String {
+    let Process {
         client_name,
         language,
         pid,

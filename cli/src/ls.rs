@@ -7,9 +7,8 @@ use unicode_width::UnicodeWidthStr;
 use crate::arguments::{Ls, Server};
 use crate::failure::Failure;
 use crate::held::{Held, seconds};
-use crate::processes::Processes;
 use crate::shown::shown;
-use crate::{connect, scan, waiters};
+use crate::{connect, processes, scan, waiters};
 
 pub(crate) fn ls(server: &Server, arguments: &Ls) -> Result<u8, Failure> {
     let locks = locks(&mut connect::inspector(server)?, &arguments.pattern)?;
@@ -26,9 +25,9 @@ pub(crate) fn ls(server: &Server, arguments: &Ls) -> Result<u8, Failure> {
 /// The locks whose names fit the pattern, with processes and waiters.
 pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held>, Failure> {
     let mut locks = scan::locks(inspector, pattern)?;
-    let processes = Processes::read(inspector)?;
+    let processes = processes::read(inspector)?;
     for held in &mut locks {
-        processes.fill(held);
+        processes::fill(&processes, held);
     }
     let names: Vec<&str> = locks.iter().map(|held| held.name.as_str()).collect();
     let counts = waiters::count(inspector, &names)?;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use redlatch_proto::key::OwnerKey;
 
 use crate::completion_queue::Outcome;
-use crate::connection_name::ConnectionName;
 use crate::driver::{
     DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink, Way,
 };
@@ -23,10 +22,11 @@ use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
+use crate::sys;
 use crate::tuning;
 use crate::url::{self, Place};
 use crate::wake_list::DeferredWakers;
-use crate::wire::{Kind, Name, names};
+use crate::wire::{Kind, Name, Process, names};
 
 /// Access to Redis under one identity. Share one client in the whole program. Cloning is cheap;
 /// clones are the same client.
@@ -576,7 +576,8 @@ impl Running {
     fn start(client: &Arc<ClientInner>) -> Result<Running> {
         let (options, uuid) = (&client.options, uuid::Uuid::new_v4().to_string());
         let id = uuid.get(..GROUPS).unwrap_or_default();
-        let name = ConnectionName::here(&options.client_name, id, client.language).to_string();
+        let (name, language) = (&options.client_name, client.language);
+        let name = Process::new(name, id, language, process::id(), &sys::host_name());
         let shared = Arc::new(Shared {
             uuid,
             counters: Arc::new(Counters::default()),
@@ -594,7 +595,7 @@ impl Running {
         });
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let config = DriverConfig {
-            servers: client.servers.clone().named(&name.into()),
+            servers: client.servers.clone().named(&name.to_string().into()),
             engine: Config {
                 recheck: options.recheck,
                 outage: options.outage,

@@ -11,7 +11,6 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 pub use crate::completion_queue::{Completion, CompletionQueue, Outcome, Serving};
-pub use crate::connection_name::ConnectionName;
 pub use crate::error::OptionFault;
 pub use crate::exit;
 pub use crate::inspector::Inspector;
@@ -20,6 +19,7 @@ pub use crate::options::{
     OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_duration,
 };
 pub use crate::sys::Uncancelled;
+pub use crate::wire::Processes;
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};
@@ -50,7 +50,7 @@ pub fn spawn(name: &str, life: impl FnOnce() + Send + 'static) -> io::Result<Joi
 
 /// Methods of [`ClientBuilder`] for bindings.
 pub trait ClientBuilderExt: Sized {
-    /// The language of the program, for the [names of the connections](ConnectionName).
+    /// The language of the program, for the [names of the connections](crate::Process).
     #[must_use]
     fn language(self, language: &'static str) -> Self;
 

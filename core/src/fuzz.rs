@@ -65,7 +65,11 @@ fn ops() -> Vec<Op> {
             holds: vec![renewal(), renewal()],
         },
         Op::Force { name: name(), kind },
-        Op::Inspect { name: name(), kind },
+        Op::Inspect {
+            name: name(),
+            kind,
+            processes: true,
+        },
     ]
 }
 

@@ -94,7 +94,6 @@ mod blocking;
 mod canceller;
 mod client;
 mod completion_queue;
-mod connection_name;
 mod driver;
 pub mod embed;
 #[doc(hidden)] // reached as `embed::exit`
@@ -134,4 +133,4 @@ pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,
 };
 pub use owner::ReentryKey;
-pub use wire::{Holder, Kind};
+pub use wire::{Holder, Kind, Process};

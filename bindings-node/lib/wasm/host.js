@@ -218,9 +218,14 @@ class Instance {
   }
 }
 
+function processOf(records) {
+  return { clientName: records.text(), language: records.text(), pid: records.number(), host: records.text() }
+}
+
 function holderOf(records) {
   const [owner, count, remaining] = [records.text(), records.number(), records.number()]
-  return { owner, count, remaining: remaining < 0 ? null : remaining }
+  const process = records.byte() === 1 ? processOf(records) : null
+  return { owner, count, remaining: remaining < 0 ? null : remaining, process }
 }
 
 // Whether a hold begins, and the value of a call.
@@ -557,8 +562,8 @@ function backendOf(module, platform) {
       return this.#border.ask(this.#instance, 'redlatch_reenter', this.#id, hold)
     }
 
-    holders(name) {
-      this.#instance.given.text(name)
+    holders(name, processes) {
+      this.#instance.given.text(name).byte(processes ? 1 : 0)
       return this.#border.ask(this.#instance, 'redlatch_holders', this.#id)
     }
 

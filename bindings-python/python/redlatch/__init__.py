@@ -9,7 +9,7 @@
 For asyncio see `redlatch.aio`.
 """
 
-from redlatch._base import Holder
+from redlatch._base import Holder, Process
 from redlatch._redlatch import Canceller, __version__
 from redlatch._sync import Client, Grant, Lock, RWLock
 from redlatch.exceptions import (
@@ -54,6 +54,7 @@ __all__ = [
     "NameNotClusterableError",
     "NotOwnerError",
     "NotReplicatedError",
+    "Process",
     "RWLock",
     "ServerError",
     "UnavailableError",

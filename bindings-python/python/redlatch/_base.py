@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from redlatch import _dispatcher, _green, _redlatch
 from redlatch._dispatcher import OnLost
@@ -21,9 +21,24 @@ from redlatch.exceptions import (
 )
 
 P = ParamSpec("P")
+HolderRow: TypeAlias = "tuple[str, int, float | None, tuple[str, str, int, str] | None]"
 R = TypeVar("R")
 
 LONGEST_WAIT: float = next(most for name, _, _, most, _, _ in _redlatch.options() if name == "wait")
+
+
+@dataclass(frozen=True)
+class Process:
+    """The process of a holder, as the names of its connections tell it."""
+
+    client_name: str
+    """The option `client_name` of its client."""
+    language: str
+    """`python`, `node`, `rust`, `c` or `cli`."""
+    pid: int
+    """The process id. Containers number their processes separately."""
+    host: str
+    """The name of the machine or container; empty if it cannot be told."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,9 @@ class Holder:
     """How many levels the hold has."""
     remaining: float | None
     """For how many seconds the lock lives without a renewal; None if it has no expiry."""
+    process: Process | None = None
+    """None for a holder that is not of redlatch (Redisson names no process), one with a token of its own, one that is
+    no longer connected, and where the server refuses `CLIENT LIST`."""
 
 
 # The locks of gevent and eventlet check less.
@@ -71,8 +89,8 @@ def timeout_of(timeout: float | None) -> float | None:
         raise InvalidArgumentError(f"invalid_argument: timeout is {timeout!r}; {remedy}") from None
 
 
-def holders_of(rows: list[tuple[str, int, float | None]]) -> list[Holder]:
-    return [Holder(*row) for row in rows]
+def holders_of(rows: list[HolderRow]) -> list[Holder]:
+    return [Holder(*row[:3], Process(*row[3]) if row[3] else None) for row in rows]
 
 
 def sides(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -210,10 +210,15 @@ class Lock(BaseLock):
 
     def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
-        return self.holder() is not None
+        self._client._start()
+        return bool(ask(self._core.locked))
 
     def holder(self) -> Holder | None:
-        """The holder of the lock, as Redis sees it now; of a read lock any of them."""
+        """The holder of the lock, as Redis sees it now; of a read lock any of them.
+
+        Its process comes from `CLIENT LIST`, which takes the server about a microsecond for each of its connections:
+        `locked` does without.
+        """
         return next(iter(self.holders()), None)
 
     def holders(self) -> list[Holder]:

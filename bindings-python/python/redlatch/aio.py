@@ -430,10 +430,14 @@ class Lock(BaseLock):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
-        return await self.holder() is not None
+        return bool(await ask(self._client, self._core.locked))
 
     async def holder(self) -> Holder | None:
-        """The holder of the lock, as Redis sees it now; of a read lock any of them."""
+        """The holder of the lock, as Redis sees it now; of a read lock any of them.
+
+        Its process comes from `CLIENT LIST`, which takes the server about a microsecond for each of its connections:
+        `locked` does without.
+        """
         return next(iter(await self.holders()), None)
 
     async def holders(self) -> list[Holder]:

@@ -12,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 
 use super::News;
-use super::calls::{Outbox, OutgoingCall, Payload, millis};
+use super::calls::{Outbox, OutgoingCall, Payload};
 use super::channels::{self, Said};
 use super::connect::{Address, Connected, Pushes, fresh_identity, pause};
 use super::inline::Plan;
@@ -512,29 +512,31 @@ fn is_first(called: &mut Vec<wire::ScriptId>, script: wire::ScriptId) -> bool {
     first
 }
 
-/// The call with `ASKING` right before it and `WAIT` right behind it, where it needs them. All are
-/// handed over in one go, so that nothing comes between them. With `WAIT`, the reply is an array:
-/// the answer, and how many replicas have the write.
+/// The call with `ASKING` right before it and its [`FollowUp`] right behind it, where it needs them.
+/// All are handed over in one go, so that nothing comes between them. With a follow-up, the reply is
+/// an array of both answers.
 fn request(connection: &MultiplexedConnection, command: Cmd, sending: &OutgoingCall) -> Request {
-    if !sending.asking && sending.op.replicas() == 0 {
+    let follow_up = sending.op.follow_up(sending.limit);
+    if !sending.asking && follow_up.is_none() {
         return plain(connection, command);
     }
     let mut lanes = [connection.clone(), connection.clone(), connection.clone()];
     let before = sending.asking.then(|| redis::cmd("ASKING"));
-    let behind = wait(sending);
+    let behind = follow_up.map(|follow_up| {
+        let mut command = Cmd::new();
+        command.arg(follow_up.words());
+        command
+    });
     replies::request(async move {
         let [first, second, third] = &mut lanes;
-        let (_, answer, acknowledged) = join3(
+        let (_, answer, own) = join3(
             optional(first, before.as_ref()),
             second.send_packed_command(&command),
             optional(third, behind.as_ref()),
         )
         .await;
-        Ok(match (answer?, acknowledged?) {
-            (refusal @ Value::ServerError(_), _) | (_, Some(refusal @ Value::ServerError(_))) => {
-                refusal
-            }
-            (answer, Some(acknowledged)) => Value::Array(vec![answer, acknowledged]),
+        Ok(match (answer?, own?) {
+            (answer, Some(own)) => Value::Array(vec![answer, own]),
             (answer, None) => answer,
         })
     })
@@ -544,14 +546,6 @@ fn request(connection: &MultiplexedConnection, command: Cmd, sending: &OutgoingC
 fn plain(connection: &MultiplexedConnection, command: Cmd) -> Request {
     let mut lane = connection.clone();
     replies::request(async move { lane.send_packed_command(&command).await })
-}
-
-/// `WAIT` for half of the time that the call has; `None` if it needs no replicas.
-fn wait(sending: &OutgoingCall) -> Option<Cmd> {
-    let replicas = sending.op.replicas();
-    let mut command = redis::cmd("WAIT");
-    command.arg(replicas).arg(millis(sending.limit / 2).max(1));
-    (replicas > 0).then_some(command)
 }
 
 async fn optional(

@@ -68,6 +68,7 @@ fn inspect(text: &str) -> Op {
     Op::Inspect {
         name: name(text),
         kind: Kind::Reentrant,
+        processes: false,
     }
 }
 
@@ -1890,6 +1891,7 @@ fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
             Request::Inspect {
                 name: name("n"),
                 kind: Kind::Reentrant,
+                processes: false,
             },
         )
         .unwrap();
@@ -1900,6 +1902,7 @@ fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
         Request::Inspect {
             name: name("n"),
             kind: Kind::Reentrant,
+            processes: false,
         },
     );
     while proxy.passed.load(Ordering::SeqCst) == before {

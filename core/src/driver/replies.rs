@@ -14,6 +14,7 @@ pub(crate) fn value(reply: Value) -> redlatch_proto::value::Value {
         Value::Int(number) => Reply::Int(number),
         Value::BulkString(bytes) => Reply::BulkString(bytes),
         Value::SimpleString(text) => Reply::SimpleString(text),
+        Value::VerbatimString { text, .. } => Reply::BulkString(text.into_bytes()),
         Value::Okay => Reply::SimpleString("OK".to_owned()),
         Value::Array(values) => Reply::Array(values.into_iter().map(value).collect()),
         Value::ServerError(error) => Reply::ServerError(ServerError::new(

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use redlatch::embed::{ClientExt, GuardExt};
-use redlatch::{AcquireOptions, Client, ErrorKind, LockOptions, LostReason, ReentryKey};
+use redlatch::{AcquireOptions, Client, ErrorKind, Kind, LockOptions, LostReason, ReentryKey};
 
 use super::{LIMIT, World, eventually, ms, refusal, soon};
 
@@ -86,26 +86,52 @@ async fn a_client_ends_with_its_last_guard() {
     assert_eq!(world.command::<u32>(&["EXISTS", "n"]), 0);
 }
 
-/// So that a tool finds the process behind the owner of a lock.
 #[tokio::test]
-async fn connections_are_named_after_the_process() {
+async fn a_holder_has_its_process() {
     let mut world = World::new().await;
-    let client = Client::connect(&world.server.url()).await.unwrap();
-    let guard = client.lock("n").unwrap().acquire().await.unwrap();
-    let list = world.command::<String>(&["CLIENT", "LIST"]);
-    let ours = |line: &str| {
-        let name = line
-            .split(' ')
-            .find_map(|field| field.strip_prefix("name="))?;
-        redlatch::embed::ConnectionName::parse(name)
-            .filter(|name| name.id == client.id().expect("running"))
-    };
-    let names: Vec<_> = list.lines().filter_map(ours).collect();
-    let name = names.first().expect("a connection");
-    assert!(names.iter().all(|other| other == name), "{names:?}");
-    assert!(name.draws(&guard.owner()) && !name.host.is_empty());
-    let parts = (&name.client_name[..], &name.language[..], name.pid);
-    assert_eq!(parts, ("redlatch", "rust", std::process::id()));
+    let holding = |kind: Kind| LockOptions::new().kind(kind);
+    for kind in [Kind::Reentrant, Kind::Simple, Kind::Article, Kind::Write] {
+        let guard = world
+            .client
+            .lock_with("n", holding(kind))
+            .unwrap()
+            .acquire()
+            .await
+            .unwrap();
+        // Another client asks, on connections of its own.
+        let client = Client::builder(&world.server.url()).build().unwrap();
+        let lock = client.lock_with("n", holding(kind)).unwrap();
+        let holder = lock.holder().await.unwrap().expect("held");
+        assert_eq!(holder.owner, guard.owner());
+        let process = holder.process.expect("its connection has a name");
+        assert_eq!(process.id, world.client.id().unwrap());
+        let parts = (&process.client_name[..], &process.language[..], process.pid);
+        assert_eq!(parts, ("redlatch", "rust", std::process::id()), "{kind:?}");
+        assert!(!process.host.is_empty());
+        assert!(lock.is_locked().await.unwrap());
+        guard.release().await.unwrap();
+        assert_eq!(lock.holder().await.unwrap(), None);
+        client.close().await.unwrap();
+    }
+    // Nobody knows the process of an owner that Redisson wrote.
+    world.command::<u32>(&["HSET", "n", "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e:1", "1"]);
+    let holder = world.lock("n").holder().await.unwrap().expect("held");
+    assert_eq!((holder.count, holder.process), (1, None));
+}
+
+#[tokio::test]
+async fn a_server_that_lists_no_connections_tells_the_holder() {
+    let mut world = World::new().await;
+    let guard = world.lock("n").acquire().await.unwrap();
+    world.command::<String>(&["ACL", "SETUSER", "default", "-client|list"]);
+    let lock = world.lock("n");
+    let holder = lock.holder().await.unwrap().expect("held");
+    assert_eq!((holder.owner, holder.process), (guard.owner(), None));
+    world.command::<String>(&["ACL", "SETUSER", "default", "+client|list"]);
+    // The script is not known there any more: both commands are sent again.
+    world.command::<String>(&["SCRIPT", "FLUSH"]);
+    let holder = lock.holder().await.unwrap().expect("held");
+    assert!(holder.process.is_some());
 }
 
 #[tokio::test]

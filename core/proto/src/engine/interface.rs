@@ -98,8 +98,12 @@ pub enum Request {
     },
     /// Delete the lock, no matter which owner holds it.
     Force { name: Name, kind: Kind },
-    /// Read the current holders.
-    Inspect { name: Name, kind: Kind },
+    /// Read the current holders, and with `processes` which processes they are.
+    Inspect {
+        name: Name,
+        kind: Kind,
+        processes: bool,
+    },
     /// Release everything within `limit`, then stop.
     Close { limit: Duration },
 }

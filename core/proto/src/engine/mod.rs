@@ -282,7 +282,18 @@ impl Engine {
                 self.ask(id, Some(extension_of(name, form, lease)))
             }
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
-            Request::Inspect { name, kind } => self.ask(id, Some(Op::Inspect { name, kind })),
+            Request::Inspect {
+                name,
+                kind,
+                processes,
+            } => {
+                let op = Op::Inspect {
+                    name,
+                    kind,
+                    processes,
+                };
+                self.ask(id, Some(op));
+            }
             Request::Close { limit } => self.close(id, limit),
         }
     }

@@ -333,6 +333,14 @@ impl Outbox {
         self.under_way -= calls;
         self.window
             .answered(calls, command.sent, command.limit, now);
+        let refusal = match command.load.sendings() {
+            [sending] => sending
+                .op
+                .follow_up(sending.limit)
+                .and_then(|follow_up| follow_up.refusal(&value)),
+            _ => None,
+        };
+        let value = refusal.unwrap_or(value);
         let Value::ServerError(error) = value else {
             self.answered(command, value, news);
             return false;
@@ -652,6 +660,7 @@ mod tests {
         let op = Op::Inspect {
             name: Name::from("n"),
             kind: Kind::Reentrant,
+            processes: false,
         };
         OutgoingCall {
             op: op.into(),

@@ -161,6 +161,7 @@ mod tests {
         let op = Op::Inspect {
             name: Name::from("n"),
             kind: Kind::Reentrant,
+            processes: false,
         };
         OutgoingCall {
             call,

@@ -8,7 +8,7 @@ use super::codes::{
     ACQUIRED, BUSY, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, STOLEN,
 };
 use super::script::{Script, script, whole_ms};
-use super::{Fencing, Holder, Op, RenewReply, Reply};
+use super::{Fencing, FollowUp, Holder, Op, Processes, RenewReply, Reply};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 
 /// Decodes the answer to `op`: the server's clock in ms when the script ran, if the answer has it,
@@ -17,10 +17,9 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 /// # Errors
 /// `server` if none of our scripts gives such an answer.
 pub fn decode(op: &Op, value: Value) -> Result<(Option<u64>, Reply)> {
-    let reply = if op.replicas() == 0 {
-        read(op, &value)
-    } else {
-        read_both(op, &value)
+    let reply = match op.follow_up(Duration::ZERO) {
+        None => read(op, &value),
+        Some(follow_up) => read_both(op, follow_up, &value),
     };
     reply.ok_or_else(|| not_understood(script(op), &value))
 }
@@ -128,28 +127,36 @@ fn holder([owner, count, ttl]: &[Value; 3]) -> Option<Holder> {
         owner: text(owner)?,
         count: text(count)?.parse().unwrap_or(u32::MAX),
         remaining: remaining(ttl)?,
+        process: None,
     })
 }
 
-/// Reads the script's answer and the number of replicas that acknowledged it.
-fn read_both(op: &Op, value: &Value) -> Option<(Option<u64>, Reply)> {
+/// Reads the script's answer and that to the command behind it.
+fn read_both(op: &Op, follow_up: FollowUp, value: &Value) -> Option<(Option<u64>, Reply)> {
     let Value::Array(both) = value else {
         return None;
     };
-    let [answer, acknowledged] = both.as_slice() else {
+    let [answer, own] = both.as_slice() else {
         return None;
     };
-    let (clock, reply) = read(op, answer)?;
-    let got = u32::try_from(int(acknowledged)?).ok()?;
-    let too_few = matches!(reply, Reply::Acquired { .. }) && got < op.replicas();
-    Some((
-        clock,
-        if too_few {
-            Reply::NotReplicated { got }
-        } else {
-            reply
-        },
-    ))
+    let (clock, mut reply) = read(op, answer)?;
+    match (follow_up, &mut reply) {
+        (FollowUp::Wait { replicas, .. }, reply) => {
+            let got = u32::try_from(int(own)?).ok()?;
+            if matches!(reply, Reply::Acquired { .. }) && got < replicas {
+                *reply = Reply::NotReplicated { got };
+            }
+        }
+        (FollowUp::Clients, Reply::Holders(holders)) => {
+            let mut processes = Processes::default();
+            processes.add(&text(own).unwrap_or_default());
+            for holder in holders {
+                holder.process = processes.of(&holder.owner).cloned();
+            }
+        }
+        (FollowUp::Clients, _) => {}
+    }
+    Some((clock, reply))
 }
 
 fn int(value: &Value) -> Option<i64> {
@@ -361,6 +368,7 @@ mod tests {
                 Op::Inspect {
                     name: "o".into(),
                     kind: Kind::Reentrant,
+                    processes: false,
                 },
                 ints(&[5, 9]),
                 Reply::Holders(Vec::new()),
@@ -369,6 +377,7 @@ mod tests {
                 Op::Inspect {
                     name: "o".into(),
                     kind: Kind::Reentrant,
+                    processes: false,
                 },
                 Value::Array(vec![
                     Value::Int(5),
@@ -381,12 +390,54 @@ mod tests {
                     owner: "u:1".into(),
                     count: 2,
                     remaining: Some(second),
+                    process: None,
                 }]),
             ),
         ];
         for (op, value, expected) in cases {
             assert_eq!(reply(&op, &value), Some(expected), "{op:?}");
         }
+    }
+
+    #[test]
+    fn holders_have_the_process_that_a_connection_names() {
+        let op = Op::Inspect {
+            name: "o".into(),
+            kind: Kind::Read,
+            processes: true,
+        };
+        let id = "0b0e6f2a-8d1c-4c7a-9e55";
+        let (ours, others) = (format!("{id}-3d2b1a0f9c8e:1"), "u:1");
+        let script = Value::Array(vec![
+            Value::Int(5),
+            Value::Int(9),
+            bulk(&ours),
+            bulk("1"),
+            Value::Int(1000),
+            bulk(others),
+            bulk("2"),
+            Value::Int(-1),
+        ]);
+        let list =
+            format!("id=3 addr=1:2 name=shop;id={id};lang=c;pid=9;host=h age=1\nid=4 name=\n");
+        let follow_up = op.follow_up(Duration::ZERO).unwrap();
+        let processes = |answer: Value| {
+            let both = Value::Array(vec![script.clone(), answer]);
+            assert_eq!(follow_up.refusal(&both), None);
+            let Some(Reply::Holders(holders)) = reply(&op, &both) else {
+                panic!("no holders");
+            };
+            let pids = holders
+                .iter()
+                .map(|holder| holder.process.as_ref().map(|of| of.pid));
+            pids.collect::<Vec<_>>()
+        };
+        assert_eq!(processes(bulk(&list)), [Some(9), None]);
+        // A server may refuse to list its connections.
+        let refusal = Value::ServerError(crate::value::ServerError::new("NOPERM", None));
+        assert_eq!(processes(refusal.clone()), [None, None]);
+        let both = Value::Array(vec![refusal.clone(), bulk(&list)]);
+        assert_eq!(follow_up.refusal(&both), Some(refusal));
     }
 
     #[test]
@@ -467,6 +518,7 @@ mod tests {
             Op::Inspect {
                 name: "o".into(),
                 kind: Kind::Reentrant,
+                processes: false,
             },
         ];
         for op in &ops {

@@ -6,14 +6,18 @@ use super::codes::{
     ACQUIRED, ALONE, BUSY, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, TAKEN,
 };
 use super::script::whole_ms;
-use super::{BatchKey, Fencing, Op, RenewReply, Reply};
+use super::{BatchKey, Fencing, FollowUp, Op, RenewReply, Reply};
 
 /// The answer to the script of `op`.
 pub fn encode(op: &Op, server_ms: u64, reply: &Reply) -> Value {
-    let asked = op.replicas();
-    if asked == 0 {
-        return answer(op, server_ms, reply);
-    }
+    let asked = match op.follow_up(std::time::Duration::ZERO) {
+        None => return answer(op, server_ms, reply),
+        Some(FollowUp::Clients) => {
+            let list = Value::BulkString(Vec::new());
+            return Value::Array(vec![answer(op, server_ms, reply), list]);
+        }
+        Some(FollowUp::Wait { replicas, .. }) => replicas,
+    };
     let (reply, got) = match (reply, op) {
         (Reply::NotReplicated { got }, Op::Acquire { lease, .. }) => (
             Reply::Acquired {

@@ -191,6 +191,7 @@ pub(super) fn inspect() -> Op {
     Op::Inspect {
         name: "orders".into(),
         kind: Kind::Reentrant,
+        processes: false,
     }
 }
 
@@ -878,6 +879,7 @@ fn the_documented_commands_are_enough() {
     let other = Op::Inspect {
         name: "elsewhere".into(),
         kind: Kind::Reentrant,
+        processes: false,
     };
     assert_eq!(live.refused(&other), (ErrorKind::Denied, false));
 }

@@ -16,6 +16,7 @@ mod live_tests;
 #[cfg(test)]
 mod model_tests;
 pub mod names;
+mod process;
 #[cfg(test)]
 mod rw_tests;
 mod script;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LostReason;
+use crate::value::Value;
 
 pub use batch::{BatchKey, decode_many};
 pub use decode::decode;
@@ -35,6 +37,7 @@ pub use decode::decode;
 pub use encode::{encode, encode_many};
 pub use kind::Kind;
 pub use kind::{Form, Layout, LeaseSample, Side, Topic, first_owner};
+pub use process::{Process, Processes};
 pub use script::{Call, ScriptId, is_shardable, slot_of};
 pub use server_error::refusal;
 
@@ -117,8 +120,12 @@ pub enum Op {
     /// Delete the lock of any owner, and publish that. Carries a not-after: a late copy must not
     /// hit the next holder.
     Force { name: Name, kind: Kind },
-    /// Read the current holders.
-    Inspect { name: Name, kind: Kind },
+    /// Read the current holders, and with `processes` which processes they are.
+    Inspect {
+        name: Name,
+        kind: Kind,
+        processes: bool,
+    },
 }
 
 impl Op {
@@ -146,6 +153,21 @@ impl Op {
         }
     }
 
+    /// The command that is sent right behind the script, and whose answer belongs to the reply.
+    /// `limit` is the time that the call has.
+    pub fn follow_up(&self, limit: Duration) -> Option<FollowUp> {
+        match self {
+            Op::Acquire { replicas: 1.., .. } => Some(FollowUp::Wait {
+                replicas: self.replicas(),
+                limit: limit / 2,
+            }),
+            Op::Inspect {
+                processes: true, ..
+            } => Some(FollowUp::Clients),
+            _ => None,
+        }
+    }
+
     /// The data layout that the call works on.
     fn layout(&self) -> Layout {
         match self {
@@ -157,6 +179,44 @@ impl Op {
                 .map_or(Layout::Hash, |hold| hold.form.kind.layout()),
             Op::Force { kind, .. } | Op::Inspect { kind, .. } => kind.layout(),
         }
+    }
+}
+
+/// A command that belongs to a call, as scripts may not run it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FollowUp {
+    /// Wait until so many replicas have the write.
+    Wait { replicas: u32, limit: Duration },
+    /// List the connections of the server.
+    Clients,
+}
+
+impl FollowUp {
+    /// The words of the command.
+    pub fn words(self) -> Vec<String> {
+        match self {
+            FollowUp::Wait { replicas, limit } => {
+                // Without a limit, 0, it waits for ever.
+                let limit = limit.as_millis().max(1).to_string();
+                vec!["WAIT".to_owned(), replicas.to_string(), limit]
+            }
+            FollowUp::Clients => vec!["CLIENT".to_owned(), "LIST".to_owned()],
+        }
+    }
+
+    /// The refusal in the answers to script and command, if one of them refuses the call. A server
+    /// may refuse to list its connections: then holders are told without their processes.
+    pub(crate) fn refusal(self, answers: &Value) -> Option<Value> {
+        let Value::Array(both) = answers else {
+            return None;
+        };
+        let counted = match self {
+            FollowUp::Wait { .. } => both.len(),
+            FollowUp::Clients => 1,
+        };
+        let mut counted = both.iter().take(counted);
+        let refusal = counted.find(|answer| matches!(answer, Value::ServerError(_)));
+        refusal.cloned()
     }
 }
 
@@ -230,4 +290,8 @@ pub struct Holder {
     pub count: u32,
     /// How long the lock lives without a renewal. `None` if the key has no expiry.
     pub remaining: Option<Duration>,
+    /// The process, by the name of its connections. `None` for owners that are not of redlatch
+    /// (Redisson names no process), for tokens of the caller's own, for processes that are no
+    /// longer connected, and where the server refuses `CLIENT LIST`.
+    pub process: Option<Process>,
 }

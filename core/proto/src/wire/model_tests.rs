@@ -166,7 +166,11 @@ impl Both {
                 }
             }
             _ if self.random.chance(500) => Op::Force { name, kind },
-            _ => Op::Inspect { name, kind },
+            _ => Op::Inspect {
+                name,
+                kind,
+                processes: false,
+            },
         };
         (self.random.below(2), op)
     }

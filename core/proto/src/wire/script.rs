@@ -406,7 +406,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.parts(&channel_parts(kind.layout().topic(), name));
             words.add(verbs(name, publish));
         }
-        Op::Inspect { name, kind } => {
+        Op::Inspect { name, kind, .. } => {
             if kind.layout().topic() == Topic::ReadWrite {
                 words.parts(&timeout_prefix(name));
             }
@@ -891,6 +891,7 @@ mod tests {
             &Op::Inspect {
                 name: "o".into(),
                 kind: Kind::Reentrant,
+                processes: false,
             },
             UUID,
             0,

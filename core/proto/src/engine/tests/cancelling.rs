@@ -326,6 +326,7 @@ fn a_question_ends_when_its_caller_goes() {
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
+        processes: false,
     });
     let sent = rig.sent();
     rig.cancel(id);

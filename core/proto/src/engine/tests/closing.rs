@@ -80,6 +80,7 @@ fn closing_ends_every_wait_and_sends_nothing_for_it() {
     let question = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
+        processes: false,
     });
     rig.sent();
     let id = close(&mut rig, secs(5));

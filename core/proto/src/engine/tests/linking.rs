@@ -35,6 +35,7 @@ fn a_server_that_was_never_reached_fails_everybody_at_once() {
         rig.request(Request::Inspect {
             name: "c".into(),
             kind: Kind::Reentrant,
+            processes: false,
         }),
     ];
     rig.input(down());
@@ -123,6 +124,7 @@ fn a_long_outage_ends_every_wait() {
     let asked = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
+        processes: false,
     });
     let sent = rig.all_sent();
     rig.input(down());
@@ -201,10 +203,12 @@ fn questions_are_asked_again_and_answered() {
         owner: "u:1".into(),
         count: 2,
         remaining: Some(LEASE),
+        process: None,
     };
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
+        processes: false,
     });
     let sent = rig.sent();
     rig.outcome(&sent, CallOutcome::Unanswered);
@@ -217,6 +221,7 @@ fn questions_are_asked_again_and_answered() {
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
+        processes: false,
     });
     let sent = rig.sent();
     rig.reply(&sent, Reply::Foreign("a set".into()));
@@ -225,6 +230,7 @@ fn questions_are_asked_again_and_answered() {
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
+        processes: false,
     });
     for _ in 0..10 {
         let sent = rig.sent();

@@ -122,6 +122,7 @@ impl Caller {
             90..92 => Deed::Ask(Request::Inspect {
                 kind: side_of(random, &name),
                 name,
+                processes: random.chance(500),
             }),
             92..94 => self.abandon(random),
             94..95 => self.end_key(next),

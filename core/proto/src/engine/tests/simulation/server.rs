@@ -571,7 +571,7 @@ impl Server {
                 }
                 Reply::Forced(has_it)
             }
-            Op::Inspect { name, kind } if is_read_write(*kind) => {
+            Op::Inspect { name, kind, .. } if is_read_write(*kind) => {
                 let reads = *kind == Kind::Read;
                 let owners = self
                     .shared
@@ -586,6 +586,7 @@ impl Server {
                         owner: format!("{:?}", lock.owner),
                         count: lock.count,
                         remaining: Some(Duration::from_millis(left)),
+                        process: None,
                     }
                 };
                 let owners = owners
@@ -665,6 +666,7 @@ impl Server {
                     owner: format!("{:?}", lock.owner),
                     count: lock.count,
                     remaining: Some(self.ttl(lock)),
+                    process: None,
                 };
                 Reply::Holders(self.locks.get(name).map(holder).into_iter().collect())
             }
