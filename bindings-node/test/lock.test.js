@@ -27,6 +27,9 @@ test('a lock is held, seen by others, and given back', async () => {
   assert.match(holder.owner, /^[0-9a-f-]{36}:\d+$/)
   assert.equal(holder.count, 1)
   assert.ok(holder.remaining > 1000)
+  const { host, ...process_ } = holder.process
+  assert.deepEqual(process_, { clientName: 'redlatch', language: 'node', pid: process.pid })
+  assert.notEqual(host, '')
 
   assert.equal(await hold.release(), true)
   assert.equal(await lock.isLocked(), false)
@@ -303,7 +306,8 @@ test('a simple lock is a string with the token that was given, and does not re-e
   const lock = context.client.lock(name, { kind: 'simple' })
   const hold = await lock.acquire({ token: 'request-7', key: 1 })
   assert.equal(await context.redis.send('GET', name), 'request-7')
-  assert.deepEqual({ ...(await lock.holder()), remaining: 0 }, { owner: 'request-7', count: 1, remaining: 0 })
+  const holder = await lock.holder()
+  assert.deepEqual({ ...holder, remaining: 0 }, { owner: 'request-7', count: 1, remaining: 0, process: null })
   assert.equal(await lock.tryAcquire({ key: 1 }), null)
   await assert.rejects(context.client.lock(name).acquire(), ForeignKindError)
   await hold.release()

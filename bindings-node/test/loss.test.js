@@ -260,6 +260,40 @@ test('a release that the server does not confirm is an error, once and in every 
   await client.close(0)
 })
 
+test('a loss that comes together with the grant is told', async () => {
+  const client = await Client.connect(context.url)
+  const lock = client.lock(freshName())
+  const told = []
+  client.on('lost', ({ reason }) => told.push(reason))
+  await lock.forceRelease()
+  const [hold, forced] = await Promise.all([lock.acquire(), lock.forceRelease()])
+  // The server may have executed them in this order only.
+  assert.equal(forced, true)
+  assert.equal((await aborted(hold.signal)).reason, 'forced')
+  await until(() => told.length === 1)
+  assert.deepEqual(told, ['forced'])
+  await client.close()
+})
+
+test('a call of a client that is garbage-collected has its answer', async () => {
+  const gc = collector()
+  const ask = async (call) => {
+    const client = await Client.connect(context.url)
+    await context.redis.send('CLIENT', 'PAUSE', '1500', 'ALL')
+    return { answer: call(client) }
+  }
+  for (const call of [(client) => client.lock(freshName()).holders(), (client) => client.close()]) {
+    const { answer } = await ask(call)
+    let settled = false
+    void answer.then(() => (settled = true))
+    await until(() => {
+      gc()
+      return settled
+    })
+    assert.deepEqual(await answer, [])
+  }
+})
+
 test('a released hold is collected, although the listener of its signal knows it', async () => {
   const gc = collector()
   const weak = await (async () => {

@@ -64,6 +64,34 @@ test('an owner that writes may read and keep reading', async () => {
   await reader.release()
 })
 
+test('a hold is entered on its own side only', async () => {
+  const lock = context.client.rwLock(freshName())
+  const [reader, other] = [await lock.read.acquire(), await lock.read.acquire()]
+  const refusal = (error) => {
+    assert.ok(error instanceof InvalidArgumentError)
+    assert.match(error.message, /other side .* with the same key/)
+    return true
+  }
+  await assert.rejects(lock.write.acquire({ hold: reader }), refusal)
+  const inner = await lock.read.acquire({ hold: reader })
+  assert.deepEqual([inner.holdCount, other.holdCount], [2, 1])
+  for (const hold of [inner, reader, other]) await hold.release()
+  await lock.write.using((writer) => assert.rejects(lock.read.acquire({ hold: writer }), refusal))
+})
+
+test('tries of an owner that writes get one hold', async () => {
+  const lock = context.client.rwLock(freshName())
+  const owner = { key: 7 }
+  const writer = await lock.write.acquire(owner)
+  // Both are sent before one is answered.
+  await context.redis.send('CLIENT', 'PAUSE', '300', 'ALL')
+  const [first, second] = await Promise.all([lock.read.tryAcquire(owner), lock.read.tryAcquire(owner)])
+  assert.deepEqual([first.holdCount, second.holdCount, (await lock.read.holders()).length], [2, 2, 1])
+  for (const hold of [writer, first]) await hold.release()
+  assert.equal(await lock.write.tryAcquire(), null)
+  await second.release()
+})
+
 test('an owner that reads and asks to write is refused', async () => {
   const lock = context.client.rwLock(freshName())
   const reader = await lock.read.acquire({ key: 7 })

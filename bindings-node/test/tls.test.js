@@ -9,7 +9,7 @@ const { join } = require('node:path')
 const { after, before } = require('node:test')
 const tls = require('node:tls')
 const { AuthError, Client, InvalidArgumentError } = require('../index.js')
-const { freshName, shared, test } = require('./support/index.js')
+const { PACKAGE, freshName, runNode, shared, test } = require('./support/index.js')
 
 const context = shared()
 const made = (name) => join(__dirname, '../../core/tests/tls', name)
@@ -49,6 +49,15 @@ test('a lock over TLS', async () => {
 
 test('an authority that is not trusted', async () => {
   await assert.rejects(Client.connect(url, { tlsCa: made('other.pem') }), refusal(AuthError, 'give tls_ca'))
+})
+
+test('an authority that is not trusted is refused whatever the environment says', async () => {
+  const program = `
+    const { Client } = require(${JSON.stringify(PACKAGE)})
+    Client.connect(${JSON.stringify(url)}).catch(({ code }) => console.log(code))`
+  const env = { NODE_TLS_REJECT_UNAUTHORIZED: '0', NODE_NO_WARNINGS: '1' }
+  const { stdout, stderr } = await runNode(['-e', program], env)
+  assert.equal(stdout, 'ERR_REDLATCH_AUTH\n', stderr)
 })
 
 test('options of TLS are checked', () => {

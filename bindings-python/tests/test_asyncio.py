@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import os
 import sys
 import threading
 import time
@@ -625,7 +626,8 @@ async def test_fencing_force_release_and_holder(name: str) -> None:
         with pytest.raises(redlatch.LockLostError) as caught:
             async with lock as grant:
                 holder = await lock.holder()
-                assert holder == aio.Holder(grant.owner, 1, holder.remaining if holder else None)
+                assert holder is not None and holder.process is not None and holder.process.pid == os.getpid()
+                assert holder == aio.Holder(grant.owner, 1, holder.remaining, holder.process)
                 assert grant.fencing_token
                 assert await lock.force_release() is True
         assert caught.value.reason == "forced"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -117,6 +118,10 @@ def test_two_clients_exclude_each_other(client: redlatch.Client, name: str) -> N
         holder = other.lock(name).holder()
         assert holder is not None and holder.count == 1
         assert holder.remaining is not None and 0 < holder.remaining <= 30
+        assert holder.process == redlatch.Process(
+            "redlatch", "python", os.getpid(), holder.process.host if holder.process else ""
+        )
+        assert holder.process.host
     assert client.lock(name).holder() is None
 
 

@@ -153,6 +153,11 @@ calls! {
         module.flush(moment(now));
         Ok(())
     };
+    /// The program ends: writes all that is left, without waiting for answers.
+    redlatch_end(now) => |module, given| {
+        module.end(moment(now));
+        Ok(())
+    };
 }
 
 /// Whether a handle that was lost had a hold. It is not renewed any more.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redlatch_proto::engine::{
     CallOutcome, Config, Done, Engine, Input, LevelId, Output, Request, RequestId,
@@ -79,6 +80,9 @@ pub(crate) struct Running {
     /// No handle is left; when to end at the latest.
     orphaned: Option<Moment>,
 }
+
+/// What is later than this had to wait for a blocked host.
+const LATE: Duration = Duration::from_millis(50);
 
 /// How often one thing may lead to another in one turn. The engine needs a handful.
 const MOST_TURNS: usize = 10_000;
@@ -186,7 +190,7 @@ impl Client {
         running.asked.insert(id, Asked { name, of });
         running.link.begin(now, &self.server, io);
         running.tell(now, Input::Request { id, request });
-        self.turn(now, io, answers);
+        self.follow(now, io, answers);
     }
 
     /// Tells the engine something that needs no answer.
@@ -199,7 +203,7 @@ impl Client {
     ) {
         if let Some(running) = &mut self.running {
             running.tell(now, input);
-            self.turn(now, io, answers);
+            self.follow(now, io, answers);
         }
     }
 
@@ -267,7 +271,7 @@ impl Client {
         running.with_link(conn, |link, wanted, news| {
             link.received(now, bytes, wanted, &self.server, io, news);
         });
-        self.turn(now, io, answers);
+        self.follow(now, io, answers);
     }
 
     pub(crate) fn closed(
@@ -284,22 +288,34 @@ impl Client {
         running.with_link(conn, |link, _, news| {
             link.closed(now, why, &self.server, io, news);
         });
-        self.turn(now, io, answers);
+        self.follow(now, io, answers);
     }
 
     pub(crate) fn next_wake(&self) -> Option<Moment> {
         let running = self.running.as_ref().filter(|running| !running.stopped)?;
         let links = running.links().map(|link| link.next_wake(&running.wanted));
+        let orphaned = running.orphaned.filter(|_| running.asked.is_empty());
         links
             .into_iter()
-            .chain([running.engine.next_wake(), running.orphaned])
+            .chain([running.engine.next_wake(), orphaned])
             .flatten()
             .chain(running.held.iter().map(|(_, end)| *end))
             .min()
     }
 
     /// Does what is due, and all that follows from it.
-    pub(crate) fn turn(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+    pub(crate) fn wake(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+        self.turn(now, true, io, answers);
+    }
+
+    /// Does what follows from an input. What is overdue waits for the host's timer, which comes after
+    /// what has arrived: the host was blocked, and an answer may lie in a socket.
+    fn follow(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+        let is_late = self.next_wake().is_some_and(|due| due.after(LATE) <= now);
+        self.turn(now, !is_late, io, answers);
+    }
+
+    fn turn(&mut self, now: Moment, wakes: bool, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
         let Some(running) = &mut self.running else {
             return;
         };
@@ -309,10 +325,12 @@ impl Client {
             if running.stopped {
                 return;
             }
-            running.wake_links(now, server, io);
+            if wakes {
+                running.wake_links(now, server, io);
+            }
             running.keep_channels(now, server, io);
             running.take_news(now);
-            if running.engine.next_wake().is_some_and(|due| due <= now) {
+            if wakes && running.engine.next_wake().is_some_and(|due| due <= now) {
                 running.engine.wake(now, &mut running.out);
             }
             if running.out.is_empty() && running.news.is_empty() {
@@ -323,7 +341,9 @@ impl Client {
             }
         }
         let over = running.orphaned.is_some_and(|latest| latest <= now);
-        if running.orphaned.is_some() && (over || running.engine.is_settled()) {
+        // A caller may still wait for an answer.
+        let is_unused = running.orphaned.is_some() && running.asked.is_empty();
+        if is_unused && (over || running.engine.is_settled()) {
             running.stop(io);
         }
     }
@@ -348,8 +368,16 @@ impl Client {
             if news.is_empty() {
                 return;
             }
-            self.turn(now, io, answers);
+            self.follow(now, io, answers);
         }
+    }
+
+    /// The program ends: nobody will hear an answer, so nothing waits for one any more.
+    pub(crate) fn end(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
+        if let Some(running) = &mut self.running {
+            running.link.write_all();
+        }
+        self.flush(now, io, answers);
     }
 
     pub(crate) fn stats(&self) -> Vec<(&'static str, u64)> {

@@ -362,6 +362,7 @@ impl Link {
         let listens = self.listens();
         match &mut self.state {
             State::Off => {}
+            State::Resting(_) if self.usage == Use::Channels && wanted.is_empty() => self.end(io),
             State::Resting(_) => self.connect(now, server.protocol != Protocol::Resp2, server, io),
             State::Connecting(_) => {
                 let error = connecting::late(&server.at.to_string(), server.tls, server.timeout);
@@ -533,6 +534,13 @@ impl Link {
     }
 
     // ---- writing ----
+
+    /// From now on calls are written, however many have no answer yet.
+    pub(crate) fn write_all(&mut self) {
+        if let Some(live) = self.live() {
+            live.traffic.write_all();
+        }
+    }
 
     /// Writes all that is to be written.
     pub(crate) fn flush(&mut self, now: Moment, server: &Server, io: &mut Io<'_>, news: &mut News) {

@@ -694,20 +694,29 @@ impl Module {
             .filter_map(|(id, client)| due(client).then_some(*id))
             .collect();
         for id in due {
-            self.with(id, |client, io, answers| client.turn(now, io, answers));
+            self.with(id, |client, io, answers| client.wake(now, io, answers));
         }
         self.flush(now);
     }
 
     /// Writes what calls have left to be written.
     pub(crate) fn flush(&mut self, now: Moment) {
+        self.write(|client, io, answers| client.flush(now, io, answers));
+    }
+
+    /// Writes all that is left, because the program ends.
+    pub(crate) fn end(&mut self, now: Moment) {
+        self.write(|client, io, answers| client.end(now, io, answers));
+    }
+
+    fn write(&mut self, mut write: impl FnMut(&mut Client, &mut Io<'_>, &mut Vec<Answer>)) {
         let mut io = Io {
             records: &mut self.records,
             last_conn: &mut self.last_conn,
             random: &mut self.random,
         };
         for client in self.clients.values_mut() {
-            client.flush(now, &mut io, &mut self.answers);
+            write(client, &mut io, &mut self.answers);
         }
         self.sweep();
     }

@@ -299,7 +299,7 @@ fn a_host_of_another_kind_locks_a_real_server() {
     assert_eq!(host.wait(4), Answer::Held);
     assert_eq!((redlatch_is_held(4.0, now()), redlatch_count(4.0)), (1, 1));
     assert!(redlatch_remaining(4.0, now()) > 20_000.0);
-    host.call(given().text("orders:42"), || {
+    host.call(given().text("orders:42").byte(0), || {
         redlatch_holders(5.0, 3.0, now())
     });
     assert!(

@@ -189,15 +189,42 @@ typedef void (*redlatch_event_fn)(void *user,
                                   const char *lock,
                                   const char *text);
 
-/**
- * Called for each holder of a lock: owner is a text that only equality makes sense of, valid during
- * the call, count its hold count, remaining_ms how long it lives without a renewal, -1 if it has no
- * expiry.
- */
-typedef void (*redlatch_holder_fn)(void *user,
-                                   const char *owner,
-                                   uint32_t count,
-                                   int64_t remaining_ms);
+/** A holder of a lock, as Redis has it. */
+typedef struct {
+  /**
+   * A text that only equality makes sense of.
+   */
+  const char *owner;
+  /**
+   * Its hold count.
+   */
+  uint32_t count;
+  /**
+   * The process id, 0 if the process is not known. Containers number their processes separately.
+   */
+  uint32_t pid;
+  /**
+   * How long the lock lives without a renewal, -1 if it has no expiry.
+   */
+  int64_t remaining_ms;
+  /**
+   * The option client_name of its client; NULL if the process is not known, like the two below:
+   * for a holder that is not of redlatch (Redisson names no process), one with a token of its
+   * own, one that is no longer connected, and where the server refuses CLIENT LIST.
+   */
+  const char *client_name;
+  /**
+   * "c", "python", "node", "rust" or "cli".
+   */
+  const char *language;
+  /**
+   * The name of the machine or container, "" if it cannot be told.
+   */
+  const char *host;
+} redlatch_holder;
+
+/** Called for each holder of a lock. Its texts are valid during the call. */
+typedef void (*redlatch_holder_fn)(void *user, const redlatch_holder *holder);
 
 /** Why a hold was lost: one of REDLATCH_LOST_EXPIRED and the like. */
 typedef int32_t redlatch_lost_reason;
@@ -451,7 +478,8 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
 
 /**
  * Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
- * with user for each, before it returns and on this thread.
+ * with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
+ * which takes the server about a microsecond for each of its connections.
  */
 redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn function, void *user);
 

@@ -333,6 +333,9 @@ void a_shared_mutex_is_shared_or_alone() {
     here.lock_shared();
     CHECK(!there.try_lock() && there.try_lock_shared() && !here.write().is_locked());
     CHECK(here.read().holders().size() == 2);
+    const redlatch::holder reader = here.read().holder();
+    CHECK(reader.count == 1 && reader.language == "c" && reader.pid != 0 && !reader.host.empty());
+    CHECK(here.write().holder().owner.empty());
     CHECK(thrown_by([&] { here.lock(); }) == REDLATCH_WOULD_DEADLOCK);
     there.unlock_shared();
     here.unlock_shared();

@@ -7,8 +7,9 @@ use unicode_width::UnicodeWidthStr;
 use crate::arguments::{Ls, Server};
 use crate::failure::Failure;
 use crate::held::{Held, seconds};
+use crate::processes::Processes;
 use crate::shown::shown;
-use crate::{connect, processes, scan, waiters};
+use crate::{connect, scan, waiters};
 
 pub(crate) fn ls(server: &Server, arguments: &Ls) -> Result<u8, Failure> {
     let locks = locks(&mut connect::inspector(server)?, &arguments.pattern)?;
@@ -25,9 +26,9 @@ pub(crate) fn ls(server: &Server, arguments: &Ls) -> Result<u8, Failure> {
 /// The locks whose names fit the pattern, with processes and waiters.
 pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held>, Failure> {
     let mut locks = scan::locks(inspector, pattern)?;
-    let processes = processes::read(inspector)?;
+    let processes = Processes::read(inspector)?;
     for held in &mut locks {
-        processes::fill(&processes, held);
+        processes.fill(held);
     }
     let names: Vec<&str> = locks.iter().map(|held| held.name.as_str()).collect();
     let counts = waiters::count(inspector, &names)?;

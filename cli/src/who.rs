@@ -7,8 +7,9 @@ use serde_json::json;
 use crate::arguments::{Server, Who};
 use crate::failure::Failure;
 use crate::held::Held;
+use crate::processes::Processes;
 use crate::shown::shown;
-use crate::{connect, processes, scan, waiters};
+use crate::{connect, scan, waiters};
 
 /// The exit code for a lock that nobody holds.
 const FREE: u8 = 1;
@@ -46,7 +47,7 @@ pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure
     let Some(mut held) = held else {
         return Ok(None);
     };
-    processes::fill(&processes::read(&mut inspector)?, &mut held);
+    Processes::read(&mut inspector)?.fill(&mut held);
     held.waiting = waiters::count(&mut inspector, &[lock.name()])?
         .pop()
         .flatten();

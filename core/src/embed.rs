@@ -19,7 +19,6 @@ pub use crate::options::{
     OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_duration,
 };
 pub use crate::sys::Uncancelled;
-pub use crate::wire::Processes;
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};

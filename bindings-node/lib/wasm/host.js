@@ -311,6 +311,8 @@ function backendOf(module, platform) {
     }
 
     lost(id, reason) {
+      // A Hold is made some ticks after its grant. The loss comes after it.
+      if (this.#batch?.done.length > 0) return void platform.afterSockets(() => this.lost(id, reason))
       const batch = this.#told()
       ;(batch.lost ??= []).push(id, reason)
     }
@@ -467,7 +469,7 @@ function backendOf(module, platform) {
         if (limit === 0 || instance.isDead) continue
         instance.given.value(limit)
         instance.call('redlatch_close', this.nextId(), client, instance.now())
-        instance.flush()
+        instance.call('redlatch_end', instance.now())
       }
     }
   }

@@ -82,7 +82,8 @@ function connect({ client, tls: encrypted, host, port, keepAlive }, heard) {
     const settings = { ...place, noDelay: true, keepAlive: true, keepAliveInitialDelay: keepAlive }
     const servername = net.isIP(host) === 0 ? host : undefined
     const socket = encrypted
-      ? tls.connect({ ...settings, secureContext: contexts.get(client), servername })
+      ? // NODE_TLS_REJECT_UNAUTHORIZED is for others: a password is sent here.
+        tls.connect({ ...settings, secureContext: contexts.get(client), servername, rejectUnauthorized: true })
       : net.connect(settings)
     let why
     socket.once(encrypted ? 'secureConnect' : 'connect', heard.opened)

@@ -21,7 +21,7 @@ from redlatch.exceptions import (
 )
 
 P = ParamSpec("P")
-HolderRow: TypeAlias = "tuple[str, int, float | None, tuple[str, str, int, str] | None]"
+HolderRow: TypeAlias = tuple[str, int, float | None, tuple[str, str, int, str] | None]
 R = TypeVar("R")
 
 LONGEST_WAIT: float = next(most for name, _, _, most, _, _ in _redlatch.options() if name == "wait")

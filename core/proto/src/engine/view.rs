@@ -1,5 +1,7 @@
 //! The names, holds and clean-ups together. A decision that looks at all of them borrows this.
 
+use std::time::Duration;
+
 use super::cleanup::Cleanups;
 use super::context::{Context, Purpose};
 use super::hold::Phase;
@@ -25,7 +27,8 @@ impl<'a> View<'a> {
 
     /// How the caller that waits for this call may make it itself, if it may.
     pub(super) fn inline(&self, cx: &Context, purpose: &Purpose, op: &Op) -> Option<Inline> {
-        if !cx.calls.is_empty() || matches!(op, Op::Acquire { replicas: 1.., .. }) {
+        // The caller makes one command.
+        if !cx.calls.is_empty() || op.follow_up(Duration::ZERO).is_some() {
             return None;
         }
         let (of, behind) = match purpose {

@@ -62,6 +62,8 @@ pub struct Outbox {
     under_way: usize,
     /// Holds calls back that would be too much for the server.
     window: ConcurrencyLimiter,
+    /// Whether it holds nothing back any more.
+    unlimited: bool,
     /// When the server was last heard.
     heard: Moment,
     /// When [`wake`](Outbox::wake) may have work. It may be too early, never too late.
@@ -132,6 +134,7 @@ impl Outbox {
             fetched: 0,
             under_way: 0,
             window,
+            unlimited: false,
             heard: now,
             due: None,
         }
@@ -167,8 +170,13 @@ impl Outbox {
             .for_each(|at| self.wake_by(at));
     }
 
+    /// From now on no call waits for the answers to others: the program ends, and nobody hears them.
+    pub fn write_all(&mut self) {
+        self.unlimited = true;
+    }
+
     fn is_open(&self) -> bool {
-        self.window.is_open(self.under_way + self.gathered.len())
+        self.unlimited || self.window.is_open(self.under_way + self.gathered.len())
     }
 
     /// Sends calls that the limiter held back. Returns whether there were any.
@@ -333,14 +341,13 @@ impl Outbox {
         self.under_way -= calls;
         self.window
             .answered(calls, command.sent, command.limit, now);
-        let refusal = match command.load.sendings() {
-            [sending] => sending
-                .op
-                .follow_up(sending.limit)
-                .and_then(|follow_up| follow_up.refusal(&value)),
-            _ => None,
+        let value = match &command.load {
+            Payload::Single(call) => match call.op.follow_up(call.limit) {
+                Some(follow_up) => follow_up.settled(value),
+                None => value,
+            },
+            Payload::Batch(..) => value,
         };
-        let value = refusal.unwrap_or(value);
         let Value::ServerError(error) = value else {
             self.answered(command, value, news);
             return false;

@@ -7,8 +7,9 @@ use crate::value::Value;
 use super::codes::{
     ACQUIRED, BUSY, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, STOLEN,
 };
+use super::process::fill_in;
 use super::script::{Script, script, whole_ms};
-use super::{Fencing, FollowUp, Holder, Op, Processes, RenewReply, Reply};
+use super::{Fencing, FollowUp, Holder, Op, RenewReply, Reply};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 
 /// Decodes the answer to `op`: the server's clock in ms when the script ran, if the answer has it,
@@ -148,11 +149,7 @@ fn read_both(op: &Op, follow_up: FollowUp, value: &Value) -> Option<(Option<u64>
             }
         }
         (FollowUp::Clients, Reply::Holders(holders)) => {
-            let mut processes = Processes::default();
-            processes.add(&text(own).unwrap_or_default());
-            for holder in holders {
-                holder.process = processes.of(&holder.owner).cloned();
-            }
+            fill_in(holders, &text(own).unwrap_or_default());
         }
         (FollowUp::Clients, _) => {}
     }
@@ -423,7 +420,7 @@ mod tests {
         let follow_up = op.follow_up(Duration::ZERO).unwrap();
         let processes = |answer: Value| {
             let both = Value::Array(vec![script.clone(), answer]);
-            assert_eq!(follow_up.refusal(&both), None);
+            assert_eq!(follow_up.settled(both.clone()), both);
             let Some(Reply::Holders(holders)) = reply(&op, &both) else {
                 panic!("no holders");
             };
@@ -437,7 +434,7 @@ mod tests {
         let refusal = Value::ServerError(crate::value::ServerError::new("NOPERM", None));
         assert_eq!(processes(refusal.clone()), [None, None]);
         let both = Value::Array(vec![refusal.clone(), bulk(&list)]);
-        assert_eq!(follow_up.refusal(&both), Some(refusal));
+        assert_eq!(follow_up.settled(both), refusal);
     }
 
     #[test]

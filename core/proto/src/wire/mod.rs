@@ -37,7 +37,7 @@ pub use decode::decode;
 pub use encode::{encode, encode_many};
 pub use kind::Kind;
 pub use kind::{Form, Layout, LeaseSample, Side, Topic, first_owner};
-pub use process::{Process, Processes};
+pub use process::Process;
 pub use script::{Call, ScriptId, is_shardable, slot_of};
 pub use server_error::refusal;
 
@@ -204,19 +204,20 @@ impl FollowUp {
         }
     }
 
-    /// The refusal in the answers to script and command, if one of them refuses the call. A server
-    /// may refuse to list its connections: then holders are told without their processes.
-    pub(crate) fn refusal(self, answers: &Value) -> Option<Value> {
-        let Value::Array(both) = answers else {
-            return None;
-        };
-        let counted = match self {
-            FollowUp::Wait { .. } => both.len(),
-            FollowUp::Clients => 1,
-        };
-        let mut counted = both.iter().take(counted);
-        let refusal = counted.find(|answer| matches!(answer, Value::ServerError(_)));
-        refusal.cloned()
+    /// The answers to script and command, or the one that refuses the call. A server may refuse to
+    /// list its connections: then holders are told without their processes.
+    pub(crate) fn settled(self, mut answers: Value) -> Value {
+        if let Value::Array(both) = &mut answers {
+            let counted = match self {
+                FollowUp::Wait { .. } => 2,
+                FollowUp::Clients => 1,
+            };
+            let is_refusal = |answer: &Value| matches!(answer, Value::ServerError(_));
+            if let Some(at) = both.iter().take(counted).position(is_refusal) {
+                return both.swap_remove(at);
+            }
+        }
+        answers
     }
 }
 

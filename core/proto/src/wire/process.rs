@@ -1,8 +1,9 @@
 //! The name that a client gives its connections (`CLIENT SETNAME`). With `CLIENT LIST` it leads from
 //! the owner of a lock to the process that holds it, without a key or a command per lock.
 
-use std::collections::BTreeMap;
 use std::fmt;
+
+use super::Holder;
 
 /// The process of a client, as the names of its connections tell it. In Redis such a name is
 /// `<client name>;id=<uuid>;lang=<language>;pid=<number>;host=<name>`.
@@ -37,12 +38,13 @@ impl Process {
     }
 
     /// Reads the name of a connection; `None` if no client of redlatch has set it.
-    fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         // From the right: the client name may contain anything.
-        let (text, host) = text.rsplit_once(";host=")?;
-        let (text, pid) = text.rsplit_once(";pid=")?;
-        let (text, language) = text.rsplit_once(";lang=")?;
-        let (client_name, id) = text.rsplit_once(";id=")?;
+        let mut parts = text.rsplitn(5, ';');
+        let mut part = |name| parts.next()?.strip_prefix(name);
+        let (host, pid) = (part("host=")?, part("pid=")?);
+        let (language, id) = (part("lang=")?, part("id=")?);
+        let client_name = parts.next()?;
         // A shorter id would fit the owners of others.
         let lengths = id.split('-').map(str::len);
         if !lengths.eq([8, 4, 4, 4]) {
@@ -59,8 +61,12 @@ impl Process {
 
     /// Whether this is a connection of the client that draws this owner. The kind `article` writes
     /// a uuid without its hyphens.
-    fn draws(&self, owner: &str) -> bool {
-        owner.starts_with(&self.id) || owner.starts_with(&self.id.replace('-', ""))
+    pub fn draws(&self, owner: &str) -> bool {
+        fn digits(text: &str) -> impl Iterator<Item = u8> {
+            text.bytes().filter(|byte| *byte != b'-')
+        }
+        let mut owner = digits(owner);
+        digits(&self.id).all(|digit| owner.next() == Some(digit))
     }
 }
 
@@ -80,42 +86,23 @@ impl fmt::Display for Process {
     }
 }
 
-/// The clients of redlatch that are connected to servers.
-#[derive(Debug, Default)]
-pub struct Processes {
-    /// By client id. Copies of one process, from a snapshot, have one id: then nobody can tell which
-    /// of them holds the lock.
-    by_id: BTreeMap<String, Vec<Process>>,
-}
-
-impl Processes {
-    /// Adds those in an answer to `CLIENT LIST`: a line for each connection.
-    pub fn add(&mut self, list: &str) {
-        for line in list.lines() {
-            let name = line
-                .split(' ')
-                .find_map(|field| field.strip_prefix("name="));
-            let Some(found) = name.and_then(Process::parse) else {
-                continue;
-            };
-            let known = self.by_id.entry(found.id.clone()).or_default();
-            if !known.contains(&found) {
-                known.push(found);
+/// Fills in the processes of holders, by an answer to `CLIENT LIST`: a line for each connection.
+/// Copies of one process, from a snapshot, have one id: then nobody can tell which of them it is.
+pub(super) fn fill_in(holders: &mut [Holder], list: &str) {
+    let names = list.split('\n').filter_map(|line| {
+        line.split(' ')
+            .find_map(|field| field.strip_prefix("name="))
+    });
+    let mut has_copies = vec![false; holders.len()];
+    for process in names.filter_map(Process::parse) {
+        for (holder, has_copies) in holders.iter_mut().zip(&mut has_copies) {
+            if process.draws(&holder.owner) && !*has_copies {
+                *has_copies = holder
+                    .process
+                    .as_ref()
+                    .is_some_and(|known| *known != process);
+                holder.process = (!*has_copies).then(|| process.clone());
             }
-        }
-    }
-
-    /// The process of an owner; `None` if it has no connection here or cannot be told from another.
-    pub fn of(&self, owner: &str) -> Option<&Process> {
-        // Every uuid is as long as every other, so at most one id fits.
-        let mut fitting = self
-            .by_id
-            .values()
-            .flatten()
-            .filter(|process| process.draws(owner));
-        match (fitting.next(), fitting.next()) {
-            (Some(only), None) => Some(only),
-            _ => None,
         }
     }
 }
@@ -150,18 +137,23 @@ mod tests {
         let line = |host: &str| {
             format!("id=7 addr=1:2 name=shop;id={ID};lang=c;pid=9;host={host} age=1\n")
         };
-        let mut processes = Processes::default();
-        processes.add(&(line("one") + "id=8 name= age=2\n" + &line("one")));
-        let host = |processes: &Processes, owner: &str| {
-            processes.of(owner).map(|process| process.host.clone())
+        let host = |owner: &str, list: &str| {
+            let mut holders = [Holder {
+                owner: owner.to_owned(),
+                count: 1,
+                remaining: None,
+                process: None,
+            }];
+            fill_in(&mut holders, list);
+            let [holder] = holders;
+            holder.process.map(|process| process.host)
         };
         let owner = format!("{ID}-3d2b1a0f9c8e:1");
-        assert_eq!(host(&processes, &owner).as_deref(), Some("one"));
-        assert_eq!(
-            host(&processes, "0b0e6f2b-8d1c-4c7a-9e55-3d2b1a0f9c8e:1"),
-            None
-        );
-        processes.add(&line("two"));
-        assert_eq!(host(&processes, &owner), None);
+        let list = line("one") + "id=8 name= age=2\n" + &line("one");
+        assert_eq!(host(&owner, &list).as_deref(), Some("one"));
+        assert_eq!(host("0b0e6f2b-8d1c-4c7a-9e55-3d2b1a0f9c8e:1", &list), None);
+        assert_eq!(host("0b0e6f2a", &list), None);
+        assert_eq!(host(&owner, &(list.clone() + &line("two"))), None);
+        assert_eq!(host(&owner, &(list + &line("two") + &line("one"))), None);
     }
 }

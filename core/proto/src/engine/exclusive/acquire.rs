@@ -36,7 +36,7 @@ impl Engine {
         form: Form,
     ) {
         let enters = |hold: &Hold| match key {
-            OwnerKey::Hold(_) => true,
+            OwnerKey::Hold(_) => hold.cell.kind.side() == form.kind.side(),
             // A reader never waits for itself.
             _ => (terms.reentrant || form.kind.is_shared()) && hold.cell.form() == form,
         };
@@ -64,14 +64,16 @@ impl Engine {
             self.cx.event("self_wait", EventLevel::Warn, &name, text);
         }
         if let OwnerKey::Hold(_) = key {
-            return self.cx.fail(
-                id,
-                Error::new(
-                    ErrorKind::NotOwner,
-                    "the hold to re-enter has ended; acquire anew",
-                )
-                .on(&name),
-            );
+            let is_live = mine.is_some_and(|owner| self.holds.is_held(owner));
+            let error = if is_live {
+                let text = "the hold to re-enter is of the other side of this read-write lock; enter it on the side that it is \
+                            of, or acquire both sides with the same key";
+                Error::new(ErrorKind::InvalidArgument, text)
+            } else {
+                let text = "the hold to re-enter has ended; acquire anew";
+                Error::new(ErrorKind::NotOwner, text)
+            };
+            return self.cx.fail(id, error.on(&name));
         }
         let wish = Wish {
             kind: form.kind,
@@ -305,9 +307,11 @@ impl Engine {
         }
     }
 
-    /// Sends the call of a reader that is not the head of its queue, unless that was done.
+    /// Sends the call of a reader that is not the head of its queue, unless that was done. A key has
+    /// one hold of a side: its second reader enters the hold that the first one gets.
     fn ask_ahead(&mut self, id: RequestId) {
-        let asks = |waiter: &Waiter| waiter.ahead == Ahead::No;
+        let asks =
+            |waiter: &Waiter| waiter.ahead == Ahead::No && !self.is_second_of_key(id, waiter);
         if !self.names.waiters.get(&id).is_some_and(asks) {
             return;
         }
@@ -321,10 +325,32 @@ impl Engine {
         self.names.arm_waiter(&mut self.cx, id);
     }
 
+    /// Whether another caller with the key of this one waits before it.
+    fn is_second_of_key(&self, id: RequestId, waiter: &Waiter) -> bool {
+        let Some(queue) = self
+            .names
+            .queues
+            .get(&waiter.name)
+            .filter(|_| waiter.key != OwnerKey::Once)
+        else {
+            return false;
+        };
+        let before = queue.waiters.iter().take_while(|other| **other != id);
+        before
+            .filter_map(|other| self.names.waiters.get(other))
+            .any(|other| other.key == waiter.key)
+    }
+
     /// The outcome for a reader that asked before it was the head and did not get the lock. It asks
     /// again when it is the head.
     fn tried_ahead(&mut self, id: RequestId, sent: Moment, outcome: CallOutcome) {
         let next = self.cx.next_owner();
+        // As for the head (`try_refused`): the holder may be this client.
+        let again = |waiter: &Waiter| {
+            let first = waiter.once() && !waiter.answered && waiter.failures == 0;
+            first && is_being_left(self.view(), &waiter.name)
+        };
+        let leaving = self.names.waiters.get(&id).is_some_and(again);
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
@@ -341,6 +367,11 @@ impl Engine {
                 let (form, lease) = (waiter.form.clone(), waiter.lease());
                 let owner = std::mem::replace(&mut waiter.owner, next);
                 self.clean_up(&name, owner, &form, lease, Some(expires));
+            }
+            CallOutcome::Answered(Reply::Busy { .. }) if leaving => {
+                waiter.failures = 1;
+                waiter.ahead = Ahead::No;
+                self.ask_ahead(id);
             }
             CallOutcome::Answered(Reply::Busy { .. }) if ends => {
                 let error = timeout(&name, Some(Duration::ZERO));

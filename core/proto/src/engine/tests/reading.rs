@@ -431,7 +431,72 @@ fn readers_of_one_key_get_one_hold() {
     assert_eq!(rig.granted(ids[0]).owner(), rig.granted(ids[2]).owner());
 }
 
+#[test]
+fn tries_behind_our_own_release_ask_once_more() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    rig.release(&writer);
+    let release = rig.sent();
+    let ids = [rig.try_read(), rig.try_read(), rig.try_read()];
+    // They have overtaken the release, which was sent again with the text of its script.
+    for sent in rig.all_sent() {
+        rig.busy(&sent, secs(9));
+    }
+    rig.reply(&release, Reply::Released(0));
+    let again = rig.all_sent();
+    assert_eq!(again.len(), 3, "{again:?}");
+    rig.grant(&again[0]);
+    rig.grant(&again[1]);
+    rig.busy(&again[2], secs(9));
+    rig.granted(ids[0]);
+    rig.granted(ids[1]);
+    assert_eq!(rig.failed(ids[2]), ErrorKind::Timeout);
+    rig.nothing_sent();
+}
+
+#[test]
+fn a_hold_is_entered_on_its_own_side_only() {
+    let mut rig = Rig::new();
+    let others = rig.reader();
+    let reader = rig.reader();
+    let write = rig.acquire_with("n", OwnerKey::Hold(reader.level), None, WRITE);
+    assert_eq!(rig.failed(write), ErrorKind::InvalidArgument);
+    rig.nothing_sent();
+    rig.free(&others);
+    rig.free(&reader);
+    let writer = rig.hold_with("n", OwnerKey::Once, WRITE);
+    let read = rig.acquire_with("n", OwnerKey::Hold(writer.level), None, READ);
+    assert_eq!(rig.failed(read), ErrorKind::InvalidArgument);
+    rig.nothing_sent();
+    rig.free(&writer);
+    let late = rig.acquire_with("n", OwnerKey::Hold(writer.level), None, READ);
+    assert_eq!(rig.failed(late), ErrorKind::NotOwner);
+    rig.nothing_left();
+}
+
 // ---- a writer that reads ----
+
+#[test]
+fn two_tries_of_a_writer_to_read_get_one_hold() {
+    let mut rig = Rig::new();
+    let writer = rig.hold_with("n", KEY, WRITE);
+    let tries = [(); 2].map(|()| rig.acquire_with("n", KEY, Some(ms(0)), READ));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let entry = rig.sent();
+    assert_eq!(entry.acquire().1, 2);
+    rig.grant(&entry);
+    let [first, second] = tries.map(|id| rig.granted(id));
+    assert_eq!(first.owner(), second.owner());
+    rig.free(&writer);
+    rig.release(&second);
+    let lower = rig.sent();
+    assert_eq!(lower.release().1, 1);
+    rig.reply(&lower, Reply::Kept);
+    assert!(rig.is_held(&first));
+    rig.free(&first);
+    rig.nothing_left();
+}
 
 #[test]
 fn a_writer_reads_under_its_own_lock_and_keeps_reading_after_it() {
