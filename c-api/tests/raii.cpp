@@ -333,8 +333,8 @@ void a_shared_mutex_is_shared_or_alone() {
     here.lock_shared();
     CHECK(!there.try_lock() && there.try_lock_shared() && !here.write().is_locked());
     CHECK(here.read().holders().size() == 2);
-    const redlatch::holder reader = here.read().holder();
-    CHECK(reader.count == 1 && reader.language == "c" && reader.pid != 0 && !reader.host.empty());
+    const redlatch::holder one = here.read().holder();
+    CHECK(one.count == 1 && one.language == "c" && one.pid != 0 && !one.host.empty());
     CHECK(here.write().holder().owner.empty());
     CHECK(thrown_by([&] { here.lock(); }) == REDLATCH_WOULD_DEADLOCK);
     there.unlock_shared();
