@@ -147,4 +147,4 @@ async function resultOf(started) {
   return valueOf(answer instanceof Promise ? await answer : answer)
 }
 
-module.exports = { border, clients, Failed, answerTo, numberOf, reasonOf, release, resultOf, tellEvents, valueOf, whenLost }
+module.exports = { border, clients, Failed, Waiting, answerTo, numberOf, reasonOf, release, resultOf, tellEvents, valueOf, whenLost }

@@ -123,16 +123,7 @@ class Lock {
   }
 
   async #using(options, fn) {
-    const hold = await this.acquire(options)
-    let result
-    try {
-      result = await fn(hold)
-    } catch (error) {
-      await releaseAfter(error, hold)
-      throw error
-    }
-    if (!(await hold.release())) throw knownOf(hold).loss
-    return result
+    return during(await this.acquire(options), fn)
   }
 
   async isLocked() {
@@ -184,6 +175,19 @@ class RwLock {
   }
 }
 
+// Runs a function and then releases the hold; rejects if it was lost.
+async function during(hold, fn) {
+  let result
+  try {
+    result = await fn(hold)
+  } catch (error) {
+    await releaseAfter(error, hold)
+    throw error
+  }
+  if (!(await hold.release())) throw knownOf(hold).loss
+  return result
+}
+
 // The error of the function comes first; that the hold was lost, or not released, is told as its cause.
 async function releaseAfter(error, hold) {
   let cause
@@ -205,11 +209,12 @@ function isWaitAlone(names, values) {
 }
 
 function checkSignal(signal) {
-  if (signal === undefined) return
-  if (typeof signal?.aborted !== 'boolean' || typeof signal.addEventListener !== 'function') {
-    throw new InvalidArgumentError(`signal is ${shown(signal)}; give it an AbortSignal`)
-  }
+  if (signal === undefined || isSignal(signal)) return
+  throw new InvalidArgumentError(`signal is ${shown(signal)}; give it an AbortSignal`)
 }
+
+// Not by its class: jsdom puts another one in the place of Node's own.
+const isSignal = (value) => typeof value?.aborted === 'boolean' && typeof value.addEventListener === 'function'
 
 // A key as 64 bits without a sign.
 function keyOf(key) {
@@ -224,4 +229,4 @@ function flag(name, value) {
   throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
-module.exports = { Family, Lock, RwLock }
+module.exports = { Family, Lock, RwLock, during, isSignal }

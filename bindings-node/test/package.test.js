@@ -179,6 +179,20 @@ test('publint has no objection to the packages', async () => {
   }
 })
 
+test('every entry of the package can be imported and required', async () => {
+  const place = await install()
+  const { exports } = JSON.parse(readFileSync(join(PACKAGE, 'package.json'), 'utf8'))
+  for (const entry of Object.keys(exports)) {
+    if (entry === './opentelemetry') continue // it needs a package that is not installed here
+    const name = join('redlatch', entry)
+    const code = `${inside(place)} require(${JSON.stringify(name)})`
+    assert.deepEqual([(await runNode(['-e', code])).stderr, name], ['', name])
+    if (entry.endsWith('.json')) continue
+    writeFileSync(join(place, 'entry.mjs'), `import * as all from ${JSON.stringify(name)}; console.log(Object.keys(all).length > 1)`)
+    assert.deepEqual([await runNode([join(place, 'entry.mjs')])].map(({ stdout, stderr }) => [stdout, stderr]), [['true\n', '']])
+  }
+})
+
 test('every module resolution finds the types (attw)', async () => {
   const [file] = readdirSync(made).filter((name) => /^redlatch-\d/.test(name))
   const attw = join(PACKAGE, 'node_modules', '.bin', 'attw')

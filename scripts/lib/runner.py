@@ -87,6 +87,7 @@ RUNTIME_SUITE = [
     "exit",
     "table",
     "tls",
+    "web-locks",
     "workers",
 ]
 

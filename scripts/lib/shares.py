@@ -23,6 +23,7 @@ BINDINGS: dict[str, list[str]] = {
 APART: dict[str, list[str]] = {
     "OpenTelemetry for Python": ["bindings-python/python/redlatch/otel/*.py"],
     "OpenTelemetry for Node.js": ["bindings-node/opentelemetry.js"],
+    "Web Locks for Node.js": ["bindings-node/web-locks.js"],
     "redis-py drop-in": ["bindings-python/python/redlatch/compat/**/*.py"],
     "C++ header": ["c-api/include/redlatch.hpp"],
     # A driver of its own, which the native faces have in the core.

@@ -1,5 +1,6 @@
 // The compiler must refuse all of this.
 import { Client, Hold, Lock, LockTimeoutError } from 'redlatch'
+import { LockManager, locks, locksOf } from 'redlatch/web-locks'
 
 const client = new Client('redis://localhost')
 // @ts-expect-error unknown option
@@ -16,3 +17,13 @@ void client.lock('a').tryAcquire({ wait: 5 })
 client.on('gone', () => {})
 // @ts-expect-error only a lost hold has a reason
 void new LockTimeoutError('a').reason
+// @ts-expect-error no such mode
+void locks.request('a', { mode: 'read' }, () => {})
+// @ts-expect-error a lock that is not available is null
+void locks.request('a', { ifAvailable: true }, (lock) => lock.name)
+// @ts-expect-error a callback is needed
+void locks.request('a', { mode: 'shared' })
+// @ts-expect-error a URL is no client
+locksOf('redis://localhost')
+// @ts-expect-error only a client makes a manager
+new LockManager()

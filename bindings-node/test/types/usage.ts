@@ -1,6 +1,7 @@
 // Compiled and run by types.test.ts's sibling types.test.js: every part of the declared interface, as a user writes it.
 import { strict as assert } from 'node:assert'
 import { Client, type Hold, LockError, LockLostError, LockTimeoutError, type LostReason } from 'redlatch'
+import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
 async function main(): Promise<void> {
   await using client: Client = await Client.connect({ watchdogLease: '30s', fencing: true, clientName: 'types' })
@@ -41,6 +42,16 @@ async function main(): Promise<void> {
     assert.deepEqual([error.code, error.kind, error.retryable], ['ERR_REDLATCH_TIMEOUT', 'timeout', true])
   }
   assert.equal(await lock.isLocked(), false)
+
+  const mine: string = await locks.request('types', (held: Lock) => held.name)
+  const none: number | null = await locks.request('types', { ifAvailable: true }, async (held) => held && 1)
+  const shared = await locksOf(client).request('types', { mode: 'shared', signal: AbortSignal.timeout(10_000) }, async (held) => {
+    held.signal.throwIfAborted()
+    const { held: all, pending }: { held: LockInfo[]; pending: LockInfo[] } = await locksOf(client).query({ names: ['types'] })
+    return [held.mode, all.length, pending.length] as const
+  })
+  const stolen = await locks.request('types', { steal: true }, ({ mode }) => mode)
+  assert.deepEqual([mine, none, shared, stolen], ['types', 1, ['shared', 1, 0], 'exclusive'])
   const unreleased: string[] = await client.close(1000)
   assert.equal(unreleased.length + client.stats().eventsDropped, 0)
   console.log('done')
