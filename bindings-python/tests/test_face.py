@@ -1,10 +1,12 @@
-"""What people expect of a Python package: annotations that can be evaluated, names from arguments, locks in standard classes."""
+"""Annotations that can be evaluated, help, names from arguments, and locks in classes of the standard library and under trio."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import inspect
+import pydoc
+import subprocess
 import sys
 import threading
 import typing
@@ -17,7 +19,7 @@ import pytest
 import redis
 import redlatch
 from conftest import LIMIT, eventually, run
-from redlatch import aio
+from redlatch import _redlatch, aio
 
 # ---- annotations ----
 
@@ -92,6 +94,41 @@ def test_a_decorated_coroutine_function_is_one(client: redlatch.Client, name: st
     for each in (client, aio.Client()):
         assert inspect.iscoroutinefunction(each.locked(name)(work))
         assert inspect.iscoroutinefunction(each.locked("work:{number}")(work))
+
+
+# ---- help ----
+
+
+@pytest.mark.parametrize("face", [redlatch, aio], ids=["threads", "asyncio"])
+@pytest.mark.parametrize(
+    "row", [row for row in _redlatch.options() if row[1] != "acquire"], ids=lambda row: row[0]
+)
+def test_help_says_what_each_option_means(face: Any, row: tuple[str, str, str, float, str, str]) -> None:
+    name, scope, _, _, default, meaning = row
+    default = {"true": "True", "false": "False"}.get(default, default)
+    with pytest.raises(redlatch.InvalidArgumentError) as caught:
+        face.Client(**{name: object()})
+    acceptable = str(caught.value).partition("give it ")[2].replace("true or false", "True or False")
+    wanted = f" {name}: {acceptable}; default {default} {meaning} "
+    for thing, scopes in ((face.Client, ("client", "lock")), (face.Client().lock, ("lock",))):
+        text = " ".join(pydoc.plain(pydoc.render_doc(thing)).replace("|", " ").split())
+        assert (wanted in f"{text} ") == (scope in scopes)
+
+
+def test_help_fits_a_screen() -> None:
+    text = pydoc.plain(pydoc.render_doc(redlatch.Client))
+    options = text.partition("Options of a client:")[2].partition("Method resolution")[0]
+    assert options.count("\n") > 50 and max(map(len, options.splitlines())) <= 110
+    # What stood before is kept, and without the indentation of the source.
+    assert "under one identity" in text and "\n\nOptions of a client:\n\n    connect_timeout:" in str(
+        redlatch.Client.__doc__
+    )
+
+
+def test_without_docstrings_there_is_no_help() -> None:
+    program = "import redlatch; print(redlatch.Client.__doc__, redlatch.Client.lock.__doc__)"
+    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True)
+    assert done.stdout == "None None\n", done.stderr
 
 
 # ---- the decorator ----

@@ -24,6 +24,7 @@ from redlatch._base import (
 )
 from redlatch._dispatcher import OnLost
 from redlatch._green import ask
+from redlatch._help import documented
 from redlatch._options import ClientOptions, LockOptions
 from redlatch._typing import Self, Unpack
 from redlatch.exceptions import ClosedError, LockTimeoutError, NotOwnerError
@@ -45,11 +46,11 @@ def callback_of(on_lost: OnLost | None) -> OnLost | None:
     return None if on_lost is None else required(on_lost)
 
 
+@documented(client="Options of a client:", lock="Options of its locks, which each lock may have otherwise:")
 class Client(BaseClient):
     """A connection to Redis under one identity, for any number of threads, greenlets and locks.
 
-    `url` is by default the environment variable REDLATCH_URL. The options are described in docs/options.md; those
-    of a lock are defaults for the locks of this client. Nothing is sent, no thread is started before the first
+    `url` is by default the environment variable REDLATCH_URL. The options are keywords, and None is the default of each. Nothing is sent, no thread is started before the first
     request, so a client can be made before a fork; one that was used before belongs to the parent.
     """
 
@@ -62,6 +63,7 @@ class Client(BaseClient):
         ask(self._core.connect)
         return self
 
+    @documented(lock="Options, by default those of the client:")
     def lock(
         self,
         name: str,

@@ -33,6 +33,7 @@ from redlatch._base import (
     wait_of,
 )
 from redlatch._dispatcher import OnLost
+from redlatch._help import documented
 from redlatch._options import ClientOptions, LockOptions
 from redlatch._typing import Self, Unpack
 from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError, NotOwnerError
@@ -222,11 +223,11 @@ def _current_task() -> Task | None:
         return None
 
 
+@documented(client="Options of a client:", lock="Options of its locks, which each lock may have otherwise:")
 class Client(BaseClient):
     """A connection to Redis under one identity, for any number of tasks, event loops and locks.
 
-    `url` is by default the environment variable REDLATCH_URL. The options are described in docs/options.md; those
-    of a lock are defaults for the locks of this client. Nothing is sent, no thread is started before the first
+    `url` is by default the environment variable REDLATCH_URL. The options are keywords, and None is the default of each. Nothing is sent, no thread is started before the first
     request, so a client can be made before a fork; one that was used before belongs to the parent.
     """
 
@@ -238,6 +239,7 @@ class Client(BaseClient):
         await ask(self, self._core.connect)
         return self
 
+    @documented(lock="Options, by default those of the client:")
     def lock(
         self,
         name: str,
