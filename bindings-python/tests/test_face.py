@@ -119,7 +119,7 @@ def test_help_fits_a_screen() -> None:
     text = pydoc.plain(pydoc.render_doc(redlatch.Client))
     options = text.partition("Options of a client:")[2].partition("Method resolution")[0]
     assert options.count("\n") > 50 and max(map(len, options.splitlines())) <= 110
-    # What stood before is kept, and without the indentation of the source.
+    # The text from the source is kept, without the indentation of the source.
     assert "under one identity" in text and "\n\nOptions of a client:\n\n    connect_timeout:" in str(
         redlatch.Client.__doc__
     )
