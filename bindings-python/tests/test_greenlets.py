@@ -774,3 +774,27 @@ def test_celery_s_green_pools_count_exactly(
         assert re.search(r"SigBlk:\s0{16}\n", status), status
         # Celery itself ends with 1 after Ctrl-C, in every pool.
         assert ends(child, number) == (1 if number == signal.SIGINT else 0)
+
+
+def test_a_child_of_celery_s_prefork_pool_releases_what_it_holds(
+    tmp_path: Path, name: str, look: redis.Redis
+) -> None:
+    app = """
+        from celery import Celery
+        folders = {"data_folder_in": "queue", "data_folder_out": "queue", "control_folder": "control"}
+        app = Celery("app", broker="filesystem://")
+        app.conf.update(broker_transport_options=folders, task_ignore_result=True)
+
+        @app.task(name="take")
+        def take(name):
+            assert redlatch.Client().lock(name).acquire()
+        """
+    for folder in ("queue", "control"):
+        (tmp_path / folder).mkdir()
+    options = ["worker", "--pool=prefork", "--concurrency=1", "--without-gossip", "--without-mingle"]
+    with worker(tmp_path, name, app, "celery", "--app=app", *options) as child:
+        send = f"import app; app.take.delay({name!r})"
+        subprocess.run([sys.executable, "-c", send], cwd=tmp_path, check=True, timeout=2 * LIMIT)
+        eventually(lambda: look.exists(name), "the task has the lock")
+        assert ends(child, signal.SIGTERM) == 0
+    assert not look.exists(name)

@@ -319,6 +319,16 @@ def test_what_cannot_be_taken_over_is_refused() -> None:
         redispy.Lock(aio.Client("redis://localhost"), "a")  # type: ignore[arg-type]
 
 
+def test_a_client_of_fakeredis_is_refused_with_what_to_use() -> None:
+    # As fakeredis has it: a connection of its own, and for a host a word that nobody resolves.
+    fake = type("FakeRedisConnection", (redis.Connection,), {"__module__": "fakeredis._clients._sync"})
+    client = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=fake, host="51d3622f469f4a9b"))
+    with pytest.raises(
+        TypeError, match=r"this redis\.client\.Redis has no server.*redlatch\.testing\.Server"
+    ):
+        redispy.Lock(client, "a")
+
+
 def test_a_password_and_a_socket() -> None:
     with Server("", "--requirepass", "p@ss word") as server:
         for options in ({"port": server.port}, {"unix_socket_path": str(server.unix_socket)}):

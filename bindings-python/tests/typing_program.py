@@ -37,6 +37,9 @@ def threads() -> None:
     text: str = plain(1)
     plain("1")  # type: ignore[arg-type]
     print(text)
+    client.locked("x", timeot=3)  # type: ignore[call-arg]
+    client.locked("x", lease="5s")  # type: ignore[arg-type]
+    client.locked("x", timeout=3, lease=5, on_lost=told, canceller=redlatch.Canceller())(told)
 
 
 def told(lost: redlatch.LockLostError) -> None:
@@ -55,7 +58,7 @@ async def tasks() -> None:
         print(held, await lock.locked(), lock.owned())
         await lock.release()
 
-        @client.locked(lambda number: f"name:{number}", timeout=1)
+        @client.locked("name:{number}", timeout=1, cancel_on_lost=True)
         async def function(number: int) -> str:
             return str(number)
 

@@ -22,6 +22,7 @@ BINDINGS: dict[str, list[str]] = {
 }
 APART: dict[str, list[str]] = {
     "OpenTelemetry for Python": ["bindings-python/python/redlatch/otel/*.py"],
+    "fixtures for pytest": ["bindings-python/python/redlatch/testing/*.py"],
     "OpenTelemetry for Node.js": ["bindings-node/opentelemetry.js"],
     "Web Locks for Node.js": ["bindings-node/web-locks.js"],
     "redis-py drop-in": ["bindings-python/python/redlatch/compat/**/*.py"],

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
 from functools import wraps
+from string import Formatter
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from redlatch import _dispatcher, _green, _redlatch
 from redlatch._dispatcher import OnLost
+from redlatch._options import LockOptions
 from redlatch.exceptions import (
     InvalidArgumentError,
     LockError,
@@ -206,10 +209,16 @@ class BaseLock:
         with _entering:
             grants = list(self._by_hand or ())
             if not grants:
+                if isinstance(sys.exc_info()[1], LockError):
+                    return None  # a condition could not acquire the lock again: that is told, and nothing is held
                 raise NotOwnerError("not_owner: this lock was not entered with a `with` block")
             grant = next((grant for grant in grants if not grant.held), grants[-1])
-            self._by_hand = [each for each in grants if each is not grant]
+            self._forget_by_hand(grant)
             return grant
+
+    def _forget_by_hand(self, grant: BaseGrant) -> None:
+        with _entering:
+            self._by_hand = [each for each in self._by_hand or () if each is not grant]
 
     def _to_watch(self, hold: _redlatch.Hold) -> OnLost | None:
         """The callback of this lock, once for each hold and not for each level."""
@@ -325,30 +334,45 @@ L = TypeVar("L", bound=BaseLock)
 Name = str | Callable[..., str]
 
 
+class LockedOptions(LockOptions, total=False):
+    """The options of `Client.locked`: those of `Client.lock`, in the face that the function is for."""
+
+    timeout: float | None
+    on_lost: OnLost | None
+    canceller: _redlatch.Canceller | None  # for a `def`
+    cancel_on_lost: bool  # for an `async def`
+
+
 def decorate(
     client: BaseClient, name: Name, options: dict[str, Any]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes the decorator of `Client.locked`."""
 
-    def decorator(function: Callable[P, R]) -> Callable[P, R]:
+    if is_coroutine_function(name) or inspect.isgeneratorfunction(name) or inspect.isasyncgenfunction(name):
+        raise TypeError(
+            f"the name of a lock is {name!r}, whose calls give no text: write @client.locked(name)"
+        )
+
+    def decorator(function: Any = None, /, *more: Any, **named: Any) -> Callable[P, R]:
         from redlatch import _sync
 
-        if not callable(function):
-            raise TypeError(f"{function!r} is no function: write @client.locked(name) above one")
+        if not callable(function) or more or named:
+            called = name if callable(name) and function is None else function
+            raise TypeError(f"{called!r} is no function to lock here: write @client.locked(name) above one")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function!r} is a generator function: take the lock inside, with a `with` block"
             )
         if is_coroutine_function(function):
             return cast("Callable[P, R]", _decorate_coroutine_function(client, name, options, function))
-        lock_for = _lock_maker(getattr(client, "_thread_lock", _sync.Lock), client, name, options)
+        lock_for = _lock_maker(getattr(client, "_thread_lock", _sync.Lock), client, name, options, function)
 
         @wraps(function)
         def decorated(*args: P.args, **kwargs: P.kwargs) -> R:
             with lock_for(*args, **kwargs):
                 result = function(*args, **kwargs)
                 if not isinstance(result, _LATER):
-                    return result
+                    return cast("R", result)
             # Its work begins after the release: nothing of it would be locked.
             if isinstance(result, Coroutine):
                 result.close()
@@ -371,7 +395,7 @@ def _decorate_coroutine_function(
 ) -> Callable[..., Awaitable[Any]]:
     from redlatch import aio
 
-    lock_for = _lock_maker(getattr(client, "_task_lock", aio.Lock), client, name, options)
+    lock_for = _lock_maker(getattr(client, "_task_lock", aio.Lock), client, name, options, function)
 
     @wraps(function)
     async def decorated(*args: Any, **kwargs: Any) -> Any:
@@ -382,11 +406,59 @@ def _decorate_coroutine_function(
 
 
 def _lock_maker(
-    make: Callable[..., L], client: BaseClient, name: Name, options: dict[str, Any]
+    make: Callable[..., L],
+    client: BaseClient,
+    name: Name,
+    options: dict[str, Any],
+    function: Callable[..., Any],
 ) -> Callable[..., L]:
-    """Gives the lock for the arguments of a call; a name that is known now is checked now."""
-    if callable(name):
-        name_for = name
-        return lambda *args, **kwargs: make(client, name_for(*args, **kwargs), **options)
-    lock = make(client, name, **options)
-    return lambda *args, **kwargs: lock
+    """Gives the lock for the arguments of a call. All that is known now is checked now."""
+    if not callable(name):
+        if not isinstance(name, str) or not ("{" in name or "}" in name):
+            lock = make(client, name, **options)
+            return lambda *args, **kwargs: lock
+        name = _template(name, function)
+    make(client, "checks the options", **options)
+    name_for = name
+    return lambda *args, **kwargs: make(client, name_for(*args, **kwargs), **options)
+
+
+def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """The function that fills the parameters of this function into a name."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise _bad_template(
+            template, f"{function!r} tells nobody its parameters; give a function as name"
+        ) from None
+    for placeholder in _placeholders(template, template):
+        if placeholder not in signature.parameters:
+            raise _bad_template(
+                template,
+                f"{{{placeholder}}} is no parameter of {function!r}; it has "
+                f"{', '.join(signature.parameters) or 'none'}. A brace of the name itself is written {{{{ or }}}}",
+            )
+
+    def name_for(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return template.format_map(bound.arguments)
+
+    return name_for
+
+
+def _placeholders(text: str, template: str) -> Iterator[str]:
+    try:
+        parts = list(Formatter().parse(text))
+    except ValueError as error:
+        raise _bad_template(
+            template, f"{error}. A brace of the name itself is written {{{{ or }}}}"
+        ) from None
+    for _, field, form, _ in parts:
+        if field is not None:
+            yield re.split(r"[.\[]", field, maxsplit=1)[0]
+            yield from _placeholders(form or "", template)
+
+
+def _bad_template(template: str, what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"invalid_argument: name of the lock is {template!r}; {what}")

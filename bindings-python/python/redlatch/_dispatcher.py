@@ -194,6 +194,7 @@ class Dispatcher:
             ):  # a thread cannot start any more, and before Python 3.12 its `start` never returns
                 return queue
             _finish_in_multiprocessing_child()
+            _finish_in_celery_child()
             # Not threading.Thread, which under gevent and eventlet makes a greenlet.
             _green.original("_thread", "start_new_thread")(self._run, (queue,))
             # Last: without its thread nobody would ever be told.
@@ -276,6 +277,16 @@ def _finish_in_multiprocessing_child() -> None:
         from multiprocessing.util import Finalize
 
         Finalize(None, _join_and_close_all, exitpriority=0)
+
+
+def _finish_in_celery_child() -> None:
+    """A child of Celery's prefork pool ends by `os._exit`, and tells of it before."""
+    if signals := sys.modules.get("celery.signals"):
+        signals.worker_process_shutdown.connect(_close_in_celery_child, weak=False)
+
+
+def _close_in_celery_child(**_: object) -> None:
+    _close_all()
 
 
 def _join_and_close_all() -> None:

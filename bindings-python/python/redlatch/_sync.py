@@ -14,6 +14,7 @@ from redlatch._base import (
     BaseGrant,
     BaseLock,
     Holder,
+    LockedOptions,
     decorate,
     holders_of,
     is_coroutine_function,
@@ -21,14 +22,12 @@ from redlatch._base import (
     sides,
     wait_of,
 )
+from redlatch._dispatcher import OnLost
 from redlatch._green import ask
-from redlatch.exceptions import ClosedError, LockTimeoutError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
-    from redlatch._dispatcher import OnLost
-    from redlatch._options import ClientOptions, LockOptions
+from redlatch._help import documented
+from redlatch._options import ClientOptions, LockOptions
+from redlatch._typing import Self, Unpack
+from redlatch.exceptions import ClosedError, LockTimeoutError, NotOwnerError
 
 # The ways in and out look here themselves whether there are greenlets, which costs less than a call.
 _modules = sys.modules
@@ -47,11 +46,11 @@ def callback_of(on_lost: OnLost | None) -> OnLost | None:
     return None if on_lost is None else required(on_lost)
 
 
+@documented(client="Options of a client:", lock="Options of its locks, which each lock may have otherwise:")
 class Client(BaseClient):
     """A connection to Redis under one identity, for any number of threads, greenlets and locks.
 
-    `url` is by default the environment variable REDLATCH_URL. The options are described in docs/options.md; those
-    of a lock are defaults for the locks of this client. Nothing is sent, no thread is started before the first
+    `url` is by default the environment variable REDLATCH_URL. The options are keywords, and None is the default of each. Nothing is sent, no thread is started before the first
     request, so a client can be made before a fork; one that was used before belongs to the parent.
     """
 
@@ -64,6 +63,7 @@ class Client(BaseClient):
         ask(self._core.connect)
         return self
 
+    @documented(lock="Options, by default those of the client:")
     def lock(
         self,
         name: str,
@@ -102,13 +102,15 @@ class Client(BaseClient):
         return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
 
     def locked(
-        self, name: str | Callable[..., str], **options: Any
+        self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorates a function, `def` or `async def`, that must not run twice at the same time.
 
-        `name` may be a function of the arguments; the options are those of `lock`.
+        `name` may hold parameters of the function, as `"order:{id}"` or `"order:{order.id:05}"`, which each call fills in; a
+        brace of the name itself is doubled. Or it is a function of the arguments. The options are those of `lock`; for an
+        `async def` those of `redlatch.aio.Client.lock`.
         """
-        return decorate(self, name, options)
+        return decorate(self, name, dict(options))
 
     def close(self) -> list[str]:
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
@@ -141,6 +143,9 @@ class Lock(BaseLock):
 
     `release`, `extend`, `owned` and the like mean what the calling flow has acquired. A `with` block gives back its own
     level, wherever it is left.
+
+    `threading.Condition(lock)` guards its condition in all processes. `notify` wakes waiters of its own process alone, so a
+    waiter that waits for other processes too gives `wait` a timeout.
 
     Under gevent and eventlet a greenlet is what a thread is elsewhere, and lets its hub run while it waits.
     """
@@ -269,6 +274,34 @@ class Lock(BaseLock):
         if self._on_lost is not None:
             self._watch(grant._hold)
         return grant
+
+    # threading.Condition uses these three.
+
+    def _is_owned(self) -> bool:
+        try:
+            self._hold().check()
+        except NotOwnerError:
+            return False
+        return True
+
+    def _release_save(self) -> tuple[int, int]:
+        """Gives back all levels of the calling flow; how many were of blocks of the condition, and how many others."""
+        hold = self._hold()
+        blocks = [grant for grant in self._by_hand or () if grant.held and grant._hold.is_same(hold)]
+        others = self.hold_count - len(blocks)
+        for grant in blocks:
+            self._forget_by_hand(grant)
+            grant.release()
+        for _ in range(others):
+            self.release()
+        return len(blocks), others
+
+    def _acquire_restore(self, levels: tuple[int, int]) -> None:
+        blocks, others = levels
+        for _ in range(blocks):
+            self.__enter__()
+        for _ in range(others):
+            self.acquire()
 
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
         return callback_of(on_lost)

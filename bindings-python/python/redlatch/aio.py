@@ -8,6 +8,7 @@ async with aio.Client("redis://localhost") as client:
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 import threading
 import weakref
@@ -23,6 +24,7 @@ from redlatch._base import (
     BaseGrant,
     BaseLock,
     Holder,
+    LockedOptions,
     decorate,
     holders_of,
     note,
@@ -30,13 +32,11 @@ from redlatch._base import (
     sides,
     wait_of,
 )
+from redlatch._dispatcher import OnLost
+from redlatch._help import documented
+from redlatch._options import ClientOptions, LockOptions
+from redlatch._typing import Self, Unpack
 from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError, NotOwnerError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
-    from redlatch._dispatcher import OnLost
-    from redlatch._options import ClientOptions, LockOptions
 
 __all__ = ["Client", "Grant", "Holder", "Lock", "RWLock"]
 
@@ -65,6 +65,21 @@ def _begin(
     task = loop.create_task(coroutine)
     _begun.add(task)
     task.add_done_callback(_begun.discard)
+
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def coroutine_function(function: F) -> F:
+    """Says of a `def` which returns a coroutine that it is called as an `async def`: asgiref and mocks look for that.
+
+    It is no `async def`, because the call itself already says which task is the owner.
+    """
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    # The mark of asyncio.iscoroutinefunction. Python 3.10 and 3.11 have none for inspect.
+    function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return function
 
 
 YEARS = 1e9
@@ -208,11 +223,11 @@ def _current_task() -> Task | None:
         return None
 
 
+@documented(client="Options of a client:", lock="Options of its locks, which each lock may have otherwise:")
 class Client(BaseClient):
     """A connection to Redis under one identity, for any number of tasks, event loops and locks.
 
-    `url` is by default the environment variable REDLATCH_URL. The options are described in docs/options.md; those
-    of a lock are defaults for the locks of this client. Nothing is sent, no thread is started before the first
+    `url` is by default the environment variable REDLATCH_URL. The options are keywords, and None is the default of each. Nothing is sent, no thread is started before the first
     request, so a client can be made before a fork; one that was used before belongs to the parent.
     """
 
@@ -224,6 +239,7 @@ class Client(BaseClient):
         await ask(self, self._core.connect)
         return self
 
+    @documented(lock="Options, by default those of the client:")
     def lock(
         self,
         name: str,
@@ -261,13 +277,15 @@ class Client(BaseClient):
         return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
 
     def locked(
-        self, name: str | Callable[..., str], **options: Any
+        self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorates a function, `def` or `async def`, that must not run twice at the same time.
 
-        `name` may be a function of the arguments; the options are those of `lock`.
+        `name` may hold parameters of the function, as `"order:{id}"` or `"order:{order.id:05}"`, which each call fills in; a
+        brace of the name itself is doubled. Or it is a function of the arguments. The options are those of `lock`; for a
+        `def` those of `redlatch.Client.lock`.
         """
-        return decorate(self, name, options)
+        return decorate(self, name, dict(options))
 
     async def close(self) -> list[str]:
         """Releases what is held, ends what waits, and stops, all within the option `close_limit`.
@@ -278,7 +296,7 @@ class Client(BaseClient):
         # Not started for that: closing a client that was never used sends nothing.
         names: list[str] = []
         with suppress(ClosedError):
-            names = await Bridge.of(asyncio.get_running_loop()).ask(self._core.close)
+            names = await Bridge.of(_running_loop()).ask(self._core.close)
         _dispatcher.dispatcher.flush()
         return names
 
@@ -293,8 +311,9 @@ class Client(BaseClient):
 
 def ask(client: BaseClient, send: Callable[[To], Any]) -> Coroutine[Any, Any, Any]:
     """Sends something in the name of this client, and waits for the answer."""
+    loop = _running_loop()
     client._start()
-    return Bridge.of(asyncio.get_running_loop()).ask(send)
+    return Bridge.of(loop).ask(send)
 
 
 def callback_of(on_lost: OnLost | None) -> OnLost | None:
@@ -365,6 +384,7 @@ class Lock(BaseLock):
         super().__init__(client, name, dict(options), timeout, on_lost)
         self._cancel_on_lost = cancel_on_lost
 
+    @coroutine_function
     def acquire(
         self,
         blocking: bool = True,
@@ -412,6 +432,7 @@ class Lock(BaseLock):
         keys.prepared_for(self._client._core, queue)
         return keys, queue
 
+    @coroutine_function
     def release(self) -> Coroutine[Any, Any, None]:
         """Gives back the newest level of the calling task.
 
@@ -420,6 +441,7 @@ class Lock(BaseLock):
         """
         return self._core.releasing(self)
 
+    @coroutine_function
     def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Makes the lock of the calling task live at least so many seconds from now; never shortens it."""
         return self._extend(_current_task(), seconds)
@@ -459,6 +481,7 @@ class Lock(BaseLock):
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
         return bool(await ask(self._client, self._core.force_release))
 
+    @coroutine_function
     def __aenter__(self) -> Coroutine[Any, Any, Grant]:
         return self._entering(_redlatch.begin(self))
 
@@ -548,8 +571,32 @@ def only_acquires(name: str) -> NotOwnerError:
     return error
 
 
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        if not _trio_runs():
+            raise
+        raise RuntimeError(
+            "redlatch.aio needs the event loop of asyncio, and trio runs here, by itself or as the backend of anyio: let anyio "
+            'run on asyncio (anyio.run(main, backend="asyncio")), or take a redlatch.Client and do the whole `with` block in '
+            "a thread (anyio.to_thread.run_sync or trio.to_thread.run_sync)"
+        ) from None
+
+
+def _trio_runs() -> bool:
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:  # trio is imported, and does not run in this thread
+        return False
+    return True
+
+
 def _task_of_loop() -> Task:
-    task = asyncio.current_task()
+    task = asyncio.current_task(_running_loop())
     if task is None:
         raise RuntimeError("a lock belongs to a task, and no task is running here")
     return task

@@ -392,6 +392,7 @@ class TaskLock(aio.Lock):
     __slots__ = ()
     __doc__ = aio.Lock.__doc__
 
+    @aio.coroutine_function
     def acquire(self, *args: Any, **options: Any) -> Coroutine[Any, Any, bool]:
         # The call itself says which task is the owner.
         return self._acquired(Wait(self), super().acquire(*args, **options))
@@ -414,6 +415,7 @@ class TaskLock(aio.Lock):
             raise
         return acquired
 
+    @aio.coroutine_function
     def release(self) -> Coroutine[Any, Any, None]:
         return self._released(*_newest(self), super().release())
 

@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from redlatch import _dispatcher, _redlatch, _sync
+from redlatch._dispatcher import OnLost
 from redlatch._green import ask
+from redlatch._typing import Self
 from redlatch.compat.redispy._base import (
     LEFT_UNLOCKED,
     NOT_ACQUIRED,
@@ -30,9 +32,6 @@ from redlatch.compat.redispy._errors import LockError, LockNotOwnedError, chain,
 from redlatch.exceptions import LockTimeoutError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from redlatch._dispatcher import OnLost
     from redlatch.compat.redispy._redis import Redis
 
 __all__ = ["Lock", "LockError", "LockNotOwnedError", "Redis"]

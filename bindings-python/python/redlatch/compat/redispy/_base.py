@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from redlatch import _redlatch
 from redlatch._base import LONGEST_WAIT, BaseClient
+from redlatch._dispatcher import OnLost
 from redlatch.compat.redispy._clients import Clients, HasPool
 from redlatch.compat.redispy._errors import LockNotOwnedError, lock_error
 from redlatch.exceptions import InvalidArgumentError, NotOwnerError
-
-if TYPE_CHECKING:
-    from redlatch._dispatcher import OnLost
 
 C = TypeVar("C", bound=BaseClient)
 Row = tuple[str, int, "float | None"]

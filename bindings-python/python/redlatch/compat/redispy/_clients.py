@@ -60,6 +60,11 @@ def settings_of(redis: HasPool) -> Settings:
     options = tuple((ours, given[theirs]) for theirs, ours in _OPTIONS.items() if given.get(theirs))
     if _is_tls(pool):
         raise TypeError(f"{_kind(redis)} speaks TLS, which is not taken over: {REMEDY}")
+    if _is_fake(pool):
+        raise TypeError(
+            f"{_kind(redis)} has no server, and redlatch needs a real one: give the lock a client of a "
+            "redlatch.testing.Server, or of the fixture redlatch_url"
+        )
     if path := given.get("path"):
         return _unix_url(path, given.get("db"), user, password), options
     return _tcp_url(given, user, password), options
@@ -86,6 +91,11 @@ def _text(value: str | bytes | None) -> str:
 
 def _is_tls(pool: Any) -> bool:
     return any(base.__name__ == "SSLConnection" for base in pool.connection_class.__mro__)
+
+
+def _is_fake(pool: Any) -> bool:
+    # Its connections name a host that is not there.
+    return any(base.__module__.partition(".")[0] == "fakeredis" for base in pool.connection_class.__mro__)
 
 
 def _tcp_url(given: dict[str, Any], user: str, password: str) -> str:

@@ -1,0 +1,20 @@
+"""Names that `typing` has since Python 3.11: annotations can be evaluated on 3.10, too, and without typing_extensions."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if sys.version_info >= (3, 11):
+    from typing import Self, Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+else:
+    Self = Any
+
+    class Unpack:
+        def __class_getitem__(cls, options: Any) -> Any:
+            return options
+
+
+__all__ = ["Self", "Unpack"]

@@ -1,0 +1,42 @@
+"""The fixtures of redlatch. pytest loads them by the entry point `pytest11`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import redlatch
+    from redlatch.testing import Server
+
+
+@pytest.fixture(scope="session")
+def redlatch_server() -> Iterator[Server]:
+    """A server for the tests of this session, or of this worker of pytest-xdist; they are skipped where none is installed."""
+    from redlatch.testing import Server, ServerNotFoundError
+
+    try:
+        server = Server()
+    except ServerNotFoundError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def redlatch_url(redlatch_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of `redlatch_server`, without data; REDLATCH_URL has it too, for clients that are opened without a URL."""
+    redlatch_server.empty()
+    monkeypatch.setenv("REDLATCH_URL", redlatch_server.url)
+    return redlatch_server.url
+
+
+@pytest.fixture
+def redlatch_client(redlatch_url: str) -> Iterator[redlatch.Client]:
+    """A client of `redlatch_server`, closed when the test has ended."""
+    import redlatch
+
+    with redlatch.Client(redlatch_url) as client:
+        yield client
