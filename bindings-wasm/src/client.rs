@@ -81,7 +81,7 @@ pub(crate) struct Running {
     orphaned: Option<Moment>,
 }
 
-/// What is later than this had to wait for a blocked host.
+/// A host that is later than this was blocked.
 const LATE: Duration = Duration::from_millis(50);
 
 /// How often one thing may lead to another in one turn. The engine needs a handful.

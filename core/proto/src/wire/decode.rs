@@ -7,9 +7,8 @@ use crate::value::Value;
 use super::codes::{
     ACQUIRED, BUSY, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, STOLEN,
 };
-use super::process::fill_in;
 use super::script::{Script, script, whole_ms};
-use super::{Fencing, FollowUp, Holder, Op, RenewReply, Reply};
+use super::{Fencing, FollowUp, Holder, Op, Process, RenewReply, Reply};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 
 /// Decodes the answer to `op`: the server's clock in ms when the script ran, if the answer has it,
@@ -154,6 +153,27 @@ fn read_both(op: &Op, follow_up: FollowUp, value: &Value) -> Option<(Option<u64>
         (FollowUp::Clients, _) => {}
     }
     Some((clock, reply))
+}
+
+/// Fills in the processes of holders, by an answer to `CLIENT LIST`: a line for each connection.
+/// Copies of one process, from a snapshot, have one id: then nobody can tell which of them it is.
+fn fill_in(holders: &mut [Holder], list: &str) {
+    let names = list.split('\n').filter_map(|line| {
+        line.split(' ')
+            .find_map(|field| field.strip_prefix("name="))
+    });
+    let mut has_copies = vec![false; holders.len()];
+    for process in names.filter_map(Process::parse) {
+        for (holder, has_copies) in holders.iter_mut().zip(&mut has_copies) {
+            if process.draws(&holder.owner) && !*has_copies {
+                *has_copies = holder
+                    .process
+                    .as_ref()
+                    .is_some_and(|known| *known != process);
+                holder.process = (!*has_copies).then(|| process.clone());
+            }
+        }
+    }
 }
 
 fn int(value: &Value) -> Option<i64> {
@@ -435,6 +455,32 @@ mod tests {
         assert_eq!(processes(refusal.clone()), [None, None]);
         let both = Value::Array(vec![refusal.clone(), bulk(&list)]);
         assert_eq!(follow_up.settled(both), refusal);
+    }
+
+    #[test]
+    fn copies_of_a_process_cannot_be_told_apart() {
+        let id = "0b0e6f2a-8d1c-4c7a-9e55";
+        let line = |host: &str| {
+            format!("id=7 addr=1:2 name=shop;id={id};lang=c;pid=9;host={host} age=1\n")
+        };
+        let host = |owner: &str, list: &str| {
+            let mut holders = [Holder {
+                owner: owner.to_owned(),
+                count: 1,
+                remaining: None,
+                process: None,
+            }];
+            fill_in(&mut holders, list);
+            let [holder] = holders;
+            holder.process.map(|process| process.host)
+        };
+        let owner = format!("{id}-3d2b1a0f9c8e:1");
+        let list = line("one") + "id=8 name= age=2\n" + &line("one");
+        assert_eq!(host(&owner, &list).as_deref(), Some("one"));
+        assert_eq!(host("0b0e6f2b-8d1c-4c7a-9e55-3d2b1a0f9c8e:1", &list), None);
+        assert_eq!(host("0b0e6f2a", &list), None);
+        assert_eq!(host(&owner, &(list.clone() + &line("two"))), None);
+        assert_eq!(host(&owner, &(list + &line("two") + &line("one"))), None);
     }
 
     #[test]

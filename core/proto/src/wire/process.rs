@@ -3,8 +3,6 @@
 
 use std::fmt;
 
-use super::Holder;
-
 /// The process of a client, as the names of its connections tell it. In Redis such a name is
 /// `<client name>;id=<uuid>;lang=<language>;pid=<number>;host=<name>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,27 +84,6 @@ impl fmt::Display for Process {
     }
 }
 
-/// Fills in the processes of holders, by an answer to `CLIENT LIST`: a line for each connection.
-/// Copies of one process, from a snapshot, have one id: then nobody can tell which of them it is.
-pub(super) fn fill_in(holders: &mut [Holder], list: &str) {
-    let names = list.split('\n').filter_map(|line| {
-        line.split(' ')
-            .find_map(|field| field.strip_prefix("name="))
-    });
-    let mut has_copies = vec![false; holders.len()];
-    for process in names.filter_map(Process::parse) {
-        for (holder, has_copies) in holders.iter_mut().zip(&mut has_copies) {
-            if process.draws(&holder.owner) && !*has_copies {
-                *has_copies = holder
-                    .process
-                    .as_ref()
-                    .is_some_and(|known| *known != process);
-                holder.process = (!*has_copies).then(|| process.clone());
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,30 +107,5 @@ mod tests {
             assert_eq!(Process::parse(other), None, "{other:?}");
         }
         assert_eq!(Process::parse("x;id=0b0e6f2a;lang=c;pid=1;host=h"), None);
-    }
-
-    #[test]
-    fn copies_of_a_process_cannot_be_told_apart() {
-        let line = |host: &str| {
-            format!("id=7 addr=1:2 name=shop;id={ID};lang=c;pid=9;host={host} age=1\n")
-        };
-        let host = |owner: &str, list: &str| {
-            let mut holders = [Holder {
-                owner: owner.to_owned(),
-                count: 1,
-                remaining: None,
-                process: None,
-            }];
-            fill_in(&mut holders, list);
-            let [holder] = holders;
-            holder.process.map(|process| process.host)
-        };
-        let owner = format!("{ID}-3d2b1a0f9c8e:1");
-        let list = line("one") + "id=8 name= age=2\n" + &line("one");
-        assert_eq!(host(&owner, &list).as_deref(), Some("one"));
-        assert_eq!(host("0b0e6f2b-8d1c-4c7a-9e55-3d2b1a0f9c8e:1", &list), None);
-        assert_eq!(host("0b0e6f2a", &list), None);
-        assert_eq!(host(&owner, &(list.clone() + &line("two"))), None);
-        assert_eq!(host(&owner, &(list + &line("two") + &line("one"))), None);
     }
 }
