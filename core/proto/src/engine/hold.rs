@@ -263,12 +263,16 @@ impl Hold {
         self.refresh_deadline();
         let before = self.renewal.due.get();
         self.plan_renewal(now);
-        let due = self
-            .renewal
-            .due
-            .get()
-            .map(|at| before.map_or(at, |before| at.min(before)));
-        self.renewal.due = due.into();
+        // What is planned for a reader may be a look: changes are not looked at while one is planned.
+        if self.renewal.due.get().is_some() || self.cell.kind.is_shared() {
+            self.renew_by(before);
+        }
+    }
+
+    /// Has the renewal come no later than this.
+    pub(super) fn renew_by(&mut self, latest: Option<Moment>) {
+        let due = self.renewal.due.get();
+        self.renewal.due = due.into_iter().chain(latest).min().into();
     }
 
     /// The time between two renewals, if a level is watched.

@@ -130,9 +130,14 @@ impl Holds {
         hold.levels.push(Level::new(level, lease, end, terms.tied));
         hold.cell.set_count(hold.count());
         hold.refresh_deadline();
-        // The planned look may come later than the new level needs its first renewal.
-        if hold.renewal.due.get().is_none() || hold.look {
+        // The planned look may come later than the new level needs its first renewal. The plan of a
+        // reader may be such a look, too.
+        let before = hold.renewal.due.get();
+        if before.is_none() || hold.look {
             hold.plan_renewal(sent);
+        } else if hold.cell.kind.is_shared() {
+            hold.plan_renewal(sent);
+            hold.renew_by(before);
         }
         let cell = hold.cell.clone();
         self.arm(cx, owner);

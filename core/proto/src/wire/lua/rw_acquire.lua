@@ -76,6 +76,7 @@ end
 local ttl = redis.call('PTTL', lock)
 if plain and count == 1 then return now + lease end
 --# read
-return {now, ACQUIRED, ttl, ''}
+-- The hash lives for as long as the longest of all.
+return {now, ACQUIRED, math.min(ttl, redis.call('PTTL', timeout)), ''}
 --# write
 return {now, ACQUIRED, ttl, token}

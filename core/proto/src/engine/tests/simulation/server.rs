@@ -905,14 +905,14 @@ impl Server {
         }
         lock.token = drawn.or(lock.token);
         let token = lock.token.filter(|_| count < 2);
-        let left = Duration::from_millis(shared.until_ms - now_ms);
-        self.changed(name, Some(origin));
-        let is_new_reader = reads && !held;
-        let ttl = if is_new_reader {
-            Duration::from_millis(millis(lease))
+        // A reader has a time of its own.
+        let end_ms = if reads {
+            lock.until_ms
         } else {
-            left
+            shared.until_ms
         };
+        let ttl = Duration::from_millis(end_ms - now_ms);
+        self.changed(name, Some(origin));
         Reply::Acquired { ttl, token }
     }
 
