@@ -590,7 +590,12 @@ impl Engine {
                 self.settle_count(owner);
             }
             (HoldOp::Leave(_) | HoldOp::Settle, Reply::Kept) => {
+                let planned = hold.renewal.due.get();
                 hold.renewed_at(sent, ttl);
+                // As in `shrink`.
+                if hold.cell.kind.is_shared() {
+                    hold.renew_by(planned);
+                }
                 if matches!(command.task.wish, HoldOp::Leave(_)) {
                     self.left(request);
                 }

@@ -106,7 +106,8 @@ impl Engine {
         // The planned renewal stays if a level remains that may need it, or if nobody would report
         // a loss. That is so if the server never tracked the key, if the last renewal failed, or if
         // the key was invalidated.
-        let watched = !hold.renewal.unseen && !hold.renewal.failing && !hold.look;
+        let looks = hold.look || hold.renewal.invalidated;
+        let watched = !hold.renewal.unseen && !hold.renewal.failing && !looks;
         if hold.levels.iter().all(|level| level.abandoned) && watched {
             hold.renewal.due = Maybe::default();
         }
