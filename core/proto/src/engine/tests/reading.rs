@@ -795,6 +795,62 @@ fn changes_of_a_key_with_readers_are_looked_at_seldom() {
     assert_eq!(rig.lost, [(reader.owner(), LostReason::Deleted)]);
 }
 
+/// Two levels of one reader, the longer one on top, and a look that is planned after an invalidation.
+fn looking() -> (Rig, Grant, Grant) {
+    let mut rig = Rig::new();
+    let outer = rig.hold_with("n", KEY, lasting(READ, secs(50)));
+    let inner = rig.hold_with("n", KEY, lasting(READ, secs(90)));
+    rig.pass(secs(1));
+    rig.input(Input::Invalidated(Some(vec!["n".into()])));
+    rig.nothing_sent();
+    (rig, outer, inner)
+}
+
+fn lower(rig: &mut Rig, level: &Grant) {
+    rig.release(level);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Kept);
+}
+
+#[test]
+fn a_planned_look_at_a_reader_survives_the_release_of_a_level() {
+    let (mut rig, outer, inner) = looking();
+    lower(&mut rig, &inner);
+    rig.pass(secs(10));
+    let look = rig.sent();
+    let gone = vec![RenewReply::Gone(LostReason::Deleted)];
+    rig.reply(&look, Reply::Renewed(gone));
+    assert_eq!(rig.lost, [(outer.owner(), LostReason::Deleted)]);
+}
+
+#[test]
+fn a_planned_look_at_an_abandoned_reader_is_made() {
+    let (mut rig, outer, inner) = looking();
+    for level in [outer.level, inner.level] {
+        let owner = outer.owner();
+        rig.input(Input::Abandoned { owner, level });
+    }
+    rig.pass(secs(10));
+    let look = rig.sent();
+    let gone = vec![RenewReply::Gone(LostReason::Deleted)];
+    rig.reply(&look, Reply::Renewed(gone));
+    assert_eq!(rig.lost, [(outer.owner(), LostReason::Deleted)]);
+}
+
+#[test]
+fn a_renewed_level_of_a_reader_does_not_wait_for_a_planned_look() {
+    let (mut rig, _outer, inner) = looking();
+    lower(&mut rig, &inner);
+    let short = Terms {
+        lease: Lease::Watchdog(secs(3)),
+        ..READ
+    };
+    let watched = rig.hold_with("n", KEY, short);
+    rig.pass(ms(1500));
+    let renewal = rig.sent();
+    assert_eq!(renewal.renewal()[0].0, watched.owner());
+}
+
 /// A renewal of Redisson cuts the time of the hash to 30 s, however long the lease of a reader is.
 #[test]
 fn a_reader_with_a_long_lease_looks_before_a_renewal_of_redisson_could_end_it() {
