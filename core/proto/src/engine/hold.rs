@@ -263,7 +263,7 @@ impl Hold {
         self.refresh_deadline();
         let before = self.renewal.due.get();
         self.plan_renewal(now);
-        // What is planned for a reader may be a look: changes are not looked at while one is planned.
+        // A reader may have a look planned: changes are not looked at while it has.
         if self.renewal.due.get().is_some() || self.cell.kind.is_shared() {
             self.renew_by(before);
         }
