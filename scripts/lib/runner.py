@@ -33,8 +33,8 @@ LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 # The tests of the core's face that depend on the server.
 IN_SHORT = ["locking", "losing", "kinds", "refusals", "replicas"]
-# The rows that continuous integration plays where it does not play everything.
-SHORT = ["--drivers", "rust", "asyncio", "redisson-4.7.0"]
+# The rows that continuous integration plays where it does not play everything: what differs there is in the core alone.
+SHORT = ["--drivers", "rust", "redisson-4.7.0"]
 # The system that continuous integration builds for besides its own.
 FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
