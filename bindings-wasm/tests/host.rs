@@ -184,7 +184,12 @@ impl Host {
                             let owner = records.text();
                             records.number();
                             records.number();
-                            owner
+                            if records.byte() == 0 {
+                                return owner;
+                            }
+                            let (client, language) = (records.text(), records.text());
+                            let (pid, host) = (records.number(), records.text());
+                            format!("{owner} {client} {language} {pid} {host}")
                         };
                         Answer::Holders((0..count).map(owner).collect())
                     }
@@ -299,12 +304,16 @@ fn a_host_of_another_kind_locks_a_real_server() {
     assert_eq!(host.wait(4), Answer::Held);
     assert_eq!((redlatch_is_held(4.0, now()), redlatch_count(4.0)), (1, 1));
     assert!(redlatch_remaining(4.0, now()) > 20_000.0);
-    host.call(given().text("orders:42").byte(0), || {
-        redlatch_holders(5.0, 3.0, now())
-    });
-    assert!(
-        matches!(host.wait(5), Answer::Holders(owners) if owners.len() == 1 && owners[0].contains(':'))
-    );
+    for (processes, end) in [(0, ""), (1, " redlatch test 7 here")] {
+        host.call(given().text("orders:42").byte(processes), || {
+            redlatch_holders(5.0, 3.0, now())
+        });
+        let Answer::Holders(owners) = host.wait(5) else {
+            panic!("no holders");
+        };
+        assert!(owners.len() == 1 && owners[0].contains(':'), "{owners:?}");
+        assert!(owners[0].ends_with(end), "{owners:?}");
+    }
 
     // Another owner waits until it is released.
     host.call(name().text("wait").byte(1).number(0.0), || {
