@@ -1,7 +1,7 @@
 //! A lock.
 
 use pyo3::prelude::*;
-use redlatch::embed::AcquireOptionsExt;
+use redlatch::embed::{AcquireOptionsExt, LockExt};
 use redlatch::{AcquireOptions, ErrorKind};
 
 use crate::answer::{Answer, Level};
@@ -203,10 +203,10 @@ impl Lock {
         )
     }
 
-    /// A value that is true if the lock is held.
+    /// The holders without their processes.
     #[pyo3(signature = (to=None))]
-    fn locked(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.core.is_locked(), to)
+    fn owners(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.core.owners(), to)
     }
 
     #[pyo3(signature = (to=None))]

@@ -31,7 +31,7 @@ use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
 use crate::sys::without_signals;
-use crate::wire::{Kind, Topic, names};
+use crate::wire::{Holder, Kind, Topic, names};
 
 /// The channels on which releases of locks with this name are published: of one holder, and of the
 /// read-write lock.
@@ -150,11 +150,22 @@ impl ClientExt for Client {
 pub trait LockExt: Sized {
     /// The option `kind`.
     fn kind(&self) -> Kind;
+
+    /// Like [`holders`](Lock::holders), without their processes: one command less, and the server
+    /// lists no connections.
+    ///
+    /// # Errors
+    /// As [`holders`](Lock::holders).
+    fn owners(&self) -> Operation<Vec<Holder>>;
 }
 
 impl LockExt for Lock {
     fn kind(&self) -> Kind {
         self.options().kind
+    }
+
+    fn owners(&self) -> Operation<Vec<Holder>> {
+        self.owners_only()
     }
 }
 

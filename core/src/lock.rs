@@ -369,6 +369,10 @@ impl Lock {
         self.ask(self.inspection(true), holders)
     }
 
+    pub(crate) fn owners_only(&self) -> Operation<Vec<Holder>> {
+        self.ask(self.inspection(false), holders)
+    }
+
     /// Deletes the lock, regardless of its holder, and wakes the waiters. Holders of this client
     /// are told at once, holders of other clients as soon as their client notices. Returns whether
     /// there was a lock.

@@ -216,7 +216,7 @@ class Lock(BaseLock):
     def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
         self._client._start()
-        return bool(ask(self._core.locked))
+        return bool(ask(self._core.owners))
 
     def holder(self) -> Holder | None:
         """The holder of the lock, as Redis sees it now; of a read lock any of them.

@@ -452,7 +452,7 @@ class Lock(BaseLock):
 
     async def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
-        return bool(await ask(self._client, self._core.locked))
+        return bool(await ask(self._client, self._core.owners))
 
     async def holder(self) -> Holder | None:
         """The holder of the lock, as Redis sees it now; of a read lock any of them.

@@ -82,12 +82,12 @@ class Lock(BaseLock[_sync.Client]):
     def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
         with redis_errors(self.name, NOT_ACQUIRED):
-            return bool(ask(self._core().holders))
+            return bool(ask(self._core().owners))
 
     def owned(self) -> bool:
         """Whether the lock has the token of this one, as Redis sees it now."""
         with redis_errors(self.name, NOT_ACQUIRED):
-            return is_owner(ask(self._core().holders), self.local.token)
+            return is_owner(ask(self._core().owners), self.local.token)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Makes the lock live so many seconds longer, or with `replace_ttl` so many from now; never shorter."""
@@ -116,7 +116,7 @@ class Lock(BaseLock[_sync.Client]):
     def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
         token = self._to_extend(what)
         with redis_errors(self.name, no_longer_owned(what)):
-            wanted = longer(ask(self._core().holders), token, seconds, replace=replace)
+            wanted = longer(ask(self._core().owners), token, seconds, replace=replace)
             guard = self._held(token)
             if wanted is not None and guard is not None:
                 ask(guard.extend, wanted)

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from redlatch import _redlatch
-from redlatch._base import LONGEST_WAIT, BaseClient
+from redlatch._base import LONGEST_WAIT, BaseClient, HolderRow
 from redlatch._dispatcher import OnLost
 from redlatch.compat.redispy._clients import Clients, HasPool
 from redlatch.compat.redispy._errors import LockNotOwnedError, lock_error
 from redlatch.exceptions import InvalidArgumentError, NotOwnerError
 
 C = TypeVar("C", bound=BaseClient)
-Row = tuple[str, int, "float | None"]
 
 NOT_ACQUIRED = "Unable to acquire lock within the time specified"
 NOT_RELEASABLE = "Cannot release a lock that's not owned or is already unlocked."
@@ -198,11 +197,11 @@ def text_of(token: bytes) -> str:
         raise InvalidArgumentError(f"invalid_argument: the token {token!r} is not UTF-8; encode it") from None
 
 
-def is_owner(rows: list[Row], token: bytes | None) -> bool:
-    return token is not None and any(owner.encode() == token for owner, _, _ in rows)
+def is_owner(rows: list[HolderRow], token: bytes | None) -> bool:
+    return token is not None and any(row[0].encode() == token for row in rows)
 
 
-def longer(rows: list[Row], token: bytes, seconds: float, *, replace: bool) -> float | None:
+def longer(rows: list[HolderRow], token: bytes, seconds: float, *, replace: bool) -> float | None:
     """How long the lock has to live from now; None if it does so already, as it is never shortened."""
     remaining = rows[0][2] if is_owner(rows, token) else None
     if remaining is None:

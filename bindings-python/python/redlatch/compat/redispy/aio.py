@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from redlatch import _redlatch, aio
+from redlatch._base import HolderRow
 from redlatch._dispatcher import OnLost
 from redlatch._typing import Self
 from redlatch.compat.redispy._base import (
@@ -125,10 +126,10 @@ class Lock(BaseLock[aio.Client]):
                 await aio.ask(self._client, lambda to: core.extend_token(text, wanted, to))
         return True
 
-    async def _holders(self) -> list[tuple[str, int, float | None]]:
+    async def _holders(self) -> list[HolderRow]:
         with redis_errors(self.name, NOT_ACQUIRED):
             core = self._core()
-            rows: list[tuple[str, int, float | None]] = await aio.ask(self._client, core.holders)
+            rows: list[HolderRow] = await aio.ask(self._client, core.owners)
         return rows
 
     async def _acquire(self, wait: float | None, lease: float | None, token: bytes | None) -> _redlatch.Guard:
