@@ -454,7 +454,7 @@ test('the error of a callback comes before a loss that is found later', async ()
   await assert.rejects(answer, (error) => error === mine && error.cause instanceof LockLostError)
   const found = locksOf(client).request(name, () => context.redis.send('DEL', `web-locks:${name}`))
   await assert.rejects(found, LockLostError)
-  // The same with a thief, of which the victim hears by its release only.
+  // Here a thief takes the lock, and the victim learns it only when it releases.
   for (const [end, told] of [[() => Promise.reject(mine), (error) => error === mine], [() => 'done', stolen]]) {
     let thief
     const victim = locksOf(client).request(name, async () => {
@@ -466,7 +466,7 @@ test('the error of a callback comes before a loss that is found later', async ()
     thief.end()
     await thief.done
   }
-  // That of another lock passes through as it is.
+  // A loss of another lock is the error of the callback: it is not changed.
   const other = new LockLostError('other', { reason: 'forced' })
   await assert.rejects(locksOf(client).request(name, () => Promise.reject(other)), (error) => error === other)
   await client.close()
@@ -640,7 +640,7 @@ test('a process is robbed by another one, however short the theft is', () =>
     await Promise.all([one, two].map((other) => other.heard('called', 'reads')))
     assert.equal(await locks.request(name, { steal: true }, () => 'stolen'), 'stolen')
     for (const other of [one, two]) assert.equal((await other.heard('failed', 'reads'))[0], 'AbortError')
-    // Those that wait in another process go on waiting. If one comes in between, it is robbed as well.
+    // Requests of another process go on waiting after a theft. A request that is granted during the theft loses its lock, too.
     one.request('holds')
     await one.heard('called', 'holds')
     two.request('waits')

@@ -20,7 +20,7 @@ from conftest import LIMIT, eventually, run, script
 from redlatch.testing import Server, ServerNotFoundError
 from test_readme import BLOCKS
 
-SERVER = os.environ.get("REDLATCH_SERVER_BIN", "")
+SERVER = os.environ["REDLATCH_SERVER_BIN"]
 
 
 def answers(port: int) -> bool:
@@ -43,7 +43,6 @@ def outcome(folder: Path, tests: str, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.skipif(not SERVER, reason="REDLATCH_SERVER_BIN names no server")
 def test_fixtures_give_a_server_a_url_and_a_client(tmp_path: Path) -> None:
     tests = """
         import os
@@ -71,7 +70,6 @@ def test_fixtures_give_a_server_a_url_and_a_client(tmp_path: Path) -> None:
     assert "2 passed" in text, text
 
 
-@pytest.mark.skipif(not SERVER, reason="REDLATCH_SERVER_BIN names no server")
 def test_the_example_of_the_readme_passes(tmp_path: Path) -> None:
     text = outcome(tmp_path, next(block for block in BLOCKS if "redlatch_client" in block))
     assert "1 passed" in text, text
@@ -95,7 +93,6 @@ def test_a_variable_that_names_no_program_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
-@pytest.mark.skipif(not SERVER, reason="REDLATCH_SERVER_BIN names no server")
 def test_a_server_on_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / name).symlink_to(str(shutil.which(SERVER)))
     monkeypatch.delenv("REDLATCH_SERVER_BIN")
@@ -121,7 +118,6 @@ def test_what_a_server_says_as_it_fails_is_told(tmp_path: Path) -> None:
         Server(broken).start()
 
 
-@pytest.mark.skipif(not SERVER, reason="REDLATCH_SERVER_BIN names no server")
 def test_a_port_that_is_taken_is_left(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     busy = tmp_path / "server"
@@ -134,7 +130,6 @@ def test_a_port_that_is_taken_is_left(tmp_path: Path) -> None:
         assert log.exists() and answers(server.port)
 
 
-@pytest.mark.skipif(not SERVER, reason="REDLATCH_SERVER_BIN names no server")
 def test_a_server_ends_with_its_block() -> None:
     # A child has the pipe to the guard of the server as well, and does not keep it.
     program = """
@@ -152,7 +147,6 @@ def test_a_server_ends_with_its_block() -> None:
     assert not answers(int(run(program)))
 
 
-@pytest.mark.skipif(not SERVER, reason="REDLATCH_SERVER_BIN names no server")
 def test_a_server_that_stands_still_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redlatch.testing.STOPPING", 0.1)
     with Server() as server, redis.Redis(port=server.port) as look:
@@ -161,7 +155,6 @@ def test_a_server_that_stands_still_is_ended(monkeypatch: pytest.MonkeyPatch) ->
     assert not answers(server.port)
 
 
-@pytest.mark.skipif(not SERVER, reason="REDLATCH_SERVER_BIN names no server")
 def test_a_server_ends_with_a_program_that_is_killed() -> None:
     program = """
         import signal

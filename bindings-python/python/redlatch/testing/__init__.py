@@ -111,7 +111,7 @@ class Server:
                 raise RuntimeError(f"{self.program} ended with {process.returncode} as it started:\n{text}")
             if time.monotonic() > until:
                 raise RuntimeError(f"{self.program} did not answer within {STARTING:.0f} s:\n{text}")
-            time.sleep(0.01)
+            time.sleep(0.01)  # a server tells nobody that it listens
         return True
 
     def _answers(self) -> bool:

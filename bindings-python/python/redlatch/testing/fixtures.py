@@ -20,7 +20,7 @@ def redlatch_server() -> Iterator[Server]:
     try:
         server = Server()
     except ServerNotFoundError as error:
-        pytest.skip(str(error))
+        pytest.skip(str(error))  # for the tests of users; ours set REDLATCH_SERVER_BIN
     with server:
         yield server
 

@@ -812,15 +812,19 @@ fn lower(rig: &mut Rig, level: &Grant) {
     rig.reply(&sent, Reply::Kept);
 }
 
-#[test]
-fn a_planned_look_at_a_reader_survives_the_release_of_a_level() {
-    let (mut rig, outer, inner) = looking();
-    lower(&mut rig, &inner);
+fn the_look_finds_it_gone(mut rig: Rig, reader: &Grant) {
     rig.pass(secs(10));
     let look = rig.sent();
     let gone = vec![RenewReply::Gone(LostReason::Deleted)];
     rig.reply(&look, Reply::Renewed(gone));
-    assert_eq!(rig.lost, [(outer.owner(), LostReason::Deleted)]);
+    assert_eq!(rig.lost, [(reader.owner(), LostReason::Deleted)]);
+}
+
+#[test]
+fn a_planned_look_at_a_reader_survives_the_release_of_a_level() {
+    let (mut rig, outer, inner) = looking();
+    lower(&mut rig, &inner);
+    the_look_finds_it_gone(rig, &outer);
 }
 
 #[test]
@@ -830,11 +834,7 @@ fn a_planned_look_at_an_abandoned_reader_is_made() {
         let owner = outer.owner();
         rig.input(Input::Abandoned { owner, level });
     }
-    rig.pass(secs(10));
-    let look = rig.sent();
-    let gone = vec![RenewReply::Gone(LostReason::Deleted)];
-    rig.reply(&look, Reply::Renewed(gone));
-    assert_eq!(rig.lost, [(outer.owner(), LostReason::Deleted)]);
+    the_look_finds_it_gone(rig, &outer);
 }
 
 #[test]
