@@ -525,6 +525,7 @@ impl Module {
         let form = Form {
             kind,
             token: Some(token.into()),
+        ..Form::default()
         };
         let request = match lease {
             Some(lease) => Request::ExtendToken { name, form, lease },

@@ -18,7 +18,7 @@ pub(crate) fn count(
     if names.is_empty() {
         return Ok(counts);
     }
-    let each: Vec<[String; 2]> = names.iter().map(|name| channels(name)).collect();
+    let each: Vec<[String; 3]> = names.iter().map(|name| channels(name)).collect();
     let kinds: &[&str] = match inspector.topology() {
         "cluster" => &["NUMSUB", "SHARDNUMSUB"],
         _ => &["NUMSUB"],
@@ -35,8 +35,8 @@ pub(crate) fn count(
             // Channels and numbers in turn, in the order in which they were asked for.
             let numbers = reply.into_iter().skip(1).step_by(2).map(to::<u64>);
             for (at, number) in numbers.enumerate() {
-                // A name has one kind of lock, so nobody waits on its other channel.
-                if let Some(count) = counts.get_mut(at / 2) {
+                // A name has one kind of lock, so nobody waits on its other channels.
+                if let Some(count) = counts.get_mut(at / 3) {
                     *count = Some(count.unwrap_or(0).saturating_add(number.unwrap_or(0)));
                 }
             }

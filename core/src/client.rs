@@ -22,6 +22,7 @@ use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
 use crate::parking::{ParkingGroup, ParkingGroups};
 use crate::process;
+use crate::semaphore::Semaphore;
 use crate::sys;
 use crate::tuning;
 use crate::url::{self, Place};
@@ -249,6 +250,24 @@ impl Client {
             read: self.lock_with(name, read)?,
             write: self.lock_with(name, write)?,
         })
+    }
+
+    /// A semaphore that gets `limit` permits when it has none yet; with 0, others set that. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long, or a limit above
+    /// 2,147,483,647.
+    pub fn semaphore(&self, name: &str, limit: usize) -> Result<Semaphore> {
+        self.semaphore_with(name, self.lock_options().limit(limit))
+    }
+
+    /// A semaphore with its own options. Their kind does not count. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument`, as [`lock_with`](Client::lock_with).
+    pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
+        let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
+        Ok(Semaphore { lock })
     }
 
     /// The default options of this client's locks.
@@ -712,6 +731,7 @@ impl Running {
             Ok(Done::Released) => Outcome::Released,
             Ok(Done::Extended) => Outcome::Extended,
             Ok(Done::Forced(deleted)) => Outcome::Forced(deleted),
+            Ok(Done::Counted(permits)) => Outcome::Counted(permits),
             Ok(Done::Inspected(holders)) => Outcome::Inspected(holders),
             Ok(Done::Closed(names)) => {
                 Outcome::Closed(names.iter().map(ToString::to_string).collect())

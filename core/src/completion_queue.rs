@@ -13,7 +13,7 @@ use crate::operation::{Cancelled, Pending};
 use crate::process;
 use crate::sys::EventFd;
 use crate::wake_list;
-use crate::wire::Holder;
+use crate::wire::{Holder, Permits};
 use crate::yield_budget::YieldBudget;
 
 /// The result of an operation.
@@ -32,6 +32,8 @@ pub enum Outcome {
     Forced(bool),
     /// The holder of the lock, if there is one.
     Inspected(Vec<Holder>),
+    /// The permits of a semaphore.
+    Counted(Permits),
     /// The client is closed. These locks could not be released in time.
     Closed(Vec<String>),
     /// The operation failed.

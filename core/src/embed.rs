@@ -30,13 +30,14 @@ use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
+use crate::semaphore::Semaphore;
 use crate::sys::without_signals;
 use crate::wire::{Holder, Kind, Topic, names};
 
-/// The channels on which releases of locks with this name are published: of one holder, and of the
-/// read-write lock.
-pub fn channels(name: &str) -> [String; 2] {
-    [Topic::Lock, Topic::ReadWrite].map(|topic| names::channel(topic, name))
+/// The channels on which releases of locks with this name are published: of one holder, of the
+/// read-write lock, and of the semaphore.
+pub fn channels(name: &str) -> [String; 3] {
+    [Topic::Lock, Topic::ReadWrite, Topic::Semaphore].map(|topic| names::channel(topic, name))
 }
 
 /// Starts a thread that no signal interrupts: signals belong to the threads of the program.
@@ -85,6 +86,12 @@ pub trait ClientExt: Sized {
     /// As [`lock_from_bytes`](ClientExt::lock_from_bytes).
     fn rw_lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<RwLock>;
 
+    /// The semaphore of a name given as bytes. No I/O.
+    ///
+    /// # Errors
+    /// As [`lock_from_bytes`](ClientExt::lock_from_bytes).
+    fn semaphore_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Semaphore>;
+
     /// Reports that the task behind `key` will never run again, for example because its event loop
     /// was closed. None of its levels is renewed any more, not even those with a guard.
     fn key_gone(&self, key: ReentryKey);
@@ -119,6 +126,11 @@ impl ClientExt for Client {
             read: self.lock_from_bytes(name, read)?,
             write: self.lock_from_bytes(name, write)?,
         })
+    }
+
+    fn semaphore_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Semaphore> {
+        let lock = self.lock_from_bytes(name, options.kind(Kind::Semaphore))?;
+        Ok(Semaphore { lock })
     }
 
     fn key_gone(&self, key: ReentryKey) {
@@ -199,10 +211,7 @@ impl GuardExt for Guard {
     }
 
     fn reenter_with(&self, lock: &LockOptions, acquire: AcquireOptions) -> Operation<Guard> {
-        match acquire
-            .validate_for(lock.kind)
-            .and_then(|()| lock.validate())
-        {
+        match acquire.validate_for(lock).and_then(|()| lock.validate()) {
             Ok(()) => self.reenter_on(lock.terms(&acquire), acquire.wait),
             Err(error) => Operation::failed(error),
         }

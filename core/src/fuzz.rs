@@ -31,7 +31,7 @@ fn check<T>(result: &Result<T>, allowed: &[ErrorKind]) {
 
 fn ops() -> Vec<Op> {
     let (name, ttl, kind) = (|| "n".into(), Duration::from_secs(30), Kind::Reentrant);
-    let form = || Form { kind, token: None };
+    let form = || Form::of(kind);
     let acquire = |replicas| Op::Acquire {
         name: name(),
         owner: 7,
@@ -41,6 +41,7 @@ fn ops() -> Vec<Op> {
         fencing: Fencing::Persistent,
         replicas,
         under: None,
+        limit: 0,
     };
     let release = |remaining| Op::Release {
         name: name(),

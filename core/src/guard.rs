@@ -90,6 +90,8 @@ impl Manner {
             replicas: self.replicas,
             linger: false,
             tied: self.tied,
+            permits: 0,
+            limit: 0,
         }
     }
 }

@@ -110,6 +110,7 @@ mod options;
 mod owner;
 mod parking;
 mod primaries;
+mod semaphore;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -133,4 +134,5 @@ pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,
 };
 pub use owner::ReentryKey;
-pub use wire::{Holder, Kind, Process};
+pub use semaphore::Semaphore;
+pub use wire::{Holder, Kind, Permits, Process};

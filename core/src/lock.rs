@@ -34,7 +34,7 @@ use crate::wire::{Form, Holder, Name, names};
 #[derive(Clone)]
 pub struct Lock {
     client: Arc<ClientInner>,
-    name: Name,
+    pub(crate) name: Name,
     options: Arc<LockOptions>,
 }
 
@@ -173,12 +173,12 @@ impl Lock {
         self.acquire_as(options, guard)
     }
 
-    fn acquire_as<T>(
+    pub(crate) fn acquire_as<T>(
         &self,
         options: AcquireOptions,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
     ) -> Operation<T> {
-        if let Err(error) = options.validate_for(self.options.kind) {
+        if let Err(error) = options.validate_for(&self.options) {
             return Operation::failed(error.on(&self.name));
         }
         let request = Request::Acquire {
@@ -300,10 +300,11 @@ impl Lock {
     fn form(&self, token: &str) -> Result<Form> {
         AcquireOptions::new()
             .token(token)
-            .validate_for(self.options.kind)?;
+            .validate_for(&self.options)?;
         Ok(Form {
             kind: self.options.kind,
             token: Some(token.into()),
+            ..Form::default()
         })
     }
 
@@ -407,7 +408,7 @@ impl Lock {
         )
     }
 
-    fn ask<T>(
+    pub(crate) fn ask<T>(
         &self,
         request: Request,
         finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,

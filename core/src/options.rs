@@ -281,7 +281,7 @@ options! {
 options! {
     /// Options of a lock; a client takes them as defaults for its locks.
     LockOptions in Lock, LOCK {
-        kind(Kind): Kind = Kind::Reentrant, "reentrant", "reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read or write", Type::Choice(&Kind::ALL),
+        kind(Kind): Kind = Kind::Reentrant, "reentrant", "reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read, write or semaphore", Type::Choice(&Kind::ALL),
             "The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.";
         reentrant(bool): Option<bool> = None,
             "none: true for the kinds reentrant, adaptive, read and write, with a key that the caller names; else false", "true or false", Type::Flag,
@@ -300,6 +300,8 @@ options! {
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
+        limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", Type::Count { most: LIMIT_MOST },
+            "How many permits a semaphore gets, if it has none yet.";
     }
 }
 
@@ -389,8 +391,12 @@ impl ClusterPubsub {
     }
 }
 
-/// Options of one acquisition: `wait`, `lease` and `token`, in this order.
-const ACQUIRE: &[OptionInfo; 3] = &[
+/// The most permits that a semaphore may have, and that one acquisition may take.
+const LIMIT_MOST: usize = i32::MAX as usize;
+const PERMITS_MOST: usize = 1000;
+
+/// Options of one acquisition: `wait`, `lease`, `token` and `permits`, in this order.
+const ACQUIRE: &[OptionInfo; 4] = &[
     OptionInfo {
         name: "wait",
         scope: Scope::Acquire,
@@ -412,6 +418,13 @@ const ACQUIRE: &[OptionInfo; 3] = &[
         default: "none: a fresh one",
         doc: "The value that a simple lock's key gets. Give each attempt a token of its own, in every process. A program that knows it can release and extend the lock.",
     },
+    OptionInfo {
+        name: "permits",
+        scope: Scope::Acquire,
+        r#type: Type::Count { most: PERMITS_MOST },
+        default: "1",
+        doc: "How many permits of a semaphore to take at once.",
+    },
 ];
 
 /// Every option, in the order of the table.
@@ -426,6 +439,7 @@ pub struct AcquireOptions {
     pub(crate) lease: Option<Duration>,
     pub(crate) key: ReentryKey,
     pub(crate) token: Option<Arc<str>>,
+    pub(crate) permits: usize,
     pub(crate) tied: bool,
     /// The key identifies the caller, which did not ask to re-enter. See
     /// [`caller`](AcquireOptions::caller).
@@ -439,6 +453,7 @@ impl Default for AcquireOptions {
             lease: None,
             key: ReentryKey::Once,
             token: None,
+            permits: 1,
             tied: false,
             caller: false,
         }
@@ -493,7 +508,14 @@ impl AcquireOptions {
         self
     }
 
-    /// Sets `wait`, `lease` or `token` by name.
+    /// Takes so many permits of a semaphore at once, 1 to 1,000.
+    #[must_use]
+    pub fn permits(mut self, permits: usize) -> Self {
+        self.permits = permits;
+        self
+    }
+
+    /// Sets `wait`, `lease`, `token` or `permits` by name.
     ///
     /// # Errors
     /// `invalid_argument`, as [`LockOptions::set`].
@@ -505,22 +527,43 @@ impl AcquireOptions {
                 T::read(info, value).map(Some)
             }
         }
-        let [wait, lease, token] = ACQUIRE;
+        let [wait, lease, token, permits] = ACQUIRE;
         match name {
             "wait" => self.wait = given(wait, value)?,
             "lease" => self.lease = given(lease, value)?,
             "token" => self.token = given(token, value)?,
+            "permits" => self.permits = given(permits, value)?.unwrap_or(1),
             _ => return Err(unknown(name, Scope::Acquire, Spelling::SnakeCase)),
         }
         Ok(())
     }
 
     /// Checks the values that the typed setters stored without a check, for a lock of this kind.
-    pub(crate) fn validate_for(&self, kind: Kind) -> Result<()> {
-        let [wait, lease, token] = ACQUIRE;
+    pub(crate) fn validate_for(&self, lock: &LockOptions) -> Result<()> {
+        let kind = lock.kind;
+        let [wait, lease, token, permits] = ACQUIRE;
         self.wait.check(wait)?;
         self.lease.check(lease)?;
         self.token.check(token)?;
+        self.permits.check(permits)?;
+        if self.permits == 0 {
+            return Err(Error::invalid("permits is 0; take at least 1"));
+        }
+        if self.permits > 1 && kind != Kind::Semaphore {
+            let text = format!(
+                "permits is {}, but a lock of the kind {} has none; use a semaphore",
+                self.permits,
+                kind.name()
+            );
+            return Err(Error::invalid(text));
+        }
+        if self.permits > lock.limit && lock.limit > 0 {
+            let text = format!(
+                "permits is {}, but the semaphore has a limit of {}: the wait would never end",
+                self.permits, lock.limit
+            );
+            return Err(Error::invalid(text));
+        }
         if self.token.is_some() && !kind.takes_tokens() {
             let text = format!(
                 "token is given, but a lock of the kind {} has none; give the lock the kind simple",
@@ -555,6 +598,22 @@ impl LockOptions {
             let text = "fencing is true, but a reader changes nothing and draws no token; leave it out for the kind read";
             return Err(Error::invalid(text));
         }
+        if self.kind == Kind::Semaphore && (self.fencing || self.fencing_expires) {
+            let text = "fencing is true, but permits have no order that a token could tell; leave it out for the kind semaphore";
+            return Err(Error::invalid(text));
+        }
+        if self.kind == Kind::Semaphore && self.reentrant == Some(true) {
+            let text = "reentrant is true, but each acquisition of a semaphore takes permits of its own; leave it out for the kind semaphore";
+            return Err(Error::invalid(text));
+        }
+        if self.kind != Kind::Semaphore && self.limit > 0 {
+            let text = format!(
+                "limit is {}, but a lock of the kind {} has no permits; use a semaphore",
+                self.limit,
+                self.kind.name()
+            );
+            return Err(Error::invalid(text));
+        }
         Ok(())
     }
 
@@ -581,14 +640,27 @@ impl LockOptions {
             replicas: u8::try_from(self.replicas).unwrap_or(u8::MAX),
             linger: self.linger,
             tied: acquire.tied,
+            permits: match self.kind {
+                Kind::Semaphore => u16::try_from(acquire.permits).unwrap_or(u16::MAX),
+                _ => 0,
+            },
+            limit: u32::try_from(self.limit).unwrap_or(u32::MAX),
         }
     }
 }
 
 /// Checks a lease given to `extend`, by the bounds of the option `lease`.
 pub(crate) fn check_lease(lease: Duration) -> Result<()> {
-    let [_, info, _] = ACQUIRE;
+    let [_, info, ..] = ACQUIRE;
     lease.check(info)
+}
+
+/// Checks the number of permits of a semaphore, by the bounds of the option `limit`.
+pub(crate) fn check_limit(limit: usize) -> Result<()> {
+    match LOCK.iter().find(|info| info.name == "limit") {
+        Some(info) => limit.check(info),
+        None => Ok(()),
+    }
 }
 
 /// Converts a time from another language's unit, and checks it by the row of the option `option`.
@@ -866,7 +938,7 @@ mod tests {
             "\"recheck\" is no option of a lock; it is an option of a client"
         );
         assert!(refused("x", value).ends_with(
-            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger"
+            "there are kind, reentrant, lease, watchdog_lease, fencing, fencing_expires, max_hold, replicas, linger, limit"
         ));
         let client = ClientOptions::new()
             .set("watchdog_leas", value)

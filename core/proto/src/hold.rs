@@ -32,6 +32,8 @@ pub struct HoldCell {
     pub key: OwnerKey,
     pub owner: OwnerId,
     pub kind: Kind,
+    /// The permits that it has of a semaphore.
+    permits: u16,
     /// The caller's own token at the key, if it chose one. Boxed, because most do not.
     value: Option<Box<Arc<str>>>,
     /// The fencing token; 0 if none was asked for.
@@ -54,6 +56,7 @@ impl HoldCell {
             key,
             owner,
             kind: form.kind,
+            permits: form.permits,
             value: form.token.map(Box::new),
             token: token.unwrap_or(0),
             deadline: AtomicU64::new(0),
@@ -69,6 +72,7 @@ impl HoldCell {
         Form {
             kind: self.kind,
             token: self.value.as_deref().cloned(),
+            permits: self.permits,
         }
     }
 

@@ -190,6 +190,10 @@ pub(crate) const BATCH_LOCKS: usize = 32;
 /// The promises cover a server clock that runs slower than ours by up to one part in this many.
 pub(crate) const CLOCK_DRIFT: u64 = 100;
 
+/// How long the server keeps a permit beyond its lease. Redisson takes permits back by the clocks of
+/// its own machines, which may be fast.
+pub const PERMIT_MARGIN: Duration = Duration::from_secs(2);
+
 // Drivers: connections, channels, the end
 
 /// The first and the longest pause between two attempts to connect.

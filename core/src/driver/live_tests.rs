@@ -82,6 +82,7 @@ fn acquire(text: &str) -> Op {
         fencing: Fencing::Off,
         replicas: 0,
         under: None,
+        limit: 0,
     }
 }
 
@@ -1803,6 +1804,8 @@ fn request(text: &str) -> Request {
         replicas: 0,
         linger: false,
         tied: false,
+        permits: 0,
+        limit: 0,
     };
     Request::Acquire {
         name: name(text),

@@ -15,6 +15,7 @@ mod losing;
 mod reading;
 mod refusals;
 mod replicas;
+mod semaphores;
 mod slow;
 mod tls;
 mod together;

@@ -9,7 +9,7 @@ use crate::error::{Error, LostReason, Result};
 use crate::event::Event;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
-use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Reply, Topic};
+use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Permits, Reply, Topic};
 
 /// Identifies a request of a caller. The caller's side draws it and never reuses it.
 pub type RequestId = u64;
@@ -104,6 +104,9 @@ pub enum Request {
         kind: Kind,
         processes: bool,
     },
+    /// Read how many permits a semaphore has, after it was given `limit` permits if that is asked
+    /// for.
+    Count { name: Name, limit: Option<u32> },
     /// Release everything within `limit`, then stop.
     Close { limit: Duration },
 }
@@ -120,6 +123,8 @@ impl Request {
             Request::ExtendToken { .. } => "extend_token",
             Request::Force { .. } => "force_release",
             Request::Inspect { .. } => "holder",
+            Request::Count { limit: None, .. } => "permits",
+            Request::Count { .. } => "set_permits",
             Request::Close { .. } => "close",
         }
     }
@@ -155,6 +160,10 @@ pub struct Terms {
     /// Whether the level ends with the thread or task behind its key from the start, as after
     /// [`Input::Detached`].
     pub tied: bool,
+    /// The permits that an acquisition takes from a semaphore. 0 for a lock.
+    pub permits: u16,
+    /// How many permits the semaphore gets if it has none yet; 0 to leave that to others.
+    pub limit: u32,
 }
 
 /// How long Redis keeps a level if it hears nothing more from us.
@@ -199,6 +208,8 @@ pub enum Done {
     Forced(bool),
     /// The current holders: of a read lock there may be several.
     Inspected(Vec<Holder>),
+    /// The permits of a semaphore.
+    Counted(Permits),
     /// The names of locks that could not be released in time.
     Closed(Vec<Name>),
 }

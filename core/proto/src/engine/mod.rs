@@ -270,6 +270,7 @@ impl Engine {
                 let form = Form {
                     kind: terms.kind,
                     token,
+                    permits: terms.permits,
                 };
                 self.acquire(id, name, key, wait, terms, form);
             }
@@ -294,6 +295,7 @@ impl Engine {
                 };
                 self.ask(id, Some(op));
             }
+            Request::Count { name, limit } => self.ask(id, Some(Op::Count { name, limit })),
             Request::Close { limit } => self.close(id, limit),
         }
     }

@@ -166,6 +166,9 @@ impl Queries {
             CallOutcome::Answered(Reply::Holders(holders)) => {
                 (Ok(Done::Inspected(holders)), Effect::None)
             }
+            CallOutcome::Answered(Reply::Counted(permits)) => {
+                (Ok(Done::Counted(permits)), Effect::None)
+            }
             CallOutcome::Answered(Reply::Foreign(what)) => (Err(foreign(&what)), Effect::None),
             // A hold of this client may have had that token.
             CallOutcome::Answered(Reply::Released(_)) => (Ok(Done::Released), Effect::Unsure),

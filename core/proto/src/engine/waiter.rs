@@ -102,6 +102,7 @@ impl Waiter {
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
             under: self.under,
+            limit: self.terms.limit,
         }
     }
 

@@ -653,6 +653,7 @@ mod tests {
             fencing: Fencing::Off,
             replicas: 0,
             under: None,
+            limit: 0,
         };
         OutgoingCall {
             call,

@@ -237,6 +237,7 @@ mod tests {
             fencing,
             replicas: 0,
             under: None,
+            limit: 0,
         };
         let mut window = ConcurrencyLimiter::new();
         window.push(

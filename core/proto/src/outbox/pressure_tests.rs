@@ -80,6 +80,7 @@ impl Pressure {
                     fencing,
                     replicas,
                     under: None,
+                    limit: 0,
                 }
             }
         };

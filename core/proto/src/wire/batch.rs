@@ -59,7 +59,7 @@ impl BatchKey {
         let shape = match op.layout() {
             Layout::Hash => Shape::Hash,
             Layout::Plain => Shape::Plain,
-            Layout::Learning | Layout::Read | Layout::Write => return None,
+            Layout::Learning | Layout::Read | Layout::Write | Layout::Permits => return None,
         };
         match op {
             Op::Acquire {
@@ -122,7 +122,11 @@ impl Call {
                 Op::Acquire { owner, form, .. } | Op::Release { owner, form, .. } => {
                     words.owner(form, uuid, *owner);
                 }
-                Op::HandOver { .. } | Op::Renew { .. } | Op::Force { .. } | Op::Inspect { .. } => {}
+                Op::HandOver { .. }
+                | Op::Renew { .. }
+                | Op::Force { .. }
+                | Op::Inspect { .. }
+                | Op::Count { .. } => {}
             }
         }
         Call {
@@ -235,6 +239,7 @@ mod tests {
             fencing: Fencing::Off,
             replicas: 0,
             under: None,
+            limit: 0,
         }
     }
 

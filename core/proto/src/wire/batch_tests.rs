@@ -25,7 +25,7 @@ const NAMES: usize = 6;
 const APART: Duration = Duration::from_secs(5);
 
 fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
-    let form = Form { kind, token: None };
+    let form = Form::of(kind);
     let name = name.clone();
     Op::Acquire {
         name,
@@ -36,11 +36,12 @@ fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
         fencing: Fencing::Off,
         replicas: 0,
         under: None,
+        limit: 0,
     }
 }
 
 fn release(kind: Kind, name: &Name, owner: u64) -> Op {
-    let form = Form { kind, token: None };
+    let form = Form::of(kind);
     Op::Release {
         name: name.clone(),
         owner,
@@ -113,16 +114,8 @@ impl Both {
     /// Something or nothing at each name.
     fn lay(&mut self) {
         self.each(&["FLUSHDB"]);
-        let mine = Form {
-            kind: self.kind,
-            token: None,
-        }
-        .owner(U, 1);
-        let other = Form {
-            kind: self.kind,
-            token: None,
-        }
-        .owner(V, 1);
+        let mine = Form::of(self.kind).owner(U, 1);
+        let other = Form::of(self.kind).owner(V, 1);
         let free_only = self.random.chance(300);
         for name in self.names.clone() {
             let owner = if self.random.chance(500) {

@@ -21,6 +21,7 @@ codes! {
     RENEWED = 7;
     FORCED = 8;
     HOLDER = 9;
+    COUNTED = 10;
     // In a batch, the result of one lock. Other values there: a time or a count if not negative, -1
     // for no expiry.
     TAKEN = -3;

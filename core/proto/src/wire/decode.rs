@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::value::Value;
 
 use super::codes::{
-    ACQUIRED, BUSY, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, STOLEN,
+    ACQUIRED, BUSY, COUNTED, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED,
+    STALE, STOLEN,
 };
 use super::script::{Script, script, whole_ms};
-use super::{Fencing, FollowUp, Holder, Op, Process, RenewReply, Reply};
+use super::{Fencing, FollowUp, Holder, Op, Permits, Process, RenewReply, Reply};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 
 /// Decodes the answer to `op`: the server's clock in ms when the script ran, if the answer has it,
@@ -86,7 +87,8 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             | Op::HandOver { .. }
             | Op::Release { remaining: 1.., .. }
             | Op::Renew { .. }
-            | Op::Force { .. },
+            | Op::Force { .. }
+            | Op::Count { .. },
             STALE,
             [],
         ) => Reply::Stale,
@@ -101,7 +103,11 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             Reply::Gone(gone(int(why)?)?)
         }
         (
-            Op::Acquire { .. } | Op::HandOver { .. } | Op::Force { .. } | Op::Inspect { .. },
+            Op::Acquire { .. }
+            | Op::HandOver { .. }
+            | Op::Force { .. }
+            | Op::Inspect { .. }
+            | Op::Count { .. },
             FOREIGN,
             [what],
         ) => Reply::Foreign(foreign(&text(what)?)),
@@ -110,6 +116,10 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
         (Op::Renew { holds }, RENEWED, results) if results.len() == holds.len() => {
             Reply::Renewed(results.iter().map(renewal).collect::<Option<_>>()?)
         }
+        (Op::Count { .. }, COUNTED, [available, limit]) => Reply::Counted(Permits {
+            available: int(available)?,
+            limit: int(limit)?,
+        }),
         (Op::Force { .. }, FORCED, [deleted]) => Reply::Forced(int(deleted)? != 0),
         (Op::Inspect { .. }, HOLDER, holders) => {
             let (each, []) = holders.as_chunks() else {
@@ -257,6 +267,7 @@ mod tests {
             fencing: Fencing::Off,
             replicas: 0,
             under: None,
+            limit: 0,
         }
     }
 

@@ -3,10 +3,11 @@
 use crate::value::Value;
 
 use super::codes::{
-    ACQUIRED, ALONE, BUSY, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE, TAKEN,
+    ACQUIRED, ALONE, BUSY, COUNTED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE,
+    TAKEN,
 };
 use super::script::whole_ms;
-use super::{BatchKey, Fencing, FollowUp, Op, RenewReply, Reply};
+use super::{BatchKey, Fencing, FollowUp, Op, Permits, RenewReply, Reply};
 
 /// The answer to the script of `op`.
 pub fn encode(op: &Op, server_ms: u64, reply: &Reply) -> Value {
@@ -83,6 +84,9 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
                 ]
             });
             long(HOLDER, each.collect())
+        }
+        (_, Reply::Counted(Permits { available, limit })) => {
+            long(COUNTED, vec![Value::Int(*available), Value::Int(*limit)])
         }
         (_, Reply::NotReplicated { .. }) => panic!("{op:?} is not for replicas"),
     }

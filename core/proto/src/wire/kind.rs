@@ -36,6 +36,9 @@ pub enum Kind {
     Read,
     /// The write side of the same lock: one owner, and no readers but its own.
     Write,
+    /// Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore`: so many owners at a time as
+    /// there are permits.
+    Semaphore,
 }
 
 /// The data layout of a lock. Its scripts depend on it.
@@ -51,6 +54,8 @@ pub enum Layout {
     Read,
     /// The writer in that hash.
     Write,
+    /// A number of free permits, and a second key with the taken ones and their times.
+    Permits,
 }
 
 /// The channels that a name has.
@@ -61,6 +66,8 @@ pub enum Topic {
     Lock,
     /// The channel of read-write locks.
     ReadWrite,
+    /// The channel of semaphores.
+    Semaphore,
 }
 
 /// The part of a name that one key holds at most once. A key may read what it writes.
@@ -83,6 +90,8 @@ impl Layout {
             Layout::Learning => false,
             // Readers do not follow one another. After a writer all readers come at once.
             Layout::Read | Layout::Write => false,
+            // The next caller may want another number of permits.
+            Layout::Permits => false,
         }
     }
 
@@ -90,7 +99,7 @@ impl Layout {
     /// which may be longer than it asks for.
     pub fn learns(self) -> bool {
         match self {
-            Layout::Hash | Layout::Plain | Layout::Read | Layout::Write => false,
+            Layout::Hash | Layout::Plain | Layout::Read | Layout::Write | Layout::Permits => false,
             Layout::Learning => true,
         }
     }
@@ -98,7 +107,7 @@ impl Layout {
     /// Whether every program that uses this layout publishes its releases.
     pub fn publishes(self) -> bool {
         match self {
-            Layout::Hash | Layout::Read | Layout::Write => true,
+            Layout::Hash | Layout::Read | Layout::Write | Layout::Permits => true,
             Layout::Plain | Layout::Learning => false,
         }
     }
@@ -107,7 +116,7 @@ impl Layout {
     /// about a hold.
     pub fn is_shared(self) -> bool {
         match self {
-            Layout::Read => true,
+            Layout::Read | Layout::Permits => true,
             Layout::Hash | Layout::Plain | Layout::Learning | Layout::Write => false,
         }
     }
@@ -118,6 +127,8 @@ impl Layout {
         match self {
             Layout::Read | Layout::Write => true,
             Layout::Hash | Layout::Plain | Layout::Learning => false,
+            // Each permit has a time of its own.
+            Layout::Permits => false,
         }
     }
 
@@ -126,6 +137,7 @@ impl Layout {
         match self {
             Layout::Hash | Layout::Plain | Layout::Learning => Topic::Lock,
             Layout::Read | Layout::Write => Topic::ReadWrite,
+            Layout::Permits => Topic::Semaphore,
         }
     }
 
@@ -136,6 +148,7 @@ impl Layout {
             Layout::Plain | Layout::Learning => Layout::Plain,
             Layout::Read => Layout::Read,
             Layout::Write => Layout::Write,
+            Layout::Permits => Layout::Permits,
         }
     }
 
@@ -145,12 +158,13 @@ impl Layout {
             Layout::Hash => Layout::Hash,
             Layout::Plain | Layout::Learning => Layout::Plain,
             Layout::Read | Layout::Write => Layout::Write,
+            Layout::Permits => Layout::Permits,
         }
     }
 }
 
 /// Every kind with its name in options.
-const NAMES: [(Kind, &str); 10] = [
+const NAMES: [(Kind, &str); 11] = [
     (Kind::Reentrant, "reentrant"),
     (Kind::Simple, "simple"),
     (Kind::RedisPy, "redis-py"),
@@ -161,6 +175,7 @@ const NAMES: [(Kind, &str); 10] = [
     (Kind::Adaptive, "adaptive"),
     (Kind::Read, "read"),
     (Kind::Write, "write"),
+    (Kind::Semaphore, "semaphore"),
 ];
 
 impl Kind {
@@ -201,7 +216,15 @@ impl Kind {
 
     /// Whether a caller can choose the value that is stored for it.
     pub fn takes_tokens(self) -> bool {
-        !matches!(self, Kind::Reentrant | Kind::Read | Kind::Write)
+        !matches!(
+            self,
+            Kind::Reentrant | Kind::Read | Kind::Write | Kind::Semaphore
+        )
+    }
+
+    /// Whether it is the read side of a read-write lock.
+    pub fn reads(self) -> bool {
+        self.layout() == Layout::Read
     }
 
     /// Whether an owner of this kind may hold the name together with other owners of it.
@@ -211,7 +234,7 @@ impl Kind {
 
     pub fn side(self) -> Side {
         match self.layout() {
-            Layout::Hash | Layout::Plain | Layout::Learning => Side::Whole,
+            Layout::Hash | Layout::Plain | Layout::Learning | Layout::Permits => Side::Whole,
             Layout::Read => Side::Read,
             Layout::Write => Side::Write,
         }
@@ -223,6 +246,7 @@ impl Kind {
             Kind::Adaptive => Layout::Learning,
             Kind::Read => Layout::Read,
             Kind::Write => Layout::Write,
+            Kind::Semaphore => Layout::Permits,
             _ => Layout::Plain,
         }
     }
@@ -260,12 +284,30 @@ pub struct Form {
     pub kind: Kind,
     /// The caller's own value, in place of the one made of client and owner.
     pub token: Option<Arc<str>>,
+    /// The number of permits of a semaphore that it has. 0 for a lock.
+    pub permits: u16,
 }
 
 impl Form {
+    /// A hold of a lock of this kind, with the owner that client and number make.
+    pub fn of(kind: Kind) -> Form {
+        Form {
+            kind,
+            ..Form::default()
+        }
+    }
+
     /// The owner as it is stored in Redis, for the client `uuid`.
     pub fn owner(&self, uuid: &str, owner: OwnerId) -> String {
         let mut text = Vec::new();
+        if self.kind == Kind::Semaphore {
+            // As Redisson shows ids: in hex. It is the first id.
+            return permit_ids(uuid, owner)
+                .iter()
+                .chain(&[0, 0])
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+        }
         self.write_owner(uuid, owner, &mut text);
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -284,6 +326,11 @@ impl Form {
                 });
                 out.push(b'-');
                 write_number(out, number_of(owner));
+            }
+            // What the ids begin with, and how many there are.
+            (None, Kind::Semaphore) => {
+                out.extend_from_slice(&permit_ids(uuid, owner));
+                out.extend_from_slice(&self.permits.to_be_bytes());
             }
             (None, kind) => {
                 write_identity(uuid, owner, out);
@@ -329,6 +376,27 @@ pub(super) fn write_identity(uuid: &str, owner: OwnerId, out: &mut Vec<u8>) {
     out.extend((0..DIGITS).rev().map(digit));
 }
 
+/// What the ids of an owner's permits begin with: 6 bytes of the uuid that all owners of the client
+/// share, then the owner.
+fn permit_ids(uuid: &str, owner: OwnerId) -> [u8; 14] {
+    let mut text = Vec::with_capacity(uuid.len());
+    write_identity(uuid, owner, &mut text);
+    let digits = text
+        .iter()
+        .filter_map(|byte| char::from(*byte).to_digit(16).map(|digit| digit as u8));
+    let digits: Vec<u8> = digits.collect();
+    let (bytes, _) = digits.as_chunks::<2>();
+    let bytes = bytes.iter().map(|[high, low]| high << 4 | low);
+    let mut ids = [0; 14];
+    // The first 6 bytes of the uuid, and its last group, which is the owner's.
+    let picked = bytes.clone().take(6).chain(bytes.skip(10));
+    ids.iter_mut().zip(picked).for_each(|(id, byte)| *id = byte);
+    if let Some(number) = ids.last_chunk_mut() {
+        *number = (number_of(owner) as u16).to_be_bytes();
+    }
+    ids
+}
+
 /// The sample that an adaptive lock learns from when it is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseSample {
@@ -354,16 +422,18 @@ mod tests {
     #[test]
     fn keys_and_owners_are_those_of_the_other_side() {
         let uuid = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
-        let owner = |kind| Form { kind, token: None }.owner(uuid, 7);
+        let owner = |kind| Form::of(kind).owner(uuid, 7);
         assert_eq!(owner(Kind::Reentrant), format!("{uuid}:7"));
         assert_eq!(owner(Kind::Simple), format!("{uuid}:7"));
         assert_eq!(owner(Kind::Read), format!("{uuid}:7"));
         assert_eq!(owner(Kind::Write), format!("{uuid}:7:write"));
+        assert_eq!(owner(Kind::Semaphore), "8c8ffe615bd32d2386af488e00070000");
         assert_eq!(owner(Kind::Article), "8c8ffe615bd34d78a5c02d2386af488e-7");
         assert_eq!(
             Form {
                 kind: Kind::Simple,
-                token: Some("t".into())
+                token: Some("t".into()),
+                permits: 0
             }
             .owner(uuid, 7),
             "t"
@@ -382,7 +452,7 @@ mod tests {
     #[test]
     fn an_owner_has_the_last_group_of_its_uuid_and_its_number() {
         let uuid = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
-        let owner = |kind, owner| Form { kind, token: None }.owner(uuid, owner);
+        let owner = |kind, owner| Form::of(kind).owner(uuid, owner);
         let first = first_owner(0xab_cdef);
         assert_eq!(
             owner(Kind::Reentrant, first + 3),
@@ -413,6 +483,10 @@ mod tests {
         assert!(!Kind::Adaptive.excludes(Kind::Reentrant));
         assert!(Kind::Write.excludes(Kind::Read) && Kind::Read.excludes(Kind::Write));
         assert!(Kind::Write.excludes(Kind::Write) && !Kind::Read.excludes(Kind::Read));
+        assert!(
+            !Kind::Semaphore.excludes(Kind::Semaphore)
+                && !Kind::Semaphore.excludes(Kind::Reentrant)
+        );
         assert!(!Kind::Write.excludes(Kind::Reentrant) && !Kind::Simple.excludes(Kind::Read));
     }
 

@@ -135,6 +135,7 @@ pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op 
         fencing,
         replicas: 0,
         under: None,
+        limit: 0,
     }
 }
 
@@ -176,6 +177,7 @@ pub(super) fn of_kind(op: &Op, kind: Kind) -> Op {
         }
         Op::Renew { holds } => holds.iter_mut().for_each(|hold| hold.form.kind = kind),
         Op::Force { kind: old, .. } | Op::Inspect { kind: old, .. } => *old = kind,
+        Op::Count { .. } => {}
     }
     op
 }
@@ -240,6 +242,7 @@ fn the_data_are_those_that_redisson_leaves() {
         fencing: Fencing::Off,
         replicas: 0,
         under: None,
+        limit: 0,
     };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else {
         panic!("not busy")
@@ -447,6 +450,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
             fencing: Fencing::Off,
             replicas: 0,
             under: None,
+            limit: 0,
         };
         live.run(&op);
     }
@@ -499,6 +503,7 @@ fn a_renewal_is_for_owners_of_several_connections() {
             fencing,
             replicas,
             under: None,
+            limit: 0,
         });
         live.cmd::<()>("PEXPIRE", &[name, "5000"]);
     }
@@ -668,6 +673,7 @@ fn odd_names_work_as_well() {
             fencing: Fencing::Expiring,
             replicas: 0,
             under: None,
+            limit: 0,
         };
         assert!(is_acquired(&live.run(&take)));
         let free = Op::Release {
@@ -759,7 +765,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
     let mut last = live.look.incr::<_, _, u64>(&counter, 1).unwrap();
     for fencing in [Fencing::Expiring, Fencing::Persistent, Fencing::Expiring] {
         for kind in [Kind::Reentrant, Kind::Simple] {
-            let form = Form { kind, token: None };
+            let form = Form::of(kind);
             let (name, lease) = (Name::from("orders"), LEASE);
             let Op::Acquire {
                 owner,
@@ -779,6 +785,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
                 fencing,
                 replicas,
                 under: None,
+                limit: 0,
             };
             let hand_over = Op::HandOver {
                 name: name.clone(),
@@ -938,6 +945,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
         fencing: Fencing::Expiring,
         replicas: 0,
         under: None,
+        limit: 0,
     };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));

@@ -91,6 +91,8 @@ pub enum Op {
         replicas: u32,
         /// For a reader: the owner of the write lock under which it reads.
         under: Option<OwnerId>,
+        /// How many permits a semaphore gets that has none yet. 0: somebody else sets that.
+        limit: u32,
     },
     /// Replace `owner`, which has the lock, by another owner of ours, `to`, with count 1 and time
     /// `lease`. It is done already if `to` has the lock. Both owners have this form. Carries a
@@ -126,6 +128,9 @@ pub enum Op {
         kind: Kind,
         processes: bool,
     },
+    /// Read how many permits a semaphore has, after it was given `limit` permits if that is asked
+    /// for. Carries a not-after.
+    Count { name: Name, limit: Option<u32> },
 }
 
 impl Op {
@@ -136,7 +141,8 @@ impl Op {
             | Op::HandOver { name, .. }
             | Op::Release { name, .. }
             | Op::Force { name, .. }
-            | Op::Inspect { name, .. } => Some(name),
+            | Op::Inspect { name, .. }
+            | Op::Count { name, .. } => Some(name),
             Op::Renew { holds } => match &holds[..] {
                 [Renewal { name, .. }] => Some(name),
                 _ => None,
@@ -178,6 +184,7 @@ impl Op {
                 .first()
                 .map_or(Layout::Hash, |hold| hold.form.kind.layout()),
             Op::Force { kind, .. } | Op::Inspect { kind, .. } => kind.layout(),
+            Op::Count { .. } => Layout::Permits,
         }
     }
 }
@@ -257,6 +264,17 @@ pub enum Reply {
     Forced(bool),
     /// The current holders: of a read lock there may be several.
     Holders(Vec<Holder>),
+    /// The permits of a semaphore.
+    Counted(Permits),
+}
+
+/// How many permits a semaphore has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Permits {
+    /// Those that nobody has. Negative when the semaphore was given fewer permits than are taken.
+    pub available: i64,
+    /// All of them, taken ones included. 0 if nobody has set the number yet.
+    pub limit: i64,
 }
 
 #[cfg(test)]

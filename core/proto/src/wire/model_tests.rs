@@ -88,7 +88,11 @@ impl Both {
         let (name, kind) = (self.name(), self.side());
         let has_token = kind.takes_tokens() && self.random.chance(300);
         let token = has_token.then(|| self.random.pick(&["s", "t"]).into());
-        let form = Form { kind, token };
+        let form = Form {
+            kind,
+            token,
+            ..Form::default()
+        };
         let owner = self.random.between(1, 2);
         let lease = if self.random.chance(300) {
             Duration::from_micros(self.random.between(1, 40_000))
@@ -107,6 +111,7 @@ impl Both {
                 };
                 let under = (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
                 Op::Acquire {
+                    limit: 0,
                     name,
                     owner,
                     form,
@@ -151,11 +156,8 @@ impl Both {
                 }
             }
             9..11 if !self.is_shared() => {
-                let (to, fencing, form) = (
-                    self.random.between(1, 2),
-                    fencing_of(&name),
-                    Form { kind, token: None },
-                );
+                let (to, fencing, form) =
+                    (self.random.between(1, 2), fencing_of(&name), Form::of(kind));
                 Op::HandOver {
                     name,
                     owner: 3 - to,

@@ -52,6 +52,7 @@ pub(super) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
     let prefix = match topic {
         Topic::Lock => "redisson_lock__channel",
         Topic::ReadWrite => "redisson_rwlock",
+        Topic::Semaphore => "redisson_sc",
     };
     prefixed(prefix, name)
 }
@@ -63,6 +64,11 @@ pub(super) fn timeout_prefix(name: &str) -> [&str; 3] {
     } else {
         ["{", name, "}:"]
     }
+}
+
+/// The key of the taken permits of a semaphore.
+pub(super) fn taken_key(name: &str) -> String {
+    timeout_prefix(name).concat() + "timeout"
 }
 
 /// How a time-out key goes on after the owner. Each of our owners has one.
@@ -93,6 +99,9 @@ mod tests {
             channel(Topic::ReadWrite, "orders"),
             "redisson_rwlock:{orders}"
         );
+        assert_eq!(channel(Topic::Semaphore, "orders"), "redisson_sc:{orders}");
+        assert_eq!(taken_key("orders"), "{orders}:timeout");
+        assert_eq!(taken_key("a{b}c"), "a{b}c:timeout");
         assert_eq!(timeout_prefix("orders").concat(), "{orders}:");
         assert_eq!(timeout_prefix("a{b}c").concat(), "a{b}c:");
         assert_eq!(token_key("orders"), "redisson_lock_token:{orders}");

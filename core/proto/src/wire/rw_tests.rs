@@ -474,10 +474,7 @@ fn many_readers_of_many_names_are_renewed_by_one_call() {
     let renewal = |owner, name: &String| Renewal {
         name: name.as_str().into(),
         owner,
-        form: Form {
-            kind: Kind::Read,
-            token: None,
-        },
+        form: Form::of(Kind::Read),
         ttl: LEASE,
     };
     let holds: Vec<Renewal> = names.iter().map(|name| renewal(1, name)).collect();

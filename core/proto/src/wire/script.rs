@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
-use super::names::{TIMEOUT_SUFFIX, channel_parts, learnt_key, timeout_prefix, token_key};
+use super::names::{
+    TIMEOUT_SUFFIX, channel_parts, learnt_key, taken_key, timeout_prefix, token_key,
+};
 use super::slots::slot;
 use super::{Fencing, Form, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal, Topic};
 use crate::error::{Error, ErrorKind, Result};
+use crate::tuning;
 
 /// A Lua script.
 pub(super) struct Script {
@@ -107,15 +110,24 @@ scripts! {
     RENEW_WRITE = "rw_renew" Write;
     FORCE_WRITE = "rw_force" Write;
     INSPECT_WRITE = "rw_inspect" Write;
+    ACQUIRE_PERMITS = "permit_acquire" Permits;
+    RELEASE_PERMITS = "permit_release" Permits;
+    LOWER_PERMITS = "permit_lower" Permits;
+    RENEW_PERMITS = "permit_renew" Permits;
+    FORCE_PERMITS = "permit_force" Permits;
+    INSPECT_PERMITS = "permit_inspect" Permits;
+    COUNT_PERMITS = "permit_count" Permits;
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 5] = [
+const SHARED: [(&str, &str); 7] = [
     ("clock", include_str!("lua/clock.lua")),
     ("token", include_str!("lua/token.lua")),
     ("recall", include_str!("lua/recall.lua")),
     ("holder", include_str!("lua/holder.lua")),
     ("readers", include_str!("lua/readers.lua")),
+    ("permit_ids", include_str!("lua/permit_ids.lua")),
+    ("permit_keys", include_str!("lua/permit_keys.lua")),
 ];
 
 /// The source of a script for one layout. The server runs it from the top for every call, so it
@@ -144,6 +156,7 @@ fn lines_for(text: &str, layout: Layout) -> String {
         Layout::Learning => "learning",
         Layout::Read => "read",
         Layout::Write => "write",
+        Layout::Permits => "permits",
     };
     let (mut all, mut wanted) = (String::new(), true);
     for line in text.lines() {
@@ -167,8 +180,15 @@ fn lines_for(text: &str, layout: Layout) -> String {
 
 /// The script that executes `op`.
 pub(super) fn script(op: &Op) -> &'static Script {
-    use Layout::{Hash, Learning, Plain, Read, Write};
+    use Layout::{Hash, Learning, Permits, Plain, Read, Write};
     match (op, op.layout()) {
+        (Op::Count { .. }, _) => &COUNT_PERMITS,
+        (Op::Acquire { .. }, Permits) => &ACQUIRE_PERMITS,
+        (Op::Release { remaining: 0, .. }, Permits) => &RELEASE_PERMITS,
+        (Op::Release { .. }, Permits) => &LOWER_PERMITS,
+        (Op::Renew { .. }, Permits) => &RENEW_PERMITS,
+        (Op::Force { .. }, Permits) => &FORCE_PERMITS,
+        (Op::Inspect { .. }, Permits) => &INSPECT_PERMITS,
         (Op::Acquire { .. }, Read) => &ACQUIRE_READ,
         (Op::Release { remaining: 0, .. }, Read) => &RELEASE_READ,
         (Op::Release { .. }, Read) => &LOWER_READ,
@@ -190,7 +210,7 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Inspect { .. }, Hash) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
         // The engine hands over no lock of the other layouts (`Layout::hands_over`).
-        (Op::HandOver { .. }, Plain | Learning | Read | Write) => &HAND_OVER_PLAIN,
+        (Op::HandOver { .. }, Plain | Learning | Read | Write | Permits) => &HAND_OVER_PLAIN,
         (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
         (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
@@ -308,18 +328,24 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             lease,
             fencing,
             under,
+            name,
+            limit,
             ..
         } => {
             let lease = whole_ms(*lease);
             words.owner(form, uuid, *owner);
             words.number(lease);
             words.number(not_after.saturating_add(lease));
+            if form.kind == Kind::Semaphore {
+                words.number(u64::from(*count));
+                words.number(u64::from(*limit));
+                words.number(whole_ms(tuning::PERMIT_MARGIN));
+                words.parts(&channel_parts(Topic::Semaphore, name));
+                return words.add(verbs(name, publish));
+            }
             if let Some(writer) = under {
                 words.number(u64::from(*count));
-                let write = Form {
-                    kind: Kind::Write,
-                    token: None,
-                };
+                let write = Form::of(Kind::Write);
                 return words.owner(&write, uuid, *writer);
             }
             let counter = counter_life(*fencing);
@@ -362,7 +388,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.add(verbs);
                 return words.parts(&timeout_prefix(name));
             }
-            if verbs != CLASSIC || lesson.is_some() {
+            if verbs != CLASSIC || lesson.is_some() || layout == Layout::Permits {
                 words.add(verbs);
             }
             if let Some(LeaseSample { asked, took }) = lesson {
@@ -382,8 +408,10 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.number(u64::from(*remaining));
             words.number(whole_ms(*ttl));
             words.number(not_after);
-            if form.kind.layout().topic() == Topic::ReadWrite {
-                words.parts(&timeout_prefix(name));
+            match form.kind.layout().topic() {
+                Topic::Lock => {}
+                Topic::ReadWrite => words.parts(&timeout_prefix(name)),
+                Topic::Semaphore => words.number(whole_ms(tuning::PERMIT_MARGIN)),
             }
         }
         Op::Renew { holds } => {
@@ -400,6 +428,9 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 .take(times)
                 .for_each(|hold| words.number(whole_ms(hold.ttl)));
             words.number(not_after);
+            if op.layout() == Layout::Permits {
+                words.number(whole_ms(tuning::PERMIT_MARGIN));
+            }
         }
         Op::Force { name, kind } => {
             words.number(not_after);
@@ -410,6 +441,14 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             if kind.layout().topic() == Topic::ReadWrite {
                 words.parts(&timeout_prefix(name));
             }
+        }
+        Op::Count { name, limit } => {
+            words.number(not_after);
+            words.parts(&channel_parts(Topic::Semaphore, name));
+            words.add(verbs(name, publish));
+            limit
+                .iter()
+                .for_each(|limit| words.number(u64::from(*limit)));
         }
     }
 }
@@ -585,8 +624,11 @@ fn timeout_key(uuid: &str, name: &str, form: &Form, owner: OwnerId) -> String {
 
 /// Visits the keys that the script of `op` of the client `uuid` uses.
 fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
-    let timeout = |name: &Name, form: &Form, owner: OwnerId| {
-        (form.kind == Kind::Read).then(|| timeout_key(uuid, name, form, owner))
+    // The second key of readers and semaphores.
+    let second = |name: &Name, form: &Form, owner: OwnerId| match form.kind {
+        Kind::Read => Some(timeout_key(uuid, name, form, owner)),
+        Kind::Semaphore => Some(taken_key(name)),
+        _ => None,
     };
     match op {
         Op::Acquire {
@@ -604,7 +646,7 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             ..
         } => {
             each(name);
-            if let Some(key) = timeout(name, form, *owner) {
+            if let Some(key) = second(name, form, *owner) {
                 each(&key);
             }
             if *fencing != Fencing::Off {
@@ -618,7 +660,7 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             name, owner, form, ..
         } => {
             each(name);
-            if let Some(key) = timeout(name, form, *owner) {
+            if let Some(key) = second(name, form, *owner) {
                 each(&key);
             }
             if form.kind.layout().learns() {
@@ -629,10 +671,19 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             holds.iter().for_each(|hold| each(&hold.name));
             holds
                 .iter()
-                .filter_map(|hold| timeout(&hold.name, &hold.form, hold.owner))
+                .filter_map(|hold| second(&hold.name, &hold.form, hold.owner))
                 .for_each(|key| each(&key));
         }
-        Op::Force { name, .. } | Op::Inspect { name, .. } => each(name),
+        Op::Force { name, kind } | Op::Inspect { name, kind, .. } => {
+            each(name);
+            if *kind == Kind::Semaphore {
+                each(&taken_key(name));
+            }
+        }
+        Op::Count { name, .. } => {
+            each(name);
+            each(&taken_key(name));
+        }
     }
 }
 
@@ -706,6 +757,7 @@ mod tests {
             fencing,
             replicas: 0,
             under: None,
+            limit: 0,
         }
     }
 
@@ -763,6 +815,7 @@ mod tests {
                 fencing,
                 replicas: 0,
                 under: None,
+                limit: 0,
             }
         };
         assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());

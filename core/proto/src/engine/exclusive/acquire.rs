@@ -38,7 +38,7 @@ impl Engine {
         let enters = |hold: &Hold| match key {
             OwnerKey::Hold(_) => hold.cell.kind.side() == form.kind.side(),
             // A reader never waits for itself.
-            _ => (terms.reentrant || form.kind.is_shared()) && hold.cell.form() == form,
+            _ => (terms.reentrant || form.kind.reads()) && hold.cell.form() == form,
         };
         let mine = self
             .names
@@ -55,8 +55,21 @@ impl Engine {
             // that another caller relies on.
             return self.cx.fail(id, Error::lost_before(&name, lost));
         }
+        if form.kind == Kind::Semaphore
+            && key != OwnerKey::Once
+            && !matches!(key, OwnerKey::Hold(_))
+        {
+            let waits = |waiter: &Waiter| waiter.key == key && waiter.name == name;
+            if mine.is_some() || self.names.waiters.iter().any(|(_, waiter)| waits(waiter)) {
+                // A release by this key could not tell which permits it gives back.
+                let text = "this key has permits of the semaphore, or waits for some; release those first, acquire several \
+                            at once, or use another key";
+                let error = Error::new(ErrorKind::InvalidArgument, text);
+                return self.cx.fail(id, error.on(&name));
+            }
+        }
         if wait != Some(Duration::ZERO)
-            && !form.kind.is_shared()
+            && !form.kind.reads()
             && mine.is_some_and(|owner| self.holds.never_ends_by_itself(owner))
         {
             let text = "a caller waits for a lock that its own thread, task or key holds: if nobody else releases it, the \
@@ -82,7 +95,8 @@ impl Engine {
         if form.kind == Kind::Write && self.reads(&name, key) {
             return self.cx.fail(id, Error::upgrade().on(&name));
         }
-        // A reader that tries does not fail because another reader waits.
+        // A reader that tries does not fail because another reader waits, nor one that wants permits
+        // because another's try is in flight.
         let joins = form.kind.is_shared().then_some(key);
         if wait == Some(Duration::ZERO) {
             if let Some(down) = self.cx.links.error(&name) {
@@ -211,7 +225,7 @@ impl Engine {
         if idle && head.under.is_some_and(|writer| !writes(writer)) {
             return self.put_reader_back(name, id);
         }
-        let reads = head.form.kind.is_shared() && queue.waiters.len() > 1;
+        let reads = head.form.kind.reads() && queue.waiters.len() > 1;
         let free = queue.attempt == Attempt::Idle
             && !is_blocked(&self.holds, queue, Wish::of(head), head.once())
             && self.closing.is_none()
@@ -735,7 +749,7 @@ impl Engine {
             return;
         };
         let enters = |waiter: &Waiter| {
-            let reenters = waiter.terms.reentrant || form.kind.is_shared();
+            let reenters = waiter.terms.reentrant || form.kind.reads();
             waiter.key == key && reenters && waiter.form == *form
         };
         let same = |id: &RequestId| {

@@ -223,6 +223,7 @@ impl Engine {
                     fencing,
                     replicas,
                     under: None,
+                    limit: 0,
                 })
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {
@@ -894,7 +895,7 @@ fn asked(op: &Op) -> Option<Duration> {
         Op::Acquire { lease, .. } | Op::HandOver { lease, .. } => Some(*lease),
         Op::Release { ttl, remaining, .. } => Some(*ttl).filter(|_| *remaining > 0),
         Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
-        Op::Force { .. } | Op::Inspect { .. } => None,
+        Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => None,
     }
 }
 

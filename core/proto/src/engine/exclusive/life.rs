@@ -17,7 +17,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::{Maybe, Moment};
 use crate::tuning;
-use crate::wire::{Name, OwnerId};
+use crate::wire::{Kind, Name, OwnerId};
 
 impl Engine {
     /// Makes a hold of a first acquisition that has succeeded. The lock lives for `ttl`.
@@ -78,6 +78,10 @@ impl Engine {
         }
         for task in tasks {
             self.outlive(name, &cell.form(), task);
+        }
+        // The waiters of a semaphore were refused by the server. These permits may be what they want.
+        if cell.kind == Kind::Semaphore {
+            self.wake_head(name);
         }
         self.advance(name);
     }

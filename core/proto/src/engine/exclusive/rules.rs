@@ -32,7 +32,8 @@ pub(super) fn is_had(view: View<'_>, name: &Name) -> bool {
 }
 
 /// Whether a caller of this client holds the name or waits for it. A try never barges past
-/// those. With `joins`, a reader with this key may ask beside readers that wait.
+/// those. With `joins`, a reader with this key may ask beside readers that wait, and one that wants
+/// permits beside those that have not been refused.
 pub(super) fn is_taken_here(
     view: View<'_>,
     name: &Name,
@@ -48,7 +49,8 @@ pub(super) fn is_taken_here(
     }
     let beside = |waiter: &Waiter| {
         let other = |key| key == OwnerKey::Once || key != waiter.key;
-        waiter.form.kind.is_shared() && joins.is_some_and(other)
+        let asks = waiter.form.kind.reads() || queue.attempt != Attempt::Parked;
+        waiter.form.kind.is_shared() && asks && joins.is_some_and(other)
     };
     // A waiter that has its answer only keeps its place until its call is settled.
     let waits = |id: &RequestId| {

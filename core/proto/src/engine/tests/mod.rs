@@ -41,6 +41,8 @@ use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, RenewReply, Re
 
 const LEASE: Duration = Duration::from_secs(30);
 const WATCHED: Terms = Terms {
+    permits: 0,
+    limit: 0,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(LEASE),

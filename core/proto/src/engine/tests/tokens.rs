@@ -6,6 +6,7 @@ fn form() -> Form {
     Form {
         kind: Kind::Simple,
         token: Some("t".into()),
+        ..Form::default()
     }
 }
 

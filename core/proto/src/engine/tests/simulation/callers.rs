@@ -36,6 +36,8 @@ pub(super) enum Deed {
 
 /// The terms of quick callers, which hold a lock only for a moment.
 const QUICK: Terms = Terms {
+    permits: 0,
+    limit: 0,
     kind: Kind::Reentrant,
     reentrant: true,
     lease: Lease::Watchdog(Duration::from_secs(1)),
@@ -72,6 +74,7 @@ fn use_token(random: &mut Random, token: Option<(Name, Arc<str>)>) -> Deed {
     let form = Form {
         kind: kind_of(&name),
         token: Some(token),
+        ..Form::default()
     };
     if random.chance(500) {
         return Deed::Ask(Request::ReleaseToken { name, form });
@@ -188,6 +191,8 @@ impl Caller {
                 replicas: u8::from(random.chance(200)),
                 linger: false,
                 tied: false,
+                permits: 0,
+                limit: 0,
             },
         })
     }

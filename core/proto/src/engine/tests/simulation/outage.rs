@@ -368,6 +368,8 @@ impl Outage {
             replicas: 0,
             linger: false,
             tied: false,
+            permits: 0,
+            limit: 0,
         };
         let name = Name::from(format!("n{id}"));
         let request = Request::Acquire {

@@ -9,8 +9,8 @@ use super::shared::Shared;
 use crate::error::LostReason;
 use crate::wire::names::channel;
 use crate::wire::{
-    BatchKey, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, RenewReply,
-    Renewal, Reply, Topic,
+    BatchKey, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, Permits,
+    RenewReply, Renewal, Reply, Topic,
 };
 
 /// A client in the names of its owners: a number in place of the UUID.
@@ -661,6 +661,7 @@ impl Server {
                 }
                 Reply::Forced(deleted)
             }
+            Op::Count { .. } => Reply::Counted(Permits::default()),
             Op::Inspect { name, .. } => {
                 let holder = |lock: &Lock| Holder {
                     owner: format!("{:?}", lock.owner),
@@ -995,7 +996,8 @@ pub(super) fn names(op: &Op) -> Vec<Name> {
         | Op::HandOver { name, .. }
         | Op::Release { name, .. }
         | Op::Force { name, .. }
-        | Op::Inspect { name, .. } => {
+        | Op::Inspect { name, .. }
+        | Op::Count { name, .. } => {
             vec![name.clone()]
         }
         Op::Renew { holds } => holds.iter().map(|hold| hold.name.clone()).collect(),
@@ -1011,6 +1013,7 @@ pub(super) fn script_of(op: &Op, sort: Option<BatchKey>) -> (u8, bool) {
         Op::Renew { .. } => 3,
         Op::Force { .. } => 4,
         Op::Inspect { .. } => 5,
+        Op::Count { .. } => 6,
     };
     (script, sort.is_some())
 }

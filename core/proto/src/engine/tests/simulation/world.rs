@@ -341,7 +341,7 @@ impl Client {
             Op::HandOver { to, lease, .. } => vec![(*to, *lease)],
             Op::Release { owner, ttl, .. } => vec![(*owner, *ttl)],
             Op::Renew { holds } => holds.iter().map(|hold| (hold.owner, hold.ttl)).collect(),
-            Op::Force { .. } | Op::Inspect { .. } => Vec::new(),
+            Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => Vec::new(),
         };
         for (owner, lease) in asked {
             let longest = self.leases.entry(owner).or_default();

@@ -1,0 +1,297 @@
+//! Semaphores: permits, their number, and what is left of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use redlatch::{
+    AcquireOptions, Client, ClientOptions, ErrorKind, Guard, Kind, LockOptions, Permits,
+    ReentryKey, Semaphore,
+};
+
+use super::{World, eventually, ms, refusal, soon};
+
+impl World {
+    fn semaphore(&self, limit: usize) -> Semaphore {
+        self.client.semaphore("s", limit).unwrap()
+    }
+
+    /// The number of free permits, and of taken ones, as Redis has them.
+    fn counts(&mut self) -> (i64, i64) {
+        (
+            self.command(&["GET", "s"]),
+            self.command(&["ZCARD", "{s}:timeout"]),
+        )
+    }
+}
+
+/// A client whose waiters are woken by messages or not at all.
+async fn without_recheck(world: &World) -> Client {
+    let options = ClientOptions::new().recheck(Duration::from_secs(3600));
+    let client = Client::builder(&world.server.url())
+        .options(options)
+        .build()
+        .unwrap();
+    client.ready().await.unwrap();
+    client
+}
+
+#[tokio::test]
+async fn there_are_never_more_owners_than_permits() {
+    let mut world = World::new().await;
+    let inside = Arc::new(AtomicI64::new(0));
+    let mut tasks = Vec::new();
+    for at in 0..12 {
+        let client = world.another().await;
+        let (semaphore, inside) = (client.semaphore("s", 5).unwrap(), inside.clone());
+        tasks.push(tokio::spawn(async move {
+            for round in 0..20 {
+                let permits = 1 + (at + round) % 3;
+                let guard = semaphore.acquire_many(permits as usize).await.unwrap();
+                let now = inside.fetch_add(permits, Ordering::SeqCst) + permits;
+                assert!(now <= 5, "{now} permits are out");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(permits, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        soon("all rounds", task).await.unwrap();
+    }
+    assert_eq!(world.counts(), (5, 0));
+}
+
+#[tokio::test]
+async fn a_try_takes_what_is_free() {
+    let mut world = World::new().await;
+    let semaphore = world.semaphore(3);
+    let two = semaphore.try_acquire_many(2).await.unwrap().expect("two");
+    assert!(semaphore.try_acquire_many(2).await.unwrap().is_none());
+    let one = semaphore.try_acquire().await.unwrap().expect("the last");
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    assert_eq!(world.counts(), (0, 3));
+    two.release().await.unwrap();
+    assert_eq!(world.counts(), (2, 1));
+    drop(one);
+    eventually("all are back", || world.counts() == (3, 0)).await;
+}
+
+#[tokio::test]
+async fn tries_at_the_same_time_do_not_hinder_each_other() {
+    let world = World::new().await;
+    let semaphore = world.semaphore(8);
+    let tries: Vec<_> = (0..16)
+        .map(|_| tokio::spawn(semaphore.try_acquire()))
+        .collect();
+    let mut guards: Vec<Guard> = Vec::new();
+    for each in tries {
+        guards.extend(soon("an answer", each).await.unwrap().unwrap());
+    }
+    assert_eq!(guards.len(), 8);
+}
+
+#[tokio::test]
+async fn a_release_wakes_the_waiters_of_both_clients() {
+    let world = World::new().await;
+    let (here, there) = (without_recheck(&world).await, without_recheck(&world).await);
+    let (own, other) = (
+        here.semaphore("s", 2).unwrap(),
+        there.semaphore("s", 2).unwrap(),
+    );
+    let two = own.acquire_many(2).await.unwrap();
+    let mut waiting: Vec<_> = (0..3).map(|_| tokio::spawn(other.acquire())).collect();
+    waiting.extend((0..3).map(|_| tokio::spawn(own.acquire())));
+    eventually("they wait", || {
+        there.stats().waiting == 3 && here.stats().waiting == 3
+    })
+    .await;
+    two.release().await.unwrap();
+    for each in waiting {
+        let guard = soon("a permit", each).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn callers_come_in_their_order_whatever_they_want() {
+    let world = World::new().await;
+    let semaphore = world.semaphore(3);
+    let first = semaphore.acquire_many(2).await.unwrap();
+    let all = tokio::spawn(semaphore.acquire_many(3));
+    eventually("it waits", || world.client.stats().waiting == 1).await;
+    let behind = tokio::spawn(semaphore.acquire());
+    eventually("both wait", || world.client.stats().waiting == 2).await;
+    first.release().await.unwrap();
+    let all = soon("all permits", all).await.unwrap().unwrap();
+    assert!(!behind.is_finished());
+    all.release().await.unwrap();
+    drop(soon("one permit", behind).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_dropped_wait_takes_nothing() {
+    let mut world = World::new().await;
+    let semaphore = world.semaphore(1);
+    let held = semaphore.acquire().await.unwrap();
+    let waits = tokio::spawn(semaphore.acquire());
+    eventually("it waits", || world.client.stats().waiting == 1).await;
+    waits.abort();
+    eventually("it is gone", || world.client.stats().waiting == 0).await;
+    let late = semaphore.acquire_with(AcquireOptions::new().wait(ms(50)));
+    assert_eq!(refusal(late).await, ErrorKind::Timeout);
+    held.release().await.unwrap();
+    eventually("it is free", || world.counts() == (1, 0)).await;
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_permits_and_a_fixed_lease_ends_them() {
+    let mut world = World::new().await;
+    let options = LockOptions::new().limit(2).watchdog_lease(ms(300));
+    let semaphore = world.client.semaphore_with("s", options).unwrap();
+    let kept = semaphore.acquire_many(2).await.unwrap();
+    let before: f64 = world
+        .command::<Vec<redis::Value>>(&["ZRANGE", "{s}:timeout", "0", "0", "WITHSCORES"])
+        .get(1)
+        .and_then(|value| redis::from_redis_value_ref(value).ok())
+        .expect("a time");
+    let later = |world: &mut World| -> u64 {
+        let until = format!("({}", before + 600.0);
+        world.command(&["ZCOUNT", "{s}:timeout", &until, "+inf"])
+    };
+    eventually("both are renewed", || later(&mut world) == 2).await;
+    assert!(kept.is_held());
+    kept.release().await.unwrap();
+
+    let fixed = semaphore
+        .acquire_with(AcquireOptions::new().lease(ms(100)))
+        .await
+        .unwrap();
+    soon("its end", fixed.lost()).await;
+    assert!(!fixed.is_held());
+}
+
+#[tokio::test]
+async fn permits_of_a_dead_owner_come_back() {
+    let mut world = World::new().await;
+    // Redisson's id of a permit whose time is over, and one that is kept for ever.
+    let _: () = world.command(&["SET", "s", "0"]);
+    let _: u64 = world.command(&["ZADD", "{s}:timeout", "5", "0123456789abcdef"]);
+    let _: u64 = world.command(&["ZADD", "{s}:timeout", "922337203685477", "fedcba9876543210"]);
+    let semaphore = world.semaphore(0);
+    let permits = semaphore.permits().await.unwrap();
+    assert_eq!(
+        permits,
+        Permits {
+            available: 1,
+            limit: 2
+        }
+    );
+    let guard = semaphore.try_acquire().await.unwrap().expect("that one");
+    assert_eq!(world.counts(), (0, 2));
+    let holders = semaphore.as_lock().holders().await.unwrap();
+    assert_eq!(holders.len(), 2);
+    let java = holders.iter().find(|holder| holder.remaining.is_none());
+    assert_eq!(
+        java.map(|holder| &*holder.owner),
+        Some("66656463626139383736353433323130")
+    );
+    guard.release().await.unwrap();
+    assert_eq!(world.counts(), (1, 1));
+}
+
+#[tokio::test]
+async fn the_number_of_permits_can_change() {
+    let world = World::new().await;
+    let semaphore = world.semaphore(2);
+    let none = Permits {
+        available: 0,
+        limit: 0,
+    };
+    assert_eq!(semaphore.permits().await.unwrap(), none);
+    let two = semaphore.acquire_many(2).await.unwrap();
+    let waits = tokio::spawn(semaphore.acquire());
+    eventually("it waits", || world.client.stats().waiting == 1).await;
+    let grown = semaphore.set_permits(3).await.unwrap();
+    assert_eq!((grown.available, grown.limit), (1, 3));
+    let third = soon("the new one", waits).await.unwrap().unwrap();
+    let shrunk = semaphore.set_permits(1).await.unwrap();
+    assert_eq!((shrunk.available, shrunk.limit), (-2, 1));
+    two.release().await.unwrap();
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    third.release().await.unwrap();
+    drop(semaphore.try_acquire().await.unwrap().expect("the one"));
+}
+
+#[tokio::test]
+async fn permits_that_are_taken_back_are_lost() {
+    let mut world = World::new().await;
+    let options = LockOptions::new().limit(1).watchdog_lease(ms(900));
+    let semaphore = world.client.semaphore_with("s", options).unwrap();
+    let guard = semaphore.acquire().await.unwrap();
+    assert!(semaphore.as_lock().force_release().await.unwrap());
+    soon("the loss", guard.lost()).await;
+    assert_eq!(world.counts(), (1, 0));
+    let guard = semaphore.acquire().await.unwrap();
+    let _: u64 = world.command(&["DEL", "s", "{s}:timeout"]);
+    soon("the loss", guard.lost()).await;
+    drop(guard);
+    // The limit comes back with the next caller.
+    let guard = semaphore.acquire().await.unwrap();
+    assert_eq!(world.counts(), (0, 1));
+    guard.release().await.unwrap();
+    assert!(!semaphore.as_lock().force_release().await.unwrap());
+}
+
+#[tokio::test]
+async fn wrong_use_is_refused() {
+    let mut world = World::new().await;
+    let semaphore = world.semaphore(2);
+    assert_eq!(
+        refusal(semaphore.acquire_many(3)).await,
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(
+        refusal(semaphore.acquire_many(0)).await,
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(
+        refusal(semaphore.set_permits(1 << 31)).await,
+        ErrorKind::InvalidArgument
+    );
+    for options in [
+        LockOptions::new().fencing(true),
+        LockOptions::new().reentrant(true),
+    ] {
+        let error = world.client.semaphore_with("s", options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    let limit = LockOptions::new().limit(1);
+    assert!(world.client.lock_with("s", limit).is_err());
+    let many = AcquireOptions::new().permits(2);
+    assert_eq!(
+        refusal(world.lock("n").acquire_with(many)).await,
+        ErrorKind::InvalidArgument
+    );
+
+    let key = AcquireOptions::new().key(ReentryKey::Explicit(7));
+    let guard = semaphore.acquire_with(key.clone()).await.unwrap();
+    assert_eq!(
+        refusal(semaphore.acquire_with(key)).await,
+        ErrorKind::InvalidArgument
+    );
+    drop(guard);
+
+    let _: () = world.command(&["SET", "other", "a text"]);
+    let other = world.client.semaphore("other", 1).unwrap();
+    assert_eq!(refusal(other.acquire()).await, ErrorKind::ForeignKind);
+    let lock = world
+        .client
+        .lock_with("l", LockOptions::new().kind(Kind::Reentrant))
+        .unwrap();
+    let held = lock.acquire().await.unwrap();
+    let same = world.client.semaphore("l", 1).unwrap();
+    assert_eq!(refusal(same.acquire()).await, ErrorKind::ForeignKind);
+    assert_eq!(refusal(same.permits()).await, ErrorKind::ForeignKind);
+    held.release().await.unwrap();
+}
