@@ -269,7 +269,7 @@ fn acquire_on_thread<'py>(
     canceller: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, Guard>> {
     let py = core.py();
-    let mut options = AcquireOptions::new().caller(flow::current(py)?);
+    let mut options = AcquireOptions::new().caller(core.get().key_for(flow::current(py)?));
     if !wait.is_none() {
         option("wait", wait, &mut |name, value| options.set(name, value))?;
     }

@@ -2,13 +2,13 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use redlatch::Level;
-use redlatch::embed::{ClientBuilderExt, ClientExt, OperationExt};
+use redlatch::embed::{ClientBuilderExt, ClientExt, LockExt, OperationExt};
+use redlatch::{Kind, Level};
 
 use crate::lock::Lock;
 use crate::operation::{Queue, Tag, To, run};
 use crate::task::Key;
-use crate::values::{each_option, raise, text};
+use crate::values::{each_option, invalid, raise, text};
 
 /// A client of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -31,10 +31,13 @@ impl Client {
         ))
     }
 
+    /// `semaphore`: a lock of that kind; only those can have it.
+    #[pyo3(signature = (name, options, semaphore=false))]
     fn lock(
         this: Bound<'_, Self>,
         name: &Bound<'_, PyAny>,
         options: &Bound<'_, PyDict>,
+        semaphore: bool,
     ) -> PyResult<Lock> {
         let name = text(
             name,
@@ -44,9 +47,15 @@ impl Client {
         let client = &this.get().0;
         let mut locks = client.lock_options();
         each_option(options, |name, value| locks.set(name, value))?;
-        let core = client
-            .lock_with(name, locks)
-            .map_err(|error| raise(options.py(), &error))?;
+        let made = match semaphore {
+            true => client.semaphore_with(name, locks).map(|made| made.as_lock().clone()),
+            false => client.lock_with(name, locks),
+        };
+        let core = made.map_err(|error| raise(options.py(), &error))?;
+        if core.kind() == Kind::Semaphore && !semaphore {
+            let text = "kind is \"semaphore\", which is no lock here; make it by client.semaphore(name, limit=5)";
+            return Err(invalid(options.py(), text.to_owned()));
+        }
         Ok(Lock {
             core,
             client: this.unbind(),

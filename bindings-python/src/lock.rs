@@ -1,8 +1,8 @@
 //! A lock.
 
 use pyo3::prelude::*;
-use redlatch::embed::{AcquireOptionsExt, LockExt};
-use redlatch::{AcquireOptions, ErrorKind};
+use redlatch::embed::{AcquireOptionsExt, LockExt, SemaphoreExt};
+use redlatch::{AcquireOptions, ErrorKind, Kind, ReentryKey, Semaphore};
 
 use crate::answer::{Answer, Level};
 use crate::client::Client;
@@ -11,7 +11,7 @@ use crate::flow;
 use crate::guard::{Guard, Hold};
 use crate::operation::{Canceller, To, run, wait_for};
 use crate::task::{Key, Unsent, What};
-use crate::values::{IntoValue, duration, option, text};
+use crate::values::{IntoValue, count, duration, option, text};
 
 /// The given key, or that of the flow that runs now.
 fn key(py: Python<'_>, key: Option<&Key>) -> PyResult<redlatch::ReentryKey> {
@@ -22,9 +22,11 @@ fn options(
     wait: &Bound<'_, PyAny>,
     lease: &Bound<'_, PyAny>,
     token: &Bound<'_, PyAny>,
+    permits: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<AcquireOptions> {
     let mut options = AcquireOptions::new();
-    for (name, value) in [("wait", wait), ("lease", lease), ("token", token)] {
+    let given = [("wait", wait), ("lease", lease), ("token", token)];
+    for (name, value) in given.into_iter().chain(permits.map(|permits| ("permits", permits))) {
         if !value.is_none() {
             option(name, value, &mut |name, value| options.set(name, value))?;
         }
@@ -42,6 +44,17 @@ pub(crate) struct Lock {
     pub(crate) client: Py<Client>,
 }
 
+impl Lock {
+    /// The key of an acquisition by this caller. Permits of a semaphore belong to nobody: whoever has
+    /// the guard gives them back.
+    pub(crate) fn key_for(&self, caller: ReentryKey) -> ReentryKey {
+        match self.core.kind() {
+            Kind::Semaphore => ReentryKey::Once,
+            _ => caller,
+        }
+    }
+}
+
 #[pymethods]
 impl Lock {
     #[getter]
@@ -51,7 +64,7 @@ impl Lock {
 
     /// `tied`: the level ends with the key's thread, task or greenlet, whoever has the guard.
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
-    #[pyo3(signature = (key, wait, lease, token, tied, to=None, canceller=None))]
+    #[pyo3(signature = (key, wait, lease, token, tied, to=None, canceller=None, permits=None))]
     fn acquire(
         &self,
         py: Python<'_>,
@@ -62,8 +75,10 @@ impl Lock {
         tied: bool,
         to: To<'_>,
         canceller: Option<&Canceller>,
+        permits: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let mut options = options(wait, lease, token)?.caller(self::key(py, key)?);
+        let caller = self.key_for(self::key(py, key)?);
+        let mut options = options(wait, lease, token, permits)?.caller(caller);
         if tied {
             options = options.tied_to_key();
         }
@@ -90,7 +105,7 @@ impl Lock {
         token: &Bound<'_, PyAny>,
         canceller: Option<&Canceller>,
     ) -> PyResult<bool> {
-        let options = options(wait, lease, token)?
+        let options = options(wait, lease, token, None)?
             .caller(flow::current(py)?)
             .tied_to_key();
         match wait_for(
@@ -119,7 +134,7 @@ impl Lock {
         lease: &Bound<'_, PyAny>,
         token: &Bound<'_, PyAny>,
     ) -> PyResult<Answer> {
-        let what = What::Acquire(options(wait, lease, token));
+        let what = What::Acquire(options(wait, lease, token, None));
         Ok(Answer::unsent(
             Unsent::new(lock, this.unbind(), what)?,
             Level::Told,
@@ -133,7 +148,7 @@ impl Lock {
         wait: &Bound<'_, PyAny>,
     ) -> PyResult<Answer> {
         let none = this.py().None().into_bound(this.py());
-        let what = What::Enter(options(wait, &none, &none));
+        let what = What::Enter(options(wait, &none, &none, None));
         Ok(Answer::unsent(
             Unsent::new(lock, this.unbind(), what)?,
             Level::Guarded,
@@ -217,6 +232,22 @@ impl Lock {
     #[pyo3(signature = (to=None))]
     fn force_release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
         run(py, self.core.force_release(), to)
+    }
+
+    /// How many permits the semaphore has; after it was given `limit` permits, if that is asked for.
+    #[pyo3(signature = (limit=None, to=None))]
+    fn permits(
+        &self,
+        py: Python<'_>,
+        limit: Option<&Bound<'_, PyAny>>,
+        to: To<'_>,
+    ) -> PyResult<Py<PyAny>> {
+        let semaphore = Semaphore::of_lock(self.core.clone());
+        let operation = match limit {
+            Some(limit) => semaphore.set_permits(count("limit", limit)?),
+            None => semaphore.permits(),
+        };
+        run(py, operation, to)
     }
 
     /// The hold that the key has on this name.

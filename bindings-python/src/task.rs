@@ -200,7 +200,8 @@ impl Unsent {
                 send(core.core.acquire_with(options), &queue, this)
             }
             What::Enter(options) => {
-                send(core.core.acquire_with(options?.caller(owner)), &queue, this)
+                let options = options?.caller(core.key_for(owner));
+                send(core.core.acquire_with(options), &queue, this)
             }
             What::Leave(guard) => send(guard.get().take(py)?.release(), &queue, this),
             What::Release => send(core.core.release_by(owner), &queue, this),

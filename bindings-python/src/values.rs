@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use redlatch::embed::{Scope, Type, all_options, read_duration};
+use redlatch::embed::{Scope, Type, all_options, read_count, read_duration};
 use redlatch::{Error, ErrorKind, LostReason, OptionValue};
 
 use crate::kept::Kept;
@@ -139,6 +139,16 @@ pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duratio
     time(name, value, None)
 }
 
+/// Reads and checks a whole number, by the row of the option `name`.
+pub(crate) fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let mut count = 0;
+    option(name, value, &mut |name, value| {
+        count = read_count(name, value)?;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
 fn time(name: &str, value: &Bound<'_, PyAny>, called: Option<&str>) -> PyResult<Duration> {
     let mut time = Duration::ZERO;
     option(name, value, &mut |name, value| {
@@ -231,6 +241,13 @@ impl IntoValue for Vec<redlatch::Holder> {
     }
 }
 
+impl IntoValue for redlatch::Permits {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let counts = (self.available, self.limit);
+        Ok(counts.into_pyobject(py)?.into_any().unbind())
+    }
+}
+
 impl IntoValue for redlatch::Guard {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(Py::new(py, crate::guard::Guard::new(self))?.into_any())
@@ -244,6 +261,7 @@ impl IntoValue for redlatch::embed::Outcome {
             Outcome::Granted(guard) => guard.into_value(py),
             Outcome::Forced(deleted) => deleted.into_value(py),
             Outcome::Inspected(holders) => holders.into_value(py),
+            Outcome::Counted(permits) => permits.into_value(py),
             Outcome::Closed(names) => names.into_value(py),
             Outcome::Failed(error) => Ok(exception(py, &error)?.unbind()),
             _ => Ok(py.None()),

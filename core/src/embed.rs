@@ -16,7 +16,8 @@ pub use crate::exit;
 pub use crate::inspector::Inspector;
 pub use crate::operation::{Caller, Cancelled, Submitted};
 pub use crate::options::{
-    OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_duration,
+    OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_count,
+    read_duration,
 };
 pub use crate::sys::Uncancelled;
 
@@ -108,6 +109,18 @@ pub trait ClientExt: Sized {
 
     /// Whether this client belongs to the parent of this process.
     fn is_forked(&self) -> bool;
+}
+
+/// What languages do with semaphores.
+pub trait SemaphoreExt: Sized {
+    /// The semaphore behind a lock of the kind [`Semaphore`](Kind::Semaphore).
+    fn of_lock(lock: Lock) -> Self;
+}
+
+impl SemaphoreExt for Semaphore {
+    fn of_lock(lock: Lock) -> Self {
+        Semaphore { lock }
+    }
 }
 
 impl ClientExt for Client {

@@ -559,7 +559,7 @@ impl AcquireOptions {
         }
         if self.permits > lock.limit && lock.limit > 0 {
             let text = format!(
-                "permits is {}, but the semaphore has a limit of {}: the wait would never end",
+                "permits is {0}, but this semaphore was made with a limit of {1}; make it with a limit of at least {0}",
                 self.permits, lock.limit
             );
             return Err(Error::invalid(text));
@@ -668,6 +668,17 @@ pub(crate) fn check_limit(limit: usize) -> Result<()> {
 /// # Errors
 /// `invalid_argument` when there is no such option, or when the value is out of its bounds.
 pub fn read_duration(option: &str, value: OptionValue<'_>) -> Result<Duration> {
+    match all_options().find(|info| info.name == option) {
+        Some(info) => Stored::read(info, value),
+        None => Err(unknown(option, Scope::Client, Spelling::SnakeCase)),
+    }
+}
+
+/// Reads and checks a whole number by the row of the option `option`.
+///
+/// # Errors
+/// `invalid_argument`, as [`read_duration`].
+pub fn read_count(option: &str, value: OptionValue<'_>) -> Result<usize> {
     match all_options().find(|info| info.name == option) {
         Some(info) => Stored::read(info, value),
         None => Err(unknown(option, Scope::Client, Spelling::SnakeCase)),

@@ -9,9 +9,9 @@
 For asyncio see `redlatch.aio`.
 """
 
-from redlatch._base import Holder, Process
+from redlatch._base import Holder, Permits, Process
 from redlatch._redlatch import Canceller, __version__
-from redlatch._sync import Client, Grant, Lock, RWLock
+from redlatch._sync import Client, Grant, Lock, RWLock, Semaphore
 from redlatch.exceptions import (
     AuthError,
     ClosedError,
@@ -54,8 +54,10 @@ __all__ = [
     "NameNotClusterableError",
     "NotOwnerError",
     "NotReplicatedError",
+    "Permits",
     "Process",
     "RWLock",
+    "Semaphore",
     "ServerError",
     "UnavailableError",
     "WouldDeadlockError",

@@ -161,7 +161,17 @@ class BaseClient:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self._core!r}>"
 
 
-class BaseLock:
+@dataclass(frozen=True)
+class Permits:
+    """How many permits a semaphore has."""
+
+    available: int
+    """Those that nobody has. Negative when the semaphore was given fewer permits than are taken."""
+    limit: int
+    """All of them, taken ones included; 0 if nobody has set the number yet."""
+
+
+class BaseName:
     """A name on a client, with options. A program may have very many, so it has only what nearly all need."""
 
     __slots__ = ("__weakref__", "_by_hand", "_client", "_core", "_on_lost", "_timeout", "_watched")
@@ -173,9 +183,10 @@ class BaseLock:
         options: dict[str, Any],
         timeout: float | None,
         on_lost: OnLost | None,
+        semaphore: bool = False,
     ) -> None:
         self._client = client
-        self._core = client._core.lock(name, options)
+        self._core = client._core.lock(name, options, semaphore)
         self._timeout = timeout_of(timeout)
         self._on_lost = self._callback(on_lost)
         self._watched: _redlatch.Hold | None = None
@@ -185,9 +196,6 @@ class BaseLock:
     def name(self) -> str:
         """The name, as it stands in Redis."""
         return self._core.name
-
-    def _hold(self) -> _redlatch.Hold:
-        raise NotImplementedError
 
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
         """Checks a callback."""
@@ -228,6 +236,18 @@ class BaseLock:
         self._watched = hold
         return self._on_lost
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r}>"
+
+
+class BaseLock(BaseName):
+    """A lock of whoever waits for it."""
+
+    __slots__ = ()
+
+    def _hold(self) -> _redlatch.Hold:
+        raise NotImplementedError
+
     def owned(self) -> bool:
         """Whether the calling thread or task holds the lock and can rely on it now. No I/O."""
         return self._hold().held
@@ -242,8 +262,59 @@ class BaseLock:
         """How many levels the calling thread or task holds; 0 without a hold."""
         return self._hold().count
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r}>"
+
+class BaseSemaphore(BaseName):
+    """A semaphore of whoever waits for it."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        options: dict[str, Any],
+        timeout: float | None,
+        on_lost: OnLost | None,
+    ) -> None:
+        if "kind" in options:
+            raise InvalidArgumentError(
+                f"invalid_argument: kind is {options['kind']!r}; leave it out: a semaphore has its own"
+            )
+        super().__init__(client, name, options, timeout, on_lost, True)
+        # The permits that acquire() took, with their number. Any thread or task may give them back.
+        self._taken: list[tuple[_redlatch.Guard, int]] = []
+
+    def _wait(self, blocking: bool, timeout: float | None) -> float | None:
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify timeout for non-blocking acquire")  # as threading.Semaphore
+        return wait_of(blocking, -1 if timeout is None else timeout)
+
+    def _take(self, guard: _redlatch.Guard, permits: int) -> None:
+        guard.keep()
+        with _entering:
+            self._taken.append((guard, permits))
+
+    def _give(self, permits: int) -> list[_redlatch.Guard]:
+        """Takes out what a release of so many permits gives back, the newest first."""
+        if permits < 1:
+            raise ValueError("n must be one or more")  # as threading.Semaphore
+        with _entering:
+            given, left = 0, len(self._taken)
+            while given < permits and left > 0:
+                left -= 1
+                given += self._taken[left][1]
+            if given != permits:
+                raise NotOwnerError(self._not_taken(permits, given))
+            guards = [guard for guard, _ in reversed(self._taken[left:])]
+            del self._taken[left:]
+            return guards
+
+    def _not_taken(self, permits: int, given: int) -> str:
+        if given < permits:
+            what = f"release({permits}), but acquire() took {given or 'no'} permits that are not back yet"
+        else:
+            what = f"release({permits}), but the last acquire() took more at once; release as many as it took"
+        return f"not_owner: semaphore {self.name!r}: {what}"
 
 
 class BaseGrant:
@@ -251,7 +322,7 @@ class BaseGrant:
 
     __slots__ = ("__weakref__", "_client", "_core", "_guard", "_hold", "_released", "_tags")
 
-    def __init__(self, lock: BaseLock, guard: _redlatch.Guard) -> None:
+    def __init__(self, lock: BaseName, guard: _redlatch.Guard) -> None:
         self._core = lock._core
         # The client lives as long as its grants, to be closed when the program exits.
         self._client = lock._client

@@ -92,11 +92,12 @@ def acquire(
     token: str | None,
     tied: bool,
     canceller: _redlatch.Canceller | None,
+    permits: int | None = None,
 ) -> _redlatch.Guard:
     """Acquires for the flow that calls, and waits as `ask` does."""
     if hub := hub_here():
-        return hub.acquire(core, wait, lease, token, tied, canceller)
-    return core.acquire(None, wait, lease, token, tied, None, canceller)
+        return hub.acquire(core, wait, lease, token, tied, canceller, permits)
+    return core.acquire(None, wait, lease, token, tied, None, canceller, permits)
 
 
 def hub_here() -> Hub | None:
@@ -176,13 +177,15 @@ class Hub:
         token: str | None,
         tied: bool,
         canceller: _redlatch.Canceller | None,
+        permits: int | None,
     ) -> _redlatch.Guard:
         if canceller is not None:
             raise InvalidArgumentError(
                 f"invalid_argument: canceller is {canceller!r}, and a greenlet waits in its hub, where a canceller cannot end "
                 "the wait; leave it out, and end the wait with a Timeout, with timeout=, or with kill() from another greenlet"
             )
-        guard: _redlatch.Guard = self.ask(core.acquire, None, wait, lease, token, tied)
+        send = partial(core.acquire, permits=permits)
+        guard: _redlatch.Guard = self.ask(send, None, wait, lease, token, tied)
         return guard
 
     def _drain(self) -> None:

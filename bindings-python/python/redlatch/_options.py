@@ -23,6 +23,7 @@ Kind = Literal[
     "adaptive",
     "read",
     "write",
+    "semaphore",
 ]
 
 
@@ -38,6 +39,7 @@ class LockOptions(TypedDict, total=False):
     max_hold: float | None
     replicas: int | None
     linger: bool | None
+    limit: int | None
 
 
 class ClientOptions(LockOptions, total=False):

@@ -1,4 +1,4 @@
-"""The lock for threads."""
+"""The lock and the semaphore for threads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from redlatch._base import (
     BaseClient,
     BaseGrant,
     BaseLock,
+    BaseName,
+    BaseSemaphore,
     Holder,
     LockedOptions,
+    Permits,
     decorate,
     holders_of,
     is_coroutine_function,
@@ -27,7 +30,7 @@ from redlatch._green import ask
 from redlatch._help import documented
 from redlatch._options import ClientOptions, LockOptions
 from redlatch._typing import Self, Unpack
-from redlatch.exceptions import ClosedError, LockTimeoutError, NotOwnerError
+from redlatch.exceptions import ClosedError, LockError, LockTimeoutError, NotOwnerError
 
 # The ways in and out look here themselves whether there are greenlets, which costs less than a call.
 _modules = sys.modules
@@ -101,6 +104,22 @@ class Client(BaseClient):
         common: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost, "canceller": canceller}
         return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
 
+    def semaphore(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Semaphore:
+        """The semaphore of this name: at most `limit` owners at a time, over all programs. No I/O.
+
+        The first acquisition gives it so many permits; a number that is there already stays. Without a limit, others set
+        it. The other arguments are those of `lock`; `kind` is not taken.
+        """
+        return Semaphore(self, name, timeout=timeout, on_lost=on_lost, canceller=canceller, **options)
+
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -133,7 +152,49 @@ class Client(BaseClient):
         self.close()
 
 
-class Lock(BaseLock):
+def canceller_of(canceller: _redlatch.Canceller | None) -> _redlatch.Canceller | None:
+    """Refuses what cannot cancel."""
+    if canceller is not None and not isinstance(canceller, _redlatch.Canceller):
+        raise TypeError(f"canceller is {canceller!r}; give it a redlatch.Canceller, or leave it out")
+    return canceller
+
+
+class Blocks(BaseName):
+    """What a `with` block needs of a lock or a semaphore."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Grant: ...
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+            /,
+        ) -> None: ...
+
+    else:
+        __enter__ = _redlatch.Enter()
+        __exit__ = _redlatch.Exit(awaited=False)
+
+    def _grant(self, guard: _redlatch.Guard) -> Grant:
+        """The grant of a block that was entered with this guard."""
+        grant = Grant(self, guard)
+        if self._on_lost is not None:
+            self._watch(grant._hold)
+        return grant
+
+    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
+        return callback_of(on_lost)
+
+    def _watch(self, hold: _redlatch.Hold) -> None:
+        if on_lost := self._to_watch(hold):
+            _dispatcher.dispatcher.watch(hold, on_lost)
+
+
+class Lock(Blocks, BaseLock):
     """A lock for threads, as threading.Lock: a caller that holds it and acquires it again waits for itself.
 
     With `reentrant=True` it is as threading.RLock: a flow that holds it acquires it again, and releases as often. A flow is
@@ -163,9 +224,7 @@ class Lock(BaseLock):
         **options: Unpack[LockOptions],
     ) -> None:
         super().__init__(client, name, dict(options), timeout, on_lost)
-        if canceller is not None and not isinstance(canceller, _redlatch.Canceller):
-            raise TypeError(f"canceller is {canceller!r}; give it a redlatch.Canceller, or leave it out")
-        self._canceller = canceller
+        self._canceller = canceller_of(canceller)
 
     def acquire(
         self,
@@ -253,28 +312,6 @@ class Lock(BaseLock):
         self._client._start()
         return bool(ask(self._core.force_release))
 
-    if TYPE_CHECKING:
-
-        def __enter__(self) -> Grant: ...
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-            /,
-        ) -> None: ...
-
-    else:
-        __enter__ = _redlatch.Enter()
-        __exit__ = _redlatch.Exit(awaited=False)
-
-    def _grant(self, guard: _redlatch.Guard) -> Grant:
-        """The grant of a block that was entered with this guard."""
-        grant = Grant(self, guard)
-        if self._on_lost is not None:
-            self._watch(grant._hold)
-        return grant
-
     # threading.Condition uses these three.
 
     def _is_owned(self) -> bool:
@@ -302,13 +339,6 @@ class Lock(BaseLock):
             self.__enter__()
         for _ in range(others):
             self.acquire()
-
-    def _callback(self, on_lost: OnLost | None) -> OnLost | None:
-        return callback_of(on_lost)
-
-    def _watch(self, hold: _redlatch.Hold) -> None:
-        if on_lost := self._to_watch(hold):
-            _dispatcher.dispatcher.watch(hold, on_lost)
 
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(None)
@@ -340,6 +370,94 @@ class RWLock:
 
     def __repr__(self) -> str:
         return f"<redlatch.RWLock {self.write.name!r}>"
+
+
+class Semaphore(Blocks, BaseSemaphore):
+    """Permits for threads, as threading.BoundedSemaphore; the same as Redisson's RPermitExpirableSemaphore of this name.
+
+        gpus = client.semaphore("gpu", limit=5)
+        with gpus: ...  # at most five at once, over all programs
+
+    Each permit has a lease, which is renewed while it is held. The permits of a program that dies are free again after
+    their lease and 2 seconds. Callers of one client come in their order.
+
+    A `with` block gives back its own permit. What `acquire` took, `release` gives back, on whatever thread.
+    """
+
+    __slots__ = ("_canceller",)
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._canceller = canceller_of(canceller)
+
+    def acquire(
+        self,
+        blocking: bool = True,
+        timeout: float | None = None,
+        *,
+        permits: int = 1,
+        lease: float | None = None,
+        canceller: _redlatch.Canceller | None = None,
+    ) -> bool:
+        """Takes permits, as threading.Semaphore does: True if they are taken now, False if there were not enough in time.
+
+        `permits` is how many to take at once, 1 to 1,000. With `lease` they are free again after so many seconds, and not
+        renewed. `canceller` is as for Lock.acquire. Raises UnavailableError, instead of returning False, if the server
+        cannot be reached or its answer is late.
+        """
+        wait = self._wait(blocking, timeout)
+        self._client._start()
+        try:
+            guard = _green.acquire(self._core, wait, lease, None, False, canceller, permits)
+        except LockTimeoutError:
+            return False
+        self._take(guard, permits)
+        self._watch(guard.hold())
+        return True
+
+    def release(self, n: int = 1) -> None:
+        """Gives back n permits that `acquire` took, those taken last first.
+
+        Raises NotOwnerError if there are not so many, or if they were taken as part of more; LockLostError if they were
+        lost before, and UnavailableError if the server did not confirm: then they are free after their lease.
+        """
+        failures = []
+        for guard in self._give(n):
+            try:
+                ask(guard.release)
+            except LockError as failure:  # the others are given back all the same
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def permits(self) -> Permits:
+        """How many permits there are, and how many are free, as Redis sees it now."""
+        self._client._start()
+        return Permits(*ask(self._core.permits))
+
+    def set_permits(self, limit: int) -> Permits:
+        """Gives the semaphore so many permits, whatever it had before. Those that are held stay held."""
+        self._client._start()
+        return Permits(*ask(self._core.permits, limit))
+
+    def holders(self) -> list[Holder]:
+        """Who has permits, as Redis sees it now; `count` is how many."""
+        self._client._start()
+        return holders_of(ask(self._core.holders))
+
+    def force_release(self) -> bool:
+        """Takes all permits back, whoever has them; False if nobody does. Their holders are told that they lost them."""
+        self._client._start()
+        return bool(ask(self._core.force_release))
 
 
 class Grant(BaseGrant):

@@ -23,8 +23,11 @@ from redlatch._base import (
     BaseClient,
     BaseGrant,
     BaseLock,
+    BaseName,
+    BaseSemaphore,
     Holder,
     LockedOptions,
+    Permits,
     decorate,
     holders_of,
     note,
@@ -276,6 +279,24 @@ class Client(BaseClient):
         common: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost, "cancel_on_lost": cancel_on_lost}
         return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
 
+    def semaphore(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Semaphore:
+        """The semaphore of this name: at most `limit` owners at a time, over all programs. No I/O.
+
+        The first acquisition gives it so many permits; a number that is there already stays. Without a limit, others set
+        it. The other arguments are those of `lock`; `kind` is not taken.
+        """
+        return Semaphore(
+            self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options
+        )
+
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -358,70 +379,11 @@ class Keys(_redlatch.Key):
             client._core.key_ended(self)
 
 
-class Lock(BaseLock):
-    """A lock for tasks, as asyncio.Lock: a task that holds it and acquires it again waits for itself.
+class Blocks(BaseName):
+    """What an `async with` block needs of a lock or a semaphore."""
 
-    With `reentrant=True` the task that holds it acquires it again, and releases as often.
-
-    The owner is the task that calls `acquire`, even if another one awaits it: `asyncio.wait_for(lock.acquire(), 1)`
-    acquires for the caller. A lock ends with the task that owns it: it is not renewed any more, and a warning is logged. So a
-    task that does nothing but `acquire()` is refused. A grant may outlive its task: `grant = await lock.__aenter__()`,
-    and later `await grant.release()`.
-    """
-
-    __slots__ = ("_cancel_on_lost",)
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        cancel_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._cancel_on_lost = cancel_on_lost
-
-    @coroutine_function
-    def acquire(
-        self,
-        blocking: bool = True,
-        timeout: float = -1,
-        *,
-        lease: float | None = None,
-        token: str | None = None,
-    ) -> Coroutine[Any, Any, bool]:
-        """Acquires as threading.Lock does: True if the lock is held now, False if others had it, or waited for it, all the time.
-
-        Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late (by a
-        second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
-
-        With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the task need not
-        release it to acquire anew. If the task ends without release, the lock is not renewed any more. `token` is
-        what a simple lock's key gets as its value, in place of a fresh one.
-        """
-        wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
-        if self._on_lost is None:
-            return self._core.acquiring(self, wait, lease, token)
-        return self._acquire_watched(_current_task(), wait, lease, token)
-
-    async def _acquire_watched(
-        self, task: Task | None, wait: float | None, lease: float | None, token: str | None
-    ) -> bool:
-        if task is None and _task_of_loop().get_coro().cr_frame is sys._getframe():  # type: ignore[union-attr]
-            raise only_acquires(self.name)
-        task = task or _task_of_loop()
-        keys = Keys.of(task)
-        try:
-            guard = await ask(self._client, lambda to: self._core.acquire(keys, wait, lease, token, True, to))
-        except LockTimeoutError:
-            return False
-        self._watch(guard.hold())
-        guard.detach()
-        keys.end_with(task, self._client)
-        return True
+    __slots__ = ()
+    _cancel_on_lost: bool
 
     def _prepare(self, task: Task | None) -> tuple[Keys, To]:
         """Before the first request of this task with this client: what its requests need, which the key knows then."""
@@ -431,55 +393,6 @@ class Lock(BaseLock):
         keys.end_with(task, self._client)
         keys.prepared_for(self._client._core, queue)
         return keys, queue
-
-    @coroutine_function
-    def release(self) -> Coroutine[Any, Any, None]:
-        """Gives back the newest level of the calling task.
-
-        Raises NotOwnerError if it holds none, LockLostError if the lock was lost before, and UnavailableError if the
-        server did not confirm; then the lock ends with its lease.
-        """
-        return self._core.releasing(self)
-
-    @coroutine_function
-    def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
-        """Makes the lock of the calling task live at least so many seconds from now; never shortens it."""
-        return self._extend(_current_task(), seconds)
-
-    async def _extend(self, task: Task | None, seconds: float) -> None:
-        key = Keys.of(task or _task_of_loop())
-        await ask(self._client, lambda to: self._core.extend(key, seconds, to))
-
-    async def locked(self) -> bool:
-        """Whether anybody holds the lock, as Redis sees it now."""
-        return bool(await ask(self._client, self._core.owners))
-
-    async def holder(self) -> Holder | None:
-        """The holder of the lock, as Redis sees it now; of a read lock any of them.
-
-        Its process comes from `CLIENT LIST`, which takes the server about a microsecond for each of its connections:
-        `locked` does without.
-        """
-        return next(iter(await self.holders()), None)
-
-    async def holders(self) -> list[Holder]:
-        """All holders of the lock, as Redis sees them now: of a read lock there may be several."""
-        return holders_of(await ask(self._client, self._core.holders))
-
-    async def release_token(self, token: str) -> None:
-        """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
-
-        Raises NotOwnerError if the lock is free or has another value.
-        """
-        await ask(self._client, lambda to: self._core.release_token(token, to))
-
-    async def extend_token(self, token: str, seconds: float) -> None:
-        """Makes the lock live at least so many seconds from now if `token` is its value; as `release_token`."""
-        await ask(self._client, lambda to: self._core.extend_token(token, seconds, to))
-
-    async def force_release(self) -> bool:
-        """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
-        return bool(await ask(self._client, self._core.force_release))
 
     @coroutine_function
     def __aenter__(self) -> Coroutine[Any, Any, Grant]:
@@ -556,6 +469,121 @@ class Lock(BaseLock):
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
         return callback_of(on_lost)
 
+
+class Lock(Blocks, BaseLock):
+    """A lock for tasks, as asyncio.Lock: a task that holds it and acquires it again waits for itself.
+
+    With `reentrant=True` the task that holds it acquires it again, and releases as often.
+
+    The owner is the task that calls `acquire`, even if another one awaits it: `asyncio.wait_for(lock.acquire(), 1)`
+    acquires for the caller. A lock ends with the task that owns it: it is not renewed any more, and a warning is logged. So a
+    task that does nothing but `acquire()` is refused. A grant may outlive its task: `grant = await lock.__aenter__()`,
+    and later `await grant.release()`.
+    """
+
+    __slots__ = ("_cancel_on_lost",)
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._cancel_on_lost = cancel_on_lost
+
+    @coroutine_function
+    def acquire(
+        self,
+        blocking: bool = True,
+        timeout: float = -1,
+        *,
+        lease: float | None = None,
+        token: str | None = None,
+    ) -> Coroutine[Any, Any, bool]:
+        """Acquires as threading.Lock does: True if the lock is held now, False if others had it, or waited for it, all the time.
+
+        Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late (by a
+        second, or a tenth of a shorter lease): nobody knows then whether somebody has the lock.
+
+        With `lease` the lock ends after so many seconds and is not renewed; when it has ended, the task need not
+        release it to acquire anew. If the task ends without release, the lock is not renewed any more. `token` is
+        what a simple lock's key gets as its value, in place of a fresh one.
+        """
+        wait = None if blocking is True and timeout == -1 else wait_of(blocking, timeout)
+        if self._on_lost is None:
+            return self._core.acquiring(self, wait, lease, token)
+        return self._acquire_watched(_current_task(), wait, lease, token)
+
+    async def _acquire_watched(
+        self, task: Task | None, wait: float | None, lease: float | None, token: str | None
+    ) -> bool:
+        if task is None and _task_of_loop().get_coro().cr_frame is sys._getframe():  # type: ignore[union-attr]
+            raise only_acquires(self.name)
+        task = task or _task_of_loop()
+        keys = Keys.of(task)
+        try:
+            guard = await ask(self._client, lambda to: self._core.acquire(keys, wait, lease, token, True, to))
+        except LockTimeoutError:
+            return False
+        self._watch(guard.hold())
+        guard.detach()
+        keys.end_with(task, self._client)
+        return True
+
+    @coroutine_function
+    def release(self) -> Coroutine[Any, Any, None]:
+        """Gives back the newest level of the calling task.
+
+        Raises NotOwnerError if it holds none, LockLostError if the lock was lost before, and UnavailableError if the
+        server did not confirm; then the lock ends with its lease.
+        """
+        return self._core.releasing(self)
+
+    @coroutine_function
+    def extend(self, seconds: float) -> Coroutine[Any, Any, None]:
+        """Makes the lock of the calling task live at least so many seconds from now; never shortens it."""
+        return self._extend(_current_task(), seconds)
+
+    async def _extend(self, task: Task | None, seconds: float) -> None:
+        key = Keys.of(task or _task_of_loop())
+        await ask(self._client, lambda to: self._core.extend(key, seconds, to))
+
+    async def locked(self) -> bool:
+        """Whether anybody holds the lock, as Redis sees it now."""
+        return bool(await ask(self._client, self._core.owners))
+
+    async def holder(self) -> Holder | None:
+        """The holder of the lock, as Redis sees it now; of a read lock any of them.
+
+        Its process comes from `CLIENT LIST`, which takes the server about a microsecond for each of its connections:
+        `locked` does without.
+        """
+        return next(iter(await self.holders()), None)
+
+    async def holders(self) -> list[Holder]:
+        """All holders of the lock, as Redis sees them now: of a read lock there may be several."""
+        return holders_of(await ask(self._client, self._core.holders))
+
+    async def release_token(self, token: str) -> None:
+        """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
+
+        Raises NotOwnerError if the lock is free or has another value.
+        """
+        await ask(self._client, lambda to: self._core.release_token(token, to))
+
+    async def extend_token(self, token: str, seconds: float) -> None:
+        """Makes the lock live at least so many seconds from now if `token` is its value; as `release_token`."""
+        await ask(self._client, lambda to: self._core.extend_token(token, seconds, to))
+
+    async def force_release(self) -> bool:
+        """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
+        return bool(await ask(self._client, self._core.force_release))
+
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(Keys.of(_task_of_loop()))
 
@@ -630,12 +658,98 @@ class RWLock:
         return f"<redlatch.aio.RWLock {self.write.name!r}>"
 
 
+class Semaphore(Blocks, BaseSemaphore):
+    """Permits for tasks, as asyncio.BoundedSemaphore; the same as Redisson's RPermitExpirableSemaphore of this name.
+
+        gpus = client.semaphore("gpu", limit=5)
+        async with gpus: ...  # at most five at once, over all programs
+
+    Each permit has a lease, which is renewed while it is held. The permits of a program that dies are free again after
+    their lease and 2 seconds. Callers of one client come in their order.
+
+    An `async with` block gives back its own permit. What `acquire` took, `release` gives back, in whatever task; unlike that
+    of asyncio it has to be awaited.
+    """
+
+    __slots__ = ("_cancel_on_lost",)
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        *,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._cancel_on_lost = cancel_on_lost
+
+    async def acquire(
+        self,
+        blocking: bool = True,
+        timeout: float | None = None,
+        *,
+        permits: int = 1,
+        lease: float | None = None,
+    ) -> bool:
+        """Takes permits, as asyncio.Semaphore does: True if they are taken now, False if there were not enough in time.
+
+        `permits` is how many to take at once, 1 to 1,000. With `lease` they are free again after so many seconds, and not
+        renewed. Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late.
+        """
+        wait = self._wait(blocking, timeout)
+
+        def send(to: To) -> _redlatch.Answer:
+            return self._core.acquire(None, wait, lease, None, False, to, None, permits)
+
+        try:
+            guard = await ask(self._client, send)
+        except LockTimeoutError:
+            return False
+        self._take(guard, permits)
+        self._watch(guard.hold())
+        return True
+
+    async def release(self, n: int = 1) -> None:
+        """Gives back n permits that `acquire` took, those taken last first.
+
+        Raises NotOwnerError if there are not so many, or if they were taken as part of more; LockLostError if they were
+        lost before, and UnavailableError if the server did not confirm: then they are free after their lease.
+        """
+        failures = []
+        for answer in [ask(self._client, guard.release) for guard in self._give(n)]:
+            try:
+                await answer
+            except LockError as failure:  # the others are given back all the same
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    async def permits(self) -> Permits:
+        """How many permits there are, and how many are free, as Redis sees it now."""
+        return Permits(*await ask(self._client, lambda to: self._core.permits(None, to)))
+
+    async def set_permits(self, limit: int) -> Permits:
+        """Gives the semaphore so many permits, whatever it had before. Those that are held stay held."""
+        return Permits(*await ask(self._client, lambda to: self._core.permits(limit, to)))
+
+    async def holders(self) -> list[Holder]:
+        """Who has permits, as Redis sees it now; `count` is how many."""
+        return holders_of(await ask(self._client, self._core.holders))
+
+    async def force_release(self) -> bool:
+        """Takes all permits back, whoever has them; False if nobody does. Their holders are told that they lost them."""
+        return bool(await ask(self._client, self._core.force_release))
+
+
 class Grant(BaseGrant):
     """The object that `async with lock as grant` gives: one level of a hold."""
 
     __slots__ = ("_cancelled", "_cancelling", "_task")
 
-    def __init__(self, lock: Lock, guard: _redlatch.Guard, task: Task) -> None:
+    def __init__(self, lock: BaseName, guard: _redlatch.Guard, task: Task) -> None:
         super().__init__(lock, guard)
         self._task = task
         self._cancelled = False
