@@ -54,6 +54,8 @@
 #define REDLATCH_VERSION_MAJOR 0
 #define REDLATCH_VERSION_MINOR 1
 #define REDLATCH_VERSION_PATCH 0
+/** To compare: major * 10000 + minor * 100 + patch. */
+#define REDLATCH_VERSION_NUMBER 100
 
 #if defined(__GNUC__)
 #define REDLATCH_MUST_CHECK __attribute__((warn_unused_result))
@@ -96,7 +98,7 @@ enum {
     /** The keys of this lock fall into different slots of a cluster. */
     REDLATCH_NAME_NOT_CLUSTERABLE = 37,
     /** A fault in redlatch itself; please report it. */
-    REDLATCH_INTERNAL = 99,
+    REDLATCH_INTERNAL = 99
 };
 
 /** The values of redlatch_lost_reason. */
@@ -112,7 +114,7 @@ enum {
     /** The server could not be reached until the deadline. */
     REDLATCH_LOST_UNREACHABLE = 5,
     /** The client was closed while the lock was held. */
-    REDLATCH_LOST_CLOSED = 6,
+    REDLATCH_LOST_CLOSED = 6
 };
 
 /** For redlatch_client_close(): as long as the option close_limit says. */
@@ -243,7 +245,7 @@ typedef void (*redlatch_lost_fn)(void *user,
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif
 
 /** Makes an empty set of options. Free it with redlatch_options_free(). */
 redlatch_status redlatch_options_new(redlatch_options **options);
@@ -341,6 +343,13 @@ bool redlatch_canceller_is_cancelled(const redlatch_canceller *canceller);
  * more.
  */
 void redlatch_canceller_free(redlatch_canceller *canceller);
+
+/**
+ * A number for owner that no call of this function in this process gives again, for languages
+ * whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
+ * numbers that a program counts itself, and a floating-point number can hold it.
+ */
+uint64_t redlatch_owner_new(void);
 
 /**
  * Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
@@ -545,8 +554,9 @@ redlatch_status redlatch_client_next_event(redlatch_client *client,
                                            uint64_t *token);
 
 /**
- * The text of the calling thread's last failure, "" if none of its calls has failed. Valid until
- * another call of this thread fails. It never contains a password.
+ * The text of the calling thread's last failure, "" if none of its calls has failed. It never
+ * contains a password. The next failure of this thread overwrites it, so copy what is needed for
+ * longer. The pointer itself can be read until the thread ends.
  */
 const char *redlatch_last_error(void);
 
@@ -564,12 +574,18 @@ bool redlatch_status_retryable(redlatch_status status);
 
 /**
  * The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the
- * header.
+ * header. Static.
  */
 const char *redlatch_version(void);
 
+/**
+ * The same as a number that can be compared, like REDLATCH_VERSION_NUMBER, which is the one of the
+ * header: major * 10000 + minor * 100 + patch.
+ */
+uint32_t redlatch_version_number(void);
+
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}
+#endif
 
 #endif  /* REDLATCH_H */

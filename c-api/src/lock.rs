@@ -2,9 +2,10 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, read_duration};
+use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt, read_duration};
 use redlatch::{
     AcquireOptions, ErrorKind, Guard, Hold, Lock, LostReason, Operation, OptionValue, ReentryKey,
     Result,
@@ -85,6 +86,15 @@ fn owner_of(key: ReentryKey) -> u64 {
     } else {
         REDLATCH_THREAD
     }
+}
+
+/// A number for owner that no call of this function in this process gives again, for languages
+/// whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
+/// numbers that a program counts itself, and a floating-point number can hold it.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_owner_new() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 48);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(crate) fn key(owner: u64) -> ReentryKey {
@@ -462,7 +472,7 @@ pub unsafe extern "C" fn redlatch_lock_set_token(
         lock.client.refuse_fork()?;
         // Refused here, where the mistake is, and not only when the lock is acquired.
         if let Some(token) = token {
-            AcquireOptions::new().set("token", OptionValue::Text(token))?;
+            lock.core.check_token(token)?;
         }
         *lock.token.lock().unwrap_or_else(PoisonError::into_inner) = token.map(Arc::from);
         Ok(())

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fmt::Write;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 
 use redlatch::{ErrorKind, LostReason};
@@ -13,9 +14,14 @@ fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// A comment of one line, or more where the line would be too long.
-fn row(out: &mut String, name: &str, number: u8, meaning: &str) {
-    writeln!(out, "    /** {meaning} */\n    {name} = {number},").unwrap();
+/// An enumeration. After its last constant there is no comma, which C89 does not allow.
+fn enumeration(rows: impl Iterator<Item = (String, u8, &'static str)>) -> String {
+    let rows: Vec<String> = rows
+        .map(|(name, number, meaning)| {
+            format!("    /** {meaning} */\n    REDLATCH_{name} = {number}")
+        })
+        .collect();
+    format!("enum {{\n{}\n}};", rows.join(",\n"))
 }
 
 /// The core's tables, for C.
@@ -27,29 +33,24 @@ fn constants() -> String {
     for (name, part) in ["MAJOR", "MINOR", "PATCH"].iter().zip(&parts) {
         writeln!(out, "#define REDLATCH_VERSION_{name} {part}").unwrap();
     }
+    let number = parts
+        .iter()
+        .fold(0, |sum, part| sum * 100 + part.parse::<u32>().unwrap());
+    writeln!(out, "/** To compare: major * 10000 + minor * 100 + patch. */\n#define REDLATCH_VERSION_NUMBER {number}").unwrap();
     out += "\n#if defined(__GNUC__)\n#define REDLATCH_MUST_CHECK __attribute__((warn_unused_result))\n";
     out += "#else\n#define REDLATCH_MUST_CHECK\n#endif\n";
-    out += "\n/** The values of redlatch_status: numbers are never changed and never used again. */\nenum {\n";
-    row(&mut out, "REDLATCH_OK", 0, "Success.");
-    for kind in ErrorKind::ALL {
-        row(
-            &mut out,
-            &format!("REDLATCH_{}", kind.name().to_uppercase()),
-            kind.number(),
-            kind.meaning(),
-        );
-    }
-    out += "};\n\n/** The values of redlatch_lost_reason. */\nenum {\n";
-    for reason in LostReason::ALL {
-        row(
-            &mut out,
-            &format!("REDLATCH_LOST_{}", reason.name().to_uppercase()),
-            reason.number(),
-            reason.meaning(),
-        );
-    }
-    // A comma after the last one is not C89 and C++98, but C99 and C++11.
-    out + "};"
+    out +=
+        "\n/** The values of redlatch_status: numbers are never changed and never used again. */\n";
+    let kinds = ErrorKind::ALL
+        .iter()
+        .map(|kind| (kind.name().to_uppercase(), kind.number(), kind.meaning()));
+    out += &enumeration(once(("OK".to_owned(), 0, "Success.")).chain(kinds));
+    out += "\n\n/** The values of redlatch_lost_reason. */\n";
+    out += &enumeration(LostReason::ALL.iter().map(|reason| {
+        let name = format!("LOST_{}", reason.name().to_uppercase());
+        (name, reason.number(), reason.meaning())
+    }));
+    out
 }
 
 /// Puts a comment of one sentence on one line.
@@ -86,14 +87,18 @@ fn header() -> String {
         .expect("the source is readable for cbindgen")
         .write(&mut text);
     let text = String::from_utf8(text).expect("text");
-    // cbindgen leaves negative constants without brackets.
-    let bracketed = text.lines().map(|line| match line.rsplit_once(" -") {
+    let mended = text.lines().map(|line| match line.rsplit_once(" -") {
+        // cbindgen leaves negative constants without brackets.
         Some((define, number)) if define.starts_with("#define ") => {
             format!("{define} (-{number})\n")
         }
+        // C89 has no such comments.
+        _ if line.starts_with(['#', '}']) => {
+            format!("{}\n", line.split(" //").next().unwrap_or(line).trim_end())
+        }
         _ => format!("{line}\n"),
     });
-    one_liners(&bracketed.collect::<String>())
+    one_liners(&mended.collect::<String>())
 }
 
 #[test]

@@ -201,6 +201,16 @@ void a_lease_is_for_one_acquisition() {
     CHECK(thrown_by([&] { mutex.acquire(redlatch::lease(std::chrono::seconds(-1))); }) == REDLATCH_INVALID_ARGUMENT);
 }
 
+void a_new_owner_is_nobody_else() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:owner");
+    const std::uint64_t owner = redlatch::new_owner();
+    redlatch::lock_guard held(mutex, owner);
+    CHECK(mutex.is_held(owner) && !mutex.is_held(redlatch::new_owner()));
+    held.release();
+    CHECK(!mutex.is_held(owner));
+}
+
 void a_holder_may_have_a_long_name() {
     redlatch::client client;
     redlatch::mutex mutex(client, "cpp:long", {{"kind", "simple"}});
@@ -370,6 +380,7 @@ int main() {
         {"a_guard_may_go_to_another_thread", a_guard_may_go_to_another_thread},
         {"errors_have_code_and_text", errors_have_code_and_text},
         {"a_lease_is_for_one_acquisition", a_lease_is_for_one_acquisition},
+        {"a_new_owner_is_nobody_else", a_new_owner_is_nobody_else},
         {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
         {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},

@@ -215,6 +215,24 @@ static void nulls(void)
     close_client(client);
 }
 
+/* C evaluates arguments in any order: the text may be asked for before the call that fails. */
+static void texts_stay_readable(void)
+{
+    redlatch_options *options = options_of("fencing", "true");
+    const char *text;
+    char value[8000];
+
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, "leese", "1s"));
+    text = redlatch_last_error();
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, "lease", "soon"));
+    CHECK(strstr(text, "soon") != NULL);
+    memset(value, 'x', sizeof value);
+    value[sizeof value - 1] = '\0';
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, value, "1s"));
+    CHECK(strlen(text) > 0); /* freed memory is what the sanitizers and valgrind would find here */
+    redlatch_options_free(options);
+}
+
 static void unknown_numbers(void)
 {
     CHECK(strcmp(redlatch_status_name(REDLATCH_OK), "ok") == 0);
@@ -224,6 +242,9 @@ static void unknown_numbers(void)
     CHECK(strcmp(redlatch_lost_reason_name(0), "unknown") == 0);
     CHECK(!redlatch_status_retryable(REDLATCH_OK) && !redlatch_status_retryable(INT32_MIN));
     CHECK(strcmp(redlatch_version(), REDLATCH_VERSION) == 0);
+    CHECK(redlatch_version_number() == REDLATCH_VERSION_NUMBER);
+    CHECK(REDLATCH_VERSION_NUMBER ==
+          REDLATCH_VERSION_MAJOR * 10000 + REDLATCH_VERSION_MINOR * 100 + REDLATCH_VERSION_PATCH);
 }
 
 /* Every name that is listed is known, and the other way round. */
@@ -250,4 +271,4 @@ static void lists_of_names(void)
 }
 
 MAIN(TEST(urls), TEST(servers), TEST(options), TEST(names), TEST(times), TEST(data_of_others), TEST(nulls),
-     TEST(unknown_numbers), TEST(lists_of_names))
+     TEST(texts_stay_readable), TEST(unknown_numbers), TEST(lists_of_names))
