@@ -165,6 +165,17 @@ fn printable(text: &str) -> CString {
 /// "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment
 /// variable REDLATCH_URL. options may be NULL. Close the client and free it with
 /// redlatch_client_free().
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, it does not
+///   fit the server (database, Sentinel, Cluster), options contradict each other, or client is
+///   NULL.
+/// - REDLATCH_UNAVAILABLE: the server cannot be reached, or does not answer within the option
+///   connect_timeout.
+/// - REDLATCH_AUTH: the server refuses user, password or certificate, or its certificate is
+///   refused.
+/// - REDLATCH_DENIED: its access rules forbid what connecting needs.
+/// - REDLATCH_SERVER: it answers with an error, for instance while it loads its data.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_open(
@@ -199,6 +210,10 @@ pub unsafe extern "C" fn redlatch_client_open(
 /// some could not be released; the client is closed all the same. Closing again is no error, and
 /// releases nothing more. After fork() the child may call it for the parent's client; it does
 /// nothing.
+///
+/// Statuses:
+/// - REDLATCH_UNAVAILABLE: some locks could not be released in time; the text names them.
+/// - REDLATCH_INVALID_ARGUMENT: client is NULL, or wait_ms is negative or above 10 minutes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_close(
     client: *mut redlatch_client,
@@ -241,6 +256,11 @@ pub unsafe extern "C" fn redlatch_client_free(client: *mut redlatch_client) {
 /// Registers told, to be called with user for everything that happens, from a thread of the
 /// library; NULL stops it. The function may call anything here. When this returns, the function
 /// before is not running and will not be called again, unless it is that function that calls this.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: client is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_CLOSED: the client was closed before it was used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_on_event(
     client: *mut redlatch_client,
@@ -257,6 +277,10 @@ pub unsafe extern "C" fn redlatch_client_on_event(
 
 /// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
 /// name is refused with the list of all.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: there is no such counter, or an argument is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_stats(
     client: *mut redlatch_client,
@@ -301,9 +325,16 @@ pub extern "C" fn redlatch_client_stats_name(index: usize) -> *const c_char {
     value(ptr::null(), || Ok(NAMES.get(index, all)))
 }
 
-/// A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never
-/// read, write or close it. It is the same one every time and is valid until the client is freed.
+/// A descriptor that is readable while events wait for redlatch_client_next_event(): it is
+/// level-triggered. Under edge triggering (EPOLLET) take all events each time, until
+/// REDLATCH_EVENT_NONE: a new one makes no edge while others wait. Poll it; never read, write or
+/// close it. It is the same one every time and is valid until the client is freed.
 /// On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_event_fd(
     client: *mut redlatch_client,

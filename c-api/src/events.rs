@@ -185,6 +185,12 @@ impl Events {
 /// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
 /// with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
 /// release it, once that event is taken.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
+///   under way, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_start(
@@ -211,6 +217,10 @@ pub unsafe extern "C" fn redlatch_lock_acquire_start(
 /// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
 /// and nothing is held. false: it had ended before, and its event tells how; if it was granted,
 /// release it.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
     lock: *mut redlatch_lock,
@@ -229,6 +239,11 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
 
 /// Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
 /// with this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release_start(
     lock: *mut redlatch_lock,
@@ -249,6 +264,11 @@ pub unsafe extern "C" fn redlatch_lock_release_start(
 /// Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
 /// others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
 /// has the text) and *token the fencing token of an acquisition. tag, result and token may be NULL.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - *result can be what redlatch_lock_acquire() or redlatch_lock_release() returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_next_event(
     client: *mut redlatch_client,

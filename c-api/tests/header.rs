@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::iter::once;
 use std::path::{Path, PathBuf};
 
+use redlatch::embed::{Scope, all_options};
 use redlatch::{ErrorKind, LostReason};
 
 /// The order of the header.
@@ -53,6 +54,52 @@ fn constants() -> String {
     out
 }
 
+/// The core's table of options, as a comment.
+fn options() -> String {
+    let mut out = String::from(
+        "\n\n/* Options, for redlatch_options_set(): name, value, default, meaning. docs/options.md tells more.\n",
+    );
+    for (scope, title) in [
+        (Scope::Client, "Of a client:"),
+        (
+            Scope::Lock,
+            "Of a lock; a client takes them too, as defaults for its locks:",
+        ),
+    ] {
+        writeln!(out, " *\n * {title}").unwrap();
+        for info in all_options().filter(|info| info.scope == scope) {
+            let what = format!("{}; default: {}", info.r#type, info.default);
+            writeln!(out, " *\n * {}: {what}", info.name).unwrap();
+            for line in wrapped(info.doc, 100) {
+                writeln!(out, " *     {line}").unwrap();
+            }
+        }
+    }
+    let acquire: Vec<&str> = all_options()
+        .filter(|info| info.scope == Scope::Acquire)
+        .map(|info| info.name)
+        .collect();
+    let names = acquire.join(", ");
+    writeln!(out, " *\n * Those of an acquisition ({names}) are parameters in C, the token redlatch_lock_set_token(). */").unwrap();
+    // In the table they are written for Markdown.
+    out.replace('`', "")
+}
+
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().unwrap();
+        if last.is_empty() {
+            *last = word.to_owned();
+        } else if last.len() + word.len() < width {
+            write!(last, " {word}").unwrap();
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
 /// Puts a comment of one sentence on one line.
 fn one_liners(text: &str) -> String {
     let mut parts = text.split("/**\n * ");
@@ -76,7 +123,7 @@ fn header() -> String {
             .trim_end()
             .to_owned(),
     );
-    config.after_includes = Some(constants());
+    config.after_includes = Some(constants() + options().trim_end());
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in SOURCES {
         builder = builder.with_src(file(&format!("src/{source}.rs")));
@@ -116,4 +163,56 @@ fn the_header_is_up_to_date() {
         wanted == found,
         "REDLATCH_BLESS=1 cargo test -p redlatch-c; first difference: {differing:?}"
     );
+}
+
+/// The functions that return a status, each with its comment.
+fn functions(header: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut comment = String::new();
+    for line in header.lines() {
+        if line.starts_with("/**") {
+            comment.clear();
+        }
+        if line.starts_with("redlatch_status redlatch_")
+            || line.starts_with("REDLATCH_MUST_CHECK redlatch_status redlatch_")
+        {
+            let name = line.split("redlatch_status ").nth(1).unwrap();
+            found.push((name.split('(').next().unwrap().to_owned(), comment.clone()));
+        }
+        comment += line;
+        comment.push('\n');
+    }
+    found
+}
+
+#[test]
+fn each_function_lists_its_statuses() {
+    let header = header();
+    let functions = functions(&header);
+    assert!(functions.len() > 20, "{functions:?}");
+    for (name, comment) in functions {
+        let statuses = comment.split_once("Statuses:").map(|(_, list)| list);
+        assert!(
+            statuses.is_some_and(|list| list.contains("- REDLATCH_INVALID_ARGUMENT")
+                || list.contains("REDLATCH_INVALID_ARGUMENT,")),
+            "{name} does not list its statuses"
+        );
+    }
+}
+
+#[test]
+fn each_constant_that_the_header_names_is_there() {
+    let header = header();
+    let defined = |name: &str| {
+        header.contains(&format!("#define {name}")) || header.contains(&format!(" {name} = "))
+    };
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+    for (at, _) in header.match_indices("REDLATCH_") {
+        let rest = &header[at..];
+        let name = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
+        // The environment variable, and the guards of macros.
+        if !["REDLATCH_URL", "REDLATCH_H"].contains(&name) {
+            assert!(defined(name), "{name} is not in the header");
+        }
+    }
 }
