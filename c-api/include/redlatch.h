@@ -71,6 +71,10 @@
  * that may wait, call pthread_cancel() and then redlatch_canceller_cancel(). Threads whose cancel type is
  * PTHREAD_CANCEL_ASYNCHRONOUS must not call anything here.
  *
+ * Event loops. redlatch_client_new() and the functions that end in _start never wait for the server; what
+ * becomes of them is told by redlatch_client_next_event(), when the descriptor of redlatch_client_event_fd()
+ * is readable. The tag tells which call an event belongs to; it can be used again once its event was taken.
+ *
  * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED; releasing, closing
  * and freeing them does nothing. A client that the child opens works. The parent notices nothing.
  *
@@ -151,9 +155,9 @@ enum {
     REDLATCH_LOST_CLOSED = 6
 };
 
-/* Options, for redlatch_options_set(): name, value, default, meaning. docs/options.md tells more.
+/* Options, for redlatch_options_set(): name, value, default, meaning. options.md among the docs tells more.
  *
- * Of a client:
+ * Options of a client:
  *
  * connect_timeout: a time from 10 ms to 5 min; default: 5 s
  *     How long one attempt to connect may take, log-in included.
@@ -218,7 +222,7 @@ enum {
  * debug_events: true or false; default: false
  *     Keep events about single locks as well: acquired, waiting, released.
  *
- * Of a lock; a client takes them too, as defaults for its locks:
+ * Options of a lock; a client takes them too, as defaults for its locks:
  *
  * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read or write; default: reentrant
  *     The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.
@@ -288,6 +292,24 @@ enum {
 
 /** A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST. */
 #define REDLATCH_EVENT_LOST 3
+
+/** redlatch_lock_extend_start() has ended: result says how. */
+#define REDLATCH_EVENT_EXTEND 4
+
+/** redlatch_lock_force_release_start() has ended; value is 1 if there was a lock, else 0. */
+#define REDLATCH_EVENT_FORCE_RELEASE 5
+
+/** redlatch_lock_is_locked_start() has ended; value is 1 if somebody holds the lock, else 0. */
+#define REDLATCH_EVENT_IS_LOCKED 6
+
+/** redlatch_lock_holders_start() has ended; value is the number of holders. */
+#define REDLATCH_EVENT_HOLDERS 7
+
+/** redlatch_client_ready_start() has ended: result says how. */
+#define REDLATCH_EVENT_READY 8
+
+/** redlatch_client_close_start() has ended: result says how. */
+#define REDLATCH_EVENT_CLOSE 9
 
 /**
  * Ends waits from another thread. One canceller serves any number of waits, at the same time too.
@@ -434,6 +456,22 @@ REDLATCH_MUST_CHECK
 redlatch_status redlatch_client_open(const char *url,
                                      const redlatch_options *options,
                                      redlatch_client **client);
+
+/**
+ * Makes a client that connects with its first call: does no I/O, so that a program can start before
+ * its server. Until the server was reached once, calls that need it fail with
+ * REDLATCH_UNAVAILABLE after one attempt to connect, and later ones try again.
+ * redlatch_client_ready_start() connects ahead. Arguments, closing and freeing are as for
+ * redlatch_client_open().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, options
+ *   contradict each other, or client is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_client_new(const char *url,
+                                    const redlatch_options *options,
+                                    redlatch_client **client);
 
 /**
  * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
@@ -852,20 +890,101 @@ redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, 
 redlatch_status redlatch_lock_release_start(redlatch_lock *lock, uint64_t owner, uint64_t tag);
 
 /**
+ * Begins what redlatch_lock_extend() does and returns at once: an event REDLATCH_EVENT_EXTEND with
+ * this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
+ *   under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_extend_start(redlatch_lock *lock,
+                                           uint64_t owner,
+                                           int64_t lease_ms,
+                                           uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_force_release() does and returns at once: an event
+ * REDLATCH_EVENT_FORCE_RELEASE with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_force_release_start(redlatch_lock *lock, uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_is_locked() does and returns at once: an event
+ * REDLATCH_EVENT_IS_LOCKED with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+ * with this tag comes. redlatch_client_next_event() calls function with user for each holder
+ * before it returns that event.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+ *   NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
+                                            redlatch_holder_fn function,
+                                            void *user,
+                                            uint64_t tag);
+
+/**
+ * Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
+ * tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
+ * which connects with its first call in any case.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_client_ready_start(redlatch_client *client, uint64_t tag);
+
+/**
+ * Begins what redlatch_client_close() does and returns at once: an event REDLATCH_EVENT_CLOSE with
+ * this tag comes, after those of the calls that waited. Its result is REDLATCH_UNAVAILABLE, and the
+ * text names the locks, if some could not be released. The thread of the client may end a moment
+ * later.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
+ *   is under way, or client is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_client_close_start(redlatch_client *client, int64_t wait_ms, uint64_t tag);
+
+/**
  * Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
  * others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
- * has the text) and *token the fencing token of an acquisition. tag, result and token may be NULL.
+ * has the text) and *value the fencing token of an acquisition, or what the kind says. tag, result
+ * and value may be NULL.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
  * - REDLATCH_FORKED: the client belongs to the parent process.
- * - *result can be what redlatch_lock_acquire() or redlatch_lock_release() returns.
+ * - *result can be what the function without _start returns, and REDLATCH_LOST for
+ *   REDLATCH_EVENT_LOST.
  */
 redlatch_status redlatch_client_next_event(redlatch_client *client,
                                            int32_t *kind,
                                            uint64_t *tag,
                                            redlatch_status *result,
-                                           uint64_t *token);
+                                           uint64_t *value);
 
 /**
  * The text of the calling thread's last failure, "" if none of its calls has failed. It never

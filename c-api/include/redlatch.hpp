@@ -126,13 +126,26 @@ public:
         std::function<void(std::int32_t level, const char *kind, const char *lock, const char *text)>;
 
     /// Opens the server that the environment variable REDLATCH_URL names.
-    client() : self_(new state) { open(nullptr, nullptr); }
+    client() : client(nullptr, nullptr, redlatch_client_open) {}
 
-    explicit client(const std::string &url) : self_(new state) { open(url.c_str(), nullptr); }
+    explicit client(const std::string &url) : client(url.c_str(), nullptr, redlatch_client_open) {}
 
-    client(const std::string &url, const options &options) : self_(new state) { open(url.c_str(), options.get()); }
+    client(const std::string &url, const options &options)
+        : client(url.c_str(), options.get(), redlatch_client_open) {}
 
-    explicit client(const options &options) : self_(new state) { open(nullptr, options.get()); }
+    explicit client(const options &options) : client(nullptr, options.get(), redlatch_client_open) {}
+
+    /// A client that connects with its first call, so that the program can start before its server. Without a URL the
+    /// environment variable REDLATCH_URL names the server.
+    static client lazy() { return client(nullptr, nullptr, redlatch_client_new); }
+
+    static client lazy(const options &options) { return client(nullptr, options.get(), redlatch_client_new); }
+
+    static client lazy(const std::string &url) { return client(url.c_str(), nullptr, redlatch_client_new); }
+
+    static client lazy(const std::string &url, const options &options) {
+        return client(url.c_str(), options.get(), redlatch_client_new);
+    }
 
     /// As long as the option close_limit says.
     void close() { require(redlatch_client_close(get(), REDLATCH_CLOSE_LIMIT)); }
@@ -171,10 +184,11 @@ private:
         static_cast<state *>(self)->told(level, kind, lock, text);
     }
 
-    void open(const char *url, const redlatch_options *options) {
-        redlatch_client *opened = nullptr;
-        require(redlatch_client_open(url, options, &opened));
-        self_->handle.reset(opened);
+    client(const char *url, const redlatch_options *options, decltype(redlatch_client_open) *make)
+        : self_(new state) {
+        redlatch_client *made = nullptr;
+        require(make(url, options, &made));
+        self_->handle.reset(made);
     }
 
     std::unique_ptr<state> self_;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt, read_duration};
 use redlatch::{
-    AcquireOptions, ErrorKind, Guard, Hold, Lock, LostReason, Operation, OptionValue, ReentryKey,
-    Result,
+    AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, LostReason, Operation, OptionValue,
+    ReentryKey, Result,
 };
 
 use crate::arguments::{Buffer, Out, bytes, counted, handle, is_null, shared, taken, text};
@@ -40,7 +40,7 @@ type LostFn = unsafe extern "C" fn(*mut c_void, u64, u64, redlatch_lost_reason);
 /// A name on a client. May be used from any thread, by several at once.
 pub struct redlatch_lock {
     pub(crate) client: Arc<redlatch_client>,
-    core: Lock,
+    pub(crate) core: Lock,
     /// The value that the next acquisitions put into Redis.
     token: Mutex<Option<Arc<str>>>,
     held: Mutex<Vec<Held>>,
@@ -743,30 +743,40 @@ pub unsafe extern "C" fn redlatch_lock_holders(
             return Err(is_null("function"));
         };
         for holder in lock.core.holders().wait()? {
-            // A NUL cannot be in the middle of a text of C.
-            let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-            let owner = text(&holder.owner);
-            let process = holder.process.as_ref();
-            let texts =
-                process.map(|of| [&of.client_name, &of.language, &of.host].map(|of| text(of)));
-            let pointers = texts.as_ref().map_or([ptr::null(); 3], |texts| {
-                texts.each_ref().map(|text| text.as_ptr())
-            });
-            let [client_name, language, host] = pointers;
-            let told = redlatch_holder {
-                owner: owner.as_ptr(),
-                count: holder.count,
-                pid: process.map_or(0, |of| of.pid),
-                remaining_ms: holder.remaining.map_or(-1, |time| time.as_millis() as i64),
-                client_name,
-                language,
-                host,
-            };
             // SAFETY: the header asks for a function that can be called with user.
-            unsafe { function(user, &raw const told) };
+            unsafe { tell_holder(&holder, function, user) };
         }
         Ok(())
     })
+}
+
+pub(crate) type HolderFn = unsafe extern "C" fn(*mut c_void, *const redlatch_holder);
+
+/// Calls a function of the program for a holder.
+///
+/// # Safety
+/// The function can be called with `user`.
+pub(crate) unsafe fn tell_holder(holder: &Holder, function: HolderFn, user: *mut c_void) {
+    // A NUL cannot be in the middle of a text of C.
+    let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+    let owner = text(&holder.owner);
+    let process = holder.process.as_ref();
+    let texts = process.map(|of| [&of.client_name, &of.language, &of.host].map(|of| text(of)));
+    let pointers = texts.as_ref().map_or([ptr::null(); 3], |texts| {
+        texts.each_ref().map(|text| text.as_ptr())
+    });
+    let [client_name, language, host] = pointers;
+    let told = redlatch_holder {
+        owner: owner.as_ptr(),
+        count: holder.count,
+        pid: process.map_or(0, |of| of.pid),
+        remaining_ms: holder.remaining.map_or(-1, |time| time.as_millis() as i64),
+        client_name,
+        language,
+        host,
+    };
+    // SAFETY: promised by the caller.
+    unsafe { function(user, &raw const told) };
 }
 
 /// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock

@@ -28,7 +28,7 @@ static int check_that(int holds, const char *file, int line, const char *conditi
 
 #define CHECK_STATUS(wanted, call) check_status((wanted), (call), __FILE__, __LINE__, #call)
 
-/* What a call returned, for tests/statuses.py: the header lists for each function what it can return. */
+/* Notes what a call returned, for tests/statuses.py: the header lists for each function what it can return. */
 static void note_status(redlatch_status found, const char *call)
 {
     const char *path = getenv("TEST_STATUSES");

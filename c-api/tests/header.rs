@@ -57,13 +57,13 @@ fn constants() -> String {
 /// The core's table of options, as a comment.
 fn options() -> String {
     let mut out = String::from(
-        "\n\n/* Options, for redlatch_options_set(): name, value, default, meaning. docs/options.md tells more.\n",
+        "\n\n/* Options, for redlatch_options_set(): name, value, default, meaning. options.md among the docs tells more.\n",
     );
     for (scope, title) in [
-        (Scope::Client, "Of a client:"),
+        (Scope::Client, "Options of a client:"),
         (
             Scope::Lock,
-            "Of a lock; a client takes them too, as defaults for its locks:",
+            "Options of a lock; a client takes them too, as defaults for its locks:",
         ),
     ] {
         writeln!(out, " *\n * {title}").unwrap();

@@ -354,12 +354,18 @@ static void forcing_frees_it(void)
     CHECK_OK(redlatch_lock_force_release(lock, &deleted));
     CHECK(!deleted);
     CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
     CHECK_OK(redlatch_lock_force_release(lock, &deleted));
     CHECK(deleted && !exists("c:forced"));
     EVENTUALLY(!redlatch_lock_is_held(lock, 1));
-    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
-    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
-    CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_FORCED);
+    /* What is lost stays until each level of it is released. */
+    for (int level = 0; level < 2; level++) {
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_check(lock, 1));
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_extend(lock, 1, 60000));
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_acquire(lock, 1, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+        CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_FORCED);
+    }
     CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
     CHECK_OK(redlatch_lock_release(lock, 1));
     redlatch_lock_free(lock);
@@ -547,7 +553,8 @@ static void events_escape_what_cannot_be_printed(void)
     close_client(client);
 }
 
-MAIN(TEST(acquire_and_release), TEST(a_thread_makes_its_calls_on_the_direct_connection), TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
+MAIN(TEST(acquire_and_release), TEST(a_thread_makes_its_calls_on_the_direct_connection),
+     TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
      TEST(a_new_owner_is_nobody_else), TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself),
      TEST(a_fixed_lease_that_was_left_to_run_out_is_acquired_anew), TEST(a_hold_outlives_its_lease),
      TEST(tokens_grow), TEST(whoever_knows_the_token_releases_it), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),

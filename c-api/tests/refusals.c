@@ -135,6 +135,7 @@ static void times(void)
     REFUSED(redlatch_lock_extend(lock, 1, -5), "lease", "-5");
     REFUSED(redlatch_lock_acquire_start(lock, 1, -2, 0, 1), "wait", "-2");
     REFUSED(redlatch_lock_acquire_start(lock, 1, 0, -1, 1), "lease", "-1");
+    REFUSED(redlatch_lock_extend_start(lock, 1, 99, 1), "lease", "99");
     REFUSED(redlatch_client_close(client, -2), "close_limit", "-2");
     REFUSED(redlatch_client_close(client, INT64_MAX), "close_limit", "");
     CHECK((int64_t)counter(client, "calls") == calls); /* nothing was sent */
@@ -203,6 +204,13 @@ static void nulls(void)
     REFUSED(redlatch_lock_acquire_start(NULL, 1, 0, 0, 1), "lock", "NULL");
     REFUSED(redlatch_lock_acquire_cancel(NULL, 1, &flag), "lock", "NULL");
     REFUSED(redlatch_lock_release_start(NULL, 1, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_extend_start(NULL, 1, 1000, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_force_release_start(NULL, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_is_locked_start(NULL, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_holders_start(lock, NULL, NULL, 1), "function", "NULL");
+    REFUSED(redlatch_client_ready_start(NULL, 1), "client", "NULL");
+    REFUSED(redlatch_client_close_start(NULL, 0, 1), "client", "NULL");
+    REFUSED(redlatch_client_new(NULL, NULL, NULL), "client", "NULL");
     CHECK(!redlatch_lock_is_held(NULL, 1));
     CHECK(redlatch_lock_remaining_ms(NULL, 1) == 0);
     CHECK(redlatch_lock_hold_count(NULL, 1) == 0);

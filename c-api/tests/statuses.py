@@ -9,7 +9,9 @@ from pathlib import Path
 
 header, notes = (Path(path).read_text() for path in sys.argv[1:])
 listed: dict[str, set[str]] = {}
-for comment, name in re.findall(r"/\*\*((?:(?!\*/).)*)\*/\s*(?:REDLATCH_MUST_CHECK\s+)?redlatch_status (\w+)\(", header, re.DOTALL):
+for comment, name in re.findall(
+    r"/\*\*((?:(?!\*/).)*)\*/\s*(?:REDLATCH_MUST_CHECK\s+)?redlatch_status (\w+)\(", header, re.DOTALL
+):
     listed[name] = set(re.findall(r"REDLATCH_([A-Z_]+)", comment.partition("Statuses:")[2]))
 # Calls through a helper of a test have its name.
 returned = {tuple(line.split()) for line in notes.splitlines() if line.split()[0] in listed}
