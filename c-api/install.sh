@@ -88,10 +88,12 @@ fill() { # fill TEMPLATE FILE STATIC_LIBS
 # The archive as one object whose global names are ours alone. Otherwise its copy of Rust's library has names that the archive
 # of another Rust project defines too.
 archive() { # archive FROM TO
-    local work
+    local work shorter=()
     work=$(mktemp -d)
+    # Rust's library comes with what a debugger wants, which makes up half of the archive.
+    if [ "$profile" = release ]; then shorter=(--strip-debug); fi
     # Bitcode for the optimizer at link time would bring the names back. DW.ref.* are the same in every object that unwinds.
-    if objcopy -R .llvmbc -R .llvmcmd "$1" "$work/all.a" && ld -r --whole-archive "$work/all.a" -o "$work/redlatch.o" &&
+    if objcopy "${shorter[@]}" -R .llvmbc -R .llvmcmd "$1" "$work/all.a" && ld -r --whole-archive "$work/all.a" -o "$work/redlatch.o" &&
         objcopy --wildcard -G 'redlatch_*' -G 'DW.ref.*' "$work/redlatch.o" && ar rcsD "$work/libredlatch.a" "$work/redlatch.o"; then
         install -m 644 "$work/libredlatch.a" "$2"
     else

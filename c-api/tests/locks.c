@@ -358,7 +358,7 @@ static void forcing_frees_it(void)
     CHECK_OK(redlatch_lock_force_release(lock, &deleted));
     CHECK(deleted && !exists("c:forced"));
     EVENTUALLY(!redlatch_lock_is_held(lock, 1));
-    /* What is lost stays until each level of it is released. */
+    /* A lost hold stays until each level of it is released. */
     for (int level = 0; level < 2; level++) {
         CHECK_STATUS(REDLATCH_LOST, redlatch_lock_check(lock, 1));
         CHECK_STATUS(REDLATCH_LOST, redlatch_lock_extend(lock, 1, 60000));
