@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
-# install.sh [--prefix DIR] [--libdir DIR] [--profile debug|release]: copies what cargo has built, with headers, pkg-config
-# file, CMake package, docs and examples, to the prefix (/usr/local); $DESTDIR, if set, goes in front. The libraries go to
-# --libdir: lib, lib64, lib/x86_64-linux-gnu, or an absolute folder. All of it together can be moved afterwards.
+# install.sh [--prefix DIR] [--libdir DIR] [--profile debug|release] [--uninstall]: copies what cargo has built, with headers,
+# pkg-config file, CMake package, docs and examples, to the prefix (/usr/local); $DESTDIR, if set, goes in front. The libraries
+# go to --libdir: lib, lib64, lib/x86_64-linux-gnu, or an absolute folder. All of it together can be moved afterwards.
+# With --uninstall all of that is removed, whatever its version.
 # Of a build for Windows the DLL goes to bin, and the import library that programs are linked with to --libdir.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 prefix=/usr/local
 libdir=lib
 profile=release
-while [ $# -gt 1 ]; do
+uninstall=
+while [ $# -gt 0 ]; do
+    if [ "$1" = --uninstall ]; then
+        uninstall=yes
+        shift
+        continue
+    fi
+    [ $# -gt 1 ] || break
     case $1 in
         --prefix) prefix=$2 ;;
         --libdir) libdir=$2 ;;
@@ -20,6 +28,15 @@ done
 if [ $# != 0 ]; then
     echo "install.sh: $1 is not understood; see the first lines of this script" >&2
     exit 2
+fi
+case $libdir in /*) ;; *) libdir=$prefix/$libdir ;; esac
+to=${DESTDIR:-}$prefix
+libs=${DESTDIR:-}$libdir
+if [ -n "$uninstall" ]; then
+    rm -f "$to"/include/redlatch.{h,hpp} "$to/bin/redlatch.dll" "$libs/pkgconfig/redlatch.pc" \
+        "$libs"/libredlatch.{a,so,so.*,dylib,*.dylib,dll.a}
+    rm -rf "$libs/cmake/redlatch" "$to/share/doc/redlatch"
+    exit
 fi
 
 built=${CARGO_TARGET_DIR:-$here/../target}/$profile
@@ -44,9 +61,6 @@ if [ ! -f "$built/$library" ] || [ ! -f "$built/libredlatch.a" ]; then
     echo "install.sh: there is no library in $built; run make -C c-api build PROFILE=$profile first" >&2
     exit 1
 fi
-case $libdir in /*) ;; *) libdir=$prefix/$libdir ;; esac
-to=${DESTDIR:-}$prefix
-libs=${DESTDIR:-}$libdir
 # The pkg-config file and the CMake package find the prefix from where they are themselves.
 relative() { # relative FROM TO; macOS has no such realpath
     realpath -m --relative-to="$1" "$2" 2>/dev/null || python3 -c 'import os, sys; print(os.path.relpath(*sys.argv[1:]))' "$2" "$1"
@@ -71,9 +85,30 @@ fill() { # fill TEMPLATE FILE STATIC_LIBS
         -e '/^URL: $/d' "$1" >"$2"
     chmod 644 "$2"
 }
+# The archive as one object whose global names are ours alone. Otherwise its copy of Rust's library has names that the archive
+# of another Rust project defines too.
+archive() { # archive FROM TO
+    local work shorter=()
+    work=$(mktemp -d)
+    # Rust's library comes with what a debugger wants, which makes up half of the archive.
+    if [ "$profile" = release ]; then shorter=(--strip-debug); fi
+    # Bitcode for the optimizer at link time would bring the names back. DW.ref.* are the same in every object that unwinds.
+    if objcopy "${shorter[@]}" -R .llvmbc -R .llvmcmd "$1" "$work/all.a" && ld -r --whole-archive "$work/all.a" -o "$work/redlatch.o" &&
+        objcopy --wildcard -G 'redlatch_*' -G 'DW.ref.*' "$work/redlatch.o" && ar rcsD "$work/libredlatch.a" "$work/redlatch.o"; then
+        install -m 644 "$work/libredlatch.a" "$2"
+    else
+        echo "install.sh: without binutils for this system: libredlatch.a cannot be linked beside other Rust archives" >&2
+        install -m 644 "$1" "$2"
+    fi
+    rm -rf "$work"
+}
 install -d "$to/include" "$libs/pkgconfig" "$libs/cmake/redlatch"
 install -m 644 "$here"/include/redlatch.h "$here"/include/redlatch.hpp "$to/include"
-install -m 644 "$built/libredlatch.a" "$libs"
+if [ $library = libredlatch.so ]; then
+    archive "$built/libredlatch.a" "$libs/libredlatch.a"
+else
+    install -m 644 "$built/libredlatch.a" "$libs"
+fi
 if [ $library = redlatch.dll ]; then
     install -d "$to/bin"
     install -m 644 "$built/redlatch.dll" "$to/bin"

@@ -13,9 +13,35 @@
  *   redlatch_client_free(client);
  *
  * Results. A call returns REDLATCH_OK, which is 0, or the reason for its failure; redlatch_last_error()
- * has the text. NULL is allowed only where it is said to be; elsewhere it is refused with
+ * has the text. Each function lists the other statuses that it can return, and when. Every function can
+ * also return REDLATCH_INTERNAL. NULL is allowed only where it is said to be; elsewhere it is refused with
  * REDLATCH_INVALID_ARGUMENT, naming the parameter. Times are milliseconds. Nothing here prints, throws,
  * or ends the program.
+ *
+ * Statuses of the server. A call that needs the server fails with REDLATCH_UNAVAILABLE if the server cannot be
+ * reached or does not answer in time, REDLATCH_AUTH if it refuses user, password or certificate,
+ * REDLATCH_DENIED if its access rules forbid a command, REDLATCH_SERVER if it answers with another error,
+ * REDLATCH_NAME_NOT_CLUSTERABLE if it is a cluster and the name does not suit it; with REDLATCH_CLOSED if
+ * the client is closed, and REDLATCH_FORKED if it is the parent process's. Functions list them in one line.
+ *
+ * Words. A lock is held by an owner, not by a handle: all handles of one name on one client are the same lock.
+ * The owner is the calling thread (REDLATCH_THREAD), or a number of the program's choice, for instance from
+ * redlatch_owner_new(); equal numbers of two clients are two owners. An owner that acquires again what it
+ * holds enters once more (unless the option reentrant says no): it has one level for each acquisition, and
+ * the lock is free when each level is released. The kind is how the lock lies in Redis, chosen by the option
+ * kind: reentrant is Redisson's lock; the simple kinds (simple, redis-py, redlock, redsync, redis-semaphore,
+ * article, adaptive) are a key with a value, the token. A name has one kind. A lease is how long the server
+ * keeps a hold that is not renewed. A fencing token is a number that grows with each hold, for the resource
+ * to refuse late writers.
+ *
+ * Lost. A hold can end without a release: its key was deleted, its lease ran out, the server was away for too
+ * long. Then redlatch_lock_check() says REDLATCH_LOST, the function of redlatch_lock_on_lost() is called, and
+ * an event REDLATCH_EVENT_LOST comes for a hold that began with redlatch_lock_acquire_start().
+ * redlatch_last_lost_reason() says why. The owner keeps the lost levels until it has released each of them:
+ * its releases, extensions and acquisitions of this name return REDLATCH_LOST until then, because code
+ * further out may still rely on the lock. So release after REDLATCH_LOST as after the work, and do not
+ * simply acquire again: that would fail for ever. One case needs no release: the fixed lease of an
+ * acquisition (lease_ms, or the option lease) ran out; just acquire again.
  *
  * Ownership. An object that a ..._new() or ..._open() call stores is yours. Give it back once, with the ..._free()
  * call of the same name, when you begin no other call with it any more; calls under way may end later.
@@ -28,14 +54,26 @@
  * client: they return REDLATCH_CLOSED. When a thread ends while it holds a lock as
  * REDLATCH_THREAD, the lock is not renewed any more and ends with its lease. The library's own threads
  * block all signals, and call only the functions registered with ..._on_lost() and ..._on_event(), which
- * must return: they must not throw, longjmp() out, or call pthread_exit(). Signal handlers may call
- * redlatch_canceller_cancel() and nothing else.
+ * must return: they must not throw, longjmp() out, or call pthread_exit().
+ *
+ * Green threads. Where a runtime moves work between threads, or runs several pieces of work on one in turn
+ * (goroutines, virtual threads, fibers, coroutines), REDLATCH_THREAD is wrong: two of them would be one owner,
+ * and one that has moved is no owner any more. Give each acquisition an owner of redlatch_owner_new(), and
+ * release with it. The text of redlatch_last_error() is that of the thread: stay on the thread from the
+ * call until the text is read (Go: runtime.LockOSThread). A call that waits blocks its thread.
+ *
+ * Signals. A signal does not end a wait. A signal handler may call redlatch_canceller_cancel(), which is
+ * async-signal-safe, and nothing else.
  *
  * pthread_cancel(). No call here is a cancellation point. A thread that is cancelled in a call finishes the
  * call, and ends at its next cancellation point: call pthread_testcancel() where no lock is held, and release
  * in a pthread_cleanup_push() handler elsewhere. pthread_cancel() does not end a wait. To cancel a thread
  * that may wait, call pthread_cancel() and then redlatch_canceller_cancel(). Threads whose cancel type is
  * PTHREAD_CANCEL_ASYNCHRONOUS must not call anything here.
+ *
+ * Event loops. redlatch_client_new() and the functions that end in _start never wait for the server; what
+ * becomes of them is told by redlatch_client_next_event(), when the descriptor of redlatch_client_event_fd()
+ * is readable. The tag tells which call an event belongs to; it can be used again once its event was taken.
  *
  * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED; releasing, closing
  * and freeing them does nothing. A client that the child opens works. The parent notices nothing.
@@ -54,6 +92,8 @@
 #define REDLATCH_VERSION_MAJOR 0
 #define REDLATCH_VERSION_MINOR 1
 #define REDLATCH_VERSION_PATCH 0
+/** To compare: major * 10000 + minor * 100 + patch. */
+#define REDLATCH_VERSION_NUMBER 100
 
 #if defined(__GNUC__)
 #define REDLATCH_MUST_CHECK __attribute__((warn_unused_result))
@@ -96,7 +136,7 @@ enum {
     /** The keys of this lock fall into different slots of a cluster. */
     REDLATCH_NAME_NOT_CLUSTERABLE = 37,
     /** A fault in redlatch itself; please report it. */
-    REDLATCH_INTERNAL = 99,
+    REDLATCH_INTERNAL = 99
 };
 
 /** The values of redlatch_lost_reason. */
@@ -112,8 +152,110 @@ enum {
     /** The server could not be reached until the deadline. */
     REDLATCH_LOST_UNREACHABLE = 5,
     /** The client was closed while the lock was held. */
-    REDLATCH_LOST_CLOSED = 6,
+    REDLATCH_LOST_CLOSED = 6
 };
+
+/* Options, for redlatch_options_set(): name, value, default, meaning. options.md among the docs tells more.
+ *
+ * Options of a client:
+ *
+ * connect_timeout: a time from 10 ms to 5 min; default: 5 s
+ *     How long one attempt to connect may take, log-in included.
+ *
+ * recheck: a time from 100 ms to 1 h; default: 5 s
+ *     The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.
+ *
+ * outage: a time from 0 ms to 1 h; default: 10 s
+ *     How long callers wait for a server that had been reached and cannot be reached now, to acquire, to
+ *     release or to close: until it has been out of reach for this long.
+ *
+ * handover_limit: a whole number from 0 to 1000000; default: 100
+ *     How often in a row a release hands the lock to the next waiter of the same client; then others get a
+ *     chance. 0: never.
+ *
+ * handover_time: a time from 0 ms to 1 h; default: 50 ms
+ *     How long a client may go on handing the lock to its own waiters before others get a chance.
+ *
+ * close_limit: a time from 0 ms to 10 min; default: 5 s
+ *     How long closing may take to release what is held; 0 leaves it to its lease.
+ *
+ * exit_limit: a time from 0 ms to 1 min; default: 1 s
+ *     The same, when the program ends without closing (Python, Node.js); 0 leaves what is held to its
+ *     lease. A signal may stop another thread inside malloc: then the process ends after this time, and
+ *     what is held ends with its lease.
+ *
+ * tracking: true or false; default: true
+ *     Ask the server to tell when the key of a hold changes, so that a loss is known in milliseconds.
+ *
+ * direct: true or false; default: true
+ *     Callers that are alone make their calls themselves, on one more connection, without the client's
+ *     thread. Not with TLS or a cluster.
+ *
+ * cluster_pubsub: auto, sharded, classic or both; default: auto
+ *     How releases are published in a cluster: by shard where nodes can (auto), always, never (classic),
+ *     or both ways, for mixed fleets.
+ *
+ * client_name: 1 to 64 printable ASCII characters without spaces; default: redlatch
+ *     The first part of the names of the connections in CLIENT LIST. Client id, language, process id and
+ *     host follow.
+ *
+ * protocol: auto, resp2 or resp3; default: auto
+ *     The protocol. With RESP2 a loss is noticed at the next renewal only. auto is RESP3 where the
+ *     server knows it.
+ *
+ * keep_alive: a time from 1 s to 1 h; default: 5 s
+ *     After how much silence TCP asks whether the server is still there. Not for Unix sockets.
+ *
+ * tls_ca: PEM text, or the path of a file of it; default: none: those of the system
+ *     The certificates of the authorities that may have signed the server's certificate.
+ *
+ * tls_cert: PEM text, or the path of a file of it; default: none
+ *     The client's certificate, for servers that ask for one, with the intermediate certificates up to its
+ *     authority.
+ *
+ * tls_key: PEM text, or the path of a file of it; default: none
+ *     The private key of tls_cert.
+ *
+ * events: a whole number from 0 to 1000000; default: 1024
+ *     How many events are kept for a reader; 0 keeps none.
+ *
+ * debug_events: true or false; default: false
+ *     Keep events about single locks as well: acquired, waiting, released.
+ *
+ * Options of a lock; a client takes them too, as defaults for its locks:
+ *
+ * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read or write; default: reentrant
+ *     The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.
+ *
+ * reentrant: true or false; default: none: true for the kinds reentrant, adaptive, read and write, with a key that the caller names; else false
+ *     Whether a caller that holds the lock enters once more, instead of waiting for itself.
+ *
+ * lease: a time from 100 ms to 24 h; default: none: the watchdog renews
+ *     A fixed lease: the lock ends by itself after this time and is never renewed.
+ *
+ * watchdog_lease: a time from 100 ms to 24 h; default: 30 s
+ *     The lease that the watchdog renews, every third of it, for as long as the lock is held.
+ *
+ * fencing: true or false; default: false
+ *     Draw a fencing token with every first acquisition: a number that only grows, also together with
+ *     Redisson's RFencedLock. Its counter stays in Redis for ever.
+ *
+ * fencing_expires: true or false; default: false
+ *     Draw fencing tokens from a counter that expires 25 hours after its last use, unless it has no expiry
+ *     already. Not for names that Java locks with RFencedLock: its tokens would begin at 1 again.
+ *     Implies fencing.
+ *
+ * max_hold: a time from 100 ms to 365 days; default: none
+ *     The longest time a hold may last, renewed or not.
+ *
+ * replicas: a whole number from 0 to 100; default: 0
+ *     How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.
+ *
+ * linger: true or false; default: false
+ *     The lock outlives the client and the program: only a release or its lease ends it. For a job once an
+ *     hour, say.
+ *
+ * Those of an acquisition (wait, lease, token) are parameters in C, the token redlatch_lock_set_token(). */
 
 /** For redlatch_client_close(): as long as the option close_limit says. */
 #define REDLATCH_CLOSE_LIMIT (-1)
@@ -135,7 +277,7 @@ enum {
 
 /**
  * owner: the calling thread. Any other number is an owner of the program's own choice, for work
- * that changes threads; it re-enters wherever it comes from.
+ * that changes threads; it re-enters wherever it comes from. redlatch_owner_new() gives one.
  */
 #define REDLATCH_THREAD 0
 
@@ -150,6 +292,24 @@ enum {
 
 /** A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST. */
 #define REDLATCH_EVENT_LOST 3
+
+/** redlatch_lock_extend_start() has ended: result says how. */
+#define REDLATCH_EVENT_EXTEND 4
+
+/** redlatch_lock_force_release_start() has ended; value is 1 if there was a lock, else 0. */
+#define REDLATCH_EVENT_FORCE_RELEASE 5
+
+/** redlatch_lock_is_locked_start() has ended; value is 1 if somebody holds the lock, else 0. */
+#define REDLATCH_EVENT_IS_LOCKED 6
+
+/** redlatch_lock_holders_start() has ended; value is the number of holders. */
+#define REDLATCH_EVENT_HOLDERS 7
+
+/** redlatch_client_ready_start() has ended: result says how. */
+#define REDLATCH_EVENT_READY 8
+
+/** redlatch_client_close_start() has ended: result says how. */
+#define REDLATCH_EVENT_CLOSE 9
 
 /**
  * Ends waits from another thread. One canceller serves any number of waits, at the same time too.
@@ -243,15 +403,24 @@ typedef void (*redlatch_lost_fn)(void *user,
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif
 
-/** Makes an empty set of options. Free it with redlatch_options_free(). */
+/**
+ * Makes an empty set of options. Free it with redlatch_options_free().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+ */
 redlatch_status redlatch_options_new(redlatch_options **options);
 
 /**
- * Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s",
+ * Sets an option. The table above lists the names and what they mean. Times are "250ms", "2.5s",
  * "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
  * for the default. An option of a lock that is given to a client is the default of its locks.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: there is no option of this name, the value is not of its type or
+ *   out of its bounds, an argument is NULL (but value), or not UTF-8.
  */
 redlatch_status redlatch_options_set(redlatch_options *options,
                                      const char *name,
@@ -271,11 +440,38 @@ void redlatch_options_free(redlatch_options *options);
  * "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment
  * variable REDLATCH_URL. options may be NULL. Close the client and free it with
  * redlatch_client_free().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, it does not
+ *   fit the server (database, Sentinel, Cluster), options contradict each other, or client is
+ *   NULL.
+ * - REDLATCH_UNAVAILABLE: the server cannot be reached, or does not answer within the option
+ *   connect_timeout.
+ * - REDLATCH_AUTH: the server refuses user, password or certificate, or its certificate is
+ *   refused.
+ * - REDLATCH_DENIED: its access rules forbid what connecting needs.
+ * - REDLATCH_SERVER: it answers with an error, for instance while it loads its data.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_client_open(const char *url,
                                      const redlatch_options *options,
                                      redlatch_client **client);
+
+/**
+ * Makes a client that connects with its first call: does no I/O, so that a program can start before
+ * its server. Until the server was reached once, calls that need it fail with
+ * REDLATCH_UNAVAILABLE after one attempt to connect, and later ones try again.
+ * redlatch_client_ready_start() connects ahead. Arguments, closing and freeing are as for
+ * redlatch_client_open().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, options
+ *   contradict each other, or client is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_client_new(const char *url,
+                                    const redlatch_options *options,
+                                    redlatch_client **client);
 
 /**
  * Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
@@ -284,6 +480,10 @@ redlatch_status redlatch_client_open(const char *url,
  * some could not be released; the client is closed all the same. Closing again is no error, and
  * releases nothing more. After fork() the child may call it for the parent's client; it does
  * nothing.
+ *
+ * Statuses:
+ * - REDLATCH_UNAVAILABLE: some locks could not be released in time; the text names them.
+ * - REDLATCH_INVALID_ARGUMENT: client is NULL, or wait_ms is negative or above 10 minutes.
  */
 redlatch_status redlatch_client_close(redlatch_client *client, int64_t wait_ms);
 
@@ -298,6 +498,11 @@ void redlatch_client_free(redlatch_client *client);
  * Registers told, to be called with user for everything that happens, from a thread of the
  * library; NULL stops it. The function may call anything here. When this returns, the function
  * before is not running and will not be called again, unless it is that function that calls this.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: client is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_CLOSED: the client was closed before it was used.
  */
 redlatch_status redlatch_client_on_event(redlatch_client *client,
                                          redlatch_event_fn told,
@@ -306,6 +511,10 @@ redlatch_status redlatch_client_on_event(redlatch_client *client,
 /**
  * A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
  * name is refused with the list of all.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: there is no such counter, or an argument is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
  */
 redlatch_status redlatch_client_stats(redlatch_client *client, const char *name, uint64_t *count);
 
@@ -313,15 +522,25 @@ redlatch_status redlatch_client_stats(redlatch_client *client, const char *name,
 const char *redlatch_client_stats_name(size_t index);
 
 /**
- * A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never
- * read, write or close it. It is the same one every time and is valid until the client is freed.
+ * A descriptor that is readable while events wait for redlatch_client_next_event(): it is
+ * level-triggered. Under edge triggering (EPOLLET) take all events each time, until
+ * REDLATCH_EVENT_NONE: a new one makes no edge while others wait. Poll it; never read, write or
+ * close it. It is the same one every time and is valid until the client is freed.
  * On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
 redlatch_status redlatch_client_event_fd(redlatch_client *client, int *fd);
 
 /**
  * Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
- * Fails with REDLATCH_INTERNAL when there is no descriptor left.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+ * - REDLATCH_INTERNAL: there is no descriptor left.
  */
 REDLATCH_MUST_CHECK redlatch_status redlatch_canceller_new(redlatch_canceller **canceller);
 
@@ -343,8 +562,19 @@ bool redlatch_canceller_is_cancelled(const redlatch_canceller *canceller);
 void redlatch_canceller_free(redlatch_canceller *canceller);
 
 /**
+ * A number for owner that no call of this function in this process gives again, for languages
+ * whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
+ * numbers that a program counts itself, and a floating-point number can hold it.
+ */
+uint64_t redlatch_owner_new(void);
+
+/**
  * Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
  * added to those that the client was opened with. Free it with redlatch_lock_free().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+ *   lock or contradicts another, or an argument is NULL (but options).
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_new(redlatch_client *client,
@@ -352,7 +582,13 @@ redlatch_status redlatch_lock_new(redlatch_client *client,
                                   const redlatch_options *options,
                                   redlatch_lock **lock);
 
-/** As above, for a name of length bytes. The name needs no final NUL, and may contain some. */
+/**
+ * As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+ *   lock or contradicts another, or an argument is NULL (but options).
+ */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_new_n(redlatch_client *client,
                                     const char *name,
@@ -368,6 +604,10 @@ redlatch_status redlatch_lock_new_n(redlatch_client *client,
  *
  * An owner that has the write side may acquire the read side too, and keep it when it releases the
  * write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+ *   lock or contradicts another, or an argument is NULL (but options).
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_rw_lock_new(redlatch_client *client,
@@ -376,7 +616,13 @@ redlatch_status redlatch_rw_lock_new(redlatch_client *client,
                                      redlatch_lock **read,
                                      redlatch_lock **write);
 
-/** As above, for a name of length bytes. The name needs no final NUL, and may contain some. */
+/**
+ * As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+ *   lock or contradicts another, or an argument is NULL (but options).
+ */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_rw_lock_new_n(redlatch_client *client,
                                        const char *name,
@@ -398,6 +644,17 @@ void redlatch_lock_free(redlatch_lock *lock);
  * REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
  * REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
  * fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
+ *
+ * Statuses:
+ * - REDLATCH_TIMEOUT: wait_ms is over, and others have the lock.
+ * - REDLATCH_LOST: owner lost this lock and has not released each level of it ("Lost" at the top).
+ *   Trying again does not help; redlatch_lock_release() does.
+ * - REDLATCH_WOULD_DEADLOCK: owner has the read side and asks for the write side.
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+ * - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, or lock is NULL.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_acquire(redlatch_lock *lock,
@@ -410,6 +667,13 @@ redlatch_status redlatch_lock_acquire(redlatch_lock *lock,
  * The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
  * leaves nothing behind, when canceller is cancelled before the lock is acquired. canceller may be
  * NULL.
+ *
+ * Statuses:
+ * - REDLATCH_CANCELLED: canceller was cancelled.
+ * - Those of redlatch_lock_acquire(): REDLATCH_TIMEOUT, REDLATCH_LOST, REDLATCH_WOULD_DEADLOCK,
+ *   REDLATCH_FOREIGN_KIND, REDLATCH_NOT_REPLICATED, REDLATCH_INVALID_ARGUMENT, REDLATCH_CLOSED,
+ *   REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER,
+ *   REDLATCH_NAME_NOT_CLUSTERABLE.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_acquire_cancellable(redlatch_lock *lock,
@@ -423,33 +687,69 @@ redlatch_status redlatch_lock_acquire_cancellable(redlatch_lock *lock,
  * The value that a simple lock's key gets when it is acquired through this handle from now on, in
  * place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
  * A program that knows it can release and extend the lock.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token (reentrant, and both sides of a
+ *   read-write lock), token is not 1 to 512 bytes of UTF-8, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
  */
 redlatch_status redlatch_lock_set_token(redlatch_lock *lock, const char *token);
 
 /**
- * Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is
- * given back all the same. REDLATCH_UNAVAILABLE: the server was out of reach for as long as the
- * option outage says, and the lock ends with its lease. After fork() the child may call it for the
+ * Gives back the newest level of owner. After fork() the child may call it for the
  * parent's hold; it does nothing.
+ *
+ * Statuses:
+ * - REDLATCH_LOST: the lock was lost before; the level is given back all the same.
+ * - REDLATCH_NOT_OWNER: owner does not hold the lock.
+ * - REDLATCH_UNAVAILABLE: the server was out of reach for as long as the option outage says; the
+ *   lock ends with its lease.
+ * - REDLATCH_CLOSED: the client is closed; closing has released the lock, or it ends with its
+ *   lease.
+ * - REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE:
+ *   "Statuses of the server" at the top; the lock ends with its lease.
+ * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
  */
 redlatch_status redlatch_lock_release(redlatch_lock *lock, uint64_t owner);
 
 /**
  * Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
  * it is renewed.
+ *
+ * Statuses:
+ * - REDLATCH_LOST: the lock was lost before.
+ * - REDLATCH_NOT_OWNER: owner does not hold the lock.
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or lock is NULL.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_extend(redlatch_lock *lock, uint64_t owner, int64_t lease_ms);
 
 /**
  * Frees the lock if token is its value, in whatever process it was acquired: for work that is
- * passed on with its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has
- * another value.
+ * passed on with its lock. Simple kinds only.
+ *
+ * Statuses:
+ * - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+ * - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token, token is not 1 to 512 bytes of
+ *   UTF-8, or an argument is NULL.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_release_token(redlatch_lock *lock, const char *token);
 
 /**
  * Makes the lock live at least lease_ms from now if token is its value; as
  * redlatch_lock_release_token.
+ *
+ * Statuses:
+ * - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+ *   redlatch_lock_release_token().
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_extend_token(redlatch_lock *lock,
                                            const char *token,
@@ -458,17 +758,39 @@ redlatch_status redlatch_lock_extend_token(redlatch_lock *lock,
 /**
  * Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
  * whether there was one.
+ *
+ * Statuses:
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name; it stays.
+ * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_force_release(redlatch_lock *lock, bool *deleted);
 
-/** Whether anybody holds the lock now; asks Redis. */
+/**
+ * Whether anybody holds the lock now; asks Redis.
+ *
+ * Statuses:
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+ * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
 redlatch_status redlatch_lock_is_locked(redlatch_lock *lock, bool *locked);
 
 /**
- * Asks Redis for the holder of the lock. owner receives up to size bytes, the final NUL among
- * them: a text that only equality makes sense of, "" if the lock is free. *count is the hold count,
+ * Asks Redis for the holder of the lock, one of them if it is a read lock. owner receives a text
+ * that only equality makes sense of, "" if the lock is free; size is the size of that buffer. A
+ * text that does not fit with its final NUL is refused, not cut: 64 bytes are enough for holders
+ * of the kind reentrant, 513 for tokens, and redlatch_lock_holders() needs no buffer. *count is the hold count,
  * *remaining_ms how long the lock lives without a renewal, -1 if it has no expiry. Each of the
  * three may be NULL.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the text does not fit into size bytes, or lock is NULL.
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_holder(redlatch_lock *lock,
                                      char *owner,
@@ -480,6 +802,12 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
  * Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
  * with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
  * which takes the server about a microsecond for each of its connections.
+ *
+ * Statuses:
+ * - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+ * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn function, void *user);
 
@@ -489,7 +817,15 @@ redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn fu
  */
 bool redlatch_lock_is_held(const redlatch_lock *lock, uint64_t owner);
 
-/** The same with the reason: REDLATCH_LOST (see redlatch_last_lost_reason()) or REDLATCH_NOT_OWNER. */
+/**
+ * The same with the reason.
+ *
+ * Statuses:
+ * - REDLATCH_LOST: owner has lost the lock; redlatch_last_lost_reason() says why.
+ * - REDLATCH_NOT_OWNER: owner does not hold the lock.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+ */
 redlatch_status redlatch_lock_check(const redlatch_lock *lock, uint64_t owner);
 
 /** How long owner can rely on the lock if nothing more is heard from Redis; 0 once it is lost. */
@@ -505,6 +841,11 @@ uint64_t redlatch_lock_fencing_token(const redlatch_lock *lock, uint64_t owner);
  * Registers told, to be called with user once for every hold that is lost, those that began before
  * included; NULL stops it. When this returns, the function before is not running and will not be
  * called again, unless it is that function that calls this.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the thread that calls cannot be started.
  */
 redlatch_status redlatch_lock_on_lost(redlatch_lock *lock, redlatch_lost_fn told, void *user);
 
@@ -512,6 +853,12 @@ redlatch_status redlatch_lock_on_lost(redlatch_lock *lock, redlatch_lost_fn told
  * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
  * with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
  * release it, once that event is taken.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
+ *   under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
@@ -524,29 +871,125 @@ redlatch_status redlatch_lock_acquire_start(redlatch_lock *lock,
  * Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
  * and nothing is held. false: it had ended before, and its event tells how; if it was granted,
  * release it.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
  */
 redlatch_status redlatch_lock_acquire_cancel(redlatch_lock *lock, uint64_t tag, bool *cancelled);
 
 /**
  * Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
  * with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_release_start(redlatch_lock *lock, uint64_t owner, uint64_t tag);
 
 /**
+ * Begins what redlatch_lock_extend() does and returns at once: an event REDLATCH_EVENT_EXTEND with
+ * this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
+ *   under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_extend_start(redlatch_lock *lock,
+                                           uint64_t owner,
+                                           int64_t lease_ms,
+                                           uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_force_release() does and returns at once: an event
+ * REDLATCH_EVENT_FORCE_RELEASE with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_force_release_start(redlatch_lock *lock, uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_is_locked() does and returns at once: an event
+ * REDLATCH_EVENT_IS_LOCKED with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+ * with this tag comes. redlatch_client_next_event() calls function with user for each holder
+ * before it returns that event.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+ *   NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
+                                            redlatch_holder_fn function,
+                                            void *user,
+                                            uint64_t tag);
+
+/**
+ * Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
+ * tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
+ * which connects with its first call in any case.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_client_ready_start(redlatch_client *client, uint64_t tag);
+
+/**
+ * Begins what redlatch_client_close() does and returns at once: an event REDLATCH_EVENT_CLOSE with
+ * this tag comes, after those of the calls that waited. Its result is REDLATCH_UNAVAILABLE, and the
+ * text names the locks, if some could not be released. The thread of the client may end a moment
+ * later.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
+ *   is under way, or client is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_client_close_start(redlatch_client *client, int64_t wait_ms, uint64_t tag);
+
+/**
  * Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
  * others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
- * has the text) and *token the fencing token of an acquisition. tag, result and token may be NULL.
+ * has the text) and *value the fencing token of an acquisition, or what the kind says. tag, result
+ * and value may be NULL.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - *result can be what the function without _start returns, and REDLATCH_LOST for
+ *   REDLATCH_EVENT_LOST.
  */
 redlatch_status redlatch_client_next_event(redlatch_client *client,
                                            int32_t *kind,
                                            uint64_t *tag,
                                            redlatch_status *result,
-                                           uint64_t *token);
+                                           uint64_t *value);
 
 /**
- * The text of the calling thread's last failure, "" if none of its calls has failed. Valid until
- * another call of this thread fails. It never contains a password.
+ * The text of the calling thread's last failure, "" if none of its calls has failed. It never
+ * contains a password. The next failure of this thread overwrites it, so copy what is needed for
+ * longer. The pointer itself can be read until the thread ends.
  */
 const char *redlatch_last_error(void);
 
@@ -564,12 +1007,18 @@ bool redlatch_status_retryable(redlatch_status status);
 
 /**
  * The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the
- * header.
+ * header. Static.
  */
 const char *redlatch_version(void);
 
+/**
+ * The same as a number that can be compared, like REDLATCH_VERSION_NUMBER, which is the one of the
+ * header: major * 10000 + minor * 100 + patch.
+ */
+uint32_t redlatch_version_number(void);
+
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}
+#endif
 
 #endif  /* REDLATCH_H */

@@ -64,6 +64,9 @@ inline void require(redlatch_status status) {
         throw error(status, redlatch_last_lost_reason(), redlatch_last_error());
 }
 
+/// A number for `owner` that no call of this function in this process gives again: for work that changes threads.
+inline std::uint64_t new_owner() noexcept { return redlatch_owner_new(); }
+
 namespace detail {
 
 struct deleter {
@@ -95,7 +98,7 @@ class options {
 public:
     options() : options(std::initializer_list<std::pair<const char *, std::string>>()) {}
 
-    options(std::initializer_list<std::pair<const char *, std::string>> values) {
+    options(std::initializer_list<std::pair<const char *, std::string>> values) : handle_() {
         redlatch_options *made = nullptr;
         require(redlatch_options_new(&made));
         handle_.reset(made);
@@ -123,13 +126,26 @@ public:
         std::function<void(std::int32_t level, const char *kind, const char *lock, const char *text)>;
 
     /// Opens the server that the environment variable REDLATCH_URL names.
-    client() : self_(new state) { open(nullptr, nullptr); }
+    client() : client(nullptr, nullptr, redlatch_client_open) {}
 
-    explicit client(const std::string &url) : self_(new state) { open(url.c_str(), nullptr); }
+    explicit client(const std::string &url) : client(url.c_str(), nullptr, redlatch_client_open) {}
 
-    client(const std::string &url, const options &options) : self_(new state) { open(url.c_str(), options.get()); }
+    client(const std::string &url, const options &options)
+        : client(url.c_str(), options.get(), redlatch_client_open) {}
 
-    explicit client(const options &options) : self_(new state) { open(nullptr, options.get()); }
+    explicit client(const options &options) : client(nullptr, options.get(), redlatch_client_open) {}
+
+    /// A client that connects with its first call, so that the program can start before its server. Without a URL the
+    /// environment variable REDLATCH_URL names the server.
+    static client lazy() { return client(nullptr, nullptr, redlatch_client_new); }
+
+    static client lazy(const options &options) { return client(nullptr, options.get(), redlatch_client_new); }
+
+    static client lazy(const std::string &url) { return client(url.c_str(), nullptr, redlatch_client_new); }
+
+    static client lazy(const std::string &url, const options &options) {
+        return client(url.c_str(), options.get(), redlatch_client_new);
+    }
 
     /// As long as the option close_limit says.
     void close() { require(redlatch_client_close(get(), REDLATCH_CLOSE_LIMIT)); }
@@ -160,18 +176,19 @@ private:
     // Apart, so that it stays in its place when the client moves. The handle goes first: freeing it waits
     // for a function that is running.
     struct state {
-        event_function told;
-        std::unique_ptr<redlatch_client, detail::deleter> handle;
+        event_function told{};
+        std::unique_ptr<redlatch_client, detail::deleter> handle{};
     };
 
     static void call(void *self, std::int32_t level, const char *kind, const char *lock, const char *text) noexcept {
         static_cast<state *>(self)->told(level, kind, lock, text);
     }
 
-    void open(const char *url, const redlatch_options *options) {
-        redlatch_client *opened = nullptr;
-        require(redlatch_client_open(url, options, &opened));
-        self_->handle.reset(opened);
+    client(const char *url, const redlatch_options *options, decltype(redlatch_client_open) *make)
+        : self_(new state) {
+        redlatch_client *made = nullptr;
+        require(make(url, options, &made));
+        self_->handle.reset(made);
     }
 
     std::unique_ptr<state> self_;
@@ -181,7 +198,7 @@ private:
 /// `canceller.cancel()` was called. It can be moved but not copied, and serves any number of waits.
 class canceller {
 public:
-    canceller() {
+    canceller() : handle_() {
         redlatch_canceller *made = nullptr;
         require(redlatch_canceller_new(&made));
         handle_.reset(made);
@@ -217,15 +234,15 @@ private:
 
 /// The holder of a lock, as Redis has it.
 struct holder {
-    std::string owner; // a text that only equality makes sense of; "" if the lock is free
-    std::uint32_t count;
-    std::chrono::milliseconds remaining; // without a renewal; -1 if there is no expiry
+    std::string owner{}; // a text that only equality makes sense of; "" if the lock is free
+    std::uint32_t count = 0;
+    std::chrono::milliseconds remaining{0}; // without a renewal; -1 if there is no expiry
     // The process, if pid is not 0. It is not known for a holder that is not of redlatch, one with a token of its own,
     // one that is no longer connected, and where the server refuses CLIENT LIST.
-    std::string client_name;
-    std::string language;
-    std::string host;
-    std::uint32_t pid;
+    std::string client_name{};
+    std::string language{};
+    std::string host{};
+    std::uint32_t pid = 0;
 };
 
 /// A lock that the standard library's lock_guard, unique_lock and lock() can use (it is TimedLockable).
@@ -390,8 +407,8 @@ private:
     // Apart, so that it stays in its place when the mutex moves. The handle goes first: freeing it waits
     // for a function that is running.
     struct state {
-        lost_function told;
-        std::unique_ptr<redlatch_lock, detail::deleter> handle;
+        lost_function told{};
+        std::unique_ptr<redlatch_lock, detail::deleter> handle{};
     };
 
     static void call(void *self, std::uint64_t owner, std::uint64_t token, redlatch_lost_reason reason) noexcept {
@@ -400,9 +417,15 @@ private:
 
     static void add_holder(void *found, const redlatch_holder *one) noexcept {
         const auto text = [](const char *known) { return std::string(known == nullptr ? "" : known); };
-        static_cast<std::vector<redlatch::holder> *>(found)->push_back(redlatch::holder{
-            one->owner, one->count, std::chrono::milliseconds(one->remaining_ms), text(one->client_name),
-            text(one->language), text(one->host), one->pid});
+        redlatch::holder holder;
+        holder.owner = one->owner;
+        holder.count = one->count;
+        holder.remaining = std::chrono::milliseconds(one->remaining_ms);
+        holder.client_name = text(one->client_name);
+        holder.language = text(one->language);
+        holder.host = text(one->host);
+        holder.pid = one->pid;
+        static_cast<std::vector<redlatch::holder> *>(found)->push_back(std::move(holder));
     }
 
     explicit mutex(redlatch_lock *handle) : self_(new state) { self_->handle.reset(handle); }
@@ -559,8 +582,8 @@ public:
 
 private:
     struct handles {
-        std::unique_ptr<redlatch_lock, detail::deleter> read;
-        std::unique_ptr<redlatch_lock, detail::deleter> write;
+        std::unique_ptr<redlatch_lock, detail::deleter> read{};
+        std::unique_ptr<redlatch_lock, detail::deleter> write{};
     };
 
     static handles sides(const client &client, const std::string &name, const redlatch_options *options) {

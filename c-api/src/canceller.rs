@@ -15,7 +15,10 @@ pub struct redlatch_canceller {
 }
 
 /// Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().
-/// Fails with REDLATCH_INTERNAL when there is no descriptor left.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+/// - REDLATCH_INTERNAL: there is no descriptor left.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_canceller_new(

@@ -52,16 +52,49 @@ pub struct redlatch_client {
 }
 
 impl redlatch_client {
-    fn open(url: Option<&str>, options: Option<&redlatch_options>) -> Result<Arc<Self>> {
-        let core = redlatch_options::client(options, url)?;
-        core.ready().wait()?;
+    /// Stores a client of these arguments of C, after `open` has done its part.
+    ///
+    /// # Safety
+    /// They are what the header asks for: a string, a live handle and a place to write to.
+    unsafe fn make(
+        url: *const c_char,
+        options: *const redlatch_options,
+        client: *mut *mut redlatch_client,
+        open: impl FnOnce(&Client) -> Result<()>,
+    ) -> Result<()> {
+        quiet_panics();
+        // SAFETY: promised by the caller.
+        let (url, options, out) = unsafe {
+            let out = Out::required(client, "client")?;
+            out.put(ptr::null_mut());
+            (
+                if url.is_null() {
+                    None
+                } else {
+                    Some(text(url, "url")?)
+                },
+                optional(options)?,
+                out,
+            )
+        };
+        let core = redlatch_options::client(options.as_deref(), url)?;
+        open(&core)?;
         let (events, calls, log) = (Mutex::default(), Mutex::default(), Slot::new());
-        Ok(Arc::new(redlatch_client {
+        out.put(handle(Arc::new(redlatch_client {
             core,
             events,
             calls,
             log,
-        }))
+        })));
+        Ok(())
+    }
+
+    /// The time for closing that C gives.
+    pub(crate) fn limit(&self, wait_ms: i64) -> Result<Duration> {
+        match wait_ms {
+            REDLATCH_CLOSE_LIMIT => Ok(self.core.close_limit()),
+            _ => read_duration("close_limit", OptionValue::Millis(wait_ms as f64)),
+        }
     }
 
     /// Refuses to work for another process than the one that opened the client. Asked before any
@@ -88,19 +121,11 @@ impl redlatch_client {
         Ok(calls.insert(started).caller())
     }
 
-    fn close(&self, limit: Option<Duration>) -> Result<()> {
+    fn close(&self, limit: Duration) -> Result<()> {
         let began = Instant::now();
-        let limit = limit.unwrap_or_else(|| self.core.close_limit());
         let left = self.core.close_within(limit).wait()?;
         self.core.join(limit.saturating_sub(began.elapsed()));
-        if left.is_empty() {
-            return Ok(());
-        }
-        let text = format!(
-            "closed, and released what could be within {limit:?}; these end with their leases: {}",
-            left.join(", ")
-        );
-        Err(Error::new(ErrorKind::Unavailable, text))
+        all_released(&left, limit)
     }
 
     fn log(self: &Arc<Self>, function: redlatch_event_fn, user: *mut c_void) -> Result<()> {
@@ -148,6 +173,18 @@ impl redlatch_client {
     }
 }
 
+/// The result of closing that has left these locks.
+pub(crate) fn all_released(left: &[String], limit: Duration) -> Result<()> {
+    if left.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "closed, and released what could be within {limit:?}; these end with their leases: {}",
+        left.join(", ")
+    );
+    Err(Error::new(ErrorKind::Unavailable, text))
+}
+
 /// A text for a log: control characters and what else cannot be printed are escaped, as in the
 /// texts of errors.
 fn printable(text: &str) -> CString {
@@ -165,6 +202,17 @@ fn printable(text: &str) -> CString {
 /// "redis://[user:password@]host[:port][/database]" or "unix:///path"; NULL: the environment
 /// variable REDLATCH_URL. options may be NULL. Close the client and free it with
 /// redlatch_client_free().
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, it does not
+///   fit the server (database, Sentinel, Cluster), options contradict each other, or client is
+///   NULL.
+/// - REDLATCH_UNAVAILABLE: the server cannot be reached, or does not answer within the option
+///   connect_timeout.
+/// - REDLATCH_AUTH: the server refuses user, password or certificate, or its certificate is
+///   refused.
+/// - REDLATCH_DENIED: its access rules forbid what connecting needs.
+/// - REDLATCH_SERVER: it answers with an error, for instance while it loads its data.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_open(
@@ -172,25 +220,28 @@ pub unsafe extern "C" fn redlatch_client_open(
     options: *const redlatch_options,
     client: *mut *mut redlatch_client,
 ) -> redlatch_status {
-    status(|| {
-        quiet_panics();
-        // SAFETY: the header asks for a string, a live handle and a place to write to.
-        let (url, options, out) = unsafe {
-            let out = Out::required(client, "client")?;
-            out.put(ptr::null_mut());
-            (
-                if url.is_null() {
-                    None
-                } else {
-                    Some(text(url, "url")?)
-                },
-                optional(options)?,
-                out,
-            )
-        };
-        out.put(handle(redlatch_client::open(url, options.as_deref())?));
-        Ok(())
-    })
+    // SAFETY: passed on.
+    status(|| unsafe { redlatch_client::make(url, options, client, |core| core.ready().wait()) })
+}
+
+/// Makes a client that connects with its first call: does no I/O, so that a program can start before
+/// its server. Until the server was reached once, calls that need it fail with
+/// REDLATCH_UNAVAILABLE after one attempt to connect, and later ones try again.
+/// redlatch_client_ready_start() connects ahead. Arguments, closing and freeing are as for
+/// redlatch_client_open().
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: url cannot be read, there is none in the environment, options
+///   contradict each other, or client is NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_new(
+    url: *const c_char,
+    options: *const redlatch_options,
+    client: *mut *mut redlatch_client,
+) -> redlatch_status {
+    // SAFETY: passed on.
+    status(|| unsafe { redlatch_client::make(url, options, client, |_| Ok(())) })
 }
 
 /// Releases all that is held, ends every call that waits (REDLATCH_CLOSED) and stops. Holders are
@@ -199,6 +250,10 @@ pub unsafe extern "C" fn redlatch_client_open(
 /// some could not be released; the client is closed all the same. Closing again is no error, and
 /// releases nothing more. After fork() the child may call it for the parent's client; it does
 /// nothing.
+///
+/// Statuses:
+/// - REDLATCH_UNAVAILABLE: some locks could not be released in time; the text names them.
+/// - REDLATCH_INVALID_ARGUMENT: client is NULL, or wait_ms is negative or above 10 minutes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_close(
     client: *mut redlatch_client,
@@ -207,14 +262,7 @@ pub unsafe extern "C" fn redlatch_client_close(
     status(|| {
         // SAFETY: the header asks for a live handle.
         let client = unsafe { shared(client, "client") }?;
-        let limit = match wait_ms {
-            REDLATCH_CLOSE_LIMIT => None,
-            _ => Some(read_duration(
-                "close_limit",
-                OptionValue::Millis(wait_ms as f64),
-            )?),
-        };
-        client.close(limit)
+        client.close(client.limit(wait_ms)?)
     })
 }
 
@@ -241,6 +289,11 @@ pub unsafe extern "C" fn redlatch_client_free(client: *mut redlatch_client) {
 /// Registers told, to be called with user for everything that happens, from a thread of the
 /// library; NULL stops it. The function may call anything here. When this returns, the function
 /// before is not running and will not be called again, unless it is that function that calls this.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: client is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_CLOSED: the client was closed before it was used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_on_event(
     client: *mut redlatch_client,
@@ -257,6 +310,10 @@ pub unsafe extern "C" fn redlatch_client_on_event(
 
 /// A counter of the client by its name: "acquired", "lost", "renewed", "holds", ...; an unknown
 /// name is refused with the list of all.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: there is no such counter, or an argument is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_stats(
     client: *mut redlatch_client,
@@ -301,9 +358,16 @@ pub extern "C" fn redlatch_client_stats_name(index: usize) -> *const c_char {
     value(ptr::null(), || Ok(NAMES.get(index, all)))
 }
 
-/// A descriptor that is readable while events wait for redlatch_client_next_event(). Poll it; never
-/// read, write or close it. It is the same one every time and is valid until the client is freed.
+/// A descriptor that is readable while events wait for redlatch_client_next_event(): it is
+/// level-triggered. Under edge triggering (EPOLLET) take all events each time, until
+/// REDLATCH_EVENT_NONE: a new one makes no edge while others wait. Poll it; never read, write or
+/// close it. It is the same one every time and is valid until the client is freed.
 /// On Windows it is a socket for select() and WSAPoll(): cast it to SOCKET.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_event_fd(
     client: *mut redlatch_client,

@@ -1,14 +1,19 @@
 //! The face for event loops: what was started, and what came of it.
 
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use redlatch::embed::{Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome};
-use redlatch::{Error, ErrorKind, Operation, ReentryKey, Result};
+use redlatch::embed::{
+    Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome, read_duration,
+};
+use redlatch::{Error, ErrorKind, Holder, Lock, Operation, OptionValue, ReentryKey, Result};
 
-use crate::arguments::{Out, shared};
-use crate::client::redlatch_client;
-use crate::lock::{key, redlatch_lock};
+use crate::arguments::{Out, is_null, shared};
+use crate::calls::User;
+use crate::client::{all_released, redlatch_client};
+use crate::lock::{HolderFn, key, redlatch_holder_fn, redlatch_lock, tell_holder};
 use crate::status::{fail, redlatch_status, status};
 
 /// No event waits.
@@ -19,6 +24,18 @@ pub const REDLATCH_EVENT_ACQUIRE: i32 = 1;
 pub const REDLATCH_EVENT_RELEASE: i32 = 2;
 /// A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST.
 pub const REDLATCH_EVENT_LOST: i32 = 3;
+/// redlatch_lock_extend_start() has ended: result says how.
+pub const REDLATCH_EVENT_EXTEND: i32 = 4;
+/// redlatch_lock_force_release_start() has ended; value is 1 if there was a lock, else 0.
+pub const REDLATCH_EVENT_FORCE_RELEASE: i32 = 5;
+/// redlatch_lock_is_locked_start() has ended; value is 1 if somebody holds the lock, else 0.
+pub const REDLATCH_EVENT_IS_LOCKED: i32 = 6;
+/// redlatch_lock_holders_start() has ended; value is the number of holders.
+pub const REDLATCH_EVENT_HOLDERS: i32 = 7;
+/// redlatch_client_ready_start() has ended: result says how.
+pub const REDLATCH_EVENT_READY: i32 = 8;
+/// redlatch_client_close_start() has ended: result says how.
+pub const REDLATCH_EVENT_CLOSE: i32 = 9;
 
 /// Operations that were started and have not been told yet. The queue exists once somebody wants it.
 #[derive(Default)]
@@ -29,7 +46,8 @@ pub(crate) struct Events {
 /// Something that becomes an event. Freeing its lock forgets it.
 struct Awaited {
     tag: u64,
-    lock: Weak<redlatch_lock>,
+    /// None for an operation of the client.
+    lock: Option<Weak<redlatch_lock>>,
     what: What,
 }
 
@@ -45,20 +63,32 @@ enum What {
     },
     /// The loss of a hold that was acquired under the tag.
     Loss,
+    /// Only its answer counts, which is an event of this kind.
+    Answer(i32),
+    /// Closing within this time.
+    Close(Duration),
+    /// The function is called for each holder.
+    Holders(HolderFn, User),
 }
 
 impl Awaited {
     fn new(lock: &Arc<redlatch_lock>, tag: u64, what: What) -> Awaited {
         Awaited {
             tag,
-            lock: Arc::downgrade(lock),
+            lock: Some(Arc::downgrade(lock)),
             what,
         }
     }
 
     /// Whether this is an acquisition through this lock.
     fn acquires(&self, lock: &Arc<redlatch_lock>) -> bool {
-        matches!(self.what, What::Acquire { .. }) && ptr::eq(self.lock.as_ptr(), Arc::as_ptr(lock))
+        let is_its = |of: &Weak<_>| ptr::eq(of.as_ptr(), Arc::as_ptr(lock));
+        matches!(self.what, What::Acquire { .. }) && self.lock.as_ref().is_some_and(is_its)
+    }
+
+    /// Whether its lock was freed.
+    fn is_gone(&self) -> bool {
+        self.lock.as_ref().is_some_and(|of| of.strong_count() == 0)
     }
 }
 
@@ -67,7 +97,9 @@ struct Event {
     kind: i32,
     tag: u64,
     result: redlatch_status,
-    token: u64,
+    value: u64,
+    /// To be called once no lock is held.
+    holders: Option<(Vec<Holder>, HolderFn, User)>,
 }
 
 impl Events {
@@ -87,7 +119,7 @@ impl Events {
     /// A tag means one thing at a time, so that cancelling is clear.
     fn refuse_known(&mut self, tag: u64) -> Result<()> {
         let is_known = |known: &Awaited| {
-            known.tag == tag && !matches!(known.what, What::Loss) && known.lock.strong_count() > 0
+            known.tag == tag && !matches!(known.what, What::Loss) && !known.is_gone()
         };
         let unless_known = |known: &Awaited| if is_known(known) { Err(()) } else { Ok(()) };
         self.queue()?.try_each(unless_known).map_err(|()| {
@@ -140,15 +172,23 @@ impl Events {
             ..
         }: Completion<Awaited>,
     ) -> Option<Event> {
-        let (tag, lock) = (known.tag, known.lock.upgrade()?);
+        let tag = known.tag;
+        let lock = match known.lock {
+            Some(of) => Some(of.upgrade()?),
+            None => None,
+        };
         let kind = match known.what {
             What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
             What::Release { .. } => REDLATCH_EVENT_RELEASE,
             What::Loss => REDLATCH_EVENT_LOST,
+            What::Answer(kind) => kind,
+            What::Close(_) => REDLATCH_EVENT_CLOSE,
+            What::Holders(..) => REDLATCH_EVENT_HOLDERS,
         };
-        let (result, token) = match (outcome, known.what) {
-            (Outcome::Lost(reason), _) => (fail(&reason.into()), 0),
-            (Outcome::Granted(guard), What::Acquire { owner, key }) => {
+        let mut told = None;
+        let (result, value) = match (outcome, known.what, lock) {
+            (Outcome::Lost(reason), ..) => (fail(&reason.into()), 0),
+            (Outcome::Granted(guard), What::Acquire { owner, key }, Some(lock)) => {
                 let (token, begun) = lock.keep(owner, key, guard);
                 if let Some(hold) = begun {
                     hold.watch_lost(queue, Awaited::new(&lock, tag, What::Loss));
@@ -156,19 +196,38 @@ impl Events {
                 (0, token)
             }
             // That level was released through another handle of this name: the next one.
-            (Outcome::Failed(error), What::Release { key, known: true })
+            (Outcome::Failed(error), What::Release { key, known: true }, Some(lock))
                 if error.kind() == ErrorKind::NotOwner =>
             {
                 (fail(&self.release(&lock, key, tag).err()?), 0)
             }
-            (Outcome::Failed(error), _) => (fail(&error), 0),
+            // Closing again is no error.
+            (Outcome::Failed(error), What::Close(_), _) if error.kind() == ErrorKind::Closed => {
+                (0, 0)
+            }
+            (Outcome::Failed(error), ..) => (fail(&error), 0),
+            (Outcome::Forced(deleted), ..) => (0, deleted.into()),
+            (Outcome::Closed(left), What::Close(limit), _) => {
+                let failed = all_released(&left, limit).err();
+                (failed.map_or(0, |error| fail(&error)), 0)
+            }
+            (Outcome::Inspected(holders), what, _) => {
+                let count = holders.len() as u64;
+                if let What::Holders(function, user) = what {
+                    told = Some((holders, function, user));
+                    (0, count)
+                } else {
+                    (0, (count > 0).into())
+                }
+            }
             _ => (0, 0),
         };
         Some(Event {
             kind,
             tag,
             result,
-            token,
+            value,
+            holders: told,
         })
     }
 
@@ -182,9 +241,42 @@ impl Events {
     }
 }
 
+/// Starts an operation of a lock whose answer is all that counts.
+fn start<T>(
+    lock: &Arc<redlatch_lock>,
+    tag: u64,
+    what: What,
+    operation: impl FnOnce(&Lock) -> Operation<T>,
+) -> Result<()> {
+    lock.client.refuse_fork()?;
+    let mut events = lock.client.events();
+    events.refuse_known(tag)?;
+    events.start(Awaited::new(lock, tag, what), operation(&lock.core))
+}
+
+/// Starts an operation of a client.
+fn start_of_client<T>(
+    client: &redlatch_client,
+    tag: u64,
+    what: What,
+    operation: impl FnOnce() -> Operation<T>,
+) -> Result<()> {
+    client.refuse_fork()?;
+    let mut events = client.events();
+    events.refuse_known(tag)?;
+    let lock = None;
+    events.start(Awaited { tag, lock, what }, operation())
+}
+
 /// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
 /// with this tag comes, exactly one unless it is cancelled. The lock counts as held, and owner can
 /// release it, once that event is taken.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, an operation with this tag is
+///   under way, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_start(
@@ -211,6 +303,10 @@ pub unsafe extern "C" fn redlatch_lock_acquire_start(
 /// Cancels what redlatch_lock_acquire_start() began under this tag. *cancelled true: no event comes
 /// and nothing is held. false: it had ended before, and its event tells how; if it was granted,
 /// release it.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
     lock: *mut redlatch_lock,
@@ -229,6 +325,11 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
 
 /// Begins what redlatch_lock_release() does and returns at once: an event REDLATCH_EVENT_RELEASE
 /// with this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release_start(
     lock: *mut redlatch_lock,
@@ -246,27 +347,175 @@ pub unsafe extern "C" fn redlatch_lock_release_start(
     })
 }
 
+/// Begins what redlatch_lock_extend() does and returns at once: an event REDLATCH_EVENT_EXTEND with
+/// this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, an operation with this tag is
+///   under way, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_extend_start(
+    lock: *mut redlatch_lock,
+    owner: u64,
+    lease_ms: i64,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        let lease = read_duration("lease", OptionValue::Millis(lease_ms as f64))?;
+        let what = What::Answer(REDLATCH_EVENT_EXTEND);
+        start(&lock, tag, what, |core| core.extend_by(key(owner), lease))
+    })
+}
+
+/// Begins what redlatch_lock_force_release() does and returns at once: an event
+/// REDLATCH_EVENT_FORCE_RELEASE with this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_force_release_start(
+    lock: *mut redlatch_lock,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        let what = What::Answer(REDLATCH_EVENT_FORCE_RELEASE);
+        start(&lock, tag, what, Lock::force_release)
+    })
+}
+
+/// Begins what redlatch_lock_is_locked() does and returns at once: an event
+/// REDLATCH_EVENT_IS_LOCKED with this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_is_locked_start(
+    lock: *mut redlatch_lock,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        let what = What::Answer(REDLATCH_EVENT_IS_LOCKED);
+        start(&lock, tag, what, Lock::is_locked)
+    })
+}
+
+/// Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+/// with this tag comes. redlatch_client_next_event() calls function with user for each holder
+/// before it returns that event.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+///   NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_holders_start(
+    lock: *mut redlatch_lock,
+    function: redlatch_holder_fn,
+    user: *mut c_void,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(lock, "lock") }?;
+        let function = function.ok_or_else(|| is_null("function"))?;
+        start(
+            &lock,
+            tag,
+            What::Holders(function, User(user)),
+            Lock::holders,
+        )
+    })
+}
+
+/// Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
+/// tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
+/// which connects with its first call in any case.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or client is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_ready_start(
+    client: *mut redlatch_client,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let client = unsafe { shared(client, "client") }?;
+        start_of_client(&client, tag, What::Answer(REDLATCH_EVENT_READY), || {
+            client.core.ready()
+        })
+    })
+}
+
+/// Begins what redlatch_client_close() does and returns at once: an event REDLATCH_EVENT_CLOSE with
+/// this tag comes, after those of the calls that waited. Its result is REDLATCH_UNAVAILABLE, and the
+/// text names the locks, if some could not be released. The thread of the client may end a moment
+/// later.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: wait_ms is negative or above 10 minutes, an operation with this tag
+///   is under way, or client is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_client_close_start(
+    client: *mut redlatch_client,
+    wait_ms: i64,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let client = unsafe { shared(client, "client") }?;
+        let limit = client.limit(wait_ms)?;
+        start_of_client(&client, tag, What::Close(limit), || {
+            client.core.close_within(limit)
+        })
+    })
+}
+
 /// Takes the oldest event; *kind is REDLATCH_EVENT_NONE if none waits. Never blocks. For the
 /// others, *tag is the one given to ..._start(), *result what became of it (redlatch_last_error()
-/// has the text) and *token the fencing token of an acquisition. tag, result and token may be NULL.
+/// has the text) and *value the fencing token of an acquisition, or what the kind says. tag, result
+/// and value may be NULL.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: client or kind is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - *result can be what the function without _start returns, and REDLATCH_LOST for
+///   REDLATCH_EVENT_LOST.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_client_next_event(
     client: *mut redlatch_client,
     kind: *mut i32,
     tag: *mut u64,
     result: *mut redlatch_status,
-    token: *mut u64,
+    value: *mut u64,
 ) -> redlatch_status {
     status(|| {
         // SAFETY: the header asks for a live handle and places to write to.
-        let (client, kind, tag, result, token) = unsafe {
+        let (client, kind, tag, result, value) = unsafe {
             let kind = Out::required(kind, "kind")?;
             (
                 shared(client, "client")?,
                 kind,
                 Out::optional(tag),
                 Out::optional(result),
-                Out::optional(token),
+                Out::optional(value),
             )
         };
         client.refuse_fork()?;
@@ -274,13 +523,20 @@ pub unsafe extern "C" fn redlatch_client_next_event(
             kind: REDLATCH_EVENT_NONE,
             tag: 0,
             result: 0,
-            token: 0,
+            value: 0,
+            holders: None,
         };
         let event = client.events().next().unwrap_or(none);
+        if let Some((holders, function, User(user))) = event.holders {
+            // SAFETY: the header asks for a function that can be called with user.
+            holders
+                .iter()
+                .for_each(|holder| unsafe { tell_holder(holder, function, user) });
+        }
         kind.put(event.kind);
         tag.put(event.tag);
         result.put(event.result);
-        token.put(event.token);
+        value.put(event.value);
         Ok(())
     })
 }

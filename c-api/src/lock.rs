@@ -2,12 +2,13 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, read_duration};
+use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt, read_duration};
 use redlatch::{
-    AcquireOptions, ErrorKind, Guard, Hold, Lock, LostReason, Operation, OptionValue, ReentryKey,
-    Result,
+    AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, LostReason, Operation, OptionValue,
+    ReentryKey, Result,
 };
 
 use crate::arguments::{Buffer, Out, bytes, counted, handle, is_null, shared, taken, text};
@@ -22,7 +23,7 @@ pub const REDLATCH_FOREVER: i64 = -1;
 /// lease_ms: as the lock's options say, by default renewed for as long as it is held.
 pub const REDLATCH_LOCK_LEASE: i64 = 0;
 /// owner: the calling thread. Any other number is an owner of the program's own choice, for work
-/// that changes threads; it re-enters wherever it comes from.
+/// that changes threads; it re-enters wherever it comes from. redlatch_owner_new() gives one.
 pub const REDLATCH_THREAD: u64 = 0;
 
 /// Called once when owner (as it was given to acquire) has lost the lock, with the fencing token of
@@ -39,7 +40,7 @@ type LostFn = unsafe extern "C" fn(*mut c_void, u64, u64, redlatch_lost_reason);
 /// A name on a client. May be used from any thread, by several at once.
 pub struct redlatch_lock {
     pub(crate) client: Arc<redlatch_client>,
-    core: Lock,
+    pub(crate) core: Lock,
     /// The value that the next acquisitions put into Redis.
     token: Mutex<Option<Arc<str>>>,
     held: Mutex<Vec<Held>>,
@@ -85,6 +86,15 @@ fn owner_of(key: ReentryKey) -> u64 {
     } else {
         REDLATCH_THREAD
     }
+}
+
+/// A number for owner that no call of this function in this process gives again, for languages
+/// whose work changes threads. It is 2^48 or more and below 2^53, so that it does not meet the
+/// numbers that a program counts itself, and a floating-point number can hold it.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_owner_new() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 48);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(crate) fn key(owner: u64) -> ReentryKey {
@@ -263,6 +273,10 @@ impl Drop for redlatch_lock {
 
 /// Makes a lock; does no I/O. name is 1 to 1,024 bytes of UTF-8. options may be NULL; they are
 /// added to those that the client was opened with. Free it with redlatch_lock_free().
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+///   lock or contradicts another, or an argument is NULL (but options).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_new(
@@ -288,6 +302,10 @@ pub unsafe extern "C" fn redlatch_lock_new(
 }
 
 /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+///   lock or contradicts another, or an argument is NULL (but options).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_new_n(
@@ -320,6 +338,10 @@ pub unsafe extern "C" fn redlatch_lock_new_n(
 ///
 /// An owner that has the write side may acquire the read side too, and keep it when it releases the
 /// write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+///   lock or contradicts another, or an argument is NULL (but options).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_rw_lock_new(
@@ -345,6 +367,10 @@ pub unsafe extern "C" fn redlatch_rw_lock_new(
 }
 
 /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, an option is none of a
+///   lock or contradicts another, or an argument is NULL (but options).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_rw_lock_new_n(
@@ -398,6 +424,17 @@ pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
 /// REDLATCH_FOREVER waits as long as it takes; REDLATCH_TIMEOUT leaves nothing behind. lease_ms is
 /// REDLATCH_LOCK_LEASE or a lease that is never renewed. *token, unless token is NULL, is the
 /// fencing token, 0 without the option fencing. Give back every level with redlatch_lock_release().
+///
+/// Statuses:
+/// - REDLATCH_TIMEOUT: wait_ms is over, and others have the lock.
+/// - REDLATCH_LOST: owner lost this lock and has not released each level of it ("Lost" at the top).
+///   Trying again does not help; redlatch_lock_release() does.
+/// - REDLATCH_WOULD_DEADLOCK: owner has the read side and asks for the write side.
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+/// - REDLATCH_NOT_REPLICATED: with the option replicas, too few of them acknowledged.
+/// - REDLATCH_INVALID_ARGUMENT: wait_ms or lease_ms is out of bounds, or lock is NULL.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire(
@@ -417,6 +454,13 @@ pub unsafe extern "C" fn redlatch_lock_acquire(
 /// The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
 /// leaves nothing behind, when canceller is cancelled before the lock is acquired. canceller may be
 /// NULL.
+///
+/// Statuses:
+/// - REDLATCH_CANCELLED: canceller was cancelled.
+/// - Those of redlatch_lock_acquire(): REDLATCH_TIMEOUT, REDLATCH_LOST, REDLATCH_WOULD_DEADLOCK,
+///   REDLATCH_FOREIGN_KIND, REDLATCH_NOT_REPLICATED, REDLATCH_INVALID_ARGUMENT, REDLATCH_CLOSED,
+///   REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER,
+///   REDLATCH_NAME_NOT_CLUSTERABLE.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_acquire_cancellable(
@@ -444,6 +488,11 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancellable(
 /// The value that a simple lock's key gets when it is acquired through this handle from now on, in
 /// place of a fresh one; NULL: a fresh one. Give each attempt a token of its own, in every process.
 /// A program that knows it can release and extend the lock.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token (reentrant, and both sides of a
+///   read-write lock), token is not 1 to 512 bytes of UTF-8, or lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_set_token(
     lock: *mut redlatch_lock,
@@ -462,17 +511,26 @@ pub unsafe extern "C" fn redlatch_lock_set_token(
         lock.client.refuse_fork()?;
         // Refused here, where the mistake is, and not only when the lock is acquired.
         if let Some(token) = token {
-            AcquireOptions::new().set("token", OptionValue::Text(token))?;
+            lock.core.check_token(token)?;
         }
         *lock.token.lock().unwrap_or_else(PoisonError::into_inner) = token.map(Arc::from);
         Ok(())
     })
 }
 
-/// Gives back the newest level of owner. REDLATCH_LOST: the lock was lost before, and the level is
-/// given back all the same. REDLATCH_UNAVAILABLE: the server was out of reach for as long as the
-/// option outage says, and the lock ends with its lease. After fork() the child may call it for the
+/// Gives back the newest level of owner. After fork() the child may call it for the
 /// parent's hold; it does nothing.
+///
+/// Statuses:
+/// - REDLATCH_LOST: the lock was lost before; the level is given back all the same.
+/// - REDLATCH_NOT_OWNER: owner does not hold the lock.
+/// - REDLATCH_UNAVAILABLE: the server was out of reach for as long as the option outage says; the
+///   lock ends with its lease.
+/// - REDLATCH_CLOSED: the client is closed; closing has released the lock, or it ends with its
+///   lease.
+/// - REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE:
+///   "Statuses of the server" at the top; the lock ends with its lease.
+/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release(
     lock: *mut redlatch_lock,
@@ -487,6 +545,13 @@ pub unsafe extern "C" fn redlatch_lock_release(
 
 /// Makes the lock live at least lease_ms from now; never shortens it, and does not change whether
 /// it is renewed.
+///
+/// Statuses:
+/// - REDLATCH_LOST: the lock was lost before.
+/// - REDLATCH_NOT_OWNER: owner does not hold the lock.
+/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or lock is NULL.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_extend(
     lock: *mut redlatch_lock,
@@ -503,8 +568,15 @@ pub unsafe extern "C" fn redlatch_lock_extend(
 }
 
 /// Frees the lock if token is its value, in whatever process it was acquired: for work that is
-/// passed on with its lock. Simple kinds only; REDLATCH_NOT_OWNER if the lock is free or has
-/// another value.
+/// passed on with its lock. Simple kinds only.
+///
+/// Statuses:
+/// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+/// - REDLATCH_INVALID_ARGUMENT: locks of this kind have no token, token is not 1 to 512 bytes of
+///   UTF-8, or an argument is NULL.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_release_token(
     lock: *mut redlatch_lock,
@@ -519,6 +591,14 @@ pub unsafe extern "C" fn redlatch_lock_release_token(
 
 /// Makes the lock live at least lease_ms from now if token is its value; as
 /// redlatch_lock_release_token.
+///
+/// Statuses:
+/// - REDLATCH_NOT_OWNER: the lock is free, or has another value.
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+///   redlatch_lock_release_token().
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_extend_token(
     lock: *mut redlatch_lock,
@@ -535,6 +615,12 @@ pub unsafe extern "C" fn redlatch_lock_extend_token(
 
 /// Deletes the lock whoever holds it, and wakes who waits. *deleted, unless deleted is NULL:
 /// whether there was one.
+///
+/// Statuses:
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name; it stays.
+/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_force_release(
     lock: *mut redlatch_lock,
@@ -549,6 +635,12 @@ pub unsafe extern "C" fn redlatch_lock_force_release(
 }
 
 /// Whether anybody holds the lock now; asks Redis.
+///
+/// Statuses:
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_is_locked(
     lock: *mut redlatch_lock,
@@ -562,10 +654,18 @@ pub unsafe extern "C" fn redlatch_lock_is_locked(
     })
 }
 
-/// Asks Redis for the holder of the lock. owner receives up to size bytes, the final NUL among
-/// them: a text that only equality makes sense of, "" if the lock is free. *count is the hold count,
+/// Asks Redis for the holder of the lock, one of them if it is a read lock. owner receives a text
+/// that only equality makes sense of, "" if the lock is free; size is the size of that buffer. A
+/// text that does not fit with its final NUL is refused, not cut: 64 bytes are enough for holders
+/// of the kind reentrant, 513 for tokens, and redlatch_lock_holders() needs no buffer. *count is the hold count,
 /// *remaining_ms how long the lock lives without a renewal, -1 if it has no expiry. Each of the
 /// three may be NULL.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the text does not fit into size bytes, or lock is NULL.
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_holder(
     lock: *mut redlatch_lock,
@@ -624,6 +724,12 @@ pub type redlatch_holder_fn =
 /// Asks Redis for all holders of the lock (of a read lock there may be several), and calls function
 /// with user for each, before it returns and on this thread. Their processes come from CLIENT LIST,
 /// which takes the server about a microsecond for each of its connections.
+///
+/// Statuses:
+/// - REDLATCH_FOREIGN_KIND: another kind of lock, or other data, lies at the name.
+/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_holders(
     lock: *mut redlatch_lock,
@@ -637,30 +743,40 @@ pub unsafe extern "C" fn redlatch_lock_holders(
             return Err(is_null("function"));
         };
         for holder in lock.core.holders().wait()? {
-            // A NUL cannot be in the middle of a text of C.
-            let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-            let owner = text(&holder.owner);
-            let process = holder.process.as_ref();
-            let texts =
-                process.map(|of| [&of.client_name, &of.language, &of.host].map(|of| text(of)));
-            let pointers = texts.as_ref().map_or([ptr::null(); 3], |texts| {
-                texts.each_ref().map(|text| text.as_ptr())
-            });
-            let [client_name, language, host] = pointers;
-            let told = redlatch_holder {
-                owner: owner.as_ptr(),
-                count: holder.count,
-                pid: process.map_or(0, |of| of.pid),
-                remaining_ms: holder.remaining.map_or(-1, |time| time.as_millis() as i64),
-                client_name,
-                language,
-                host,
-            };
             // SAFETY: the header asks for a function that can be called with user.
-            unsafe { function(user, &raw const told) };
+            unsafe { tell_holder(&holder, function, user) };
         }
         Ok(())
     })
+}
+
+pub(crate) type HolderFn = unsafe extern "C" fn(*mut c_void, *const redlatch_holder);
+
+/// Calls a function of the program for a holder.
+///
+/// # Safety
+/// The function can be called with `user`.
+pub(crate) unsafe fn tell_holder(holder: &Holder, function: HolderFn, user: *mut c_void) {
+    // A NUL cannot be in the middle of a text of C.
+    let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+    let owner = text(&holder.owner);
+    let process = holder.process.as_ref();
+    let texts = process.map(|of| [&of.client_name, &of.language, &of.host].map(|of| text(of)));
+    let pointers = texts.as_ref().map_or([ptr::null(); 3], |texts| {
+        texts.each_ref().map(|text| text.as_ptr())
+    });
+    let [client_name, language, host] = pointers;
+    let told = redlatch_holder {
+        owner: owner.as_ptr(),
+        count: holder.count,
+        pid: process.map_or(0, |of| of.pid),
+        remaining_ms: holder.remaining.map_or(-1, |time| time.as_millis() as i64),
+        client_name,
+        language,
+        host,
+    };
+    // SAFETY: promised by the caller.
+    unsafe { function(user, &raw const told) };
 }
 
 /// Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock
@@ -674,7 +790,13 @@ pub unsafe extern "C" fn redlatch_lock_is_held(lock: *const redlatch_lock, owner
     })
 }
 
-/// The same with the reason: REDLATCH_LOST (see redlatch_last_lost_reason()) or REDLATCH_NOT_OWNER.
+/// The same with the reason.
+///
+/// Statuses:
+/// - REDLATCH_LOST: owner has lost the lock; redlatch_last_lost_reason() says why.
+/// - REDLATCH_NOT_OWNER: owner does not hold the lock.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_check(
     lock: *const redlatch_lock,
@@ -729,6 +851,11 @@ pub unsafe extern "C" fn redlatch_lock_fencing_token(
 /// Registers told, to be called with user once for every hold that is lost, those that began before
 /// included; NULL stops it. When this returns, the function before is not running and will not be
 /// called again, unless it is that function that calls this.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: lock is NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the thread that calls cannot be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_lock_on_lost(
     lock: *mut redlatch_lock,

@@ -54,6 +54,9 @@ impl redlatch_options {
 }
 
 /// Makes an empty set of options. Free it with redlatch_options_free().
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_options_new(
     options: *mut *mut redlatch_options,
@@ -66,9 +69,13 @@ pub unsafe extern "C" fn redlatch_options_new(
     })
 }
 
-/// Sets an option. docs/options.md lists the names and what they mean. Times are "250ms", "2.5s",
+/// Sets an option. The table above lists the names and what they mean. Times are "250ms", "2.5s",
 /// "10m" or "1h", a number alone is milliseconds; flags are "true" or "false". NULL as value stands
 /// for the default. An option of a lock that is given to a client is the default of its locks.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: there is no option of this name, the value is not of its type or
+///   out of its bounds, an argument is NULL (but value), or not UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_options_set(
     options: *mut redlatch_options,

@@ -20,10 +20,52 @@ const OK: redlatch_status = 0;
 const NO_REASON: redlatch_lost_reason = 0;
 
 thread_local! {
-    static LAST: RefCell<(CString, redlatch_lost_reason)> = RefCell::default();
+    static LAST: RefCell<Last> = const { RefCell::new(Last::new()) };
     /// Whether this thread is inside a call, and what panicked there.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The last failure of a thread.
+struct Last {
+    /// The text is in the newest. The older ones were too short for a text. They stay as they are,
+    /// because the program may still have a pointer to one.
+    buffers: Vec<Box<[Cell<u8>]>>,
+    reason: redlatch_lost_reason,
+}
+
+impl Last {
+    /// Most texts fit, so that most threads have one buffer.
+    const FIRST: usize = 1024;
+
+    const fn new() -> Last {
+        Last {
+            buffers: Vec::new(),
+            reason: NO_REASON,
+        }
+    }
+
+    /// A buffer for a text of this many bytes, its NUL among them. Each is at least twice as long
+    /// as the one before, so that together they need little more than the longest text.
+    fn buffer(&mut self, needed: usize) -> &[Cell<u8>] {
+        if self.buffers.last().is_none_or(|last| last.len() < needed) {
+            let size = needed.max(Last::FIRST).next_power_of_two();
+            self.buffers.push(vec![Cell::new(0); size].into());
+        }
+        self.buffers.last().map_or(&[], |buffer| buffer)
+    }
+
+    fn keep(&mut self, text: &CStr, reason: redlatch_lost_reason) {
+        let bytes = text.to_bytes_with_nul();
+        let places = self.buffer(bytes.len()).iter();
+        places.zip(bytes).for_each(|(place, byte)| place.set(*byte));
+        self.reason = reason;
+    }
+
+    /// There is a buffer from now on, which the next failure writes into.
+    fn text(&mut self) -> *const c_char {
+        self.buffer(1).as_ptr().cast()
+    }
 }
 
 /// Runs the body of an exported function that answers with a status.
@@ -56,7 +98,7 @@ pub(crate) fn fail(error: &Error) -> redlatch_status {
         .lost_reason()
         .map_or(NO_REASON, |reason| reason.number().into());
     // Fails only while the thread ends; then nobody asks for the text any more.
-    let _ = LAST.try_with(|last| last.replace((text, reason)));
+    let _ = LAST.try_with(|last| last.borrow_mut().keep(&text, reason));
     error.kind().number().into()
 }
 
@@ -129,18 +171,20 @@ impl Names {
     }
 }
 
-/// The text of the calling thread's last failure, "" if none of its calls has failed. Valid until
-/// another call of this thread fails. It never contains a password.
+/// The text of the calling thread's last failure, "" if none of its calls has failed. It never
+/// contains a password. The next failure of this thread overwrites it, so copy what is needed for
+/// longer. The pointer itself can be read until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().0.as_ptr())
+    LAST.try_with(|last| last.borrow_mut().text())
         .unwrap_or(c"".as_ptr())
 }
 
 /// Why the hold was lost, if the calling thread's last failure was REDLATCH_LOST; else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_last_lost_reason() -> redlatch_lost_reason {
-    LAST.try_with(|last| last.borrow().1).unwrap_or(NO_REASON)
+    LAST.try_with(|last| last.borrow().reason)
+        .unwrap_or(NO_REASON)
 }
 
 /// The name of a status, as in every language: "timeout", "not_owner", ... Static, never NULL.
@@ -174,10 +218,30 @@ pub extern "C" fn redlatch_status_retryable(status: redlatch_status) -> bool {
 }
 
 /// The version of the library that runs: "major.minor.patch". REDLATCH_VERSION is the one of the
-/// header.
+/// header. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_version() -> *const c_char {
     const { terminated(concat!(env!("CARGO_PKG_VERSION"), "\0")) }.as_ptr()
+}
+
+/// The same as a number that can be compared, like REDLATCH_VERSION_NUMBER, which is the one of the
+/// header: major * 10000 + minor * 100 + patch.
+#[unsafe(no_mangle)]
+pub extern "C" fn redlatch_version_number() -> u32 {
+    const MAJOR: u32 = number(env!("CARGO_PKG_VERSION_MAJOR"));
+    const MINOR: u32 = number(env!("CARGO_PKG_VERSION_MINOR"));
+    const PATCH: u32 = number(env!("CARGO_PKG_VERSION_PATCH"));
+    // Otherwise a later version could be a smaller number.
+    const { assert!(MINOR < 100 && PATCH < 100) };
+    MAJOR * 10_000 + MINOR * 100 + PATCH
+}
+
+const fn number(digits: &str) -> u32 {
+    match u32::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        // Too large for what is made of it: that does not compile.
+        Err(_) => u32::MAX,
+    }
 }
 
 const fn terminated(text: &str) -> &CStr {
@@ -236,6 +300,21 @@ mod tests {
             );
             assert!(!redlatch_status_retryable(unknown));
         }
+    }
+
+    #[test]
+    fn a_text_stays_readable_when_a_longer_one_comes() {
+        let first = redlatch_last_error();
+        fail(&Error::new(ErrorKind::Server, "short"));
+        // SAFETY: the pointer can be read until the thread ends.
+        let read = || unsafe { CStr::from_ptr(first) };
+        assert_eq!(read(), c"server: short");
+        let long = "x".repeat(5 * Last::FIRST);
+        fail(&Error::new(ErrorKind::Server, long.clone()));
+        assert_eq!(last(), format!("server: {long}"));
+        assert_eq!(read(), c"server: short");
+        fail(&Error::new(ErrorKind::Server, "y"));
+        assert_eq!(last(), "server: y");
     }
 
     #[test]

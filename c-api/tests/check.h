@@ -28,8 +28,20 @@ static int check_that(int holds, const char *file, int line, const char *conditi
 
 #define CHECK_STATUS(wanted, call) check_status((wanted), (call), __FILE__, __LINE__, #call)
 
+/* Notes what a call returned, for tests/statuses.py: the header lists for each function what it can return. */
+static void note_status(redlatch_status found, const char *call)
+{
+    const char *path = getenv("TEST_STATUSES");
+    FILE *file = found == REDLATCH_OK || path == NULL ? NULL : fopen(path, "a");
+    if (file != NULL) {
+        fprintf(file, "%.*s %s\n", (int)strcspn(call, "("), call, redlatch_status_name(found));
+        fclose(file);
+    }
+}
+
 static int check_status(redlatch_status wanted, redlatch_status found, const char *file, int line, const char *call)
 {
+    note_status(found, call);
     if (wanted != found) {
         failed_checks++;
         printf("  %s:%d: %s is %s, not %s; last error: %s\n", file, line, call, redlatch_status_name(found),

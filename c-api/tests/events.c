@@ -8,7 +8,7 @@ struct event {
     int32_t kind;
     uint64_t tag;
     redlatch_status result;
-    uint64_t token;
+    uint64_t value; /* the fencing token of an acquisition */
 };
 
 static int readable(redlatch_client *client, int wait_ms)
@@ -21,7 +21,7 @@ static int readable(redlatch_client *client, int wait_ms)
 static struct event next_event(redlatch_client *client)
 {
     struct event event = {-1, 0, -1, 0};
-    CHECK_OK(redlatch_client_next_event(client, &event.kind, &event.tag, &event.result, &event.token));
+    CHECK_OK(redlatch_client_next_event(client, &event.kind, &event.tag, &event.result, &event.value));
     return event;
 }
 
@@ -58,8 +58,8 @@ static void the_descriptor_tells_what_waits(void)
 
     CHECK_OK(redlatch_lock_acquire_start(lock, 1, 0, 0, 11));
     event = await_event(client);
-    CHECK(is(event, REDLATCH_EVENT_ACQUIRE, 11, REDLATCH_OK) && event.token != 0);
-    CHECK(event.token == redlatch_lock_fencing_token(lock, 1));
+    CHECK(is(event, REDLATCH_EVENT_ACQUIRE, 11, REDLATCH_OK) && event.value != 0);
+    CHECK(event.value == redlatch_lock_fencing_token(lock, 1));
     CHECK(redlatch_lock_is_held(lock, 1) && !readable(client, 0));
 
     /* Two answers: the descriptor stays readable until both are taken. */
@@ -103,6 +103,140 @@ static void waiting_in_line(void)
     }
     redlatch_lock_free(lock);
     close_client(client);
+}
+
+static void note_holder(void *user, const redlatch_holder *holder)
+{
+    redlatch_client *client = user;
+    int32_t kind;
+    CHECK(holder->count == 2 && strlen(holder->owner) > 36);
+    /* It may call anything, the function that calls it too. */
+    CHECK_OK(redlatch_client_next_event(client, &kind, NULL, NULL, NULL));
+    CHECK(kind == REDLATCH_EVENT_NONE);
+}
+
+static void questions_and_changes_are_events(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *lock = lock_of(client, "c:asked"), *foreign = lock_of(client, "c:asked:foreign");
+    redlatch_lock *there = lock_of(other, "c:asked");
+    struct event event;
+
+    CHECK_OK(redlatch_lock_is_locked_start(lock, 71));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_IS_LOCKED, 71, REDLATCH_OK) && event.value == 0);
+    CHECK_OK(redlatch_lock_holders_start(lock, note_holder, client, 72));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_HOLDERS, 72, REDLATCH_OK) && event.value == 0);
+    CHECK_OK(redlatch_lock_force_release_start(lock, 73));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_FORCE_RELEASE, 73, REDLATCH_OK) && event.value == 0);
+    CHECK_OK(redlatch_lock_extend_start(lock, 1, 60000, 74));
+    CHECK(is(await_event(client), REDLATCH_EVENT_EXTEND, 74, REDLATCH_NOT_OWNER));
+
+    CHECK_OK(redlatch_lock_acquire(there, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_acquire(there, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_is_locked_start(lock, 71));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_holders_start(lock, note_holder, client, 71));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_IS_LOCKED, 71, REDLATCH_OK) && event.value == 1);
+    CHECK_OK(redlatch_lock_holders_start(lock, note_holder, client, 72));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_HOLDERS, 72, REDLATCH_OK) && event.value == 1);
+    CHECK_OK(redlatch_lock_extend_start(there, 1, 3600000, 74));
+    CHECK(is(await_event(other), REDLATCH_EVENT_EXTEND, 74, REDLATCH_OK));
+    CHECK(redlatch_lock_remaining_ms(there, 1) > 3000000);
+    CHECK_OK(redlatch_lock_force_release_start(lock, 73));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_FORCE_RELEASE, 73, REDLATCH_OK) && event.value == 1);
+    CHECK(!exists("c:asked"));
+
+    redis("SET", "c:asked:foreign", "precious", NULL);
+    CHECK_OK(redlatch_lock_is_locked_start(foreign, 75));
+    CHECK(is(await_event(client), REDLATCH_EVENT_IS_LOCKED, 75, REDLATCH_FOREIGN_KIND));
+    CHECK(strstr(redlatch_last_error(), "c:asked:foreign") != NULL);
+    redis("DEL", "c:asked:foreign", NULL);
+    redlatch_lock_free(foreign);
+    redlatch_lock_free(lock);
+    redlatch_lock_free(there);
+    close_client(client);
+    redlatch_client_free(other);
+}
+
+static redlatch_client *new_client(const char *url)
+{
+    redlatch_client *client = NULL;
+    if (!CHECK_OK(redlatch_client_new(url, NULL, &client)))
+        exit(1);
+    return client;
+}
+
+static void a_new_client_connects_when_it_is_used(void)
+{
+    redlatch_client *client = new_client(NULL), *nowhere, *unused = new_client(NULL);
+    redlatch_lock *lock = lock_of(client, "c:new"), *lost;
+    char url[64];
+    struct sockaddr_in address = {0};
+    socklen_t size = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    CHECK(counter(client, "connects") == 0);
+    CHECK_OK(redlatch_client_ready_start(client, 81));
+    CHECK(is(await_event(client), REDLATCH_EVENT_READY, 81, REDLATCH_OK));
+    CHECK(counter(client, "connects") > 0);
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    redlatch_lock_free(lock);
+    close_client(client);
+
+    /* Bound and not listening: the server that is not there yet. */
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&address, size) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&address, &size) == 0);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(address.sin_port));
+    nowhere = new_client(url);
+    lost = lock_of(nowhere, "c:new");
+    CHECK_OK(redlatch_client_ready_start(nowhere, 82));
+    CHECK(is(await_event(nowhere), REDLATCH_EVENT_READY, 82, REDLATCH_UNAVAILABLE));
+    CHECK_STATUS(REDLATCH_UNAVAILABLE, redlatch_lock_acquire(lost, 1, 0, 0, NULL));
+    redlatch_lock_free(lost);
+    close_client(nowhere);
+    close(fd);
+
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_client_new("nothing", NULL, &client));
+    CHECK(client == NULL);
+    CHECK_OK(redlatch_client_close_start(unused, REDLATCH_CLOSE_LIMIT, 83));
+    CHECK(is(await_event(unused), REDLATCH_EVENT_CLOSE, 83, REDLATCH_OK));
+    redlatch_client_free(unused);
+}
+
+static void closing_is_an_event(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *lock = lock_of(client, "c:closing"), *there = lock_of(other, "c:closing");
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_acquire_start(lock, 2, REDLATCH_FOREVER, 0, 91));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_client_close_start(client, -2, 92));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_client_close_start(client, 0, 91));
+    CHECK_OK(redlatch_client_close_start(client, REDLATCH_CLOSE_LIMIT, 92));
+    CHECK(is(await_event(client), REDLATCH_EVENT_ACQUIRE, 91, REDLATCH_CLOSED));
+    CHECK(is(await_event(client), REDLATCH_EVENT_CLOSE, 92, REDLATCH_OK));
+    CHECK(!exists("c:closing"));
+    CHECK_STATUS(REDLATCH_CLOSED, redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_client_close_start(client, 0, 92)); /* again: no error */
+    CHECK(is(await_event(client), REDLATCH_EVENT_CLOSE, 92, REDLATCH_OK));
+
+    CHECK_OK(redlatch_lock_acquire(there, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_client_close_start(other, 0, 93));
+    CHECK(is(await_event(other), REDLATCH_EVENT_CLOSE, 93, REDLATCH_UNAVAILABLE));
+    CHECK(strstr(redlatch_last_error(), "c:closing") != NULL);
+    redis("DEL", "c:closing", NULL);
+    redlatch_lock_free(lock);
+    redlatch_lock_free(there);
+    redlatch_client_free(client);
+    redlatch_client_free(other);
 }
 
 static void a_loss_is_an_event(void)
@@ -354,7 +488,9 @@ static void ten_thousand_cancels_leave_nothing(void)
     close_client(clients[1]);
 }
 
-MAIN(TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(a_loss_is_an_event),
+MAIN(TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(questions_and_changes_are_events),
+     TEST(a_new_client_connects_when_it_is_used),
+     TEST(closing_is_an_event), TEST(a_loss_is_an_event),
      TEST(a_tag_means_one_thing), TEST(a_freed_lock_gives_no_event),
      TEST(a_freed_lock_leaves_no_grant_in_the_queue), TEST(a_freed_lock_is_not_lost_any_more),
      TEST(a_level_that_another_handle_gave_back_is_passed_over), TEST(closing_ends_what_waits),

@@ -50,6 +50,10 @@ static void inherited(redlatch_client *client, redlatch_lock *lock)
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire_start(lock, 1, 0, 0, 1));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_acquire_cancel(lock, 1, &flag));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_release_start(lock, 1, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_extend_start(lock, 1, 1000, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_lock_is_locked_start(lock, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_client_ready_start(client, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_client_close_start(client, 0, 1));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_client_event_fd(client, &fd));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_client_next_event(client, &kind, NULL, NULL, NULL));
     CHECK_STATUS(REDLATCH_FORKED, redlatch_client_stats(client, "holds", &count));

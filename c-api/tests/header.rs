@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fmt::Write;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 
+use redlatch::embed::{Scope, all_options};
 use redlatch::{ErrorKind, LostReason};
 
 /// The order of the header.
@@ -13,9 +15,14 @@ fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// A comment of one line, or more where the line would be too long.
-fn row(out: &mut String, name: &str, number: u8, meaning: &str) {
-    writeln!(out, "    /** {meaning} */\n    {name} = {number},").unwrap();
+/// An enumeration. After its last constant there is no comma, which C89 does not allow.
+fn enumeration(rows: impl Iterator<Item = (String, u8, &'static str)>) -> String {
+    let rows: Vec<String> = rows
+        .map(|(name, number, meaning)| {
+            format!("    /** {meaning} */\n    REDLATCH_{name} = {number}")
+        })
+        .collect();
+    format!("enum {{\n{}\n}};", rows.join(",\n"))
 }
 
 /// The core's tables, for C.
@@ -27,29 +34,70 @@ fn constants() -> String {
     for (name, part) in ["MAJOR", "MINOR", "PATCH"].iter().zip(&parts) {
         writeln!(out, "#define REDLATCH_VERSION_{name} {part}").unwrap();
     }
+    let number = parts
+        .iter()
+        .fold(0, |sum, part| sum * 100 + part.parse::<u32>().unwrap());
+    writeln!(out, "/** To compare: major * 10000 + minor * 100 + patch. */\n#define REDLATCH_VERSION_NUMBER {number}").unwrap();
     out += "\n#if defined(__GNUC__)\n#define REDLATCH_MUST_CHECK __attribute__((warn_unused_result))\n";
     out += "#else\n#define REDLATCH_MUST_CHECK\n#endif\n";
-    out += "\n/** The values of redlatch_status: numbers are never changed and never used again. */\nenum {\n";
-    row(&mut out, "REDLATCH_OK", 0, "Success.");
-    for kind in ErrorKind::ALL {
-        row(
-            &mut out,
-            &format!("REDLATCH_{}", kind.name().to_uppercase()),
-            kind.number(),
-            kind.meaning(),
-        );
+    out +=
+        "\n/** The values of redlatch_status: numbers are never changed and never used again. */\n";
+    let kinds = ErrorKind::ALL
+        .iter()
+        .map(|kind| (kind.name().to_uppercase(), kind.number(), kind.meaning()));
+    out += &enumeration(once(("OK".to_owned(), 0, "Success.")).chain(kinds));
+    out += "\n\n/** The values of redlatch_lost_reason. */\n";
+    out += &enumeration(LostReason::ALL.iter().map(|reason| {
+        let name = format!("LOST_{}", reason.name().to_uppercase());
+        (name, reason.number(), reason.meaning())
+    }));
+    out
+}
+
+/// The core's table of options, as a comment.
+fn options() -> String {
+    let mut out = String::from(
+        "\n\n/* Options, for redlatch_options_set(): name, value, default, meaning. options.md among the docs tells more.\n",
+    );
+    for (scope, title) in [
+        (Scope::Client, "Options of a client:"),
+        (
+            Scope::Lock,
+            "Options of a lock; a client takes them too, as defaults for its locks:",
+        ),
+    ] {
+        writeln!(out, " *\n * {title}").unwrap();
+        for info in all_options().filter(|info| info.scope == scope) {
+            let what = format!("{}; default: {}", info.r#type, info.default);
+            writeln!(out, " *\n * {}: {what}", info.name).unwrap();
+            for line in wrapped(info.doc, 100) {
+                writeln!(out, " *     {line}").unwrap();
+            }
+        }
     }
-    out += "};\n\n/** The values of redlatch_lost_reason. */\nenum {\n";
-    for reason in LostReason::ALL {
-        row(
-            &mut out,
-            &format!("REDLATCH_LOST_{}", reason.name().to_uppercase()),
-            reason.number(),
-            reason.meaning(),
-        );
+    let acquire: Vec<&str> = all_options()
+        .filter(|info| info.scope == Scope::Acquire)
+        .map(|info| info.name)
+        .collect();
+    let names = acquire.join(", ");
+    writeln!(out, " *\n * Those of an acquisition ({names}) are parameters in C, the token redlatch_lock_set_token(). */").unwrap();
+    // In the table they are written for Markdown.
+    out.replace('`', "")
+}
+
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().unwrap();
+        if last.is_empty() {
+            *last = word.to_owned();
+        } else if last.len() + word.len() < width {
+            write!(last, " {word}").unwrap();
+        } else {
+            lines.push(word.to_owned());
+        }
     }
-    // A comma after the last one is not C89 and C++98, but C99 and C++11.
-    out + "};"
+    lines
 }
 
 /// Puts a comment of one sentence on one line.
@@ -75,7 +123,7 @@ fn header() -> String {
             .trim_end()
             .to_owned(),
     );
-    config.after_includes = Some(constants());
+    config.after_includes = Some(constants() + options().trim_end());
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in SOURCES {
         builder = builder.with_src(file(&format!("src/{source}.rs")));
@@ -86,14 +134,18 @@ fn header() -> String {
         .expect("the source is readable for cbindgen")
         .write(&mut text);
     let text = String::from_utf8(text).expect("text");
-    // cbindgen leaves negative constants without brackets.
-    let bracketed = text.lines().map(|line| match line.rsplit_once(" -") {
+    let mended = text.lines().map(|line| match line.rsplit_once(" -") {
+        // cbindgen leaves negative constants without brackets.
         Some((define, number)) if define.starts_with("#define ") => {
             format!("{define} (-{number})\n")
         }
+        // C89 has no such comments.
+        _ if line.starts_with(['#', '}']) => {
+            format!("{}\n", line.split(" //").next().unwrap_or(line).trim_end())
+        }
         _ => format!("{line}\n"),
     });
-    one_liners(&bracketed.collect::<String>())
+    one_liners(&mended.collect::<String>())
 }
 
 #[test]
@@ -111,4 +163,56 @@ fn the_header_is_up_to_date() {
         wanted == found,
         "REDLATCH_BLESS=1 cargo test -p redlatch-c; first difference: {differing:?}"
     );
+}
+
+/// The functions that return a status, each with its comment.
+fn functions(header: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut comment = String::new();
+    for line in header.lines() {
+        if line.starts_with("/**") {
+            comment.clear();
+        }
+        if line.starts_with("redlatch_status redlatch_")
+            || line.starts_with("REDLATCH_MUST_CHECK redlatch_status redlatch_")
+        {
+            let name = line.split("redlatch_status ").nth(1).unwrap();
+            found.push((name.split('(').next().unwrap().to_owned(), comment.clone()));
+        }
+        comment += line;
+        comment.push('\n');
+    }
+    found
+}
+
+#[test]
+fn each_function_lists_its_statuses() {
+    let header = header();
+    let functions = functions(&header);
+    assert!(functions.len() > 20, "{functions:?}");
+    for (name, comment) in functions {
+        let statuses = comment.split_once("Statuses:").map(|(_, list)| list);
+        assert!(
+            statuses.is_some_and(|list| list.contains("- REDLATCH_INVALID_ARGUMENT")
+                || list.contains("REDLATCH_INVALID_ARGUMENT,")),
+            "{name} does not list its statuses"
+        );
+    }
+}
+
+#[test]
+fn each_constant_that_the_header_names_is_there() {
+    let header = header();
+    let defined = |name: &str| {
+        header.contains(&format!("#define {name}")) || header.contains(&format!(" {name} = "))
+    };
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+    for (at, _) in header.match_indices("REDLATCH_") {
+        let rest = &header[at..];
+        let name = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
+        // The environment variable, and the guards of macros.
+        if !["REDLATCH_URL", "REDLATCH_H"].contains(&name) {
+            assert!(defined(name), "{name} is not in the header");
+        }
+    }
 }

@@ -100,8 +100,12 @@ static void a_simple_lock_is_a_string(void)
     CHECK_OK(redlatch_lock_holder(lock, owner, sizeof owner, NULL, NULL));
     CHECK(redis_says(owner, redis("GET", "c:kind", NULL)) && strlen(owner) > 36);
     CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
-    CHECK_OK(redlatch_lock_set_token(reentrant, "x"));
-    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_acquire(reentrant, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    /* A kind without tokens refuses one, and goes on as before. */
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_set_token(reentrant, "x"));
+    CHECK(strstr(redlatch_last_error(), "reentrant") != NULL && strstr(redlatch_last_error(), "simple") != NULL);
+    CHECK_OK(redlatch_lock_set_token(reentrant, NULL));
+    CHECK_OK(redlatch_lock_acquire(reentrant, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_release(reentrant, 1));
     redlatch_options_free(options);
     redlatch_lock_free(reentrant);
     redlatch_lock_free(lock);
@@ -181,6 +185,45 @@ static void threads_exclude_each_other(void)
         redlatch_lock_free(locks[i]);
         close_client(clients[i]);
     }
+}
+
+enum { OWNERS = 1000 };
+
+static void *make_owners(void *data)
+{
+    uint64_t *owners = data;
+    for (int i = 0; i < OWNERS; i++)
+        owners[i] = redlatch_owner_new();
+    return NULL;
+}
+
+static int compare_owners(const void *left, const void *right)
+{
+    uint64_t one = *(const uint64_t *)left, other = *(const uint64_t *)right;
+    return (one > other) - (one < other);
+}
+
+static void a_new_owner_is_nobody_else(void)
+{
+    static uint64_t owners[2 * OWNERS];
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:owners");
+    pthread_t thread;
+
+    CHECK(pthread_create(&thread, NULL, make_owners, owners) == 0);
+    make_owners(owners + OWNERS);
+    pthread_join(thread, NULL);
+    qsort(owners, 2 * OWNERS, sizeof owners[0], compare_owners);
+    for (int i = 1; i < 2 * OWNERS; i++)
+        CHECK(owners[i - 1] < owners[i]);
+    CHECK(owners[0] > UINT32_MAX && owners[2 * OWNERS - 1] < UINT64_C(1) << 53);
+
+    CHECK_OK(redlatch_lock_acquire(lock, owners[0], 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_TIMEOUT, redlatch_lock_acquire(lock, owners[1], 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(lock, owners[1]));
+    CHECK_OK(redlatch_lock_release(lock, owners[0]));
+    redlatch_lock_free(lock);
+    close_client(client);
 }
 
 static void a_wait_ends_in_time(void)
@@ -311,12 +354,18 @@ static void forcing_frees_it(void)
     CHECK_OK(redlatch_lock_force_release(lock, &deleted));
     CHECK(!deleted);
     CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
     CHECK_OK(redlatch_lock_force_release(lock, &deleted));
     CHECK(deleted && !exists("c:forced"));
     EVENTUALLY(!redlatch_lock_is_held(lock, 1));
-    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
-    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
-    CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_FORCED);
+    /* A lost hold stays until each level of it is released. */
+    for (int level = 0; level < 2; level++) {
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_check(lock, 1));
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_extend(lock, 1, 60000));
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_acquire(lock, 1, REDLATCH_FOREVER, REDLATCH_LOCK_LEASE, NULL));
+        CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+        CHECK(redlatch_last_lost_reason() == REDLATCH_LOST_FORCED);
+    }
     CHECK_OK(redlatch_lock_acquire(lock, 1, 0, REDLATCH_LOCK_LEASE, NULL));
     CHECK_OK(redlatch_lock_release(lock, 1));
     redlatch_lock_free(lock);
@@ -504,8 +553,9 @@ static void events_escape_what_cannot_be_printed(void)
     close_client(client);
 }
 
-MAIN(TEST(acquire_and_release), TEST(a_thread_makes_its_calls_on_the_direct_connection), TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
-     TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself),
+MAIN(TEST(acquire_and_release), TEST(a_thread_makes_its_calls_on_the_direct_connection),
+     TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
+     TEST(a_new_owner_is_nobody_else), TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself),
      TEST(a_fixed_lease_that_was_left_to_run_out_is_acquired_anew), TEST(a_hold_outlives_its_lease),
      TEST(tokens_grow), TEST(whoever_knows_the_token_releases_it), TEST(forcing_frees_it), TEST(what_an_ended_thread_held_ends_with_its_lease),
      TEST(what_a_freed_lock_held_ends_with_its_lease), TEST(locks_keep_their_client),

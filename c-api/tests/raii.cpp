@@ -201,6 +201,25 @@ void a_lease_is_for_one_acquisition() {
     CHECK(thrown_by([&] { mutex.acquire(redlatch::lease(std::chrono::seconds(-1))); }) == REDLATCH_INVALID_ARGUMENT);
 }
 
+void a_lazy_client_connects_when_it_is_used() {
+    redlatch::client client = redlatch::client::lazy();
+    CHECK(client.stats("connects") == 0);
+    redlatch::mutex mutex(client, "cpp:lazy");
+    const redlatch::lock_guard held(mutex);
+    CHECK(client.stats("connects") > 0);
+    CHECK(thrown_by([] { redlatch::client::lazy("nothing"); }) == REDLATCH_INVALID_ARGUMENT);
+}
+
+void a_new_owner_is_nobody_else() {
+    redlatch::client client;
+    redlatch::mutex mutex(client, "cpp:owner");
+    const std::uint64_t owner = redlatch::new_owner();
+    redlatch::lock_guard held(mutex, owner);
+    CHECK(mutex.is_held(owner) && !mutex.is_held(redlatch::new_owner()));
+    held.release();
+    CHECK(!mutex.is_held(owner));
+}
+
 void a_holder_may_have_a_long_name() {
     redlatch::client client;
     redlatch::mutex mutex(client, "cpp:long", {{"kind", "simple"}});
@@ -370,6 +389,8 @@ int main() {
         {"a_guard_may_go_to_another_thread", a_guard_may_go_to_another_thread},
         {"errors_have_code_and_text", errors_have_code_and_text},
         {"a_lease_is_for_one_acquisition", a_lease_is_for_one_acquisition},
+        {"a_lazy_client_connects_when_it_is_used", a_lazy_client_connects_when_it_is_used},
+        {"a_new_owner_is_nobody_else", a_new_owner_is_nobody_else},
         {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
         {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},

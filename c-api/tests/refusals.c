@@ -135,6 +135,7 @@ static void times(void)
     REFUSED(redlatch_lock_extend(lock, 1, -5), "lease", "-5");
     REFUSED(redlatch_lock_acquire_start(lock, 1, -2, 0, 1), "wait", "-2");
     REFUSED(redlatch_lock_acquire_start(lock, 1, 0, -1, 1), "lease", "-1");
+    REFUSED(redlatch_lock_extend_start(lock, 1, 99, 1), "lease", "99");
     REFUSED(redlatch_client_close(client, -2), "close_limit", "-2");
     REFUSED(redlatch_client_close(client, INT64_MAX), "close_limit", "");
     CHECK((int64_t)counter(client, "calls") == calls); /* nothing was sent */
@@ -203,6 +204,13 @@ static void nulls(void)
     REFUSED(redlatch_lock_acquire_start(NULL, 1, 0, 0, 1), "lock", "NULL");
     REFUSED(redlatch_lock_acquire_cancel(NULL, 1, &flag), "lock", "NULL");
     REFUSED(redlatch_lock_release_start(NULL, 1, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_extend_start(NULL, 1, 1000, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_force_release_start(NULL, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_is_locked_start(NULL, 1), "lock", "NULL");
+    REFUSED(redlatch_lock_holders_start(lock, NULL, NULL, 1), "function", "NULL");
+    REFUSED(redlatch_client_ready_start(NULL, 1), "client", "NULL");
+    REFUSED(redlatch_client_close_start(NULL, 0, 1), "client", "NULL");
+    REFUSED(redlatch_client_new(NULL, NULL, NULL), "client", "NULL");
     CHECK(!redlatch_lock_is_held(NULL, 1));
     CHECK(redlatch_lock_remaining_ms(NULL, 1) == 0);
     CHECK(redlatch_lock_hold_count(NULL, 1) == 0);
@@ -215,6 +223,24 @@ static void nulls(void)
     close_client(client);
 }
 
+/* C evaluates arguments in any order: the text may be asked for before the call that fails. */
+static void texts_stay_readable(void)
+{
+    redlatch_options *options = options_of("fencing", "true");
+    const char *text;
+    char value[8000];
+
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, "leese", "1s"));
+    text = redlatch_last_error();
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, "lease", "soon"));
+    CHECK(strstr(text, "soon") != NULL);
+    memset(value, 'x', sizeof value);
+    value[sizeof value - 1] = '\0';
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, value, "1s"));
+    CHECK(strlen(text) > 0); /* freed memory is what the sanitizers and valgrind would find here */
+    redlatch_options_free(options);
+}
+
 static void unknown_numbers(void)
 {
     CHECK(strcmp(redlatch_status_name(REDLATCH_OK), "ok") == 0);
@@ -224,6 +250,9 @@ static void unknown_numbers(void)
     CHECK(strcmp(redlatch_lost_reason_name(0), "unknown") == 0);
     CHECK(!redlatch_status_retryable(REDLATCH_OK) && !redlatch_status_retryable(INT32_MIN));
     CHECK(strcmp(redlatch_version(), REDLATCH_VERSION) == 0);
+    CHECK(redlatch_version_number() == REDLATCH_VERSION_NUMBER);
+    CHECK(REDLATCH_VERSION_NUMBER ==
+          REDLATCH_VERSION_MAJOR * 10000 + REDLATCH_VERSION_MINOR * 100 + REDLATCH_VERSION_PATCH);
 }
 
 /* Every name that is listed is known, and the other way round. */
@@ -250,4 +279,4 @@ static void lists_of_names(void)
 }
 
 MAIN(TEST(urls), TEST(servers), TEST(options), TEST(names), TEST(times), TEST(data_of_others), TEST(nulls),
-     TEST(unknown_numbers), TEST(lists_of_names))
+     TEST(texts_stay_readable), TEST(unknown_numbers), TEST(lists_of_names))

@@ -182,6 +182,12 @@ pub trait LockExt: Sized {
     /// # Errors
     /// As [`holders`](Lock::holders).
     fn owners(&self) -> Operation<Vec<Holder>>;
+
+    /// Whether an acquisition of this lock can have this token.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a lock of a kind that has no tokens, and for a token out of bounds.
+    fn check_token(&self, token: &str) -> Result<()>;
 }
 
 impl LockExt for Lock {
@@ -191,6 +197,10 @@ impl LockExt for Lock {
 
     fn owners(&self) -> Operation<Vec<Holder>> {
         self.owners_only()
+    }
+
+    fn check_token(&self, token: &str) -> Result<()> {
+        self.form(token).map(drop)
     }
 }
 

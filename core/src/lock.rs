@@ -297,10 +297,11 @@ impl Lock {
     }
 
     /// The form in Redis of a hold with this token.
-    fn form(&self, token: &str) -> Result<Form> {
+    pub(crate) fn form(&self, token: &str) -> Result<Form> {
         AcquireOptions::new()
             .token(token)
-            .validate_for(&self.options)?;
+            .validate_for(&self.options)
+            .map_err(|error| error.on(&self.name))?;
         Ok(Form {
             kind: self.options.kind,
             token: Some(token.into()),
