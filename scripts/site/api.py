@@ -19,7 +19,7 @@ Made of the sources.
 |---|---|
 | Rust | [crate `redlatch`](rust/redlatch/index.html), by rustdoc |
 | Python | [`redlatch`, `redlatch.aio` and the exceptions](python.md) |
-| Node.js | [`redlatch`, `redlatch/opentelemetry`, `redlatch/web-locks`](node/index.html), by TypeDoc |
+| Node.js | [`redlatch`, `redlatch/opentelemetry`, `redlatch/web-locks`](node/modules/index.html), by TypeDoc |
 | C | [`redlatch.h`](c.md) |
 | shell | [the command line](../cli.md); `redlatch help` |
 | options, errors | [options](../options.md) and [errors](../errors.md), for all languages |
@@ -37,11 +37,28 @@ def node(out: Path, root: Path, modules: Path) -> None:
     """TypeDoc's own pages: with the search and the links that a type of TypeScript needs."""
     package = root / "bindings-node"
     faces = [package / name for name in ("index.d.ts", "opentelemetry.d.ts", "web-locks.d.ts")]
-    options = ["--readme", "none", "--disableSources", "--excludePrivate", "--excludeExternals", "--name", "redlatch"]
+    options = [
+        "--readme",
+        "none",
+        "--disableSources",
+        "--excludePrivate",
+        "--excludeExternals",
+        "--name",
+        "redlatch",
+    ]
     types = ["--tsconfig", str(package / "tsconfig.json"), "--skipErrorChecking"]
     quiet = ["--logLevel", "Warn", "--treatWarningsAsErrors", "--validation.notExported", "false"]
     subprocess.run(
-        ["node", str(modules / "typedoc" / "bin" / "typedoc"), *options, *types, *quiet, "--out", str(out), *map(str, faces)],
+        [
+            "node",
+            str(modules / "typedoc" / "bin" / "typedoc"),
+            *options,
+            *types,
+            *quiet,
+            "--out",
+            str(out),
+            *map(str, faces),
+        ],
         check=True,
         cwd=package,
     )
@@ -62,14 +79,18 @@ def python(package: Path) -> str:
     """Classes with their public members, those of their base classes that begin with `Base` included."""
     trees = {path.name: ast.parse(path.read_text()) for path in package.glob("*.py")}
     bases = classes(trees["_base.py"])
-    parts = ["# Python\n\nTimes are seconds. The options that calls take as `**options` are in [options](../options.md).\n"]
+    parts = [
+        "# Python\n\nTimes are seconds. The options that calls take as `**options` are in [options](../options.md).\n"
+    ]
     for module, (about, files) in MODULES.items():
         parts.append(f"## {module}\n\n{about}\n")
         for file, names in files.items():
             found = classes(trees[file])
             for name in names:
                 parts.append(of_class(found[name], bases, module))
-    parts.append("## redlatch.exceptions\n\nAlso names of `redlatch`. When each is raised: [errors](../errors.md).\n")
+    parts.append(
+        "## redlatch.exceptions\n\nAlso names of `redlatch`. When each is raised: [errors](../errors.md).\n"
+    )
     for name, error in classes(trees["exceptions.py"]).items():
         if name.endswith("Error"):
             parts.append(of_class(error, bases, "redlatch"))
@@ -91,7 +112,8 @@ def of_class(node: ast.ClassDef, bases: dict[str, ast.ClassDef], module: str) ->
             if text := of_member(member):
                 name, shown = text
                 if name not in seen:
-                    lines.append(f"#### {node.name}.{name}\n\n{shown}")
+                    title = f"{node.name}()" if name == "__init__" else f"{node.name}.{name}"
+                    lines.append(f"#### {title}\n\n{shown}")
                 seen.add(name)
     return "\n".join(lines)
 
@@ -100,7 +122,11 @@ def of_member(member: ast.stmt) -> tuple[str, str] | None:
     """A method, property or field; nothing if it is private or has no text."""
     if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
         name = member.target.id
-        return None if name.startswith("_") else (name, block("python", f"{name}: {ast.unparse(member.annotation)}"))
+        return (
+            None
+            if name.startswith("_")
+            else (name, block("python", f"{name}: {ast.unparse(member.annotation)}"))
+        )
     if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     marks = [ast.unparse(mark) for mark in member.decorator_list]
@@ -112,6 +138,7 @@ def of_member(member: ast.stmt) -> tuple[str, str] | None:
     else:
         word = "async def" if isinstance(member, ast.AsyncFunctionDef) else "def"
         arguments = ast.unparse(member.args).replace("self, ", "", 1).removeprefix("self")
+        arguments = re.sub(r"(: [^=,]+)=", r"\1 = ", arguments)
         shown = f"{word} {member.name}({arguments}){returns}"
         if len(shown) > 88:
             inner = ",\n".join(f"    {part}" for part in split(arguments))
@@ -156,10 +183,14 @@ def c(header: str) -> str:
     title, _, about = textwrap.dedent(re.sub(r"(?m)^ \* ?", "", top[1])).strip().partition("\n")
     example, _, rules = about.strip("\n").partition("\n\n")
     parts: dict[str, list[str]] = {}
-    pattern = re.compile(r"^/\*\*(.*?)\*/\n((?:enum|typedef struct \{).*?^\}[^;]*;|#define [^\n]*|[^#/].*?;)$", re.M | re.S)
+    pattern = re.compile(
+        r"^/\*\*(.*?)\*/\n((?:enum|typedef struct \{).*?^\}[^;]*;|#define [^\n]*|[^#/].*?;)$", re.M | re.S
+    )
     for comment, declaration in pattern.findall(header):
         name, section = declared(declaration)
-        parts.setdefault(section, []).append(f"### {name}\n\n{block('c', declaration.strip())}\n{plain(comment)}\n")
+        parts.setdefault(section, []).append(
+            f"### {name}\n\n{block('c', declaration.strip())}\n{plain(comment)}\n"
+        )
     intro = f"# C\n\n{title.partition(' - ')[2][:1].upper()}{title.partition(' - ')[2][1:]}\n\n{block('c', textwrap.dedent(example))}\n{escaped(rules)}\n"
     shown = "".join(f"\n## {section}\n\n" + "\n".join(found) for section, found in parts.items())
     wanted = set(re.findall(r"\b(redlatch_\w+)\(", re.sub(r"(?s)/\*.*?\*/", "", header)))
@@ -172,7 +203,9 @@ def declared(text: str) -> tuple[str, str]:
     """The name of what is declared, and the section that it belongs to."""
     if text.startswith("enum"):
         first = re.search(r"REDLATCH_\w+", re.sub(r"(?s)/\*.*?\*/", "", text))
-        return ("redlatch_lost_reason" if first and "LOST_" in first[0] else "redlatch_status") + " values", "Values"
+        return (
+            "redlatch_lost_reason" if first and "LOST_" in first[0] else "redlatch_status"
+        ) + " values", "Values"
     if text.startswith("#define"):
         return text.split()[1], "Values"
     if text.startswith("typedef"):

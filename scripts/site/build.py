@@ -5,8 +5,8 @@
 
 GitHub shows the same pages, so they are plain Markdown. Three things are made of them here, in a copy:
 
-- Programs of several languages that stand one after the other become tabs. So do paragraphs that begin with a language
-  in bold, up to the next heading or bold word.
+- Programs of several languages that stand one after the other become tabs; all four have to be there. So do
+  paragraphs with programs that begin with a language in bold, up to the next heading or bold word.
 - A link to a file of the checkout that is no page leads to the repository; it is plain text while Cargo.toml names none.
 - The API pages come from Python's sources, index.d.ts, redlatch.h and rustdoc.
 """
@@ -18,13 +18,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import api
+import tomllib
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 TARGET = Path(os.environ["CARGO_TARGET_DIR"])
@@ -44,6 +44,7 @@ LABELS = {
     "java": "Java",
 }
 ORDER = list(dict.fromkeys(LABELS.values()))
+FOUR = {"Rust", "Python", "Node.js", "C"}
 FENCE = re.compile(r"^```(\S*)[^\n]*\n.*?^```[ ]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
@@ -77,6 +78,13 @@ def place_of(source: str) -> str:
     return ("languages/" if folder.startswith("bindings-") else "") + name.lower()
 
 
+def title_of(source: str) -> str:
+    heading = re.search(r"(?m)^# (.+)$", (ROOT / source).read_text())
+    if heading is None:
+        raise Broken(f"{source} has no title")
+    return heading[1]
+
+
 def linked(text: str, source: str, places: dict[str, str], repository: str) -> str:
     """The text with links as the site has them."""
     own = places[source]
@@ -88,6 +96,8 @@ def linked(text: str, source: str, places: dict[str, str], repository: str) -> s
             return link[0]
         wanted = os.path.normpath(os.path.join(os.path.dirname(source), path))
         if wanted in places:
+            if label.strip("`").endswith(".md"):  # the name of a file says nothing here
+                label = title_of(wanted)
             return f"{image}[{label}]({os.path.relpath(places[wanted], os.path.dirname(own) or '.')}{mark}{anchor})"
         if not (ROOT / wanted).exists():
             raise Broken(f"{source}: the link to {target} leads nowhere")
@@ -117,6 +127,10 @@ def tab(label: str, body: str) -> str:
 
 
 def tabs(bodies: dict[str, list[str]]) -> str:
+    if bodies and (missing := FOUR - bodies.keys()):
+        raise Broken(
+            f"a program is shown in {', '.join(bodies)} and not in {', '.join(sorted(missing))}:\n{bodies}"
+        )
     return "".join(tab(label, "\n\n".join(bodies[label])) for label in ORDER if label in bodies)
 
 
@@ -147,7 +161,7 @@ def programs_as_tabs(text: str) -> str:
 
 
 def paragraphs_as_tabs(text: str) -> str:
-    """Paragraphs that begin with **Python**, **Rust** and so on, each with what follows it."""
+    """Paragraphs that begin with **Python**, **Rust** and so on, each with what follows it, if all have programs."""
     fences = [(block.start(), block.end()) for block in FENCE.finditer(text)]
     marks = [
         mark
@@ -155,26 +169,37 @@ def paragraphs_as_tabs(text: str) -> str:
         if not any(start <= mark.start() < end for start, end in fences)
     ]
     out, end = [], 0
-    bodies: dict[str, list[str]] = {}
+    group: list[tuple[int, int, str, str]] = []
     for mark, after in zip(marks, [*marks[1:], None]):
-        if mark[1] not in ORDER:
-            out.append(tabs(bodies))
-            bodies = {}
-            continue
-        if not bodies:
-            out.append(text[end : mark.start()])
-        end = after.start() if after else len(text)
-        body = text[mark.end() : end].lstrip(",: ")
-        bodies.setdefault(mark[1], []).append(body[:1].upper() + body[1:])
-        if after is None or after[1] not in ORDER:
-            out.append(tabs(bodies))
-            bodies = {}
+        if mark[1] in ORDER:
+            stop = after.start() if after else len(text)
+            group.append((mark.start(), stop, mark[1], text[mark.end() : stop].lstrip(",: \n")))
+        if group and (after is None or after[1] not in ORDER):
+            if all("```" in body for *_, body in group):
+                bodies = {label: [body[:1].upper() + body[1:]] for *_, label, body in group}
+                out.append(text[end : group[0][0]] + tabs(bodies))
+                end = group[-1][1]
+            group = []
     return "".join(out) + text[end:]
+
+
+def bars(text: str) -> str:
+    """GitHub wants a bar in the code of a table escaped, Python-Markdown shows the escape."""
+    row = re.compile(r"(?m)^\|.*$")
+    return outside_code(
+        text, lambda prose: row.sub(lambda line: re.sub(r"`[^`]*`", unescaped, line[0]), prose)
+    )
+
+
+def unescaped(code: re.Match[str]) -> str:
+    return code[0].replace("\\|", "|")
 
 
 def lists_apart(text: str) -> str:
     """Python-Markdown wants an empty line before a list, GitHub does not."""
-    return outside_code(text, lambda prose: re.sub(r"(?m)^(?![-*|#>] |\d+\. |\s)(.+)\n(?=(- |1\. ))", r"\1\n\n", prose))
+    return outside_code(
+        text, lambda prose: re.sub(r"(?m)^(?![-*|#>] |\d+\. |\s)(.+)\n(?=(- |1\. ))", r"\1\n\n", prose)
+    )
 
 
 # --- building ---
@@ -195,12 +220,14 @@ def stage() -> None:
         (PAGES / place).parent.mkdir(parents=True, exist_ok=True)
         if not source.startswith("api/"):
             text = linked((ROOT / source).read_text(), source, places, repository)
-            (PAGES / place).write_text(programs_as_tabs(paragraphs_as_tabs(lists_apart(text))))
+            (PAGES / place).write_text(programs_as_tabs(paragraphs_as_tabs(lists_apart(bars(text)))))
         config = config.replace(f'"{source}"', f'"{place}"')
     api.write(PAGES / "api", ROOT)
     shutil.copy(HERE / "extra.css", PAGES)
     home = "".join(
-        f'{name} = "{value}"\n' for name, value in (("site_url", package.get("homepage")), ("repo_url", repository)) if value
+        f'{name} = "{value}"\n'
+        for name, value in (("site_url", package.get("homepage")), ("repo_url", repository))
+        if value
     )
     (SITE / "zensical.toml").write_text(config.replace("[project]\n", f"[project]\n{home}", 1))
 
@@ -285,7 +312,13 @@ def main() -> int:
     if dead:
         print("\n".join(f"site: {line}" for line in dead))
         return 1
-    pages = len([file for file in HTML.glob("**/index.html") if not {"rust", "node"} & set(file.relative_to(HTML).parts[1:2])])
+    pages = len(
+        [
+            file
+            for file in HTML.glob("**/index.html")
+            if not {"rust", "node"} & set(file.relative_to(HTML).parts[1:2])
+        ]
+    )
     print(f"site: {pages} pages, {seen} links, none dead: {HTML / 'index.html'}")
     return 0
 
