@@ -170,9 +170,11 @@ def problem_of(snippet: Snippet) -> str:
     language = LANGUAGES.get(snippet.language)
     if language is None:
         return f"'{snippet.language}' is neither run nor known as something that is no program"
-    with Server() as server, tempfile.TemporaryDirectory(prefix="redlatch-snippet-") as folder, closing(
-        Terminator(server.port)
-    ) as encrypted:
+    with (
+        Server() as server,
+        tempfile.TemporaryDirectory(prefix="redlatch-snippet-") as folder,
+        closing(Terminator(server.port)) as encrypted,
+    ):
         text = re.sub(r"redis://(127\.0\.0\.1|localhost)(:6379)?", server.url, snippet.text)
         text = text.replace("rediss://redis.example:6380", encrypted.url)
         text = text.replace("/etc/redis/ca.pem", str(CERTIFICATES / "ca.pem"))

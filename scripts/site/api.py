@@ -191,7 +191,8 @@ def c(header: str) -> str:
         parts.setdefault(section, []).append(
             f"### {name}\n\n{block('c', declaration.strip())}\n{plain(comment)}\n"
         )
-    intro = f"# C\n\n{title.partition(' - ')[2][:1].upper()}{title.partition(' - ')[2][1:]}\n\n{block('c', textwrap.dedent(example))}\n{escaped(rules)}\n"
+    subject = title.partition(" - ")[2]
+    intro = f"# C\n\n{subject[:1].upper()}{subject[1:]}\n\n{block('c', textwrap.dedent(example))}\n{escaped(rules)}\n"
     shown = "".join(f"\n## {section}\n\n" + "\n".join(found) for section, found in parts.items())
     wanted = set(re.findall(r"\b(redlatch_\w+)\(", re.sub(r"(?s)/\*.*?\*/", "", header)))
     if missing := [name for name in wanted if f"### {name}\n" not in shown]:

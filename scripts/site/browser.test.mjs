@@ -83,10 +83,11 @@ for (const size of Object.keys(SIZES)) {
 test('a language that is chosen stays chosen on other pages', async () => {
   const { page, open, close } = await fresh('phone')
   // For each group of tabs the labels that are chosen and the programs that can be seen.
-  const shown = () => page.locator('.tabbed-set').evaluateAll((groups) => groups.map((group) => [
-    [...group.querySelectorAll(':scope > .tabbed-labels label')].filter(({ htmlFor }) => document.getElementById(htmlFor).checked).map((label) => label.textContent).join(),
-    [...group.querySelectorAll('[class*="language-"]')].filter((program) => program.offsetParent).map((program) => program.className.match(/language-(\w+)/)[1]).join(),
-  ]))
+  const shown = () => page.locator('.tabbed-set').evaluateAll((groups) => groups.map((group) => {
+    const labels = [...group.querySelectorAll(':scope > .tabbed-labels label')].filter(({ htmlFor }) => document.getElementById(htmlFor).checked)
+    const programs = [...group.querySelectorAll('[class*="language-"]')].filter((program) => program.offsetParent)
+    return [labels.map((label) => label.textContent).join(), programs.map(({ className }) => className.match(/language-(\w+)/)[1]).join()]
+  }))
   await open('/which-lock/')
   const before = await shown()
   assert.ok(before.length > 3)

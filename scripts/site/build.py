@@ -226,7 +226,7 @@ def stage() -> None:
     shutil.copy(HERE / "extra.css", PAGES)
     home = "".join(
         f'{name} = "{value}"\n'
-        for name, value in (("site_url", package.get("homepage")), ("repo_url", repository))
+        for name, value in (("site_url", package["homepage"]), ("repo_url", repository))
         if value
     )
     (SITE / "zensical.toml").write_text(config.replace("[project]\n", f"[project]\n{home}", 1))
@@ -253,7 +253,7 @@ def generate() -> None:
 
 
 class Page(HTMLParser):
-    """What a page links to, and what can be linked to in it."""
+    """The links of a page, and the anchors that links may name."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
