@@ -128,9 +128,7 @@ def tab(label: str, body: str) -> str:
 
 def tabs(bodies: dict[str, list[str]]) -> str:
     if bodies and (missing := FOUR - bodies.keys()):
-        raise Broken(
-            f"a program is shown in {', '.join(bodies)} and not in {', '.join(sorted(missing))}:\n{bodies}"
-        )
+        raise Broken(f"a program is shown in {', '.join(bodies)} and not in {', '.join(sorted(missing))}")
     return "".join(tab(label, "\n\n".join(bodies[label])) for label in ORDER if label in bodies)
 
 
@@ -220,7 +218,10 @@ def stage() -> None:
         (PAGES / place).parent.mkdir(parents=True, exist_ok=True)
         if not source.startswith("api/"):
             text = linked((ROOT / source).read_text(), source, places, repository)
-            (PAGES / place).write_text(programs_as_tabs(paragraphs_as_tabs(lists_apart(bars(text)))))
+            try:
+                (PAGES / place).write_text(programs_as_tabs(paragraphs_as_tabs(lists_apart(bars(text)))))
+            except Broken as error:
+                raise Broken(f"{source}: {error}") from error
         config = config.replace(f'"{source}"', f'"{place}"')
     api.write(PAGES / "api", ROOT)
     shutil.copy(HERE / "extra.css", PAGES)
