@@ -320,7 +320,7 @@ def main() -> int:
             if not {"rust", "node"} & set(file.relative_to(HTML).parts[1:2])
         ]
     )
-    print(f"site: {pages} pages, {seen} links, none dead: {HTML / 'index.html'}")
+    print(f"site: {pages} pages, {seen} links, none dead. To look at it: python3 -m http.server -d {HTML}")
     return 0
 
 
