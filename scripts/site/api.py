@@ -67,38 +67,63 @@ def node(out: Path, root: Path, modules: Path) -> None:
 # --- Python ---
 
 MODULES = {
-    "redlatch": (
-        "For threads and greenlets.",
-        {"_sync.py": ["Client", "Lock", "RWLock", "Grant"], "_base.py": ["Holder", "Process"]},
+    "redlatch": ("__init__.py", "For threads and greenlets."),
+    "redlatch.aio": ("aio.py", "For asyncio."),
+    "redlatch.exceptions": (
+        "exceptions.py",
+        "Also names of `redlatch`. When each is raised: [errors](../errors.md).",
     ),
-    "redlatch.aio": ("For asyncio.", {"aio.py": ["Client", "Lock", "RWLock", "Grant"]}),
 }
+PYTHON = """\
+# Python
+
+Times are seconds. The options that calls take as `**options` are in [options](../options.md).
+"""
 
 
 def python(package: Path) -> str:
-    """Classes with their public members, those of their base classes that begin with `Base` included."""
-    trees = {path.name: ast.parse(path.read_text()) for path in package.glob("*.py")}
-    bases = classes(trees["_base.py"])
-    parts = [
-        "# Python\n\nTimes are seconds. The options that calls take as `**options` are in [options](../options.md).\n"
-    ]
-    for module, (about, files) in MODULES.items():
+    """The public classes of each module, each in the first one that has it, with those of their base classes."""
+    bases = classes(package / "_base.py")
+    parts = [PYTHON]
+    shown: dict[str, str] = {}
+    for module, (file, about) in MODULES.items():
         parts.append(f"## {module}\n\n{about}\n")
-        for file, names in files.items():
-            found = classes(trees[file])
-            for name in names:
-                parts.append(of_class(found[name], bases, module))
-    parts.append(
-        "## redlatch.exceptions\n\nAlso names of `redlatch`. When each is raised: [errors](../errors.md).\n"
-    )
-    for name, error in classes(trees["exceptions.py"]).items():
-        if name.endswith("Error"):
-            parts.append(of_class(error, bases, "redlatch"))
+        for name, found in exported(package / file).items():
+            is_error = name.endswith("Error")
+            if is_error == (module == "redlatch.exceptions") and shown.get(name) != ast.unparse(found):
+                parts.append(of_class(found, bases, "redlatch" if is_error else module))
+                shown[name] = ast.unparse(found)
+    if missing := exported(package / "__init__.py").keys() - shown.keys():
+        raise ValueError(f"the page of Python does not have {', '.join(sorted(missing))}")
     return "\n".join(parts)
 
 
-def classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+def exported(file: Path) -> dict[str, ast.ClassDef]:
+    """The classes that `__all__` names, from wherever the module has them; all public ones where there is no `__all__`."""
+    tree = ast.parse(file.read_text())
+    found = classes(file)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("redlatch."):
+            source = file.parent / (node.module or "").removeprefix("redlatch.").replace(".", "/")
+            there = next(
+                (path for path in (source.with_suffix(".py"), source.with_suffix(".pyi")) if path.exists()),
+                None,
+            )
+            own = classes(there) if there else {}
+            found |= {name.name: own[name.name] for name in node.names if name.name in own}
+    names = [
+        name
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in ast.literal_eval(node.value)
+    ]
+    return {
+        name: node for name, node in found.items() if (name in names if names else not name.startswith("_"))
+    }
+
+
+def classes(file: Path) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)}
 
 
 def of_class(node: ast.ClassDef, bases: dict[str, ast.ClassDef], module: str) -> str:
@@ -112,7 +137,7 @@ def of_class(node: ast.ClassDef, bases: dict[str, ast.ClassDef], module: str) ->
             if text := of_member(member):
                 name, shown = text
                 if name not in seen:
-                    title = f"{node.name}()" if name == "__init__" else f"{node.name}.{name}"
+                    title = f"{node.name}()" if name in ("__init__", "__new__") else f"{node.name}.{name}"
                     lines.append(f"#### {title}\n\n{shown}")
                 seen.add(name)
     return "\n".join(lines)
@@ -130,14 +155,14 @@ def of_member(member: ast.stmt) -> tuple[str, str] | None:
     if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     marks = [ast.unparse(mark) for mark in member.decorator_list]
-    if (member.name.startswith("_") and member.name != "__init__") or "overload" in marks:
+    if (member.name.startswith("_") and member.name not in ("__init__", "__new__")) or "overload" in marks:
         return None
     returns = f" -> {ast.unparse(member.returns)}" if member.returns else ""
     if "property" in marks:
         shown = f"{member.name}: {returns.removeprefix(' -> ')}"
     else:
         word = "async def" if isinstance(member, ast.AsyncFunctionDef) else "def"
-        arguments = ast.unparse(member.args).replace("self, ", "", 1).removeprefix("self")
+        arguments = ast.unparse(member.args).replace("self, ", "", 1).removeprefix("self").removeprefix("cls")
         arguments = re.sub(r"(: [^=,]+)=", r"\1 = ", arguments)
         shown = f"{word} {member.name}({arguments}){returns}"
         if len(shown) > 88:
@@ -162,7 +187,7 @@ def cleaned(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def block(language: str, text: str) -> str:
-    return f"```{language}\n{text}\n```\n"
+    return f"```{language}\n{text.replace('_redlatch.', '')}\n```\n"
 
 
 # --- C ---
