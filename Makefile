@@ -11,8 +11,8 @@ SCALE ?= usual
 TARGET ?= all
 server = $(if $(SERVER),--server $(SERVER))
 
-.PHONY: help setup servers build wasm demo test conformance failover bench sim planted faults fuzz soak lint fmt docs dist clean \
-	test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions \
+.PHONY: help setup servers build wasm demo test conformance failover bench sim planted faults fuzz soak lint fmt docs docs-site dist clean \
+	test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions \
 	test-platforms
 
 help: ## this list
@@ -36,7 +36,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-demo test-examples test-dist test-faults test-guard test-portable test-versions: test-%: setup
+test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson; TOPOLOGY=sentinel or cluster; writes its report
@@ -72,6 +72,9 @@ fmt: setup ## format Rust and Python
 
 docs: setup ## the Rust documentation, into target/doc
 	@. scripts/env.sh && RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --package redlatch
+
+docs-site: setup ## the pages and API references as a site, into target/site/html; checks every link
+	@scripts/docs-site
 
 test-platforms: setup ## packages for every system of scripts/lib/targets.txt, built and tested; TARGET= for one
 	@scripts/setup-cross && scripts/dist $(TARGET) && scripts/test-platforms $(filter-out all,$(TARGET))

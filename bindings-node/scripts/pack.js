@@ -19,11 +19,11 @@ const source = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 // Both packages have the same version and links: those of Cargo.toml.
 function common() {
   const told = execFileSync('cargo', ['metadata', '--no-deps', '--format-version=1'], { cwd: root, maxBuffer: 2 ** 28 })
-  const { version, repository, authors } = JSON.parse(told).packages.find(({ name }) => name === 'redlatch-node')
+  const { version, repository, homepage, authors } = JSON.parse(told).packages.find(({ name }) => name === 'redlatch-node')
   if (version !== source.version) throw new Error(`package.json has version ${source.version}, Cargo.toml ${version}`)
   const { license, engines, publishConfig } = source
   const links = repository && {
-    homepage: repository,
+    homepage,
     repository: { type: 'git', url: `git+${repository}.git`, directory: 'bindings-node' },
     bugs: { url: `${repository}/issues` },
   }

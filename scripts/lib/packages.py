@@ -349,6 +349,7 @@ def bill(folder: Path) -> None:
 # --- a release ---
 
 HOME = "https://example.org/somebody/redlatch"
+DOCUMENTATION = "https://somebody.example.org/redlatch/"
 
 
 def copy(folder: Path) -> Path:
@@ -390,17 +391,18 @@ def release(folder: Path) -> None:
     """A release is refused until all is in step; filled in once, the links are in every package."""
     place = copy(folder)
     version = only("redlatch-[0-9]*.crate").stem.removeprefix("redlatch-")
-    for name, value in {"repository": '""', "authors": "[]"}.items():
+    for name, value in {"repository": '""', "homepage": '""', "authors": "[]"}.items():
         stated = re.search(rf"^{name} = .*$", (place / "Cargo.toml").read_text(), re.MULTILINE)
         assert stated is not None
         edit(place / "Cargo.toml", stated[0], f"{name} = {value}")
     edit(place / "CHANGELOG.md", f"## [{version}] - ", f"## [{version}] - not yet, or ")
     objections = refusal(place, version)
-    for wanted in ("no repository", 'no author "Name <address>"', "and a date", "not clean"):
+    for wanted in ("no repository", "no homepage", 'no author "Name <address>"', "and a date", "not clean"):
         if wanted not in objections:
             raise RuntimeError(f"the checks of a release do not say '{wanted}': {objections}")
 
     edit(place / "Cargo.toml", 'repository = ""', f'repository = "{HOME}"')
+    edit(place / "Cargo.toml", 'homepage = ""', f'homepage = "{DOCUMENTATION}"')
     edit(place / "Cargo.toml", "authors = []", 'authors = ["Somebody <somebody@example.org>"]')
     changes = place / "CHANGELOG.md"
     changes.write_text(
@@ -433,8 +435,9 @@ def release(folder: Path) -> None:
     run("tar", "-xzf", next(out.glob("*.tgz")), cwd=out)
     inside = next(path for path in out.glob("redlatch-*") if path.is_dir())
     for file in (inside / "Cargo.toml", inside / "PKG-INFO", out / "package" / "package.json"):
-        if HOME not in file.read_text():
-            raise RuntimeError(f"{file.name} does not have the link that was filled in")
+        for link in (HOME, DOCUMENTATION):
+            if link not in file.read_text():
+                raise RuntimeError(f"{file.name} does not have the link {link} that was filled in")
 
 
 PACKAGES: list[Callable[[Path], None]] = [

@@ -89,6 +89,10 @@ def owners() -> list[str]:
             continue
         if not re.fullmatch(r"https://\S+[^/]", crate["repository"] or ""):
             bad.append(f"Cargo.toml has no repository for {name}: the packages would lead nowhere")
+        if not re.fullmatch(r"https://\S+", crate["homepage"] or ""):
+            bad.append(
+                f"Cargo.toml has no homepage for {name}: the packages would not lead to their documentation"
+            )
         if not crate["authors"] or not re.fullmatch(r".+ <.+@.+>", crate["authors"][0]):
             bad.append(
                 f'Cargo.toml has no author "Name <address>" for {name}: the packages would have no maintainer'

@@ -396,6 +396,15 @@ def phases() -> list[Phase]:
             everything,
             [(["scripts/test-docs"], plain)],
         ),
+        # The site's every link, and its pages in a browser.
+        Phase(
+            "site",
+            ["tool node", "tool npm", "scripts/site/build.py"],
+            [["scripts/docs-site"]],
+            [(["node", "--test", "scripts/site/browser.test.mjs"], node)],
+            repeated=False,
+            when="ci",
+        ),
         Phase(
             "demo",
             ["tool node", "examples/flash_sale.py", *languages],

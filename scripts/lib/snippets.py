@@ -1,7 +1,8 @@
 """Runs every program shown in README.md, core/README.md and docs/, each against a server of its own.
 
 A fenced block in a language of ours is a whole program and has to end with code 0. The server's address in it,
-redis://127.0.0.1:6379 or the like, is replaced by that of a running one. Rust may leave main away, as in its docs.
+redis://127.0.0.1:6379 or the like, is replaced by that of a running one; rediss://redis.example:6380 and /etc/redis/ca.pem by
+those of a way to it over TLS. Rust may leave main away, as in its docs.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from server import Server
+from tls import CERTIFICATES, Terminator
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 TARGET = Path(os.environ["CARGO_TARGET_DIR"])
@@ -167,8 +170,14 @@ def problem_of(snippet: Snippet) -> str:
     language = LANGUAGES.get(snippet.language)
     if language is None:
         return f"'{snippet.language}' is neither run nor known as something that is no program"
-    with Server() as server, tempfile.TemporaryDirectory(prefix="redlatch-snippet-") as folder:
+    with (
+        Server() as server,
+        tempfile.TemporaryDirectory(prefix="redlatch-snippet-") as folder,
+        closing(Terminator(server.port)) as encrypted,
+    ):
         text = re.sub(r"redis://(127\.0\.0\.1|localhost)(:6379)?", server.url, snippet.text)
+        text = text.replace("rediss://redis.example:6380", encrypted.url)
+        text = text.replace("/etc/redis/ca.pem", str(CERTIFICATES / "ca.pem"))
         try:
             command = language(text, Path(folder))
             ran = subprocess.run(
