@@ -224,7 +224,7 @@ enum {
  *
  * Options of a lock; a client takes them too, as defaults for its locks:
  *
- * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read or write; default: reentrant
+ * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read, write or semaphore; default: reentrant
  *     The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.
  *
  * reentrant: true or false; default: none: true for the kinds reentrant, adaptive, read and write, with a key that the caller names; else false
@@ -255,7 +255,10 @@ enum {
  *     The lock outlives the client and the program: only a release or its lease ends it. For a job once an
  *     hour, say.
  *
- * Those of an acquisition (wait, lease, token) are parameters in C, the token redlatch_lock_set_token(). */
+ * limit: a whole number from 0 to 2147483647; default: 0: others set it
+ *     How many permits a semaphore gets, if it has none yet.
+ *
+ * Those of an acquisition (wait, lease, token, permits) are parameters in C, the token redlatch_lock_set_token(). */
 
 /** For redlatch_client_close(): as long as the option close_limit says. */
 #define REDLATCH_CLOSE_LIMIT (-1)
@@ -848,6 +851,78 @@ uint64_t redlatch_lock_fencing_token(const redlatch_lock *lock, uint64_t owner);
  * - REDLATCH_INTERNAL: the thread that calls cannot be started.
  */
 redlatch_status redlatch_lock_on_lost(redlatch_lock *lock, redlatch_lost_fn told, void *user);
+
+/**
+ * Makes a semaphore: so many owners at a time as it has permits. It is the same semaphore as
+ * Redisson's RPermitExpirableSemaphore with this name. It is a lock for all functions here, and is
+ * freed with redlatch_lock_free(): acquiring takes permits, releasing gives them back, and a permit
+ * is renewed and lost as a lock is. An owner has the permits of one acquisition at a time. A program
+ * that dies gives its permits back after their lease and 2 s.
+ *
+ * The first acquisition gives the semaphore limit permits; a number that is there already stays.
+ * With 0, others set it. name and options are as for redlatch_lock_new(); the option kind does not
+ * count. Does no I/O.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
+ *   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
+ *   options).
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_semaphore_new(redlatch_client *client,
+                                       const char *name,
+                                       uint32_t limit,
+                                       const redlatch_options *options,
+                                       redlatch_lock **semaphore);
+
+/** As above, for a name of length bytes. The name needs no final NUL, and may contain some. */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_semaphore_new_n(redlatch_client *client,
+                                         const char *name,
+                                         size_t length,
+                                         uint32_t limit,
+                                         const redlatch_options *options,
+                                         redlatch_lock **semaphore);
+
+/**
+ * Sets how many permits each later acquisition through this handle takes at once, 1 to 1000;
+ * without it, 1. They are given back together. Does no I/O.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: permits is 0, above 1000 or above the limit that the semaphore was
+ *   made with, or it is no semaphore.
+ * - REDLATCH_FORKED: the semaphore belongs to the parent of this process.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_semaphore_set_take(redlatch_lock *semaphore,
+                                            uint32_t permits);
+
+/**
+ * Reads how many permits are free, and how many there are, taken ones included. Both places may be
+ * NULL. *available is negative when the semaphore was given fewer permits than are taken; *limit is
+ * 0 when nobody has set it yet.
+ *
+ * Statuses:
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ * - REDLATCH_FOREIGN_KIND: the name has other data.
+ * - REDLATCH_INVALID_ARGUMENT: it is no semaphore, or it is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_semaphore_permits(const redlatch_lock *semaphore,
+                                           int64_t *available,
+                                           int64_t *limit);
+
+/**
+ * Gives the semaphore so many permits, 0 to 2147483647, whatever it had before. Permits that are
+ * taken stay taken: when there are fewer than that, callers wait until enough are given back.
+ *
+ * Statuses:
+ * - Those of redlatch_semaphore_permits(), and REDLATCH_INVALID_ARGUMENT: limit is above 2147483647.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_semaphore_set_permits(redlatch_lock *semaphore,
+                                               uint32_t limit);
 
 /**
  * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE

@@ -14,4 +14,5 @@ pub mod client;
 pub mod events;
 pub mod lock;
 pub mod options;
+pub mod semaphore;
 pub mod status;

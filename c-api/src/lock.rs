@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt, read_duration};
@@ -43,6 +43,8 @@ pub struct redlatch_lock {
     pub(crate) core: Lock,
     /// The value that the next acquisitions put into Redis.
     token: Mutex<Option<Arc<str>>>,
+    /// The permits that the next acquisitions take, if it is a semaphore.
+    pub(crate) permits: AtomicU32,
     held: Mutex<Vec<Held>>,
     /// Made when a function is registered: most programs register none, and may have very many
     /// locks.
@@ -128,7 +130,7 @@ impl redlatch_lock {
             .map(|side| redlatch_lock::of(client.clone(), side.clone())))
     }
 
-    fn of(client: Arc<redlatch_client>, core: Lock) -> Arc<redlatch_lock> {
+    pub(crate) fn of(client: Arc<redlatch_client>, core: Lock) -> Arc<redlatch_lock> {
         let (token, held, lost) = (Mutex::default(), Mutex::default(), OnceLock::new());
         Arc::new(redlatch_lock {
             client,
@@ -136,6 +138,7 @@ impl redlatch_lock {
             token,
             held,
             lost,
+            permits: AtomicU32::new(1),
         })
     }
 
@@ -150,7 +153,11 @@ impl redlatch_lock {
         lease_ms: i64,
     ) -> Result<Operation<Guard>> {
         self.client.refuse_fork()?;
-        let mut options = AcquireOptions::new().key(key).tied_to_key();
+        let permits = self.permits.load(Ordering::Relaxed) as usize;
+        let mut options = AcquireOptions::new()
+            .key(key)
+            .tied_to_key()
+            .permits(permits);
         if wait_ms != REDLATCH_FOREVER {
             options.set("wait", OptionValue::Millis(wait_ms as f64))?;
         }

@@ -9,7 +9,15 @@ use redlatch::embed::{Scope, all_options};
 use redlatch::{ErrorKind, LostReason};
 
 /// The order of the header.
-const SOURCES: &[&str] = &["options", "client", "canceller", "lock", "events", "status"];
+const SOURCES: &[&str] = &[
+    "options",
+    "client",
+    "canceller",
+    "lock",
+    "semaphore",
+    "events",
+    "status",
+];
 
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

@@ -16,8 +16,7 @@ pub use crate::exit;
 pub use crate::inspector::Inspector;
 pub use crate::operation::{Caller, Cancelled, Submitted};
 pub use crate::options::{
-    OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_count,
-    read_duration,
+    OptionInfo, Scope, SetOption, Spelling, Type, all_options, read_count, read_duration,
 };
 pub use crate::sys::Uncancelled;
 
@@ -115,11 +114,24 @@ pub trait ClientExt: Sized {
 pub trait SemaphoreExt: Sized {
     /// The semaphore behind a lock of the kind [`Semaphore`](Kind::Semaphore).
     fn of_lock(lock: Lock) -> Self;
+
+    /// Checks how many permits an acquisition is to take.
+    ///
+    /// # Errors
+    /// `invalid_argument`.
+    fn check_permits(&self, permits: usize) -> Result<()>;
 }
 
 impl SemaphoreExt for Semaphore {
     fn of_lock(lock: Lock) -> Self {
         Semaphore { lock }
+    }
+
+    fn check_permits(&self, permits: usize) -> Result<()> {
+        AcquireOptions::new()
+            .permits(permits)
+            .validate_for(self.lock.options())
+            .map_err(|error| error.on(&self.lock.name))
     }
 }
 

@@ -66,7 +66,9 @@ impl Process {
         let is_permit = owner.len() == 32 && owner.bytes().all(|byte| byte.is_ascii_hexdigit());
         let compared = if is_permit { 12 } else { usize::MAX };
         let mut owner = digits(owner);
-        digits(&self.id).take(compared).all(|digit| owner.next() == Some(digit))
+        digits(&self.id)
+            .take(compared)
+            .all(|digit| owner.next() == Some(digit))
     }
 }
 

@@ -1,0 +1,185 @@
+//! Semaphores: what they have beside what every lock has.
+
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redlatch::embed::{ClientExt, LockExt, SemaphoreExt};
+use redlatch::{Error, ErrorKind, Kind, OptionValue, Result, Semaphore};
+
+use crate::arguments::{Out, bytes, counted, handle, optional, shared};
+use crate::client::redlatch_client;
+use crate::lock::redlatch_lock;
+use crate::options::redlatch_options;
+use crate::status::{redlatch_status, status};
+
+impl redlatch_lock {
+    fn semaphore(
+        client: Arc<redlatch_client>,
+        name: &[u8],
+        limit: u32,
+        options: Option<Arc<redlatch_options>>,
+    ) -> Result<Arc<redlatch_lock>> {
+        let mut options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
+        options.set("limit", OptionValue::Millis(limit.into()))?;
+        let core = client.core.semaphore_from_bytes(name, options)?;
+        Ok(redlatch_lock::of(client, core.as_lock().clone()))
+    }
+
+    /// The semaphore of the core, if this is one.
+    fn as_semaphore(&self) -> Result<Semaphore> {
+        self.client.refuse_fork()?;
+        match self.core.kind() {
+            Kind::Semaphore => Ok(Semaphore::of_lock(self.core.clone())),
+            kind => {
+                let text = format!(
+                    "lock has the kind {}; give it a lock of redlatch_semaphore_new()",
+                    kind.name()
+                );
+                Err(Error::new(ErrorKind::InvalidArgument, text))
+            }
+        }
+    }
+}
+
+/// Makes a semaphore: so many owners at a time as it has permits. It is the same semaphore as
+/// Redisson's RPermitExpirableSemaphore with this name. It is a lock for all functions here, and is
+/// freed with redlatch_lock_free(): acquiring takes permits, releasing gives them back, and a permit
+/// is renewed and lost as a lock is. An owner has the permits of one acquisition at a time. A program
+/// that dies gives its permits back after their lease and 2 s.
+///
+/// The first acquisition gives the semaphore limit permits; a number that is there already stays.
+/// With 0, others set it. name and options are as for redlatch_lock_new(); the option kind does not
+/// count. Does no I/O.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
+///   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
+///   options).
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_semaphore_new(
+    client: *mut redlatch_client,
+    name: *const c_char,
+    limit: u32,
+    options: *const redlatch_options,
+    semaphore: *mut *mut redlatch_lock,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles, a string and a place to write to.
+        unsafe {
+            let out = Out::required(semaphore, "semaphore")?;
+            out.put(ptr::null_mut());
+            let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
+            out.put(handle(redlatch_lock::semaphore(
+                client,
+                name,
+                limit,
+                optional(options)?,
+            )?));
+        }
+        Ok(())
+    })
+}
+
+/// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_semaphore_new_n(
+    client: *mut redlatch_client,
+    name: *const c_char,
+    length: usize,
+    limit: u32,
+    options: *const redlatch_options,
+    semaphore: *mut *mut redlatch_lock,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for live handles, that many bytes and a place to write to.
+        unsafe {
+            let out = Out::required(semaphore, "semaphore")?;
+            out.put(ptr::null_mut());
+            let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
+            out.put(handle(redlatch_lock::semaphore(
+                client,
+                name,
+                limit,
+                optional(options)?,
+            )?));
+        }
+        Ok(())
+    })
+}
+
+/// Sets how many permits each later acquisition through this handle takes at once, 1 to 1000;
+/// without it, 1. They are given back together. Does no I/O.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: permits is 0, above 1000 or above the limit that the semaphore was
+///   made with, or it is no semaphore.
+/// - REDLATCH_FORKED: the semaphore belongs to the parent of this process.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_semaphore_set_take(
+    semaphore: *mut redlatch_lock,
+    permits: u32,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(semaphore, "semaphore") }?;
+        lock.as_semaphore()?.check_permits(permits as usize)?;
+        lock.permits.store(permits, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Reads how many permits are free, and how many there are, taken ones included. Both places may be
+/// NULL. *available is negative when the semaphore was given fewer permits than are taken; *limit is
+/// 0 when nobody has set it yet.
+///
+/// Statuses:
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+/// - REDLATCH_FOREIGN_KIND: the name has other data.
+/// - REDLATCH_INVALID_ARGUMENT: it is no semaphore, or it is NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_semaphore_permits(
+    semaphore: *const redlatch_lock,
+    available: *mut i64,
+    limit: *mut i64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and places to write to.
+        let (lock, available, limit) = unsafe {
+            (
+                shared(semaphore, "semaphore")?,
+                Out::optional(available),
+                Out::optional(limit),
+            )
+        };
+        let permits = lock.as_semaphore()?.permits().wait()?;
+        available.put(permits.available);
+        limit.put(permits.limit);
+        Ok(())
+    })
+}
+
+/// Gives the semaphore so many permits, 0 to 2147483647, whatever it had before. Permits that are
+/// taken stay taken: when there are fewer than that, callers wait until enough are given back.
+///
+/// Statuses:
+/// - Those of redlatch_semaphore_permits(), and REDLATCH_INVALID_ARGUMENT: limit is above 2147483647.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_semaphore_set_permits(
+    semaphore: *mut redlatch_lock,
+    limit: u32,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(semaphore, "semaphore") }?;
+        lock.as_semaphore()?.set_permits(limit as usize).wait()?;
+        Ok(())
+    })
+}
