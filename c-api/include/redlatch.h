@@ -224,7 +224,7 @@ enum {
  *
  * Options of a lock; a client takes them too, as defaults for its locks:
  *
- * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read or write; default: reentrant
+ * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read, write or semaphore; default: reentrant
  *     The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.
  *
  * reentrant: true or false; default: none: true for the kinds reentrant, adaptive, read and write, with a key that the caller names; else false
@@ -255,7 +255,10 @@ enum {
  *     The lock outlives the client and the program: only a release or its lease ends it. For a job once an
  *     hour, say.
  *
- * Those of an acquisition (wait, lease, token) are parameters in C, the token redlatch_lock_set_token(). */
+ * limit: a whole number from 0 to 2147483647; default: 0: others set it
+ *     How many permits a semaphore gets, if it has none yet.
+ *
+ * Those of an acquisition (wait, lease, token, permits) are parameters in C, the token redlatch_lock_set_token(). */
 
 /** For redlatch_client_close(): as long as the option close_limit says. */
 #define REDLATCH_CLOSE_LIMIT (-1)
