@@ -72,7 +72,8 @@ def test_the_kinds_of_locks_are_those_of_the_table() -> None:
     *first, last = kinds
     assert str(caught.value).endswith(f"give it {', '.join(first)} or {last}")
     for kind in kinds:
-        redlatch.Client().lock("a", kind=kind)
+        if kind != "semaphore":  # that is no lock here, but has a method of its own
+            redlatch.Client().lock("a", kind=kind)
 
 
 def test_the_words_for_pubsub_in_a_cluster_are_those_of_the_table() -> None:

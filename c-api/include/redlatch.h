@@ -875,7 +875,11 @@ redlatch_status redlatch_semaphore_new(redlatch_client *client,
                                        const redlatch_options *options,
                                        redlatch_lock **semaphore);
 
-/** As above, for a name of length bytes. The name needs no final NUL, and may contain some. */
+/**
+ * As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+ *
+ * Statuses: those of redlatch_semaphore_new().
+ */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_semaphore_new_n(redlatch_client *client,
                                          const char *name,

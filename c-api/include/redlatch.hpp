@@ -31,6 +31,7 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -431,6 +432,7 @@ private:
     explicit mutex(redlatch_lock *handle) : self_(new state) { self_->handle.reset(handle); }
 
     friend class shared_mutex;
+    friend class semaphore;
 
     void make(const client &client, const std::string &name, const redlatch_options *options) {
         redlatch_lock *made = nullptr;
@@ -600,6 +602,103 @@ private:
 
     mutex read_;
     mutex write_;
+};
+
+/// So many owners at a time as it has permits, over all programs; with the functions of std::counting_semaphore. What
+/// acquire() took, any thread gives back by release(). A guard gives its own permits back.
+class semaphore {
+public:
+    /// The first acquisition gives it `limit` permits; a number that is there already stays. With 0, others set it.
+    semaphore(const client &client, const std::string &name, std::uint32_t limit,
+              const redlatch_options *options = nullptr)
+        : permits_(made(client, name, limit, options)), taken_(new taken) {}
+
+    void acquire() {
+        const std::uint64_t owner = new_owner();
+        permits_.acquire(owner);
+        taken_->add(owner);
+    }
+
+    bool try_acquire() { return try_ms(0); }
+
+    template <class Rep, class Period> bool try_acquire_for(const std::chrono::duration<Rep, Period> &wait) {
+        return try_ms(detail::milliseconds(wait));
+    }
+
+    template <class Clock, class Duration>
+    bool try_acquire_until(const std::chrono::time_point<Clock, Duration> &until) {
+        return try_acquire_for(until - Clock::now());
+    }
+
+    /// Gives `permits` permits back that acquire() and the like took, the newest first; an error with the code
+    /// REDLATCH_NOT_OWNER if there are none.
+    void release(std::ptrdiff_t permits = 1) {
+        for (; permits > 0; --permits)
+            require(redlatch_lock_release(get(), taken_->newest()));
+    }
+
+    /// Takes a permit and gives it back at the end of the guard's scope.
+    lock_guard guard() { return lock_guard(permits_, new_owner()); }
+
+    /// How many permits are free now; negative if there were made fewer than are taken.
+    std::int64_t available() const {
+        std::int64_t available = 0;
+        require(redlatch_semaphore_permits(get(), &available, nullptr));
+        return available;
+    }
+
+    /// How many permits there are, taken ones included.
+    std::int64_t limit() const {
+        std::int64_t limit = 0;
+        require(redlatch_semaphore_permits(get(), nullptr, &limit));
+        return limit;
+    }
+
+    /// Gives it so many permits, whatever it had before. Those that are taken stay taken.
+    void set_limit(std::uint32_t limit) { require(redlatch_semaphore_set_permits(get(), limit)); }
+
+    redlatch_lock *get() const noexcept { return permits_.get(); }
+
+private:
+    // The owners of the permits that are not in guards.
+    struct taken {
+        std::mutex own{};
+        std::vector<std::uint64_t> owners{};
+
+        void add(std::uint64_t owner) {
+            const std::lock_guard<std::mutex> alone(own);
+            owners.push_back(owner);
+        }
+
+        std::uint64_t newest() {
+            const std::lock_guard<std::mutex> alone(own);
+            if (owners.empty())
+                throw error(REDLATCH_NOT_OWNER, 0, "this semaphore has no permit to give back; acquire() first");
+            const std::uint64_t owner = owners.back();
+            owners.pop_back();
+            return owner;
+        }
+    };
+
+    static redlatch_lock *made(const client &client, const std::string &name, std::uint32_t limit,
+                               const redlatch_options *options) {
+        redlatch_lock *made = nullptr;
+        require(redlatch_semaphore_new_n(client.get(), name.data(), name.size(), limit, options, &made));
+        return made;
+    }
+
+    bool try_ms(std::int64_t wait_ms) {
+        const std::uint64_t owner = new_owner();
+        const redlatch_status status = redlatch_lock_acquire(get(), owner, wait_ms, REDLATCH_LOCK_LEASE, nullptr);
+        if (status == REDLATCH_TIMEOUT)
+            return false;
+        require(status);
+        taken_->add(owner);
+        return true;
+    }
+
+    mutex permits_;
+    std::unique_ptr<taken> taken_;
 };
 
 } // namespace redlatch

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use redlatch::embed::{ClientExt, LockExt, SemaphoreExt};
 use redlatch::{Error, ErrorKind, Kind, OptionValue, Result, Semaphore};
 
-use crate::arguments::{Out, bytes, counted, handle, optional, shared};
+use crate::arguments::{Out, bytes, counted, handle, shared};
 use crate::client::redlatch_client;
 use crate::lock::redlatch_lock;
-use crate::options::redlatch_options;
+use crate::options::{optional, redlatch_options};
 use crate::status::{redlatch_status, status};
 
 impl redlatch_lock {
@@ -84,6 +84,8 @@ pub unsafe extern "C" fn redlatch_semaphore_new(
 }
 
 /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+///
+/// Statuses: those of redlatch_semaphore_new().
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_semaphore_new_n(

@@ -346,6 +346,35 @@ void a_stop_token_ends_a_wait() {
 
 } // namespace
 
+void a_semaphore_has_so_many_owners_as_permits() {
+    redlatch::client client, other;
+    redlatch::semaphore here(client, "cpp:semaphore", 3), there(other, "cpp:semaphore", 3);
+    std::atomic<int> inside(0), most(0);
+    std::vector<std::thread> threads;
+    for (int at = 0; at < 8; at++)
+        threads.emplace_back([&, at] {
+            for (int round = 0; round < 20; round++) {
+                const redlatch::lock_guard permit = (at % 2 == 0 ? here : there).guard();
+                const int now = ++inside;
+                int before = most;
+                while (now > before && !most.compare_exchange_weak(before, now)) {}
+                --inside;
+            }
+        });
+    for (std::thread &thread : threads)
+        thread.join();
+    CHECK(most >= 1 && most <= 3);
+    CHECK(here.available() == 3 && here.limit() == 3);
+    here.acquire();
+    CHECK(here.try_acquire() && there.try_acquire_for(LIMIT) && !there.try_acquire());
+    CHECK(there.available() == 0);
+    std::thread([&] { here.release(2); }).join();
+    CHECK(thrown_by([&] { here.release(); }) == REDLATCH_NOT_OWNER);
+    there.release();
+    there.set_limit(5);
+    CHECK(here.available() == 5);
+}
+
 void a_shared_mutex_is_shared_or_alone() {
     redlatch::client client, other;
     redlatch::shared_mutex here(client, "cpp:shared"), there(other, "cpp:shared");
@@ -394,6 +423,7 @@ int main() {
         {"a_holder_may_have_a_long_name", a_holder_may_have_a_long_name},
         {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},
+        {"a_semaphore_has_so_many_owners_as_permits", a_semaphore_has_so_many_owners_as_permits},
         {"a_shared_mutex_is_shared_or_alone", a_shared_mutex_is_shared_or_alone},
         {"another_thread_ends_a_wait", another_thread_ends_a_wait},
 #ifdef __cpp_lib_jthread

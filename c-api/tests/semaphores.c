@@ -1,0 +1,108 @@
+/* Semaphores: permits, their number, and what is left of them. */
+#include "redis.h"
+
+static redlatch_status try_acquire(redlatch_lock *lock, uint64_t owner)
+{
+    return redlatch_lock_acquire(lock, owner, 0, REDLATCH_LOCK_LEASE, NULL);
+}
+
+static void expect_permits(redlatch_lock *semaphore, int64_t available, int64_t limit)
+{
+    int64_t found = -9, all = -9;
+
+    CHECK_OK(redlatch_semaphore_permits(semaphore, &found, &all));
+    CHECK(found == available && all == limit);
+}
+
+static void count_holder(void *user, const redlatch_holder *holder)
+{
+    CHECK(strlen(holder->owner) == 32 && holder->pid == (uint32_t)getpid() && strcmp(holder->language, "c") == 0);
+    *(uint32_t *)user += holder->count;
+}
+
+static void each_owner_has_its_permits(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *here, *there;
+    uint32_t taken = 0;
+
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem", 3, NULL, &here));
+    CHECK_OK(redlatch_semaphore_new_n(other, "c:sem-", 5, 0, NULL, &there));
+    expect_permits(there, 0, 0);
+    CHECK_OK(try_acquire(here, 1));
+    CHECK_OK(try_acquire(there, 1));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, try_acquire(here, 1));
+    expect_permits(here, 1, 3);
+    CHECK_OK(redlatch_semaphore_set_take(here, 2));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(here, 2));
+    CHECK_OK(redlatch_lock_release(there, 1));
+    CHECK_OK(try_acquire(here, 2));
+    CHECK(redlatch_lock_is_held(here, 2));
+    expect_permits(here, 0, 3);
+    CHECK_OK(redlatch_lock_holders(here, count_holder, &taken));
+    CHECK(taken == 3);
+    CHECK_OK(redlatch_lock_release(here, 2));
+    CHECK_OK(redlatch_lock_release(here, 1));
+    CHECK_STATUS(REDLATCH_NOT_OWNER, redlatch_lock_release(here, 1));
+    expect_permits(here, 3, 3);
+    redlatch_lock_free(here);
+    redlatch_lock_free(there);
+    close_client(client);
+    close_client(other);
+}
+
+static void the_number_of_permits_can_change(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *semaphore;
+    bool freed = false;
+
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem:size", 1, NULL, &semaphore));
+    CHECK_OK(try_acquire(semaphore, 1));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(semaphore, 2));
+    CHECK_OK(redlatch_semaphore_set_permits(semaphore, 2));
+    CHECK_OK(try_acquire(semaphore, 2));
+    CHECK_OK(redlatch_semaphore_set_permits(semaphore, 0));
+    expect_permits(semaphore, -2, 0);
+    CHECK_OK(redlatch_lock_force_release(semaphore, &freed));
+    CHECK(freed);
+    expect_permits(semaphore, 0, 0);
+    redlatch_lock_free(semaphore);
+    close_client(client);
+}
+
+static void wrong_use_is_refused(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_options *options;
+    redlatch_lock *semaphore, *lock;
+    int64_t found;
+
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_new(client, "", 1, NULL, &semaphore));
+    CHECK(semaphore == NULL);
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_new(client, "c:sem:bad", UINT32_MAX, NULL, &semaphore));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_new(client, "c:sem:bad", 1, NULL, NULL));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_new(NULL, "c:sem:bad", 1, NULL, &semaphore));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_new_n(client, NULL, 1, 1, NULL, &semaphore));
+    CHECK_OK(redlatch_options_set(options, "fencing", "true"));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_new(client, "c:sem:bad", 1, options, &semaphore));
+    CHECK(strstr(redlatch_last_error(), "fencing") != NULL);
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem:bad", 2, NULL, &semaphore));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_set_take(semaphore, 0));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_set_take(semaphore, 3));
+    CHECK(strstr(redlatch_last_error(), "limit of at least 3") != NULL);
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_set_permits(semaphore, UINT32_MAX));
+    CHECK_OK(redlatch_lock_new(client, "c:sem:lock", NULL, &lock));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_permits(lock, &found, NULL));
+    CHECK(strstr(redlatch_last_error(), "redlatch_semaphore_new") != NULL);
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_set_permits(lock, 1));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_set_take(lock, 1));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_permits(NULL, &found, NULL));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(semaphore);
+    redlatch_options_free(options);
+    close_client(client);
+}
+
+MAIN(TEST(each_owner_has_its_permits), TEST(the_number_of_permits_can_change), TEST(wrong_use_is_refused))
