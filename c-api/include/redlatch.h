@@ -878,7 +878,10 @@ redlatch_status redlatch_semaphore_new(redlatch_client *client,
 /**
  * As above, for a name of length bytes. The name needs no final NUL, and may contain some.
  *
- * Statuses: those of redlatch_semaphore_new().
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
+ *   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
+ *   options).
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_semaphore_new_n(redlatch_client *client,

@@ -85,7 +85,10 @@ pub unsafe extern "C" fn redlatch_semaphore_new(
 
 /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
 ///
-/// Statuses: those of redlatch_semaphore_new().
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
+///   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
+///   options).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_semaphore_new_n(

@@ -270,7 +270,8 @@ static void lists_of_names(void)
     for (i = 0; redlatch_options_name(i) != NULL; i++) {
         fencing += strcmp(redlatch_options_name(i), "fencing") == 0;
         /* An option of one acquisition does not belong to a set of options. */
-        if (strcmp(redlatch_options_name(i), "wait") != 0 && strcmp(redlatch_options_name(i), "token") != 0)
+        if (strcmp(redlatch_options_name(i), "wait") != 0 && strcmp(redlatch_options_name(i), "token") != 0 &&
+            strcmp(redlatch_options_name(i), "permits") != 0)
             CHECK_OK(redlatch_options_set(options, redlatch_options_name(i), NULL));
     }
     CHECK(i > 5 && fencing == 1);

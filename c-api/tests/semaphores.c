@@ -26,6 +26,7 @@ static void each_owner_has_its_permits(void)
     redlatch_lock *here, *there;
     uint32_t taken = 0;
 
+    CHECK(redis("DEL", "c:sem", "{c:sem}:timeout", NULL) != NULL);
     CHECK_OK(redlatch_semaphore_new(client, "c:sem", 3, NULL, &here));
     CHECK_OK(redlatch_semaphore_new_n(other, "c:sem-", 5, 0, NULL, &there));
     expect_permits(there, 0, 0);
@@ -57,6 +58,7 @@ static void the_number_of_permits_can_change(void)
     redlatch_lock *semaphore;
     bool freed = false;
 
+    CHECK(redis("DEL", "c:sem:size", "{c:sem:size}:timeout", NULL) != NULL);
     CHECK_OK(redlatch_semaphore_new(client, "c:sem:size", 1, NULL, &semaphore));
     CHECK_OK(try_acquire(semaphore, 1));
     CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(semaphore, 2));
