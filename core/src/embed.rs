@@ -25,12 +25,11 @@ use crate::client::{Client, ClientBuilder};
 use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::Guard;
-use crate::lock::{Hold, Lock, RwLock};
+use crate::lock::{Hold, Lock, RwLock, Semaphore};
 use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
 use crate::owner::ReentryKey;
-use crate::semaphore::Semaphore;
 use crate::sys::without_signals;
 use crate::wire::{Holder, Kind, Topic, names};
 
@@ -110,7 +109,7 @@ pub trait ClientExt: Sized {
     fn is_forked(&self) -> bool;
 }
 
-/// What languages do with semaphores.
+/// Methods of [`Semaphore`] for bindings.
 pub trait SemaphoreExt: Sized {
     /// The semaphore behind a lock of the kind [`Semaphore`](Kind::Semaphore).
     fn of_lock(lock: Lock) -> Self;

@@ -110,7 +110,6 @@ mod options;
 mod owner;
 mod parking;
 mod primaries;
-mod semaphore;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -128,11 +127,10 @@ pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
 pub use guard::Guard;
-pub use lock::{Hold, Lock, RwLock};
+pub use lock::{Hold, Lock, RwLock, Semaphore};
 pub use operation::Operation;
 pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,
 };
 pub use owner::ReentryKey;
-pub use semaphore::Semaphore;
 pub use wire::{Holder, Kind, Permits, Process};

@@ -829,7 +829,7 @@ mod tests {
         ClientOptions::new().validate().expect("client");
         LockOptions::new().validate().expect("lock");
         AcquireOptions::new()
-            .validate_for(Kind::Reentrant)
+            .validate_for(&LockOptions::new().kind(Kind::Reentrant))
             .expect("acquire");
     }
 
@@ -914,13 +914,13 @@ mod tests {
         assert!(
             AcquireOptions::new()
                 .lease(ms(1))
-                .validate_for(Kind::Simple)
+                .validate_for(&LockOptions::new().kind(Kind::Simple))
                 .is_err()
         );
         assert!(
             AcquireOptions::new()
                 .wait(Duration::MAX)
-                .validate_for(Kind::Simple)
+                .validate_for(&LockOptions::new().kind(Kind::Simple))
                 .is_err()
         );
         assert!(
@@ -1002,12 +1002,18 @@ mod tests {
     fn a_token_is_for_simple_kinds() {
         let token = |text: &str| AcquireOptions::new().token(text);
         let error = token("t")
-            .validate_for(Kind::Reentrant)
+            .validate_for(&LockOptions::new().kind(Kind::Reentrant))
             .expect_err("refused");
         assert!(error.message().contains("kind simple"), "{error}");
-        token("t").validate_for(Kind::Adaptive).expect("accepted");
+        token("t")
+            .validate_for(&LockOptions::new().kind(Kind::Adaptive))
+            .expect("accepted");
         for bad in ["", &*"x".repeat(513)] {
-            assert!(token(bad).validate_for(Kind::Simple).is_err());
+            assert!(
+                token(bad)
+                    .validate_for(&LockOptions::new().kind(Kind::Simple))
+                    .is_err()
+            );
             assert!(
                 AcquireOptions::new()
                     .set("token", OptionValue::Text(bad))

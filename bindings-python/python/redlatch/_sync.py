@@ -160,7 +160,7 @@ def canceller_of(canceller: _redlatch.Canceller | None) -> _redlatch.Canceller |
 
 
 class Blocks(BaseName):
-    """What a `with` block needs of a lock or a semaphore."""
+    """The part of locks and semaphores that a `with` block needs."""
 
     __slots__ = ()
 
@@ -450,7 +450,7 @@ class Semaphore(Blocks, BaseSemaphore):
         return Permits(*ask(self._core.permits, limit))
 
     def holders(self) -> list[Holder]:
-        """Who has permits, as Redis sees it now; `count` is how many."""
+        """The holders of permits, as Redis sees them now; `count` is how many each has."""
         self._client._start()
         return holders_of(ask(self._core.holders))
 

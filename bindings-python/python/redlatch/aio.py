@@ -380,7 +380,7 @@ class Keys(_redlatch.Key):
 
 
 class Blocks(BaseName):
-    """What an `async with` block needs of a lock or a semaphore."""
+    """The part of locks and semaphores that an `async with` block needs."""
 
     __slots__ = ()
     _cancel_on_lost: bool
@@ -736,7 +736,7 @@ class Semaphore(Blocks, BaseSemaphore):
         return Permits(*await ask(self._client, lambda to: self._core.permits(limit, to)))
 
     async def holders(self) -> list[Holder]:
-        """Who has permits, as Redis sees it now; `count` is how many."""
+        """The holders of permits, as Redis sees them now; `count` is how many each has."""
         return holders_of(await ask(self._client, self._core.holders))
 
     async def force_release(self) -> bool:

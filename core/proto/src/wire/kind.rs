@@ -327,7 +327,7 @@ impl Form {
                 out.push(b'-');
                 write_number(out, number_of(owner));
             }
-            // What the ids begin with, and how many there are.
+            // The beginning of the ids, and how many there are.
             (None, Kind::Semaphore) => {
                 out.extend_from_slice(&permit_ids(uuid, owner));
                 out.extend_from_slice(&self.permits.to_be_bytes());
@@ -376,7 +376,7 @@ pub(super) fn write_identity(uuid: &str, owner: OwnerId, out: &mut Vec<u8>) {
     out.extend((0..DIGITS).rev().map(digit));
 }
 
-/// What the ids of an owner's permits begin with: 6 bytes of the uuid that all owners of the client
+/// The beginning of the ids of an owner's permits: 6 bytes of the uuid that all owners of the client
 /// share, then the owner.
 fn permit_ids(uuid: &str, owner: OwnerId) -> [u8; 14] {
     let mut text = Vec::with_capacity(uuid.len());

@@ -102,6 +102,8 @@ mod tests {
         assert_eq!((ours.pid, &*ours.host), (7, "host1"));
         assert!(ours.draws(&format!("{ID}-3d2b1a0f9c8e:7")));
         assert!(ours.draws(&format!("{}3d2b1a0f9c8e-7", ID.replace('-', ""))));
+        assert!(ours.draws("0b0e6f2a8d1c3d2b1a0f9c8e00070000"));
+        assert!(!ours.draws("0b0e6f2a8d1d3d2b1a0f9c8e00070000"));
         assert!(!ours.draws("1b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:7"));
     }
 
