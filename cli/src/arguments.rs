@@ -107,6 +107,11 @@ pub(crate) struct Run {
     /// a lock without sides, which those with `--shared` do not see.
     #[arg(short = 'x', long, conflicts_with = "shared")]
     pub(crate) exclusive: bool,
+    /// Take a permit of the semaphore NAME: at most so many commands run at a time. The first one gives
+    /// the semaphore its number of permits; a number that is there already stays.
+    #[arg(short, long, value_name = "LIMIT", conflicts_with_all = ["shared", "exclusive", "fencing"],
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub(crate) permits: Option<u32>,
     /// Signals that the command gets when the lock is lost (hup, int, quit, term, usr1, usr2,
     /// kill), and pauses between them; or `ignore`. Its child processes get the signals too.
     #[arg(long, value_name = "STEPS", default_value = "term,10s,kill")]

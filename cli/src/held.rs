@@ -11,7 +11,7 @@ use crate::shown::shown;
 pub(crate) struct Held {
     pub(crate) name: String,
     pub(crate) kind: &'static str,
-    /// More than one for the readers of a read-write lock.
+    /// More than one for the readers of a read-write lock, and for a semaphore.
     pub(crate) owners: Vec<Owner>,
     /// How long it lives without a renewal. `None` if it has no expiry.
     pub(crate) remaining: Option<Duration>,

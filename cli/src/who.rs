@@ -36,11 +36,18 @@ pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure
         Ok(None) if matches!(lock.kind(), Kind::Read | Kind::Write) => {
             scan::lock(&mut inspector, lock.name()).unwrap_or_default()
         }
+        // It has many holders, and each of them an end of its own.
+        Ok(Some(_)) if lock.kind() == Kind::Semaphore => {
+            scan::lock(&mut inspector, lock.name()).unwrap_or_default()
+        }
         // Another kind than was asked for. A read-write lock of Redisson has many holders.
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
             // Without the rights to look closer, the first error says enough.
-            let stored = scan::lock(&mut inspector, lock.name()).unwrap_or_default();
-            Some(stored.ok_or(error)?)
+            match scan::lock(&mut inspector, lock.name()).unwrap_or_default() {
+                Some(stored) => Some(stored),
+                None if scan::is_semaphore(&mut inspector, lock.name()) => None,
+                None => return Err(error.into()),
+            }
         }
         held => held?,
     };

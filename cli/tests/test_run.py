@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -96,6 +97,29 @@ def test_shared_commands_run_beside_each_other_and_an_exclusive_one_alone(
     assert run("run", "-n", name, "true").returncode == 65, "a lock without sides is another kind"
     ended(exclusive)
     assert not look.exists(name)
+
+
+def test_as_many_commands_run_as_there_are_permits(name: str, look: redis.Redis, start: Start) -> None:
+    inside = ["sh", "-c", "echo on; read line"]
+    running = [start("run", "--permits", "2", name, *inside, stdin=subprocess.PIPE) for _ in range(2)]
+    for process in running:
+        assert line(process) == "on"
+    refused = run("run", "-n", "--permits", "2", name, "true")
+    assert refused.returncode == 75
+    assert name in refused.stderr and "process" in refused.stderr
+    who = json.loads(run("who", "--json", name).stdout)
+    assert who["kind"] == "semaphore" and [holder["levels"] for holder in who["holders"]] == [1, 1]
+    assert {holder["client"]["pid"] for holder in who["holders"]} == {process.pid for process in running}
+    (listed,) = json.loads(run("ls", "--json", name).stdout)
+    assert {**listed, "remaining_ms": 0, "waiting": 0} == {**who, "remaining_ms": 0, "waiting": 0}
+    waits = start("run", "--permits", "2", name, *inside, stdin=subprocess.PIPE)
+    ended(running[0])
+    assert line(waits) == "on"
+    ended(running[1])
+    ended(waits)
+    assert look.get(name) == "2" and run("who", name).returncode == 1
+    assert run("run", "--permits", "0", name, "true").returncode == 64
+    assert run("run", "--permits", "2", "--shared", name, "true").returncode == 64
 
 
 def test_the_sides_exclude_each_other_and_a_token_is_for_the_writer(name: str) -> None:

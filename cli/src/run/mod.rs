@@ -81,6 +81,8 @@ fn lock(client: &Client, arguments: &Run) -> Result<Lock, Error> {
         options = options.kind(Kind::Read);
     } else if arguments.exclusive {
         options = options.kind(Kind::Write);
+    } else if let Some(limit) = arguments.permits {
+        options = options.kind(Kind::Semaphore).limit(limit as usize);
     }
     if arguments.fencing {
         options = options.fencing(true);
