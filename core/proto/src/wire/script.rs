@@ -67,11 +67,63 @@ impl Script {
     }
 }
 
+/// Copies the lines of a script without comments and indentation, as far as there is room, and
+/// returns how many bytes they have. Comments are a third of the text, which every program and every
+/// server would keep, and a module for WebAssembly has to be small.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler runs it, and would tell"
+)]
+const fn bare(source: &[u8], to: &mut [u8]) -> usize {
+    let (mut at, mut length) = (0, 0);
+    while at < source.len() {
+        while at < source.len() && (source[at] == b' ' || source[at] == b'\n') {
+            at += 1;
+        }
+        // `--#` and `--@` are for `lines_for`.
+        let skipped = at + 2 < source.len()
+            && source[at] == b'-'
+            && source[at + 1] == b'-'
+            && source[at + 2] == b' ';
+        while at < source.len() {
+            if !skipped {
+                if length < to.len() {
+                    to[length] = source[at];
+                }
+                length += 1;
+            }
+            at += 1;
+            if source[at - 1] == b'\n' {
+                break;
+            }
+        }
+    }
+    length
+}
+
+/// The text of a file in `lua/`.
+macro_rules! lua {
+    ($name:literal) => {{
+        const SOURCE: &[u8] = include_bytes!(concat!("lua/", $name, ".lua"));
+        const TEXT: [u8; bare(SOURCE, &mut [])] = {
+            let mut text = [0; bare(SOURCE, &mut [])];
+            bare(SOURCE, &mut text);
+            text
+        };
+        const {
+            match str::from_utf8(&TEXT) {
+                Ok(text) => text,
+                Err(_) => panic!("a script is no UTF-8"),
+            }
+        }
+    }};
+}
+
 macro_rules! scripts {
     ($( $constant:ident = $name:literal $layout:ident; )+) => { $(
         pub(super) static $constant: Script = Script {
             name: $name,
-            source: include_str!(concat!("lua/", $name, ".lua")),
+            source: lua!($name),
             layout: Layout::$layout,
         };
     )+ };
@@ -121,13 +173,13 @@ scripts! {
 
 /// Parts that several scripts share.
 const SHARED: [(&str, &str); 7] = [
-    ("clock", include_str!("lua/clock.lua")),
-    ("token", include_str!("lua/token.lua")),
-    ("recall", include_str!("lua/recall.lua")),
-    ("holder", include_str!("lua/holder.lua")),
-    ("readers", include_str!("lua/readers.lua")),
-    ("permit_ids", include_str!("lua/permit_ids.lua")),
-    ("permit_keys", include_str!("lua/permit_keys.lua")),
+    ("clock", lua!("clock")),
+    ("token", lua!("token")),
+    ("recall", lua!("recall")),
+    ("holder", lua!("holder")),
+    ("readers", lua!("readers")),
+    ("permit_ids", lua!("permit_ids")),
+    ("permit_keys", lua!("permit_keys")),
 ];
 
 /// The source of a script for one layout. The server runs it from the top for every call, so it
@@ -957,7 +1009,25 @@ mod tests {
             redis::Script::new(&call.script.made().text).get_hash()
         );
         assert!(packed(false).contains(&*call.script.made().sha1));
-        assert!(packed(true).contains("Reads who holds the lock."));
+        assert!(packed(true).contains(&*call.script.made().text));
+    }
+
+    #[test]
+    fn scripts_have_no_comments_and_no_indentation() {
+        let text =
+            b"-- a comment\nlocal a = 1 -- b\n\n  --@ clock\n  if a then\n    -- c\n--# all\nend";
+        let mut bare = [0; 64];
+        let length = super::bare(text, &mut bare);
+        assert_eq!(
+            str::from_utf8(&bare[..length]),
+            Ok("local a = 1 -- b\n--@ clock\nif a then\n--# all\nend")
+        );
+        for script in [&ACQUIRE, &RENEW_PLAIN, &ACQUIRE_READ, &COUNT_PERMITS] {
+            let text = &script.made().text;
+            assert!(text.lines().count() > 5, "{text}");
+            let bare = |line: &str| line.trim_start() == line && !line.starts_with("--");
+            assert!(text.lines().all(bare), "{text}");
+        }
     }
 
     /// Both ways of sending a call produce the same bytes, also in a reused buffer.
