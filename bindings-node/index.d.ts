@@ -15,6 +15,7 @@ export type Kind =
   | 'adaptive'
   | 'read'
   | 'write'
+  | 'semaphore'
 
 /** How releases are published in a cluster, and listened to; docs/cluster.md tells when to choose which. */
 export type ClusterPubsub = 'auto' | 'sharded' | 'classic' | 'both'
@@ -143,6 +144,29 @@ export interface AcquireOptions extends TryOptions {
   wait?: Time | null
 }
 
+/** Options of a semaphore. */
+export interface SemaphoreOptions extends Omit<LockDefaults, 'kind' | 'reentrant' | 'fencing' | 'fencingExpires'> {
+  /** How many permits a semaphore gets, if it has none yet. Default: 0: others set it. */
+  limit?: number | null
+}
+
+/** How permits are tried for. */
+export interface TryPermitsOptions extends Pick<TryOptions, 'lease' | 'signal'> {
+  /** How many permits of a semaphore to take at once. Default: 1. */
+  permits?: number | null
+}
+
+/** How permits are taken, with a limit to the waiting. */
+export interface PermitsOptions extends TryPermitsOptions, Pick<AcquireOptions, 'wait'> {}
+
+/** How many permits a semaphore has. They may change at any time. */
+export interface Permits {
+  /** Those that nobody has. Negative when the semaphore was given fewer permits than are taken. */
+  available: number
+  /** All of them, taken ones included; 0 if nobody has set the number yet. */
+  limit: number
+}
+
 /** How a lock is entered again. */
 export type ReenterOptions = Pick<AcquireOptions, 'wait' | 'lease' | 'signal'>
 
@@ -229,6 +253,11 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
    * `kind` is not taken. Sends nothing.
    */
   rwLock(name: string, options?: Omit<LockOptions, 'kind'>): RwLock
+  /**
+   * Names a semaphore: so many owners at a time as it has permits. The number alone stands for `{ limit }`. `kind`,
+   * `reentrant`, `context` and fencing are not taken. Sends nothing.
+   */
+  semaphore(name: string, options?: number | SemaphoreOptions): Semaphore
   /** The client's counters so far. */
   stats(): Stats
   /**
@@ -287,7 +316,38 @@ export class RwLock {
   readonly write: Lock
 }
 
-/** A held lock. */
+/**
+ * A semaphore: so many owners at a time as it has permits, the same as the `RPermitExpirableSemaphore` of Redisson with this
+ * name. Every acquisition takes permits of its own. They have a lease like a lock, which is renewed while they are held.
+ *
+ * The first acquisition gives the semaphore its permits, as many as the option `limit` says. A number that is there already
+ * stays until `setPermits` changes it. Callers of one client come in their order, whatever number each of them wants.
+ */
+export class Semaphore {
+  private constructor()
+  /** The name as it stands in Redis. */
+  readonly name: string
+  /** Waits for permits and holds them: one, or as many as the option `permits` says. The Hold gives all of them back. */
+  acquire(options?: PermitsOptions): Promise<Hold>
+  /** Holds permits if so many are free and nobody of this client waits; else null. */
+  tryAcquire(options?: TryPermitsOptions): Promise<Hold | null>
+  /** Holds permits while `fn` runs, and gives what it gives; as `using` of a lock. */
+  using<T>(fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>
+  using<T>(options: PermitsOptions | undefined, fn: (hold: Hold) => T | PromiseLike<T>): Promise<T>
+  /** How many permits there are, and how many of them are free. */
+  permits(): Promise<Permits>
+  /**
+   * Gives the semaphore so many permits, 0 to 2147483647, whatever it had before. Permits that are held stay held: when there
+   * are fewer than that, callers wait until enough are given back.
+   */
+  setPermits(limit: number): Promise<Permits>
+  /** All that have permits; `count` is how many. */
+  holders(): Promise<Holder[]>
+  /** Takes all permits back, whoever has them; whether anybody had one. Their holders are told that they lost them. */
+  forceRelease(): Promise<boolean>
+}
+
+/** A held lock, or held permits of a semaphore. */
 export class Hold implements AsyncDisposable {
   private constructor()
   /** The name of the lock. */

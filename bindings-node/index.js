@@ -5,6 +5,7 @@ module.exports = {
   Client: require('./lib/client.js').Client,
   Lock: require('./lib/lock.js').Lock,
   RwLock: require('./lib/lock.js').RwLock,
+  Semaphore: require('./lib/lock.js').Semaphore,
   Hold: require('./lib/hold.js').Hold,
   ...errors,
 }

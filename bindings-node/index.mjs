@@ -5,6 +5,7 @@ export const {
   Client,
   Lock,
   RwLock,
+  Semaphore,
   Hold,
   LockError,
   LockTimeoutError,

@@ -4,7 +4,7 @@ const { EventEmitter } = require('node:events')
 const { isMainThread } = require('node:worker_threads')
 const { InvalidArgumentError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
-const { Family, Lock, RwLock } = require('./lock.js')
+const { Family, Lock, RwLock, Semaphore, anonymous } = require('./lock.js')
 const { asyncDispose, statsReader } = require('./names.js')
 const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = internal
@@ -55,6 +55,9 @@ class Client extends EventEmitter {
   }
 
   lock(name, options) {
+    if (options?.kind === 'semaphore') {
+      throw new InvalidArgumentError('kind is "semaphore", which is no lock; call client.semaphore(name, { limit })')
+    }
     return new Lock(this.#family(text('the lock name', name), options), name)
   }
 
@@ -66,6 +69,18 @@ class Client extends EventEmitter {
     // A reader draws no fencing token.
     const read = { ...options, kind: 'read', fencing: false, fencingExpires: false }
     return new RwLock(this.lock(name, read), this.lock(name, { ...options, kind: 'write' }))
+  }
+
+  semaphore(name, options) {
+    const given = typeof options === 'number' ? { limit: options } : options
+    if (given?.kind !== undefined) {
+      throw new InvalidArgumentError(`kind is ${shown(given.kind)}; leave it out: a semaphore has its own`)
+    }
+    split(given, []) // refuses what is no object
+    // The client's defaults for its locks mean nothing here.
+    const others = { reentrant: null, fencing: null, fencingExpires: null }
+    const semaphore = { ...others, ...anonymous(given), kind: 'semaphore' }
+    return new Semaphore(this.#family(text('the name of the semaphore', name), semaphore), name)
   }
 
   // Locks with these options share this; those that were given before may have had the same options.

@@ -175,6 +175,65 @@ class RwLock {
   }
 }
 
+class Semaphore {
+  #locks
+  #name
+  #lock
+
+  constructor(family, name) {
+    this.#locks = family.locks
+    this.#name = name
+    this.#lock = new Lock(family, name)
+  }
+
+  get name() {
+    return this.#lock.name
+  }
+
+  async acquire(options) {
+    return this.#lock.acquire(anonymous(options))
+  }
+
+  async tryAcquire(options) {
+    return this.#lock.tryAcquire(anonymous(options))
+  }
+
+  async using(options, fn) {
+    return this.#lock.using(anonymous(options), fn)
+  }
+
+  permits() {
+    return resultOf(this.#locks.permits(this.#name))
+  }
+
+  async setPermits(limit) {
+    if (typeof limit !== 'number') throw new InvalidArgumentError(`limit is ${shown(limit)}; give it a number`)
+    return resultOf(this.#locks.permits(this.#name, limit))
+  }
+
+  holders() {
+    return this.#lock.holders()
+  }
+
+  forceRelease() {
+    return this.#lock.forceRelease()
+  }
+
+  [inspect.custom](_, options) {
+    return `Semaphore ${inspect({ name: this.name }, options)}`
+  }
+}
+
+// Options that name no owner: permits belong to a Hold.
+function anonymous(options) {
+  for (const name of ['key', 'hold', 'context']) {
+    const value = options?.[name]
+    if (value === undefined) continue
+    throw new InvalidArgumentError(`${name} is ${shown(value)}; leave it out: each acquisition of a semaphore takes permits of its own`)
+  }
+  return options
+}
+
 // Runs a function and then releases the hold; rejects if it was lost.
 async function during(hold, fn) {
   let result
@@ -229,4 +288,4 @@ function flag(name, value) {
   throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
-module.exports = { Family, Lock, RwLock, during, isSignal }
+module.exports = { Family, Lock, RwLock, Semaphore, anonymous, during, isSignal }

@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 use napi::bindgen_prelude::{BigInt, Env, FnArgs, Function};
 use napi_derive::napi;
-use redlatch::embed::{ClientBuilderExt, GuardExt, read_duration};
-use redlatch::{AcquireOptions, OptionValue, ReentryKey};
+use redlatch::embed::{ClientBuilderExt, GuardExt, SemaphoreExt, read_count, read_duration};
+use redlatch::{AcquireOptions, OptionValue, ReentryKey, Semaphore};
 
 use border::{Id, State};
 use values::{Asked, Checked, EventRow, Names, Stat, Value, Values, caught, option, set_all};
@@ -367,6 +367,20 @@ impl Locks {
             self.0
                 .client
                 .ask(self.0.first.named(&name)?.force_release())
+        })
+    }
+
+    /// Asks how many permits the semaphore has, after it was given `limit` of them if that is asked for.
+    #[napi]
+    pub fn permits(&self, name: String, limit: Option<f64>) -> Checked<Asked> {
+        caught(|| {
+            let semaphore = Semaphore::of_lock(self.0.first.named(&name)?);
+            self.0.client.ask(match limit {
+                Some(limit) => {
+                    semaphore.set_permits(read_count("limit", OptionValue::Millis(limit))?)
+                }
+                None => semaphore.permits(),
+            })
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use napi::Either;
-use napi::bindgen_prelude::{BigInt, Either4, Null};
+use napi::bindgen_prelude::{BigInt, Either4, Either5, Null};
 use napi_derive::napi;
 use redlatch::embed::exit::uninterrupted;
 use redlatch::embed::{Outcome, SetOption, Spelling};
@@ -91,7 +91,7 @@ pub(crate) fn set_all(to: &mut impl SetOption, names: &Names, values: &Values) -
 }
 
 /// A value in a [`Batch`].
-type Answer = Either4<bool, BigInt, Vec<Holder>, Vec<String>>;
+type Answer = Either5<bool, BigInt, Vec<Holder>, Vec<String>, Permits>;
 
 /// All waiting answers. Each list has the id of a call before its value. A negated id has no value
 /// behind it.
@@ -116,7 +116,7 @@ impl Batch {
 
     pub(crate) fn granted(&mut self, id: Id, token: Option<u64>) {
         match token {
-            Some(token) => self.done(id, Either4::B(BigInt::from(token))),
+            Some(token) => self.done(id, Either5::B(BigInt::from(token))),
             None => self.done.push(Either::A(-id)),
         }
     }
@@ -142,13 +142,32 @@ impl Batch {
                     .get_or_insert_default()
                     .extend([Either::A(id), Either::B(error.into())]);
             }
-            Outcome::Forced(deleted) => self.done(id, Either4::A(deleted)),
+            Outcome::Forced(deleted) => self.done(id, Either5::A(deleted)),
             Outcome::Inspected(holders) => {
                 let holders = holders.into_iter().map(Holder::from).collect();
-                self.done(id, Either4::C(holders));
+                self.done(id, Either5::C(holders));
             }
-            Outcome::Closed(names) => self.done(id, Either4::D(names)),
+            Outcome::Closed(names) => self.done(id, Either5::D(names)),
+            Outcome::Counted(permits) => self.done(id, Either5::E(permits.into())),
             _ => self.done.push(Either::A(-id)),
+        }
+    }
+}
+
+/// The permits of a semaphore.
+#[napi(object)]
+pub struct Permits {
+    /// Those that nobody has; negative when more are taken than there are now.
+    pub available: i64,
+    /// All of them.
+    pub limit: i64,
+}
+
+impl From<redlatch::Permits> for Permits {
+    fn from(permits: redlatch::Permits) -> Self {
+        Permits {
+            available: permits.available,
+            limit: permits.limit,
         }
     }
 }

@@ -33,8 +33,9 @@ test('the options are those of the table, with their types', () => {
     )
   const { signal, key, hold, context, ...attempt } = members('TryOptions')
   assert.ok(signal && key && hold && context)
-  assert.deepEqual({ ...attempt, ...members('AcquireOptions') }, table('acquire'))
-  assert.deepEqual(members('LockDefaults'), table('lock'))
+  const acquire = { ...attempt, ...members('AcquireOptions'), ...members('TryPermitsOptions') }
+  assert.deepEqual(acquire, table('acquire'))
+  assert.deepEqual({ ...members('LockDefaults'), ...members('SemaphoreOptions') }, table('lock'))
   assert.deepEqual(members('ClientOptions'), table('client'))
 })
 
@@ -79,7 +80,7 @@ test('import and require give the same, and all of it is declared', async () => 
   for (const [name, value] of Object.entries(redlatch)) assert.equal(imported[name], value, name)
   const classes = declared.statements.filter(ts.isClassDeclaration).map((statement) => statement.name.text)
   assert.deepEqual(classes.sort(), Object.keys(redlatch).sort())
-  for (const name of ['Client', 'Lock', 'Hold']) {
+  for (const name of ['Client', 'Lock', 'Semaphore', 'Hold']) {
     for (const { name: member, modifiers } of named(name).members) {
       if (member === undefined || !ts.isIdentifier(member)) continue
       const isStatic = modifiers?.some(({ kind }) => kind === ts.SyntaxKind.StaticKeyword)

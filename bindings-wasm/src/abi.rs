@@ -121,6 +121,8 @@ calls! {
     redlatch_holders(id, family, now) => |module, given| module.holders(moment(now), id as Id, family as Id, given);
     /// Deletes a lock.
     redlatch_force(id, family, now) => |module, given| module.force(moment(now), id as Id, family as Id, given);
+    /// Asks how many permits a semaphore has, and may set it first.
+    redlatch_permits(id, family, now) => |module, given| module.permits(moment(now), id as Id, family as Id, given);
     /// Releases or extends a lock by its token.
     redlatch_by_token(id, family, now) => |module, given| module.by_token(moment(now), id as Id, family as Id, given);
     /// A record of failure if the hold cannot be relied on.

@@ -133,4 +133,5 @@ pub(crate) mod value {
     pub(crate) const NAMES: u8 = 4;
     /// The lock is held.
     pub(crate) const GRANTED: u8 = 5;
+    pub(crate) const PERMITS: u8 = 6;
 }

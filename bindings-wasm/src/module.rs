@@ -22,7 +22,7 @@ use crate::client::{Answer, Client, Program, Question, lock_name};
 use crate::link::{ConnId, Io, Lost};
 use crate::options::{
     AcquireOptions, ClientOptions, LockOptions, SetOption, Spelling, all_options, check_lease,
-    read_duration,
+    read_count, read_duration,
 };
 
 /// The number of a client, a family of locks, a call or a hold. The host counts them up, so that it
@@ -182,6 +182,11 @@ impl Module {
                 for name in names {
                     records.text(&name);
                 }
+            }
+            Done::Counted(permits) => {
+                records.byte(value::PERMITS);
+                records.number(permits.available as f64);
+                records.number(permits.limit as f64);
             }
             Done::Granted { cell, level } => {
                 match cell.token() {
@@ -419,7 +424,7 @@ impl Module {
         let name = given.text()?;
         let acquire = self.acquire_options(&mut given)?.key(key);
         let (client, options, name) = self.lock(family, name)?;
-        if let Err(error) = acquire.validate_for(options.kind) {
+        if let Err(error) = acquire.validate_for(&options) {
             self.fail(id, error.on(&name));
             return Ok(());
         }
@@ -453,7 +458,7 @@ impl Module {
         } = self.holds.get(&hold).ok_or_else(released)?;
         let (client, cell, key) = (*client, cell.clone(), OwnerKey::Hold(*level));
         if let Err(error) = acquire
-            .validate_for(options.kind)
+            .validate_for(&options)
             .and_then(|()| options.validate())
         {
             self.fail(id, error);
@@ -500,6 +505,23 @@ impl Module {
         Ok(())
     }
 
+    /// Asks how many permits the semaphore has, after it was given a number of them if one follows.
+    pub(crate) fn permits(
+        &mut self,
+        now: Moment,
+        id: Id,
+        family: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let (client, _, name) = self.lock(family, given.text()?)?;
+        let limit = match given.0.is_empty() {
+            true => None,
+            false => u32::try_from(read_count("limit", given.value()?)?).ok(),
+        };
+        self.ask(now, id, client, Request::Count { name, limit }, None);
+        Ok(())
+    }
+
     /// Releases the lock with this token, or extends it if a lease follows.
     pub(crate) fn by_token(
         &mut self,
@@ -518,14 +540,14 @@ impl Module {
         let kind = options.kind;
         let checked = lease.map_or(Ok(()), check_lease);
         let acquire = AcquireOptions::new().token(token);
-        if let Err(error) = checked.and_then(|()| acquire.validate_for(kind)) {
+        if let Err(error) = checked.and_then(|()| acquire.validate_for(&options)) {
             self.fail(id, error.on(&name));
             return Ok(());
         }
         let form = Form {
             kind,
             token: Some(token.into()),
-        ..Form::default()
+            ..Form::default()
         };
         let request = match lease {
             Some(lease) => Request::ExtendToken { name, form, lease },

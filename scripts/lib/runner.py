@@ -286,10 +286,10 @@ def phases() -> list[Phase]:
         Phase(
             "wasm",
             ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
-            [[build, "wasm"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
+            [[build, "wasm"], [build, "node"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
-                *on_wasm([*RUNTIME_SUITE, "types", "readme", "wasm/wasm"]),
+                *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "types", "readme", "wasm/wasm"]),
             ],
             when="ci",
         ),

@@ -8,7 +8,7 @@ const { Arguments, Records, decoder } = require('./bytes.js')
 // Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
 // Values of a call that has succeeded.
-const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED] = [0, 1, 2, 3, 4, 5]
+const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS] = [0, 1, 2, 3, 4, 5, 6]
 
 // A timer that fires later than this, in microseconds, had to wait for a blocked event loop.
 const LATE = 50_000
@@ -243,6 +243,8 @@ function valueOf(records) {
       return [false, Array.from({ length: records.number() }, () => holderOf(records))]
     case NAMES:
       return [false, Array.from({ length: records.number() }, () => records.text())]
+    case PERMITS:
+      return [false, { available: records.number(), limit: records.number() }]
   }
 }
 
@@ -572,6 +574,12 @@ function backendOf(module, platform) {
     forceRelease(name) {
       this.#instance.given.text(name)
       return this.#border.ask(this.#instance, 'redlatch_force', this.#id)
+    }
+
+    permits(name, limit) {
+      const given = this.#instance.given.text(name)
+      if (limit !== undefined) given.value(limit)
+      return this.#border.ask(this.#instance, 'redlatch_permits', this.#id)
     }
 
     releaseToken(name, token) {

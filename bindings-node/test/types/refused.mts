@@ -15,6 +15,12 @@ new Lock()
 void client.lock('a').tryAcquire({ wait: 5 })
 // @ts-expect-error no such event
 client.on('gone', () => {})
+// @ts-expect-error permits have no owner
+void client.semaphore('a', 5).acquire({ key: 7 })
+// @ts-expect-error a semaphore has its own kind
+client.semaphore('a', { kind: 'simple' })
+// @ts-expect-error a lock has no permits
+void client.lock('a').acquire({ permits: 2 })
 // @ts-expect-error only a lost hold has a reason
 void new LockTimeoutError('a').reason
 // @ts-expect-error no such mode

@@ -1,6 +1,6 @@
 // Compiled and run by types.test.ts's sibling types.test.js: every part of the declared interface, as a user writes it.
 import { strict as assert } from 'node:assert'
-import { Client, type Hold, LockError, LockLostError, LockTimeoutError, type LostReason } from 'redlatch'
+import { Client, type Hold, LockError, LockLostError, LockTimeoutError, type LostReason, type Permits } from 'redlatch'
 import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
 async function main(): Promise<void> {
@@ -42,6 +42,16 @@ async function main(): Promise<void> {
     assert.deepEqual([error.code, error.kind, error.retryable], ['ERR_REDLATCH_TIMEOUT', 'timeout', true])
   }
   assert.equal(await lock.isLocked(), false)
+
+  const gpus = client.semaphore('types-gpu', { limit: 2, maxHold: '1h' })
+  {
+    await using both: Hold = await gpus.acquire({ permits: 2, wait: '5s', lease: 10_000, signal: AbortSignal.timeout(10_000) })
+    const { available, limit }: Permits = await gpus.permits()
+    assert.deepEqual([available, limit, both.isHeld], [0, 2, true])
+    assert.equal(await client.semaphore('types-gpu', 2).tryAcquire({ permits: 1 }), null)
+  }
+  const held: boolean = await gpus.using({ permits: 2 }, async (hold) => hold.isHeld)
+  assert.deepEqual([held, (await gpus.setPermits(3)).available, (await gpus.holders()).length], [true, 3, 0])
 
   const mine: string = await locks.request('types', (held: Lock) => held.name)
   const none: number | null = await locks.request('types', { ifAvailable: true }, async (held) => held && 1)
