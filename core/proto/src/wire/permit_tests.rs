@@ -341,6 +341,24 @@ fn ids_of(uuid: &str, owner: OwnerId, permits: u16) -> Vec<Id> {
         .collect()
 }
 
+/// The sorts of answers that a run has to see.
+const SORTS: [&str; 8] = [
+    "acquired", "busy", "gone", "released", "kept", "renewed", "foreign", "other",
+];
+
+fn name_of(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Reply(Reply::Acquired { .. }) => "acquired",
+        Answer::Reply(Reply::Busy { .. }) => "busy",
+        Answer::Reply(Reply::Gone(_)) => "gone",
+        Answer::Reply(Reply::Released(_)) => "released",
+        Answer::Reply(Reply::Kept) => "kept",
+        Answer::Reply(Reply::Renewed(each)) if each.contains(&RenewReply::Kept) => "renewed",
+        Answer::Foreign => "foreign",
+        _ => "other",
+    }
+}
+
 /// The model, the server, and what happens to both.
 struct Both {
     random: Random,
@@ -350,7 +368,8 @@ struct Both {
     names: [Name; 2],
     models: [Model; 2],
     full: bool,
-    foreign: u64,
+    /// How often each sort of answer came, and whether the server was full then.
+    seen: BTreeMap<(&'static str, bool), u64>,
 }
 
 impl Both {
@@ -364,7 +383,7 @@ impl Both {
             names: ["a", "{b}c"].map(Name::from),
             models: [Model::new(), Model::new()],
             full: false,
-            foreign: 0,
+            seen: BTreeMap::new(),
         }
     }
 
@@ -377,12 +396,34 @@ impl Both {
         [1, 2, 3, 130][usize::try_from(owner % 4).unwrap()]
     }
 
-    fn op(&mut self, name: &Name) -> Op {
-        let owner = self.random.between(1, 8);
+    /// An owner, mostly one that has permits.
+    fn owner(&mut self, name: &Name) -> (&'static str, OwnerId) {
+        let any = (self.random.pick(&[U, V]), self.random.between(1, 8));
+        let at = self.names.iter().position(|known| known == name).unwrap();
+        let taken = self.models[at].taken.clone().unwrap_or_default();
+        let all = [U, V]
+            .into_iter()
+            .flat_map(|uuid| (1..=8).map(move |owner| (uuid, owner)));
+        let has = |(uuid, owner): &(&str, OwnerId)| taken.contains_key(&ids_of(uuid, *owner, 1)[0]);
+        let holders: Vec<_> = all.filter(has).collect();
+        if holders.is_empty() || self.random.chance(300) {
+            any
+        } else {
+            self.random.pick(&holders)
+        }
+    }
+
+    fn op(&mut self, name: &Name) -> (&'static str, Op) {
+        let op = self.random.below(30);
+        let (uuid, owner) = if op < 12 && self.random.chance(700) {
+            (self.random.pick(&[U, V]), self.random.between(1, 8))
+        } else {
+            self.owner(name)
+        };
         let form = semaphore(Both::permits_of(owner));
         let (name, lease) = (name.clone(), self.lease());
-        match self.random.below(20) {
-            0..8 => Op::Acquire {
+        let op = match op {
+            0..12 => Op::Acquire {
                 name,
                 owner,
                 form,
@@ -393,7 +434,7 @@ impl Both {
                 under: None,
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
             },
-            8..14 => Op::Release {
+            12..20 => Op::Release {
                 name,
                 owner,
                 form,
@@ -401,11 +442,12 @@ impl Both {
                 ttl: lease,
                 lesson: None,
             },
-            14..16 => {
+            20..26 => {
                 let alike = self.random.chance(500);
                 let mut holds = Vec::new();
                 for name in self.names.clone() {
-                    let owner = self.random.between(1, 8);
+                    let other = self.owner(&name);
+                    let owner = if other.0 == uuid { other.1 } else { owner };
                     let ttl = if alike { lease } else { self.lease() };
                     holds.push(Renewal {
                         name,
@@ -417,11 +459,11 @@ impl Both {
                 holds.truncate(usize::try_from(self.random.between(1, 2)).unwrap());
                 Op::Renew { holds }
             }
-            16 => Op::Force {
+            26 if self.random.chance(300) => Op::Force {
                 name,
                 kind: Kind::Semaphore,
             },
-            17 => Op::Inspect {
+            26 | 27 => Op::Inspect {
                 name,
                 kind: Kind::Semaphore,
                 processes: false,
@@ -431,7 +473,8 @@ impl Both {
                 limit: [None, Some(0), Some(3), Some(150), Some((1 << 31) - 1)]
                     [self.random.index(5)],
             },
-        }
+        };
+        (uuid, op)
     }
 
     /// What the model does with it.
@@ -489,8 +532,7 @@ impl Both {
 
     /// Sends a call, once or twice, on time or late.
     fn call(&mut self, name: &Name) {
-        let op = self.op(name);
-        let uuid = self.random.pick(&[U, V]);
+        let (uuid, op) = self.op(name);
         let late = self.random.chance(50);
         let not_after = if late { self.clock() - 1 } else { u64::MAX };
         for _ in 0..self.random.pick(&[1, 1, 1, 2]) {
@@ -514,7 +556,7 @@ impl Both {
                 Reply::Foreign(_) => Answer::Foreign,
                 reply => Answer::Reply(reply),
             };
-            self.foreign += u64::from(real == Answer::Foreign);
+            *self.seen.entry((name_of(&real), self.full)).or_default() += 1;
             assert_eq!(real, expected, "{op:?} at {now:?}: {before:?}");
             let sets = matches!(op, Op::Count { limit: Some(_), .. });
             for (before, model) in before.iter().zip(&self.models) {
@@ -724,7 +766,17 @@ fn the_scripts_do_what_their_model_does() {
             }
         }
     }
-    assert!(both.foreign > steps / 100, "{} foreign", both.foreign);
+    println!("{:?}", both.seen);
+    for (sort, full) in SORTS
+        .iter()
+        .flat_map(|sort| [(*sort, false), (*sort, true)])
+    {
+        let count = both.seen.get(&(sort, full)).copied().unwrap_or(0);
+        assert!(
+            count > steps / 1000,
+            "{sort} came {count} times, full: {full}"
+        );
+    }
 }
 
 /// All that the scripts use.
