@@ -100,8 +100,11 @@ def c(profile: str) -> tuple[str, ...]:
 
 def redisson(version: str) -> Side:
     command = java_driver("redisson", "Driver", version)
-    kinds = ("reentrant", "read-write")
-    return Side(f"redisson-{version}", command, "redisson", kinds, renews=True, forces=True)
+    kinds = ("reentrant", "read-write", "semaphore")
+    # The API of several permits at once came with 3.23.4.
+    takes_many = [int(part) for part in version.split(".")] >= [3, 23, 4]
+    name = f"redisson-{version}"
+    return Side(name, command, "redisson", kinds, renews=True, forces=True, takes_many=takes_many)
 
 
 def java_driver(name: str, main: str, version: str = "") -> tuple[str, ...]:

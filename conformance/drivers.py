@@ -25,6 +25,8 @@ class Side:
     waits: bool = True
     renews: bool = False
     forces: bool = False
+    # A semaphore gives it several permits at once.
+    takes_many: bool = True
 
     @property
     def ours(self) -> bool:

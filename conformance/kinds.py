@@ -36,6 +36,8 @@ KINDS = {
         LockKind("reentrant", {}, hash=True),
         # Each request about it names a side.
         LockKind("read-write", {}, hash=True, channel="redisson_rwlock"),
+        # Each request about it has a limit.
+        LockKind("semaphore", {"kind": "semaphore"}, channel="redisson_sc"),
         LockKind("simple", {"kind": "simple"}),
         LockKind("simple, reentrant", {"kind": "simple", "reentrant": True}),
         LockKind("redis-py", {"kind": "redis-py"}),
@@ -47,7 +49,7 @@ KINDS = {
     )
 }
 
-# Those that have another side besides redlatch; Redisson speaks the reentrant kind and the read-write lock.
+# Those that have another side besides redlatch; Redisson speaks the reentrant kind, the read-write lock and the semaphore.
 FOREIGN = ("redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive")
 
 

@@ -99,7 +99,7 @@ def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> li
             return False
         if any(
             scenario.get(f"{able}_{actor}") and not getattr(side, able)
-            for able in ("waits", "renews", "forces")
+            for able in ("waits", "renews", "forces", "takes_many")
         ):
             return False
         return side.family != "redisson" or scenario.get("redisson") != "newest" or side.name == newest(sides)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import tomllib
@@ -65,6 +66,8 @@ OWN_WORDS = [
     "storm",
     "learnt",
     "pending",
+    "in_redis",
+    "mix",
 ]
 
 
@@ -166,6 +169,10 @@ class Play:
         old = [side for side in redissons if version_of(side.name) < [3, 22]]
         return self.ground.topology == "cluster" and bool(old)
 
+    @property
+    def ours_alone(self) -> bool:
+        return all(side.ours for side in self.row.sides.values())
+
     def client(self, actor: str) -> str:
         return f"{self.number}{actor}"
 
@@ -206,6 +213,7 @@ class Play:
         request = self.request(actor, step[actor], step.get("as", "main"))
         request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step} | self.side(step)
         request |= {"lock": "x" * 1025 if step["lock"] == "long" else step["lock"]} if "lock" in step else {}
+        request |= {key: step[key] for key in ("limit", "permits", "async") if key in step}
         request |= {"token": self.key + step["with_token"]} if "with_token" in step else {}
         if step[actor] == "lost":
             request["within_ms"] = step["within_ms"] + SLACK_MS
@@ -233,7 +241,10 @@ class Play:
         """A request to this actor about the row's key, by the name that its kind has for it."""
         prefix = self.row.kinds[actor].prefix
         lock = self.key.removeprefix(prefix)
-        return {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
+        request = {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
+        if self.row.kinds[actor].name == "semaphore":
+            request["limit"] = self.scenario.get("limit", 0)
+        return request
 
     def side(self, step: dict) -> dict:
         """The side of a read-write lock that a step is about; `{name}`: the row's name says it."""
@@ -267,6 +278,9 @@ class Play:
             elif wanted == "as in Redis":
                 wanted = self.holder()
             self.check(reply.get("value") == wanted, f"expected {wanted}, got {reply}")
+        if "shows" in step:
+            found = [reply["free"], reply["limit"]]
+            self.check(found == step["shows"], f"expected {step['shows']}, got {found}")
         if "reason" in step and side.ours:
             self.check(reply.get("reason") == step["reason"], f"expected {step['reason']}, got {reply}")
         if "after_ms" in step:
@@ -314,7 +328,9 @@ class Play:
                 self.check(reply["status"] == "ok", f"{name}: {reply}")
                 if "token" in step:
                     self.judge_token(step["token"], reply["token"])
-                if step.get("side") != "read":  # readers are inside together
+                if (
+                    step.get("side") != "read" and self.row.kinds["a"].name != "semaphore"
+                ):  # those are inside together
                     owners.append(self.holder()["owner"])
                 reply = self.call(actor, "release", thread, **self.side(step))
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
@@ -465,6 +481,63 @@ class Play:
         if "writes" in step:
             self.check(len(meetings) > 0, "readers were never inside together")
 
+    @property
+    def taken(self) -> str:
+        """The key of the taken permits of a semaphore."""
+        return f"{self.key if '{' in self.key else '{' + self.key + '}'}:timeout"
+
+    def permits(self) -> list[int]:
+        """How many permits of a semaphore are free and how many are taken, read together."""
+        script = "return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('ZCARD', KEYS[2])}"
+        return self.redis("EVAL", script, "2", self.key, self.taken)
+
+    def do_in_redis(self, step: dict) -> None:
+        found = self.permits()
+        self.check(found == step["in_redis"], f"free and taken are {found}")
+
+    def do_mix(self, step: dict) -> None:
+        """The actors, each with three threads, take permits of a semaphore and give them back, so many times together. There
+        are never more out than the limit, and what is free and what is taken always add up to it."""
+        limit, turns = self.scenario["limit"], step["mix"]
+        workers = [(actor, f"w{number}") for actor in self.drivers for number in range(3)]
+        counting, out, most, granted = threading.Lock(), 0, 0, 0
+
+        def work(actor: str, thread: str) -> None:
+            nonlocal out, most, granted
+            random = Random(f"{step['seed']} {actor} {thread}")
+            many = self.row.sides[actor].takes_many
+            for _ in range(turns // len(workers)):
+                wish: dict[str, Any] = {"permits": random.choice([1, 1, 1, 2, 3]) if many else 1}
+                wish["wait_ms"] = random.choice([0, 0, 20, 200])
+                if random.random() < 0.3:
+                    wish["lease_ms"] = 2 * WATCHDOG_MS
+                reply = self.call(actor, "acquire", thread, **wish)
+                if reply["status"] == "timeout":
+                    continue
+                if reply["status"] != "ok":
+                    raise Failed(f"acquire: {reply}")
+                with counting:
+                    out += wish["permits"]
+                    most = max(most, out)
+                    granted += 1
+                if random.random() < 0.3:
+                    self.check(sum(found := self.permits()) == limit, f"free and taken are {found}")
+                time.sleep(random.choice([0, 0.001, 0.01]))
+                with counting:
+                    out -= wish["permits"]
+                reply = self.call(actor, "release", thread)
+                if reply["status"] != "ok":
+                    raise Failed(f"release: {reply}")
+
+        with ThreadPoolExecutor(len(workers)) as pool:
+            for done in [pool.submit(work, *worker) for worker in workers]:
+                done.result()
+        self.check(most <= limit, f"{most} permits were out")
+        self.check(most == limit, f"only {most} permits were out at once")
+        self.check(granted > turns // 4, f"permits were taken {granted} times only")
+        found = self.permits()
+        self.check(found == [limit, 0], f"free and taken are {found}")
+
     def enter(self, actor: str, thread: str, side: dict) -> None:
         """Acquires, with a try again and again where the other side knows no waiting."""
         end = time.monotonic() + PATIENCE
@@ -520,6 +593,11 @@ class Play:
     def do_waiting(self, step: dict) -> None:
         """At least so many connections listen for the release; 0: none. Others do not listen: they have asked."""
         wanted = step["waiting"]
+        if wanted and self.row.kinds["a"].name == "semaphore":
+            # Redisson listens as well. Its callers of one process share that, and the last of them may not be there yet.
+            self.eventually(lambda: self.subscribers() >= wanted, f"{self.subscribers()} connections wait")
+            self.do_settled_ms({"settled_ms": 300})
+            return None
         if wanted and any(not self.row.sides[actor].ours for actor, *_ in self.background.values()):
             asked = lambda: self.tap.about(self.key, self.mark)  # noqa: E731
             self.eventually(asked, "nobody asks for the lock")
@@ -573,9 +651,14 @@ class Play:
             self.ground.signal(self.key, {"stop": "STOP", "continue": "CONT"}[step["server"]])
 
     def quiet(self) -> None:
-        """Nothing is left: no key, no subscription."""
+        """Nothing is left: no key, no subscription. Only the number of a semaphore's permits stays."""
+        if any(kind.name == "semaphore" for kind in self.row.kinds.values()):
+            self.eventually(lambda: self.redis("EXISTS", self.taken) == 0, "a permit is still taken")
+            self.redis("DEL", self.key)
         self.eventually(lambda: self.redis("EXISTS", self.key) == 0, "the key is still there")
-        self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+        # Redisson goes on listening where a short wait ends while it subscribes.
+        if self.ours_alone or not self.scenario.get("short_waits"):
+            self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
         if any(kind.name == "read-write" for kind in self.row.kinds.values()):
             # Those of dead readers, and of a lock that was deleted, end with their lease.
             self.eventually(lambda: not self.time_outs(), "the time-out key of a reader is still there")

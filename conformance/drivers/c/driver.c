@@ -96,7 +96,7 @@ struct client {
 };
 
 struct place {
-    char *name; /* client, lock and side */
+    char *name; /* client, lock and side; of a semaphore that takes permits, its limit and how many */
     redlatch_lock *lock;
 };
 
@@ -128,11 +128,19 @@ static redlatch_client *find_client(const char *name)
     return found;
 }
 
-/* The lock itself, or one side of the read-write lock of that name. */
-static redlatch_status make_lock(redlatch_client *client, const char *lock, const char *side, redlatch_lock **made)
+static bool is_semaphore(const struct request *request)
 {
+    return field(request, "limit") != NULL;
+}
+
+/* The lock itself, or one side of the read-write lock of that name, or the semaphore. */
+static redlatch_status make_lock(redlatch_client *client, const struct request *request, redlatch_lock **made)
+{
+    const char *lock = field(request, "lock"), *side = field(request, "side");
     redlatch_lock *read, *write;
     redlatch_status status;
+    if (is_semaphore(request))
+        return redlatch_semaphore_new(client, lock, (uint32_t)number(request, "limit", 0), NULL, made);
     if (side == NULL)
         return redlatch_lock_new(client, lock, NULL, made);
     status = redlatch_rw_lock_new(client, lock, NULL, &read, &write);
@@ -146,7 +154,8 @@ static redlatch_status make_lock(redlatch_client *client, const char *lock, cons
 
 static redlatch_status find_lock(const struct request *request, redlatch_lock **found)
 {
-    const char *client = field(request, "client"), *lock = field(request, "lock"), *side = field(request, "side");
+    const char *client = field(request, "client"), *lock = field(request, "lock");
+    const char *side = field(request, is_semaphore(request) ? "limit" : "side");
     char *of_client = joined(client, lock), *name = joined(of_client, side == NULL ? "" : side);
     redlatch_status status = REDLATCH_OK;
     int i;
@@ -157,7 +166,7 @@ static redlatch_status find_lock(const struct request *request, redlatch_lock **
         if (strcmp(places[i].name, name) == 0)
             *found = places[i].lock;
     pthread_mutex_unlock(&tables);
-    if (*found != NULL || (status = make_lock(find_client(client), lock, side, found)) != REDLATCH_OK) {
+    if (*found != NULL || (status = make_lock(find_client(client), request, found)) != REDLATCH_OK) {
         free(name);
         return status;
     }
@@ -298,6 +307,32 @@ static void tell_holder(redlatch_lock *lock, int64_t id)
         answer(id, "\"status\": \"ok\", \"value\": {\"owner\": \"%s\", \"count\": %u}", owner, count);
 }
 
+static void tell_permits(redlatch_lock *semaphore, int64_t id)
+{
+    int64_t available, limit;
+    redlatch_status status = redlatch_semaphore_permits(semaphore, &available, &limit);
+    if (status != REDLATCH_OK)
+        answer_status(id, status);
+    else
+        answer(id, "\"status\": \"ok\", \"free\": %lld, \"limit\": %lld", (long long)available, (long long)limit);
+}
+
+static void add_up(void *user, const redlatch_holder *holder)
+{
+    *(uint32_t *)user += holder->count;
+}
+
+/* How many permits all holders have. */
+static void tell_holders(redlatch_lock *semaphore, int64_t id)
+{
+    uint32_t sum = 0;
+    redlatch_status status = redlatch_lock_holders(semaphore, add_up, &sum);
+    if (status != REDLATCH_OK)
+        answer_status(id, status);
+    else
+        answer(id, "\"status\": \"ok\", \"value\": %u", sum);
+}
+
 /* A child process is told this when it uses the parent's client. */
 static void fork_and_try(redlatch_lock *lock, int64_t id)
 {
@@ -323,6 +358,8 @@ static void acquire(redlatch_lock *lock, uint64_t owner, const struct request *r
     const char *token = field(request, "token");
     uint64_t fencing = 0;
     redlatch_status status = token == NULL ? REDLATCH_OK : redlatch_lock_set_token(lock, token);
+    if (is_semaphore(request))
+        status = redlatch_semaphore_set_take(lock, (uint32_t)number(request, "permits", 1));
     if (status == REDLATCH_OK && is_blocked(request)) {
         status = redlatch_lock_acquire(lock, owner, wait, lease, &fencing);
         if (status == REDLATCH_OK && longer > 0)
@@ -384,6 +421,12 @@ static void perform_on_lock(const struct request *request, const char *op, int64
         answer(id, "\"status\": \"ok\", \"value\": %u", redlatch_lock_hold_count(lock, owner));
     else if (strcmp(op, "holder") == 0)
         tell_holder(lock, id);
+    else if (strcmp(op, "permits") == 0)
+        tell_permits(lock, id);
+    else if (strcmp(op, "set") == 0)
+        answer_status(id, redlatch_semaphore_set_permits(lock, (uint32_t)number(request, "permits", 0)));
+    else if (strcmp(op, "holders") == 0)
+        tell_holders(lock, id);
     else if (strcmp(op, "lost") == 0)
         wait_for_loss(lock, owner, id, number(request, "within_ms", 0));
     else if (strcmp(op, "fork") == 0)

@@ -31,6 +31,12 @@ function hello() {
   }
 }
 
+// The lock itself, or one side of the read-write lock of that name, or the semaphore.
+function lockOf(client, { lock, side, limit }) {
+  if (limit !== undefined) return client.semaphore(lock, limit)
+  return side ? client.rwLock(lock)[side] : client.lock(lock)
+}
+
 async function perform(request, signal) {
   if (request.op === 'hello') return hello()
   if (request.op === 'open') {
@@ -42,13 +48,13 @@ async function perform(request, signal) {
   }
   const client = clients.get(request.client)
   if (request.op === 'close') return { value: await client.close() }
-  // The lock itself, or one side of the read-write lock of that name.
-  const lock = request.side ? client.rwLock(request.lock)[request.side] : client.lock(request.lock)
+  const lock = lockOf(client, request)
   const hold = held(request).at(-1)
   switch (request.op) {
     case 'acquire': {
-      const { wait_ms: wait, lease_ms: lease, extend_ms: longer, token } = request
-      const won = await lock.acquire({ wait, lease, token, signal, key: key(request) })
+      const { wait_ms: wait, lease_ms: lease, extend_ms: longer, token, permits } = request
+      const own = request.limit === undefined ? { token, key: key(request) } : { permits }
+      const won = await lock.acquire({ wait, lease, signal, ...own })
       holds.set(seat(request), [...held(request), won])
       if (longer !== undefined) await won.extend(longer)
       return { token: won.fencingToken === undefined ? null : Number(won.fencingToken) }
@@ -73,6 +79,15 @@ async function perform(request, signal) {
       const holder = await lock.holder()
       return { value: holder && { owner: holder.owner, count: holder.count } }
     }
+    case 'permits': {
+      const { available: free, limit } = await lock.permits()
+      return { free, limit }
+    }
+    case 'set':
+      await lock.setPermits(request.permits)
+      return {}
+    case 'holders':
+      return { value: (await lock.holders()).reduce((sum, { count }) => sum + count, 0) }
     case 'lost':
       return lost(hold, request.within_ms)
     default:

@@ -55,8 +55,52 @@ def lock_of(client: Any, request: Job, **options: Any) -> Any:
     return getattr(client.rw_lock(request["lock"], **options), request["side"])
 
 
+class Permits:
+    """What an actor thread has of a semaphore."""
+
+    def __init__(self, client: Any, name: str, limit: int) -> None:
+        self.told: Future[redlatch.LockLostError] = Future()
+        self.semaphore = client.semaphore(name, limit=limit, on_lost=self.told.set_result)
+        self.taken: list[int] = []
+
+    async def ask(self, request: Job) -> Job:
+        op, semaphore, permits = request["op"], self.semaphore, request.get("permits", 1)
+        if op == "acquire":
+            wait, lease = seconds(request, "wait_ms"), seconds(request, "lease_ms")
+            won = await done(semaphore.acquire(timeout=wait, permits=permits, lease=lease))
+            self.taken += [permits] if won else []
+            return {} if won else {"status": "timeout"}
+        if op == "release":
+            await done(semaphore.release(self.taken.pop() if self.taken else 1))
+        elif op == "set":
+            await done(semaphore.set_permits(permits))
+        elif op == "permits":
+            found = await done(semaphore.permits())
+            return {"free": found.available, "limit": found.limit}
+        elif op == "holders":
+            return {"value": sum(holder.count for holder in await done(semaphore.holders()))}
+        elif op == "force":
+            return {"value": await done(semaphore.force_release())}
+        elif op == "lost":
+            return await reason_of(self.told, request)
+        else:
+            return {"status": "unsupported"}
+        return {}
+
+
+async def reason_of(told: Future[redlatch.LockLostError], request: Job) -> Job:
+    """Waits until a loss is told."""
+    within = request["within_ms"] / 1000
+    try:
+        waiting = asyncio.wait_for(asyncio.wrap_future(told), within) if ASYNCIO else told.result(within)
+        return {"reason": (await done(waiting)).reason}
+    except TimeoutError:
+        return {"status": "timeout"}
+
+
 class Driver:
     def __init__(self) -> None:
+        self.semaphores: dict[tuple[str, str, str, int], Permits] = {}
         self.clients: dict[str, Any] = {}
         self.entered: dict[tuple[str, str, str, str], list[tuple[Any, Any]]] = defaultdict(list)
 
@@ -75,6 +119,11 @@ class Driver:
         client = self.clients[name]
         if op == "close":
             return {"value": await done(client.close())}
+        if "limit" in request:
+            seat = (name, request["as"], request["lock"], request["limit"])
+            if seat not in self.semaphores:
+                self.semaphores[seat] = Permits(client, request["lock"], request["limit"])
+            return await self.semaphores[seat].ask(request)
         if op == "acquire":
             return await self.acquire(client, request)
         return await self.ask(op, request, lock_of(client, request))
@@ -121,12 +170,7 @@ class Driver:
         told: Future[redlatch.LockLostError] = Future()
         _, grant = self.grants(request)[-1]
         grant.on_lost(told.set_result)
-        within = request["within_ms"] / 1000
-        try:
-            waiting = asyncio.wait_for(asyncio.wrap_future(told), within) if ASYNCIO else told.result(within)
-            return {"reason": (await done(waiting)).reason}
-        except TimeoutError:
-            return {"status": "timeout"}
+        return await reason_of(told, request)
 
 
 def fork(lock: redlatch.Lock) -> Job:

@@ -91,6 +91,9 @@ public final class Driver {
             }
             return status("ok");
         }
+        if (request.containsKey("limit")) {
+            return Permits.run(client, request);
+        }
         Map<String, Object> reply = status("ok");
         RFencedLock fenced = FENCED.contains(request.get("client")) ? client.getFencedLock(request.get("lock")) : null;
         RLock lock = fenced != null ? fenced : lockOf(client, request);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlatch::embed::all_options;
 use redlatch::{
     AcquireOptions, Client, Error, ErrorKind, Guard, Lock, LostReason, Operation, OptionValue,
-    ReentryKey,
+    ReentryKey, Semaphore,
 };
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -74,6 +74,11 @@ fn text<'a>(request: &'a Value, field: &str) -> &'a str {
 
 fn millis(request: &Value, field: &str) -> Option<Duration> {
     request[field].as_u64().map(Duration::from_millis)
+}
+
+fn count(request: &Value, field: &str) -> usize {
+    let count = request[field].as_u64().unwrap_or_default();
+    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 fn ok() -> Reply {
@@ -149,9 +154,17 @@ async fn wait<T: Send + 'static>(request: &Value, operation: Operation<T>) -> Re
     waited.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
-/// The lock itself, or one side of the read-write lock of that name.
+/// The semaphore of a request that names its limit.
+fn semaphore_of(client: &Client, request: &Value) -> Result<Semaphore, Error> {
+    client.semaphore(text(request, "lock"), count(request, "limit"))
+}
+
+/// The lock itself, or one side of the read-write lock of that name, or the semaphore.
 fn lock_of(client: &Client, request: &Value) -> Result<Lock, Error> {
     let name = text(request, "lock");
+    if !request["limit"].is_null() {
+        return Ok(semaphore_of(client, request)?.as_lock().clone());
+    }
     match text(request, "side") {
         "" => client.lock(name),
         side => {
@@ -200,6 +213,9 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             if let Some(token) = request["token"].as_str() {
                 options = options.token(token);
             }
+            if !request["permits"].is_null() {
+                options = options.permits(count(request, "permits"));
+            }
             let guard = wait(request, lock.acquire_with(options)).await?;
             let reply = with("token", json!(guard.fencing_token()));
             let longer = millis(request, "extend_ms").map(|lease| guard.extend(lease));
@@ -234,6 +250,24 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
                     Value::Null,
                     |holder| json!({"owner": holder.owner, "count": holder.count}),
                 ),
+            )
+        }
+        "permits" => {
+            let permits = wait(request, semaphore_of(&client, request)?.permits()).await?;
+            let mut reply = with("free", json!(permits.available));
+            reply.insert("limit".to_owned(), json!(permits.limit));
+            reply
+        }
+        "set" => {
+            let semaphore = semaphore_of(&client, request)?;
+            wait(request, semaphore.set_permits(count(request, "permits"))).await?;
+            ok()
+        }
+        "holders" => {
+            let holders = wait(request, lock.holders()).await?;
+            with(
+                "value",
+                json!(holders.iter().map(|holder| holder.count).sum::<u32>()),
             )
         }
         "lost" => lost(&seat, millis(request, "within_ms").unwrap_or_default()).await,

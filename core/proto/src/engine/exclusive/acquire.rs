@@ -59,7 +59,9 @@ impl Engine {
             && key != OwnerKey::Once
             && !matches!(key, OwnerKey::Hold(_))
         {
-            let waits = |waiter: &Waiter| waiter.key == key && waiter.name == name;
+            // A waiter that has its answer only stays until its call is settled.
+            let waits =
+                |waiter: &Waiter| waiter.key == key && waiter.name == name && !waiter.answered;
             if mine.is_some() || self.names.waiters.iter().any(|(_, waiter)| waits(waiter)) {
                 // A release by this key could not tell which permits it gives back.
                 let text = "this key has permits of the semaphore, or waits for some; release those first, acquire several \

@@ -154,6 +154,31 @@ fn a_wait_that_ends_in_flight_is_answered_in_time() {
 }
 
 #[test]
+fn a_key_takes_permits_while_its_last_wait_is_in_flight() {
+    let permits = Terms {
+        kind: Kind::Semaphore,
+        reentrant: false,
+        permits: 1,
+        limit: 1,
+        ..WATCHED
+    };
+    let mut rig = Rig::new();
+    let late = rig.acquire_with("n", KEY, Some(ms(100)), permits);
+    let sent = rig.sent();
+    rig.pass(ms(100));
+    assert_eq!(rig.failed(late), ErrorKind::Timeout);
+    let again = rig.acquire_with("n", KEY, None, permits);
+    assert!(rig.pending(again));
+    rig.grant(&sent);
+    let [given_back, second] = <[Sent; 2]>::try_from(rig.all_sent()).unwrap();
+    assert_eq!(given_back.release().0, sent.acquire().0);
+    assert_ne!(second.acquire().0, sent.acquire().0);
+    rig.reply(&given_back, Reply::Released(0));
+    rig.grant(&second);
+    rig.granted(again);
+}
+
+#[test]
 fn a_grant_at_the_very_end_of_the_wait_is_too_late() {
     let mut rig = Rig::new();
     let id = rig.acquire_with("n", OwnerKey::Once, Some(ms(100)), WATCHED);
