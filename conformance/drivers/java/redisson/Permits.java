@@ -1,5 +1,6 @@
 // Requests about an RPermitExpirableSemaphore.
 import java.lang.reflect.InvocationTargetException;
+import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -65,6 +66,9 @@ final class Permits {
                     kept &= semaphore.updateLeaseTime(id, lease, TimeUnit.MILLISECONDS);
                 }
                 return status(kept ? "ok" : "not_owner");
+            case "expire":
+                reply.put("value", semaphore.expire(Duration.ofMillis(Long.parseLong(request.get("lease_ms")))));
+                return reply;
             case "delete":
                 reply.put("value", semaphore.delete());
                 return reply;
