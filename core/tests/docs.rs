@@ -23,7 +23,7 @@ const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +
                         +exists +mget";
 /// Semaphores need these besides: the key of the taken permits, their channel, and commands.
 const PERMIT_RULES: &str = "~{orders*:timeout &redisson_sc:{orders* +zadd +zrem +zscore +zrange +zrangebyscore +zcard \
-                            +zcount +incrby +decrby";
+                            +zcount +incrby +persist";
 /// Read-write locks need these besides: the time-out key of each reader, and their channel.
 const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
 /// Commands that only newer servers know.
