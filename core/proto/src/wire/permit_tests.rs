@@ -26,7 +26,7 @@ const MESSAGES: i64 = 8;
 
 type Id = Vec<u8>;
 
-/// What is stored at the key of the number.
+/// The content of the key of the number.
 #[derive(Debug, Clone, PartialEq, Default)]
 enum Free {
     #[default]

@@ -306,7 +306,7 @@ fn permits_of_many_semaphores_are_renewed_together() {
     assert_eq!(rig.lost.len(), 1);
     let (owner, reason) = rig.lost[0];
     assert_eq!(reason, LostReason::Stolen);
-    // What is left of them is given back.
+    // The rest of them is given back.
     let cleanup = rig.sent();
     let lost = if owner == n.owner() {
         (owner, 3)

@@ -50,7 +50,7 @@ local took = free >= #ids
 if took then
   local words = {}
   for i, id in ipairs(ids) do words[2 * i - 1], words[2 * i] = string.format('%.0f', till), id end
-  -- What is given back is given by the command that took it, which is allowed then.
+  -- A give-back uses the command that took, which is allowed then.
   free = redis.call('INCRBY', key, -#ids)
   local new = redis.pcall('ZADD', taken, unpack(words))
   local denied = type(new) == 'table' and new
