@@ -50,7 +50,7 @@ struct Model {
     published: Vec<i64>,
 }
 
-/// What the server has to answer. `Refused`: an error because its memory is full.
+/// The answer that the server has to give. `Refused`: an error because its memory is full.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Reply(Reply),
@@ -477,7 +477,7 @@ impl Both {
         (uuid, op)
     }
 
-    /// What the model does with it.
+    /// The model's answer to it.
     fn modelled(&mut self, uuid: &str, op: &Op, now: u64, late: bool) -> Answer {
         let (names, full) = (self.names.clone(), self.full);
         let at = |name: &Name| names.iter().position(|known| known == name).unwrap();
