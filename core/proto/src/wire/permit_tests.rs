@@ -802,7 +802,7 @@ fn changes() -> Vec<Op> {
                 name: name.clone(),
                 owner: 1,
                 form: form.clone(),
-                ttl: Duration::from_secs(9),
+                ttl: Duration::from_secs(20),
             }],
         },
         Op::Count {
