@@ -75,9 +75,11 @@ def layers(cargo_test: list[str]) -> list[Layer]:
         "model_tests",
         "--skip",
         "many_tests",
+        "--skip",
+        "permit_tests",
     ]
     simulated = ["engine::tests::simulation::promises"]
-    scripts = ["wire::live_tests", "wire::many_tests", "wire::model_tests"]
+    scripts = ["wire::live_tests", "wire::many_tests", "wire::model_tests", "wire::permit_tests"]
     faces = ["cargo", "test", "--package", "redlatch", "--test", "faces", "--", *one]
     # A word chooses among the names of its tests.
     command_line = (

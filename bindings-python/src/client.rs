@@ -48,7 +48,9 @@ impl Client {
         let mut locks = client.lock_options();
         each_option(options, |name, value| locks.set(name, value))?;
         let made = match semaphore {
-            true => client.semaphore_with(name, locks).map(|made| made.as_lock().clone()),
+            true => client
+                .semaphore_with(name, locks)
+                .map(|made| made.as_lock().clone()),
             false => client.lock_with(name, locks),
         };
         let core = made.map_err(|error| raise(options.py(), &error))?;

@@ -26,7 +26,10 @@ fn options(
 ) -> PyResult<AcquireOptions> {
     let mut options = AcquireOptions::new();
     let given = [("wait", wait), ("lease", lease), ("token", token)];
-    for (name, value) in given.into_iter().chain(permits.map(|permits| ("permits", permits))) {
+    for (name, value) in given
+        .into_iter()
+        .chain(permits.map(|permits| ("permits", permits)))
+    {
         if !value.is_none() {
             option(name, value, &mut |name, value| options.set(name, value))?;
         }

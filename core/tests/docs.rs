@@ -21,9 +21,12 @@ const KEYS: &str =
 const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +hset +hdel +pexpire +del +get +set \
                         +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
                         +exists +mget";
-/// Commands that only newer servers know.
+/// Semaphores need these besides: the key of the taken permits, their channel, and commands.
+const PERMIT_RULES: &str = "~{orders*:timeout &redisson_sc:{orders* +zadd +zrem +zscore +zrange +zrangebyscore +zcard \
+                            +zcount +incrby +persist";
 /// Read-write locks need these besides: the time-out key of each reader, and their channel.
 const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
+/// Commands that only newer servers know.
 const SINCE_7: &str = "+pexpiretime";
 /// Commands that nodes of a cluster must allow as well.
 const CLUSTER: &str =
@@ -377,6 +380,7 @@ fn acl() -> String {
          {commands}\n```\n\n\
          For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
          For read-write locks give also `{RW_KEYS}`.\n\n\
+         For semaphores give also `{PERMIT_RULES}`.\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
          many callers do not share commands. `+select` is for a database other \
@@ -440,6 +444,46 @@ fn kinds_with_a_prefix_need_it_in_the_rules() {
         client.close().wait().unwrap();
         assert_nothing_was_denied(&server);
     }
+}
+
+#[test]
+fn semaphores_need_their_rules() {
+    let server = Server::start();
+    let url = make_user(&server, &format!("{KEYS} {PERMIT_RULES}"));
+    let client = Client::builder(&url).build().unwrap();
+    let two = LockOptions::new()
+        .limit(2)
+        .watchdog_lease(Duration::from_millis(300));
+    let semaphore = client.semaphore_with("orders:42", two).unwrap();
+    let permits = semaphore.acquire_many(2).wait().unwrap();
+    let renewed = client.stats().renewed;
+    while client.stats().renewed == renewed {
+        std::thread::yield_now();
+    }
+    permits.reenter().wait().unwrap().release().wait().unwrap();
+    assert!(semaphore.as_lock().is_locked().wait().unwrap());
+
+    // A waiter is woken when there are more permits.
+    let more = semaphore.acquire();
+    let waiting = std::thread::spawn(move || more.wait().unwrap());
+    while client.stats().waiting == 0 {
+        assert!(!waiting.is_finished(), "the waiter waits for a permit");
+        std::thread::yield_now();
+    }
+    assert_eq!(semaphore.set_permits(3).wait().unwrap().limit, 3);
+    waiting.join().unwrap().release().wait().unwrap();
+    permits.release().wait().unwrap();
+    assert!(semaphore.try_acquire_many(4).wait().is_err());
+
+    // The time of this permit is over.
+    let mut admin = server.connect();
+    let stale = ("{orders:42}:timeout", 5, "0123456789abcdef");
+    let _: () = redis::cmd("SELECT").arg(1).query(&mut admin).unwrap();
+    let _: u64 = redis::cmd("ZADD").arg(stale).query(&mut admin).unwrap();
+    let _permit = semaphore.acquire().wait().unwrap();
+    semaphore.as_lock().force_release().wait().unwrap();
+    client.close().wait().unwrap();
+    assert_nothing_was_denied(&server);
 }
 
 #[test]

@@ -9,6 +9,8 @@ pub(crate) struct Args {
     pub(crate) peer: String,
     /// A value of the option `kind`.
     pub(crate) kind: String,
+    /// The permits of the kind `semaphore`.
+    pub(crate) limit: u32,
     pub(crate) workload: String,
     pub(crate) url: String,
     pub(crate) seconds: f64,
@@ -32,6 +34,7 @@ impl Args {
         let mut args = Args {
             peer: "async".into(),
             kind: "reentrant".into(),
+            limit: 0,
             workload: "W1".into(),
             url: "redis://127.0.0.1:6379".into(),
             seconds: 3.0,
@@ -57,6 +60,7 @@ impl Args {
             match flag.as_str() {
                 "--peer" => args.peer = value,
                 "--kind" => args.kind = value,
+                "--limit" => args.limit = value.parse()?,
                 "--workload" => args.workload = value,
                 "--url" => args.url = value,
                 "--seconds" => args.seconds = value.parse()?,

@@ -28,6 +28,7 @@ fn client(args: &Args) -> Result<Client, Failure> {
     Ok(Client::builder(&args.url)
         .lock_options(lease)
         .option("kind", OptionValue::Text(&args.kind))
+        .option("limit", OptionValue::Millis(args.limit.into()))
         .build()?)
 }
 

@@ -56,7 +56,7 @@ def lock_of(client: Any, request: Job, **options: Any) -> Any:
 
 
 class Permits:
-    """What an actor thread has of a semaphore."""
+    """The part of a semaphore that an actor thread has."""
 
     def __init__(self, client: Any, name: str, limit: int) -> None:
         self.told: Future[redlatch.LockLostError] = Future()

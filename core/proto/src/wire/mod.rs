@@ -16,6 +16,8 @@ mod live_tests;
 #[cfg(test)]
 mod model_tests;
 pub mod names;
+#[cfg(test)]
+mod permit_tests;
 mod process;
 #[cfg(test)]
 mod rw_tests;

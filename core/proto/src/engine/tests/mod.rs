@@ -17,6 +17,7 @@ mod kinds;
 mod linking;
 mod losing;
 mod passing;
+mod permits;
 mod reading;
 mod renewing;
 mod replicas;

@@ -7,6 +7,9 @@
 //!   unless another program deleted the key and the engine has not been told yet;
 //! - a read-write lock has one writer, or readers, or a writer and readers of its own key;
 //! - no reader of a client overtakes a writer of that client that asked before it;
+//! - no more permits of a semaphore are out than there are, as holders believe and by the record of
+//!   the server, which counts each as free or as taken, and not as both;
+//! - waiters of one client get permits in the order in which they asked;
 //! - the server's count is the number of levels whenever no call is in flight;
 //! - every request is answered exactly once, and never with `internal`;
 //! - a lock that was released is not on the server any more;
@@ -38,6 +41,7 @@
 mod callers;
 pub mod network;
 mod outage;
+pub mod permits;
 pub mod server;
 pub mod shared;
 mod world;

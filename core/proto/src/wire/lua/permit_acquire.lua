@@ -15,7 +15,7 @@ for i, answer in pairs({free, held}) do
     return {now, FOREIGN, redis.call('TYPE', KEYS[i]).ok}
   end
 end
-if free and not string.find(free, '^-?%d+$') then return {now, FOREIGN, 'string'} end
+if free and not (string.find(free, '^-?%d+$') and string.format('%d', free) == free) then return {now, FOREIGN, 'string'} end
 local till = now + lease + tonumber(ARGV[6])
 
 -- An earlier copy took them, or a level of their owner is new.
@@ -29,31 +29,36 @@ if held then
 end
 if ARGV[4] ~= '1' then return {now, GONE, free and STOLEN or DELETED} end
 
--- Permits whose time is over are free. Their removal comes first: a full server denies no removal, nor what follows one.
+-- Permits whose time is over are free. A full server denies no removal, nor what follows one. So the first removal is
+-- of nothing: no command that an ACL denies leaves a permit neither free nor taken.
 local over = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 100)
 if #over > 0 then
-  redis.call('ZREM', taken, unpack(over))
+  redis.call('ZREM', taken, '')
   if free then free = redis.call('INCRBY', key, #over) end
+  redis.call('ZREM', taken, unpack(over))
 end
 -- The count comes back when its key was evicted or deleted.
 if not free and limit > 0 then
   free = limit - redis.call('ZCARD', taken)
   redis.call('SET', key, free)
+  -- The ids may have had the time to live of the number that is gone.
+  redis.pcall('PERSIST', taken)
 end
 free = tonumber(free or 0)
 
 local took = free >= #ids
 if took then
-  for _, id in ipairs(ids) do redis.call('ZADD', taken, string.format('%.0f', till), id) end
-  local left = redis.pcall('DECRBY', key, #ids)
-  if type(left) == 'table' then
-    redis.call('ZREM', taken, unpack(ids))
-    return left
-  end
-  free = left
+  local words = {}
+  for i, id in ipairs(ids) do words[2 * i - 1], words[2 * i] = string.format('%.0f', till), id end
+  -- A give-back uses the command that took, which is allowed then.
+  free = redis.call('INCRBY', key, -#ids)
+  local new = redis.pcall('ZADD', taken, unpack(words))
+  local denied = type(new) == 'table' and new
+  if new ~= #ids then free = redis.call('INCRBY', key, denied and #ids or #ids - new) end
+  if denied then return denied end
   -- The ids of a semaphore that expires expire with it.
-  local ttl = redis.call('PTTL', key)
-  if ttl > 0 then redis.call('PEXPIRE', taken, ttl) end
+  local ttl = redis.pcall('PTTL', key)
+  if type(ttl) == 'number' and ttl > 0 then redis.pcall('PEXPIRE', taken, ttl) end
 end
 if #over > 0 and free > 0 then
   for verb in string.gmatch(ARGV[8], '%u+') do redis.pcall(verb, ARGV[7], free) end

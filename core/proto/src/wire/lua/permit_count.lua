@@ -12,7 +12,10 @@ if wanted then
   local before = tonumber(free or 0)
   -- INCRBY leaves the time to live as it is.
   if free then free = redis.call('INCRBY', KEYS[1], wanted - taken - before) end
-  if not free then redis.call('SET', KEYS[1], wanted - taken) end
+  if not free then
+    redis.call('SET', KEYS[1], wanted - taken)
+    redis.pcall('PERSIST', KEYS[2])
+  end
   free = wanted - taken
   if free > 0 and free > before then
     for i = 1, math.min(free - before, 8) do

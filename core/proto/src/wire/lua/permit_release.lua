@@ -4,17 +4,25 @@
 -- reply  RELEASED + number of those who heard it | 0 GONE why
 local key, taken, owner = KEYS[1], KEYS[2], ARGV[1]
 --@ permit_ids
+local free = redis.pcall('GET', key)
+if type(free) == 'table' and not string.find(free.err, 'WRONGTYPE', 1, true) then return free end
 local gone = redis.pcall('ZREM', taken, unpack(ids))
 if type(gone) == 'table' then
   return string.find(gone.err, 'WRONGTYPE', 1, true) and {0, GONE, STOLEN} or gone
 end
 local heard = 0
-if gone > 0 and redis.call('EXISTS', key) == 1 then
-  local free = redis.pcall('INCRBY', key, gone)
+-- Other data than a number is not ours to count in.
+if gone > 0 and type(free) == 'string' and string.find(free, '^-?%d+$') and string.format('%d', free) == free then
+  free = redis.pcall('INCRBY', key, gone)
+  if type(free) == 'table' then
+    -- They become permits whose time is over, so the next acquisition takes them back.
+    for i = 1, gone do redis.call('ZADD', taken, 0, ids[i]) end
+    return free
+  end
   -- Redisson wakes one asynchronous waiter for each message.
-  for i = 1, type(free) == 'number' and free > 0 and math.min(gone, 8) or 0 do
+  for i = 1, free > 0 and math.min(gone, 8) or 0 do
     for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], free) end
   end
 end
-if gone < #ids then return {0, GONE, redis.call('EXISTS', key) == 1 and STOLEN or DELETED} end
+if gone < #ids then return {0, GONE, free and STOLEN or DELETED} end
 return RELEASED + (type(heard) == 'number' and heard or 0)

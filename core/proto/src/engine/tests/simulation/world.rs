@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::callers::{Caller, Deed, kind_of};
 use super::network::{Fate, Faults};
+use super::permits::{LIMIT, MARGIN_MS, Semaphore};
 use super::server::{Lock, Origin, Server, Uuid, names, script_of};
 use crate::engine::hold::{Hold, Phase};
 use crate::engine::ops::NOBODY;
@@ -110,6 +111,13 @@ const NAMES: [&[&str]; 10] = [
     &["rw", "{rw}"],
     &["rw", "reentrant"],
 ];
+/// The names of one run in so many. The others are as they were before there were semaphores.
+const SEMAPHORES: [&[&str]; 3] = [
+    &["semaphore"],
+    &["semaphore", "{semaphore}"],
+    &["semaphore", "reentrant"],
+];
+const SEMAPHORES_EVERY: u64 = 7;
 
 /// The time that must remain of a renewed lock. An adaptive lock is renewed late, and its lease is
 /// in whole seconds: a re-entry can make it a second longer than the remaining time.
@@ -529,6 +537,8 @@ pub(super) struct World {
     revived: BTreeSet<(Uuid, OwnerId)>,
     /// Requests that wait for replicas, and the owners that were granted one.
     wants_replica: BTreeSet<(Uuid, RequestId)>,
+    /// Acquisitions that wait.
+    patient: BTreeSet<(Uuid, RequestId)>,
     replicated: BTreeSet<(Uuid, OwnerId)>,
     /// Releases in flight after an optimistic hand-over: the owner, and the time of the request.
     releases: BTreeMap<(Uuid, RequestId), (OwnerId, u64)>,
@@ -563,10 +573,11 @@ impl World {
         } else {
             random.between(2, 4)
         };
+        let semaphores = seed % SEMAPHORES_EVERY == 3;
         let names = if crowded {
-            crowd_of_names(&mut random)
+            crowd_of_names(&mut random, semaphores)
         } else {
-            few_names(&mut random)
+            few_names(&mut random, semaphores)
         };
         let denied =
             (crowded && faults.refusal > 0 && random.chance(300)).then(|| names[0].clone());
@@ -594,6 +605,7 @@ impl World {
             excused: BTreeSet::new(),
             revived: BTreeSet::new(),
             wants_replica: BTreeSet::new(),
+            patient: BTreeSet::new(),
             replicated: BTreeSet::new(),
             releases: BTreeMap::new(),
             passed: BTreeMap::new(),
@@ -2072,6 +2084,9 @@ impl World {
         if matches!(&request, Request::Acquire { terms, .. } if terms.replicas > 0) {
             self.wants_replica.insert((uuid, id));
         }
+        if matches!(&request, Request::Acquire { wait, .. } if *wait != Some(Duration::ZERO)) {
+            self.patient.insert((uuid, id));
+        }
         self.take_direct(place, id);
         let released = match &request {
             Request::Release(Target::Level { owner, .. }) => Some((uuid, *owner)),
@@ -2101,6 +2116,11 @@ impl World {
                 if !client.cells.iter().any(|known| Arc::ptr_eq(known, &cell)) {
                     if let Some(writer) = client.engine.overtaken(id, &cell) {
                         let text = format!("{cell:?} of {id} overtakes the writer {writer}");
+                        self.wrong.get_or_insert(text);
+                    }
+                    let patient = self.patient.contains(&(uuid, id));
+                    if let Some(before) = client.engine.before(id, &cell).filter(|_| patient) {
+                        let text = format!("{cell:?} of {id} overtakes {before}");
                         self.wrong.get_or_insert(text);
                     }
                     if caller_before(client, &cell) {
@@ -2271,13 +2291,13 @@ impl World {
         let end = |hold: &Hold| {
             // A call that waits for replicas has twice the time.
             let (longest, limit) = (hold.longest(), timing::limit(hold.longest()) * 2);
-            let others = if topic_of(&hold.cell.name) == Topic::ReadWrite {
-                DEAD_READERS
-            } else {
-                0
+            let (others, margin) = match topic_of(&hold.cell.name) {
+                Topic::Lock => (0, 0),
+                Topic::ReadWrite => (DEAD_READERS, 0),
+                Topic::Semaphore => (0, MARGIN_MS * 1000),
             };
             let lives = longest + limit + timing::drift(longest);
-            self.time + micros(lives).max(others)
+            self.time + margin + micros(lives).max(others)
         };
         self.legacies
             .extend(holds.map(|(owner, hold)| ((client.uuid, owner), end(hold))));
@@ -2373,6 +2393,14 @@ impl World {
         let kind = self.random.below(6);
         self.note(|| format!("a stranger does {kind} to {name}"));
         match kind {
+            _ if topic_of(&name) == Topic::Semaphore => {
+                if kind == 0 && self.random.chance(500) {
+                    self.server.delete(&name, None);
+                } else {
+                    let ms = self.random.between(1, 1500);
+                    self.server.stranger_at_semaphore(&name, kind, ms);
+                }
+            }
             0 => drop(self.server.delete(&name, None)),
             1..4 if topic_of(&name) == Topic::ReadWrite => {
                 let (ms, reads) = (self.random.between(1, 1500), self.random.chance(500));
@@ -2478,6 +2506,7 @@ impl World {
         self.check_holds();
         self.check_counts();
         self.check_sides();
+        self.check_permits();
         self.check_ghosts();
         self.check_waiters();
         self.check_renewals();
@@ -2531,6 +2560,8 @@ impl World {
                         if client.tracks
                             && !self.tenants
                             && !self.own_copies.contains(&me)
+                            && (cell.kind != Kind::Semaphore
+                                || client.engine.renewed_lease(cell.owner).is_some())
                             && self.time
                                 > *since.max(&self.disturbed)
                                     + allowed(self.told_within, &cell.name)
@@ -2586,6 +2617,36 @@ impl World {
                 if key.is_some_and(|key| key != reader.key) && !self.is_excused((uuid, writer)) {
                     wrong = Some(format!("{reader:?} is beside the writer {writer}"));
                 }
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
+    /// No more permits are out than there are: by the record of the server, and as holders believe
+    /// who have not lost them to a fail-over, to a jump of the clock or to somebody else.
+    fn check_permits(&mut self) {
+        let (mut wrong, limit) = (None, i64::from(LIMIT));
+        for (name, semaphore) in &self.server.semaphores {
+            let Semaphore { free, taken } = semaphore;
+            let sum = semaphore.sum();
+            if free.is_some_and(|free| free < 0 || free + sum != limit) || sum > limit {
+                wrong = Some(format!("{name}: {free:?} are free beside {taken:?}"));
+            }
+            let mut believed = Vec::new();
+            for client in &self.clients {
+                let now = client.local(self.time);
+                let held = client.cells.iter().filter(|cell| {
+                    let me = (client.uuid, cell.owner);
+                    let excused = self.bereaved.contains_key(&me) || self.jumped.contains(&me);
+                    cell.name == *name && cell.is_held(now) && !excused
+                });
+                believed.extend(held.map(|cell| (client.uuid, cell)));
+            }
+            let permits = believed
+                .iter()
+                .map(|(_, cell)| i64::from(cell.form().permits));
+            if permits.sum::<i64>() > limit {
+                wrong = Some(format!("{name}: too many are out: {believed:?}"));
             }
         }
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
@@ -2746,13 +2807,24 @@ impl World {
             if !is_ghost || self.is_excused((uuid, owner)) {
                 continue;
             }
+            let ends = self.server.left(name, lock) <= client.ends_soon(owner);
             let known = client.engine.cleanups.is_for(owner)
-                || self.server.ttl(lock) <= client.ends_soon(owner);
+                || if topic_of(name) == Topic::Semaphore {
+                    ends
+                } else {
+                    self.server.ttl(lock) <= client.ends_soon(owner)
+                };
             if !known && !self.revived.contains(&(uuid, owner)) {
                 wrong = Some(format!("{name}: {lock:?} is forgotten"));
             }
             let since = *self.ghosts.entry((uuid, owner)).or_insert(self.time);
-            if self.time > self.disturbed.max(since) + allowed(GHOST, name) {
+            // Permits that end by themselves are kept for the margin.
+            let margin = if topic_of(name) == Topic::Semaphore && ends {
+                MARGIN_MS * 1000
+            } else {
+                0
+            };
+            if self.time > self.disturbed.max(since) + allowed(GHOST, name) + margin {
                 wrong = Some(format!("{name}: {lock:?} stays since {since}"));
             }
         }
@@ -2769,7 +2841,11 @@ impl World {
                     .engine
                     .waits_for(name)
                     .filter(|_| !client.has_ended());
-                let is_taken = |kind: Kind| {
+                let is_taken = |(kind, permits): (Kind, i64)| {
+                    if kind == Kind::Semaphore {
+                        let semaphore = self.server.semaphores.get(name);
+                        return semaphore.is_some_and(|one| one.available() < permits);
+                    }
                     let shared = self.server.shared.get(name);
                     self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
@@ -2867,8 +2943,8 @@ impl Engine {
                 .is_some_and(|hold| !matches!(hold.phase, Phase::Lost(_)))
     }
 
-    /// The kind of the first waiter of the name, unless a hold of this client is in its way.
-    fn waits_for(&self, name: &Name) -> Option<Kind> {
+    /// The kind of the first waiter of the name, and the permits that it wants, unless a hold of this client is in its way.
+    fn waits_for(&self, name: &Name) -> Option<(Kind, i64)> {
         let queue = self.names.queues.get(name)?;
         let head = self.names.waiters.get(queue.waiters.front()?)?;
         let blocks = |hold: &Hold| {
@@ -2877,7 +2953,17 @@ impl Engine {
                 && Some(hold.cell.owner) != head.under
         };
         let blocked = queue.holds().iter().any(|owner| blocks(&self.holds[owner]));
-        (!blocked).then_some(head.form.kind)
+        (!blocked).then_some((head.form.kind, head.form.permits.into()))
+    }
+
+    /// A caller that waits for permits of this semaphore and asked before this request.
+    fn before(&self, id: RequestId, cell: &HoldCell) -> Option<RequestId> {
+        if cell.kind != Kind::Semaphore {
+            return None;
+        }
+        let queue = self.names.queues.get(&cell.name)?;
+        let waits = |other: &RequestId| *other < id && !self.names.waiters[other].answered;
+        queue.waiters.iter().copied().find(waits)
     }
 
     /// A writer that waits for this name and asked before this request, unless the reader has the
@@ -2923,20 +3009,23 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap()
 }
 
-fn few_names(random: &mut Random) -> Vec<Name> {
-    random
-        .pick(&NAMES)
-        .iter()
-        .map(|name| Name::from(*name))
-        .collect()
+fn few_names(random: &mut Random, semaphores: bool) -> Vec<Name> {
+    let names = if semaphores {
+        random.pick(&SEMAPHORES)
+    } else {
+        random.pick(&NAMES)
+    };
+    names.iter().map(|name| Name::from(*name)).collect()
 }
 
 /// Many locks, most of them reentrant.
-fn crowd_of_names(random: &mut Random) -> Vec<Name> {
+fn crowd_of_names(random: &mut Random, semaphores: bool) -> Vec<Name> {
     let count = random.between(8, 40);
     let name = |at| {
         if at % 8 == 5 {
             format!("rw{at}")
+        } else if semaphores && at % 4 == 2 {
+            format!("semaphore{at}")
         } else if at % 4 == 3 {
             format!("simple{at}")
         } else {

@@ -1,0 +1,351 @@
+//! Semaphores: several owners at a time, each with its number of permits.
+
+use super::*;
+use crate::wire::Permits;
+
+const SEMAPHORE: Terms = Terms {
+    kind: Kind::Semaphore,
+    reentrant: false,
+    permits: 1,
+    limit: 5,
+    ..WATCHED
+};
+
+fn wanting(permits: u16) -> Terms {
+    Terms {
+        permits,
+        ..SEMAPHORE
+    }
+}
+
+/// The owner of an acquire, the permits that it wants, and the limit that it sets.
+fn asked(sent: &Sent) -> (OwnerId, u16, u32) {
+    match &sent.op {
+        Op::Acquire {
+            owner, form, limit, ..
+        } => (*owner, form.permits, *limit),
+        other => panic!("not an acquire: {other:?}"),
+    }
+}
+
+/// The owner of a release, and the permits that it gives back.
+fn given_back(sent: &Sent) -> (OwnerId, u16) {
+    match &sent.op {
+        Op::Release {
+            owner,
+            form,
+            remaining: 0,
+            ..
+        } => (*owner, form.permits),
+        other => panic!("not a release: {other:?}"),
+    }
+}
+
+impl Rig {
+    fn want(&mut self, permits: u16) -> RequestId {
+        self.acquire_with("n", OwnerKey::Once, None, wanting(permits))
+    }
+
+    fn try_permit(&mut self) -> RequestId {
+        self.acquire_with("n", OwnerKey::Once, Some(ms(0)), SEMAPHORE)
+    }
+
+    fn permits(&mut self, permits: u16) -> Grant {
+        self.hold_with("n", OwnerKey::Once, wanting(permits))
+    }
+
+    /// The head of the queue asks, is refused, and waits for a message.
+    fn parked(&mut self, permits: u16) -> RequestId {
+        let id = self.want(permits);
+        let sent = self.sent();
+        self.busy(&sent, secs(9));
+        self.input(Input::Subscribed("n".into()));
+        let sent = self.sent();
+        self.busy(&sent, secs(9));
+        id
+    }
+}
+
+#[test]
+fn holders_do_not_keep_each_other_out() {
+    let mut rig = Rig::new();
+    let two = rig.permits(2);
+    let three = rig.want(3);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).1, 3);
+    assert_eq!(asked(&sent).2, 5);
+    assert_ne!(asked(&sent).0, two.owner());
+    rig.grant(&sent);
+    let three = rig.granted(three);
+    assert!(rig.is_held(&two) && rig.is_held(&three));
+    rig.free(&two);
+    assert!(rig.is_held(&three));
+    rig.free(&three);
+    rig.nothing_left();
+}
+
+#[test]
+fn tries_go_beside_each_other() {
+    let mut rig = Rig::new();
+    let ids = [rig.try_permit(), rig.try_permit(), rig.try_permit()];
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    rig.busy(&sent[1], secs(9));
+    rig.grant(&sent[2]);
+    rig.grant(&sent[0]);
+    assert_eq!(rig.failed(ids[1]), ErrorKind::Timeout);
+    let last = rig.granted(ids[2]);
+    let first = rig.granted(ids[0]);
+    rig.free(&first);
+    rig.free(&last);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_try_does_not_overtake_a_waiter_that_was_refused() {
+    let mut rig = Rig::new();
+    let waits = rig.parked(3);
+    let tried = rig.try_permit();
+    rig.nothing_sent();
+    assert_eq!(rig.failed(tried), ErrorKind::Timeout);
+    assert!(rig.pending(waits));
+}
+
+#[test]
+fn callers_come_in_their_order_whatever_they_want() {
+    let mut rig = Rig::new();
+    let many = rig.parked(5);
+    let behind = rig.want(1);
+    rig.nothing_sent();
+    rig.input(Input::Message("n".into()));
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).1, 5, "the one that asked first");
+    rig.busy(&sent, secs(9));
+    rig.nothing_sent();
+    rig.input(Input::Message("n".into()));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(many);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).1, 1);
+    rig.grant(&sent);
+    rig.granted(behind);
+    rig.nothing_sent();
+}
+
+#[test]
+fn a_key_has_permits_of_one_acquisition() {
+    let mut rig = Rig::new();
+    let held = rig.hold_with("n", KEY, SEMAPHORE);
+    let again = rig.acquire_with("n", KEY, None, SEMAPHORE);
+    rig.nothing_sent();
+    assert_eq!(rig.failed(again), ErrorKind::InvalidArgument);
+    // It is free to have a lock of this client, or permits of another semaphore.
+    let other = rig.hold_with("m", KEY, SEMAPHORE);
+    let by_key = |name: &str| {
+        Request::Release(Target::Key {
+            name: name.into(),
+            key: KEY,
+            kind: Kind::Semaphore,
+        })
+    };
+    for (name, grant) in [("n", held), ("m", other)] {
+        rig.input(grant.detached());
+        let id = rig.request(by_key(name));
+        let sent = rig.sent();
+        assert_eq!(given_back(&sent), (grant.owner(), 1));
+        rig.reply(&sent, Reply::Released(0));
+        rig.released(id);
+    }
+    let waits = rig.acquire_with("n", KEY, None, SEMAPHORE);
+    let sent = rig.sent();
+    let again = rig.acquire_with("n", KEY, None, wanting(2));
+    assert_eq!(rig.failed(again), ErrorKind::InvalidArgument);
+    rig.grant(&sent);
+    let held = rig.granted(waits);
+    rig.free(&held);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_level_more_of_a_hold_takes_no_permit_more() {
+    let mut rig = Rig::new();
+    let outer = rig.permits(2);
+    let inner = rig.hold_with("n", OwnerKey::Hold(outer.level), wanting(2));
+    assert_eq!((inner.owner(), inner.cell.count()), (outer.owner(), 2));
+    let id = rig.release(&inner);
+    let sent = rig.sent();
+    assert_eq!(sent.release().1, 1);
+    rig.reply(&sent, Reply::Kept);
+    rig.released(id);
+    rig.free(&outer);
+    rig.nothing_left();
+}
+
+#[test]
+fn an_own_release_wakes_the_waiter() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = rig.parked(1);
+    // No message comes of it.
+    rig.free(&held);
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let next = rig.granted(waits);
+    rig.free(&next);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_release_while_the_head_asks_makes_it_ask_again() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = rig.parked(1);
+    rig.input(Input::Message("n".into()));
+    let sent = rig.sent();
+    // The server runs the release after the try, and answers it first.
+    rig.free(&held);
+    rig.nothing_sent();
+    rig.busy(&sent, secs(9));
+    let again = rig.sent();
+    assert_eq!(asked(&again).1, 1);
+    rig.grant(&again);
+    rig.granted(waits);
+}
+
+#[test]
+fn permits_that_are_cleaned_up_wake_the_waiter() {
+    let mut rig = Rig::new();
+    let gone = rig.want(2);
+    let sent = rig.sent();
+    rig.cancel(gone);
+    assert_eq!(rig.failed(gone), ErrorKind::Cancelled);
+    let waits = rig.want(1);
+    rig.nothing_sent();
+    rig.grant(&sent);
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    let (cleanup, tried): (Vec<_>, Vec<_>) = sent
+        .into_iter()
+        .partition(|sent| matches!(sent.op, Op::Release { .. }));
+    assert_eq!(given_back(&cleanup[0]).1, 2, "all that it wanted");
+    rig.busy(&tried[0], secs(9));
+    rig.reply(&cleanup[0], Reply::Released(0));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(waits);
+}
+
+#[test]
+fn an_acquire_without_an_answer_is_asked_again_as_the_same_owner() {
+    let mut rig = Rig::new();
+    let id = rig.want(3);
+    let sent = rig.sent();
+    rig.outcome(&sent, CallOutcome::Unanswered);
+    rig.nothing_sent();
+    rig.pass(COPY);
+    let again = rig.sent();
+    assert_eq!(asked(&again), asked(&sent));
+    rig.grant(&again);
+    let three = rig.granted(id);
+    rig.free(&three);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_try_without_an_answer_gives_all_permits_back() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", OwnerKey::Once, Some(ms(0)), wanting(3));
+    let sent = rig.sent();
+    rig.outcome(&sent, CallOutcome::Unanswered);
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    let cleanup = rig.sent();
+    assert_eq!(given_back(&cleanup), (asked(&sent).0, 3));
+    rig.reply(&cleanup, Reply::Gone(LostReason::Stolen));
+    rig.pass(COPY);
+    let cleanup = rig.sent();
+    assert_eq!(
+        given_back(&cleanup),
+        (asked(&sent).0, 3),
+        "the copy is dead"
+    );
+    rig.reply(&cleanup, Reply::Released(0));
+    rig.nothing_left();
+}
+
+#[test]
+fn permits_of_many_semaphores_are_renewed_together() {
+    let mut rig = Rig::new();
+    let n = rig.permits(3);
+    let m = rig.hold_with("m", OwnerKey::Once, SEMAPHORE);
+    rig.hold("lock");
+    rig.pass(secs(10));
+    let sent = rig.all_sent();
+    let renewed = |sent: &Sent| match &sent.op {
+        Op::Renew { holds } => holds
+            .iter()
+            .map(|hold| (hold.owner, hold.form.permits))
+            .collect::<Vec<_>>(),
+        other => panic!("not a renewal: {other:?}"),
+    };
+    assert_eq!(sent.len(), 2, "a lock is renewed by another script");
+    let permits = sent.iter().map(renewed).find(|holds| holds.len() == 2);
+    let mut permits = permits.expect("both semaphores");
+    permits.sort_unstable();
+    let mut expected = vec![(n.owner(), 3), (m.owner(), 1)];
+    expected.sort_unstable();
+    assert_eq!(permits, expected);
+    for sent in &sent {
+        if renewed(sent).len() == 2 {
+            let gone = RenewReply::Gone(LostReason::Stolen);
+            rig.reply(sent, Reply::Renewed(vec![gone, RenewReply::Kept]));
+        } else {
+            rig.keep(sent);
+        }
+    }
+    assert_eq!(rig.lost.len(), 1);
+    let (owner, reason) = rig.lost[0];
+    assert_eq!(reason, LostReason::Stolen);
+    // The rest of them is given back.
+    let cleanup = rig.sent();
+    let lost = if owner == n.owner() {
+        (owner, 3)
+    } else {
+        (owner, 1)
+    };
+    assert_eq!(given_back(&cleanup), lost);
+}
+
+#[test]
+fn the_deadline_is_that_of_the_lease_without_the_margin() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let end = rig.now.after(ms(29_698));
+    assert_eq!(held.cell.deadline(), end);
+}
+
+#[test]
+fn the_number_of_permits_is_read_and_set() {
+    let mut rig = Rig::new();
+    let permits = Permits {
+        available: -1,
+        limit: 2,
+    };
+    for limit in [None, Some(2)] {
+        let id = rig.request(Request::Count {
+            name: "n".into(),
+            limit,
+        });
+        let sent = rig.sent();
+        assert_eq!(
+            sent.op,
+            Op::Count {
+                name: "n".into(),
+                limit
+            }
+        );
+        rig.reply(&sent, Reply::Counted(permits));
+        assert!(matches!(rig.done(id), Done::Counted(told) if told == permits));
+    }
+    rig.nothing_left();
+}

@@ -1,0 +1,211 @@
+//! The modelled semaphore: the number of free permits, and the owners of taken ones with their times.
+
+use std::time::Duration;
+
+use super::server::{Lock, Uuid};
+use crate::error::LostReason;
+use crate::tuning::PERMIT_MARGIN;
+use crate::wire::{OwnerId, Permits, Reply};
+
+/// How many permits each semaphore of a simulation has.
+pub const LIMIT: u32 = 3;
+/// How long the server keeps a permit beyond its lease.
+pub const MARGIN_MS: u64 = PERMIT_MARGIN.as_millis() as u64;
+
+/// The permits that an owner took at once.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    pub lock: Lock,
+    pub many: i64,
+    /// Its time is over. It stays until somebody takes permits.
+    pub is_over: bool,
+}
+
+/// A semaphore of which something is stored.
+#[derive(Debug, Clone, Default)]
+pub struct Semaphore {
+    /// `None`: nobody has set it yet, or it was deleted.
+    pub free: Option<i64>,
+    pub taken: Vec<Taken>,
+}
+
+impl Semaphore {
+    fn at(&self, owner: Option<(Uuid, OwnerId)>) -> Option<usize> {
+        self.taken.iter().position(|one| one.lock.owner == owner)
+    }
+
+    /// The permits of this owner whose time is not over.
+    pub fn find(&self, owner: (Uuid, OwnerId)) -> Option<&Lock> {
+        let one = &self.taken[self.at(Some(owner))?];
+        (!one.is_over).then_some(&one.lock)
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = &Lock> {
+        let live = self.taken.iter().filter(|one| !one.is_over);
+        live.map(|one| &one.lock)
+    }
+
+    pub fn live_mut(&mut self) -> impl Iterator<Item = &mut Lock> {
+        let live = self.taken.iter_mut().filter(|one| !one.is_over);
+        live.map(|one| &mut one.lock)
+    }
+
+    pub fn into_live(self) -> impl Iterator<Item = Lock> {
+        let live = self.taken.into_iter().filter(|one| !one.is_over);
+        live.map(|one| one.lock)
+    }
+
+    /// All that are taken, by the record of the server.
+    pub fn sum(&self) -> i64 {
+        self.taken.iter().map(|one| one.many).sum()
+    }
+
+    /// How many an acquisition can take that sets the number if nobody did.
+    pub fn available(&self) -> i64 {
+        let over = self.taken.iter().filter(|one| one.is_over);
+        let free = self.free.unwrap_or(i64::from(LIMIT) - self.sum());
+        free + over.map(|one| one.many).sum::<i64>()
+    }
+
+    /// The permits whose time is over. Returns the owners to whom more was promised, or with `all`
+    /// every owner.
+    pub fn pass_over(&mut self, now_ms: u64, all: bool) -> Vec<(Uuid, OwnerId)> {
+        let mut bereaved = Vec::new();
+        for one in &mut self.taken {
+            if !one.is_over && one.lock.until_ms() <= now_ms {
+                one.is_over = true;
+                let early = all || one.lock.ends_early();
+                bereaved.extend(one.lock.owner.filter(|_| early));
+            }
+        }
+        bereaved
+    }
+
+    fn add(&mut self, many: i64) {
+        if let Some(free) = &mut self.free {
+            *free += many;
+        }
+    }
+
+    fn why_gone(&self) -> LostReason {
+        self.free
+            .map_or(LostReason::Deleted, |_| LostReason::Stolen)
+    }
+
+    /// Takes permits for an owner. Returns the reply, and whether others are told of free permits.
+    pub fn acquire(
+        &mut self,
+        me: (Uuid, OwnerId),
+        many: i64,
+        (count, limit): (u32, u32),
+        lease: Duration,
+        now_ms: u64,
+    ) -> (Reply, bool) {
+        let lease_ms = u64::try_from(lease.as_micros().div_ceil(1000)).unwrap();
+        let till = now_ms + lease_ms + MARGIN_MS;
+        let ttl = Duration::from_millis(lease_ms);
+        let won = Reply::Acquired { ttl, token: None };
+        if let Some(at) = self.at(Some(me)) {
+            self.taken[at].lock.prolong(till);
+            self.taken[at].is_over = false;
+            return (won, false);
+        }
+        if count != 1 {
+            return (Reply::Gone(self.why_gone()), false);
+        }
+        let before = self.sum();
+        self.taken.retain(|one| !one.is_over);
+        let back = before - self.sum();
+        self.add(back);
+        if limit > 0 {
+            let rest = i64::from(limit) - self.sum();
+            self.free.get_or_insert(rest);
+        }
+        let took = self.free.is_some_and(|free| free >= many);
+        if took {
+            self.add(-many);
+            self.insert(Some(me), many, till);
+        }
+        let tells = back > 0 && self.free.is_some_and(|free| free > 0);
+        if took {
+            return (won, tells);
+        }
+        let first = self.taken.iter().map(|one| one.lock.until_ms()).min();
+        let ttl = first.map(|end| Duration::from_millis(end.saturating_sub(now_ms)));
+        (Reply::Busy { ttl }, tells)
+    }
+
+    fn insert(&mut self, owner: Option<(Uuid, OwnerId)>, many: i64, until_ms: u64) {
+        self.taken.push(Taken {
+            lock: Lock::new(owner, true, until_ms),
+            many,
+            is_over: false,
+        });
+    }
+
+    /// Redisson takes a permit, if one is free.
+    pub fn take(&mut self, until_ms: u64) -> bool {
+        let free = self.free.is_some_and(|free| free > 0);
+        if free {
+            self.add(-1);
+            self.insert(None, 1, until_ms);
+        }
+        free
+    }
+
+    /// Gives the permits of an owner back. Returns whether it had any, and whether others are told.
+    pub fn release(&mut self, owner: Option<(Uuid, OwnerId)>) -> Option<bool> {
+        let gone = self.taken.remove(self.at(owner)?);
+        self.add(gone.many);
+        Some(self.free.is_some_and(|free| free > 0))
+    }
+
+    /// Why the owner has no permits.
+    pub fn gone(&self) -> Reply {
+        Reply::Gone(self.why_gone())
+    }
+
+    /// Lets the owner keep its permits for so long, or with `longer` at least for so long.
+    pub fn keep(
+        &mut self,
+        owner: (Uuid, OwnerId),
+        ttl: Duration,
+        now_ms: u64,
+        longer: bool,
+    ) -> Result<(), LostReason> {
+        let Some(at) = self.at(Some(owner)) else {
+            return Err(self.why_gone());
+        };
+        let ttl_ms = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap();
+        let (one, till) = (&mut self.taken[at], now_ms + ttl_ms + MARGIN_MS);
+        if longer {
+            one.lock.prolong(till);
+        } else {
+            one.lock.shorten(till);
+        }
+        one.is_over = one.lock.until_ms() <= now_ms;
+        Ok(())
+    }
+
+    /// Gives all permits back.
+    pub fn force(&mut self) -> bool {
+        let back = self.sum();
+        self.taken.clear();
+        self.add(back);
+        back > 0
+    }
+
+    /// The number of permits, after it was set.
+    pub fn count(&mut self, limit: Option<u32>) -> Reply {
+        if let Some(limit) = limit {
+            self.free = Some(i64::from(limit) - self.sum());
+        }
+        let Some(free) = self.free else {
+            return Reply::Counted(Permits::default());
+        };
+        Reply::Counted(Permits {
+            available: self.available(),
+            limit: free + self.sum(),
+        })
+    }
+}
