@@ -925,7 +925,10 @@ redlatch_status redlatch_semaphore_permits(const redlatch_lock *semaphore,
  * taken stay taken: when there are fewer than that, callers wait until enough are given back.
  *
  * Statuses:
- * - Those of redlatch_semaphore_permits(), and REDLATCH_INVALID_ARGUMENT: limit is above 2147483647.
+ * - REDLATCH_INVALID_ARGUMENT: limit is above 2147483647, it is no semaphore, or it is NULL.
+ * - REDLATCH_FOREIGN_KIND: the name has other data.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_semaphore_set_permits(redlatch_lock *semaphore,

@@ -174,7 +174,10 @@ pub unsafe extern "C" fn redlatch_semaphore_permits(
 /// taken stay taken: when there are fewer than that, callers wait until enough are given back.
 ///
 /// Statuses:
-/// - Those of redlatch_semaphore_permits(), and REDLATCH_INVALID_ARGUMENT: limit is above 2147483647.
+/// - REDLATCH_INVALID_ARGUMENT: limit is above 2147483647, it is no semaphore, or it is NULL.
+/// - REDLATCH_FOREIGN_KIND: the name has other data.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_semaphore_set_permits(
