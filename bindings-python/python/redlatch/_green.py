@@ -177,7 +177,7 @@ class Hub:
         token: str | None,
         tied: bool,
         canceller: _redlatch.Canceller | None,
-        permits: int | None,
+        permits: int | None = None,
     ) -> _redlatch.Guard:
         if canceller is not None:
             raise InvalidArgumentError(
