@@ -579,13 +579,13 @@ impl Running {
                 }
             }
             Output::Subscribe(name, topic) => {
-                let channel = names::channel(topic, &name);
+                let channel = names::channel_for(&server.uuid, topic, &name);
                 self.wanted.add(&channel, name.clone());
                 self.keep_channels(now, server, io);
                 self.listening().subscribe(now, &channel, Some(name));
             }
             Output::Unsubscribe(name, topic) => {
-                let channel = names::channel(topic, &name);
+                let channel = names::channel_for(&server.uuid, topic, &name);
                 if self.wanted.remove(&channel, &name) {
                     self.listening().unsubscribe(now, &channel);
                 }

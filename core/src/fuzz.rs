@@ -42,6 +42,7 @@ fn ops() -> Vec<Op> {
         replicas,
         under: None,
         limit: 0,
+        queues: false,
     };
     let release = |remaining| Op::Release {
         name: name(),

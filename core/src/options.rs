@@ -281,10 +281,10 @@ options! {
 options! {
     /// Options of a lock; a client takes them as defaults for its locks.
     LockOptions in Lock, LOCK {
-        kind(Kind): Kind = Kind::Reentrant, "reentrant", "reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read, write or semaphore", Type::Choice(&Kind::ALL),
+        kind(Kind): Kind = Kind::Reentrant, "reentrant", "reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read, write, semaphore or fair", Type::Choice(&Kind::ALL),
             "The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.";
         reentrant(bool): Option<bool> = None,
-            "none: true for the kinds reentrant, adaptive, read and write, with a key that the caller names; else false", "true or false", Type::Flag,
+            "none: true for the kinds reentrant, fair, adaptive, read and write, with a key that the caller names; else false", "true or false", Type::Flag,
             "Whether a caller that holds the lock enters once more, instead of waiting for itself.";
         lease(Duration): Option<Duration> = None, "none: the watchdog renews", "a time from 100 ms to 24 h", LEASE,
             "A fixed lease: the lock ends by itself after this time and is never renewed.";

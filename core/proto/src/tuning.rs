@@ -194,6 +194,15 @@ pub(crate) const CLOCK_DRIFT: u64 = 100;
 /// its own machines, which may be fast.
 pub const PERMIT_MARGIN: Duration = Duration::from_secs(2);
 
+// Queues of fair locks
+
+/// How long a waiter keeps its place in the queue of a fair lock after it has asked. The place of a
+/// program that has died is dropped then.
+pub const PLACE_KEPT: Duration = Duration::from_secs(15);
+
+/// How often a waiter asks for its place at least: three times before it runs out.
+pub(crate) const PLACE_ASKED: Duration = Duration::from_secs(5);
+
 // Drivers: connections, channels, the end
 
 /// The first and the longest pause between two attempts to connect.

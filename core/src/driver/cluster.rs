@@ -87,7 +87,7 @@ enum Survey {
 impl Cluster {
     pub(super) fn new(seeds: Vec<Address>, manner: Manner) -> Self {
         Cluster {
-            classic: Subscriptions::new(seeds.clone(), Reach::Classic),
+            classic: Subscriptions::new(seeds.clone(), Reach::Classic, &manner.uuid),
             seeds,
             manner,
             nodes: BTreeMap::new(),
@@ -226,7 +226,11 @@ impl Cluster {
                 Target::Node(address.clone()),
                 self.manner.clone(),
             ),
-            shard: Subscriptions::new(vec![address.clone()], Reach::Sharded),
+            shard: Subscriptions::new(
+                vec![address.clone()],
+                Reach::Sharded,
+                &self.manner.uuid,
+            ),
             used: clock::now(),
         };
         self.nodes.insert(self.last_id, node);

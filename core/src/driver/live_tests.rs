@@ -83,6 +83,7 @@ fn acquire(text: &str) -> Op {
         replicas: 0,
         under: None,
         limit: 0,
+        queues: false,
     }
 }
 
@@ -233,7 +234,7 @@ impl Rig<Link> {
 
 impl Rig<Subscriptions> {
     fn subscriptions(url: &str) -> Self {
-        Rig::new(Subscriptions::new(vec![address(url)], Reach::Classic))
+        Rig::new(Subscriptions::new(vec![address(url)], Reach::Classic, "u"))
     }
 
     fn subscribe(&mut self, text: &str) {

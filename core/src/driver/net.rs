@@ -158,7 +158,7 @@ impl One {
         manner: Manner,
         direct: Arc<InlineSlot>,
     ) -> Self {
-        let subscriptions = Subscriptions::new(addresses, Reach::Classic);
+        let subscriptions = Subscriptions::new(addresses, Reach::Classic, &manner.uuid);
         let link = ServerConnections::new(STANDALONE, target, manner);
         One {
             link,

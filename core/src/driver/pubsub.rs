@@ -27,6 +27,8 @@ use redlatch_proto::connecting::{self, Backoff};
 
 /// Keeps the wanted channels subscribed. Driven from outside like a `Link`.
 pub(super) struct Subscriptions {
+    /// The client's, which is a part of its waiters' channels.
+    uuid: String,
     /// Servers that send the same messages; one of them is subscribed to. Empty until one is known.
     addresses: Vec<Address>,
     reach: Reach,
@@ -66,8 +68,9 @@ enum State {
 }
 
 impl Subscriptions {
-    pub(super) fn new(addresses: Vec<Address>, reach: Reach) -> Self {
+    pub(super) fn new(addresses: Vec<Address>, reach: Reach, uuid: &str) -> Self {
         Subscriptions {
+            uuid: uuid.to_owned(),
             addresses,
             reach,
             turn: 0,
@@ -199,7 +202,8 @@ impl Subscriptions {
     /// Subscribes to this channel of `name`, and again after every gap, until it is no longer
     /// wanted.
     pub(super) fn subscribe(&mut self, now: Moment, name: Name, topic: Topic) {
-        self.subscribe_to(now, names::channel(topic, &name), name);
+        let channel = names::channel_for(&self.uuid, topic, &name);
+        self.subscribe_to(now, channel, name);
     }
 
     /// Subscribes to a channel that belongs to no lock; its messages are reported with `name`.
@@ -215,7 +219,7 @@ impl Subscriptions {
     }
 
     pub(super) fn unsubscribe(&mut self, now: Moment, name: &Name, topic: Topic) {
-        let channel = names::channel(topic, name);
+        let channel = names::channel_for(&self.uuid, topic, name);
         if self.wanted.remove(&channel, name)
             && let State::Up(live) = &mut self.state
         {

@@ -149,7 +149,9 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(sentinels: Rc<Sentinels>) -> Self {
-        let listener = Subscriptions::new(sentinels.hosts.clone(), Reach::Classic).with_payloads();
+        // Sentinels have no locks.
+        let listener =
+            Subscriptions::new(sentinels.hosts.clone(), Reach::Classic, "").with_payloads();
         Watch {
             sentinels,
             listener,

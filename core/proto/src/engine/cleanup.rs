@@ -196,6 +196,9 @@ impl Cleanups {
         let layout = left.form.kind.layout();
         let lease = if layout.outlives_owners() || (layout.learns() && !known) {
             left.lease.max(tuning::LEARNT_LEASE)
+        } else if layout.queues() {
+            // It may be a place in the queue that is left.
+            left.lease.max(tuning::PLACE_KEPT)
         } else {
             left.lease
         };

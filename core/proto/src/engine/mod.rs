@@ -610,6 +610,7 @@ impl Engine {
         self.repeat_releases(which);
         self.probe_all(which);
         self.ask_tries(which);
+        self.ask_for_places(which);
     }
 
     // ---- closing ----

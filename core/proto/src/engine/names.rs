@@ -356,6 +356,12 @@ impl Names {
         find(true).or_else(|| find(false))
     }
 
+    /// The head of a queue.
+    pub(super) fn head(&self, name: &Name) -> Option<&Waiter> {
+        let id = self.queues.get(name)?.waiters.front()?;
+        self.waiters.get(id)
+    }
+
     /// Whether this caller is the head of its queue.
     pub(super) fn is_head(&self, name: &Name, id: RequestId) -> bool {
         let queue = self.queues.get(name);
@@ -421,8 +427,11 @@ impl Names {
             return;
         };
         waiter.retry = Some(at);
-        let name = waiter.name.clone();
-        self.set_attempt(&name, Attempt::Parked);
+        let (name, queues) = (waiter.name.clone(), waiter.queues());
+        // Where Redis keeps the queue, each waiter is parked by itself.
+        if !queues {
+            self.set_attempt(&name, Attempt::Parked);
+        }
         self.arm_waiter(cx, id);
     }
 

@@ -46,14 +46,15 @@ pub(super) struct Waiter {
     pub(super) ahead: Ahead,
 }
 
-/// Whether a reader asks before it is the head of its queue.
+/// Whether a waiter asks that need not be the head of its queue: a reader, or one that has a place in
+/// a queue on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ahead {
     /// It has not asked.
     No,
-    /// Its call is in flight.
-    Asking,
-    /// It did not get the lock. From now on it asks as the head only.
+    /// Its call is in flight. `again`: a wake-up came since it was sent.
+    Asking { again: bool },
+    /// It did not get the lock. From now on a reader asks as the head only.
     InVain,
 }
 
@@ -66,6 +67,18 @@ impl Waiter {
     /// Whether its wait has ended.
     pub(super) fn is_over(&self, now: Moment) -> bool {
         self.deadline.is_some_and(|end| end <= now)
+    }
+
+    /// Whether its call is in flight that was sent without regard to the head of the queue.
+    pub(super) fn is_asking(&self) -> bool {
+        matches!(self.ahead, Ahead::Asking { .. })
+    }
+
+    /// Notes a wake-up for the call in flight.
+    pub(super) fn ask_again(&mut self) {
+        if let Ahead::Asking { again } = &mut self.ahead {
+            *again = true;
+        }
     }
 
     pub(super) fn lease(&self) -> Duration {
@@ -83,6 +96,17 @@ impl Waiter {
         let end = turn.of_others(now)?;
         let patient = !self.once() && self.deadline.is_none_or(|last| last > end);
         patient.then_some(end)
+    }
+
+    /// Whether Redis keeps the queue that it waits in.
+    pub(super) fn queues(&self) -> bool {
+        self.form.kind.layout().queues()
+    }
+
+    /// Whether it may have a place in that queue.
+    pub(super) fn has_place(&self) -> bool {
+        let asked = self.announced || self.unsettled.is_some();
+        asked && self.queues() && !self.once()
     }
 
     /// The operation that its next try sends.
@@ -103,6 +127,7 @@ impl Waiter {
             replicas: self.terms.replicas.into(),
             under: self.under,
             limit: self.terms.limit,
+            queues: !self.once(),
         }
     }
 

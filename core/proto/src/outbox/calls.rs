@@ -654,6 +654,7 @@ mod tests {
             replicas: 0,
             under: None,
             limit: 0,
+            queues: false,
         };
         OutgoingCall {
             call,

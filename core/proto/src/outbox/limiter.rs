@@ -238,6 +238,7 @@ mod tests {
             replicas: 0,
             under: None,
             limit: 0,
+            queues: false,
         };
         let mut window = ConcurrencyLimiter::new();
         window.push(

@@ -81,6 +81,7 @@ impl Pressure {
                     replicas,
                     under: None,
                     limit: 0,
+                    queues: false,
                 }
             }
         };

@@ -59,7 +59,8 @@ impl BatchKey {
         let shape = match op.layout() {
             Layout::Hash => Shape::Hash,
             Layout::Plain => Shape::Plain,
-            Layout::Learning | Layout::Read | Layout::Write | Layout::Permits => return None,
+            Layout::Learning | Layout::Read | Layout::Write => return None,
+            Layout::Permits | Layout::Queued => return None,
         };
         match op {
             Op::Acquire {
@@ -240,6 +241,7 @@ mod tests {
             replicas: 0,
             under: None,
             limit: 0,
+            queues: false,
         }
     }
 

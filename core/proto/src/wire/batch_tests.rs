@@ -37,6 +37,7 @@ fn acquire(kind: Kind, name: &Name, owner: u64, lease: Duration) -> Op {
         replicas: 0,
         under: None,
         limit: 0,
+        queues: false,
     }
 }
 

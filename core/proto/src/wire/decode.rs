@@ -268,6 +268,7 @@ mod tests {
             replicas: 0,
             under: None,
             limit: 0,
+            queues: false,
         }
     }
 

@@ -39,6 +39,9 @@ pub enum Kind {
     /// Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore`: so many owners at a time as
     /// there are permits.
     Semaphore,
+    /// As `Reentrant`, but Redis keeps a queue of the waiters of all programs, as Redisson's `RFairLock`:
+    /// first come, first served.
+    Fair,
 }
 
 /// The data layout of a lock. Its scripts depend on it.
@@ -56,6 +59,8 @@ pub enum Layout {
     Write,
     /// A number of free permits, and a second key with the taken ones and their times.
     Permits,
+    /// A hash as `Hash`, and the queue of its waiters: a list, and a key with their times.
+    Queued,
 }
 
 /// The channels that a name has.
@@ -68,6 +73,8 @@ pub enum Topic {
     ReadWrite,
     /// The channel of semaphores.
     Semaphore,
+    /// The channel of this owner, which stands in the queue of a fair lock.
+    Place(OwnerId),
 }
 
 /// The part of a name that one key holds at most once. A key may read what it writes.
@@ -92,6 +99,17 @@ impl Layout {
             Layout::Read | Layout::Write => false,
             // The next caller may want another number of permits.
             Layout::Permits => false,
+            // The next one in the queue may belong to another program.
+            Layout::Queued => false,
+        }
+    }
+
+    /// Whether each waiter has a place in a queue that Redis keeps, for which it asks itself.
+    pub fn queues(self) -> bool {
+        match self {
+            Layout::Hash | Layout::Plain | Layout::Learning => false,
+            Layout::Read | Layout::Write | Layout::Permits => false,
+            Layout::Queued => true,
         }
     }
 
@@ -99,7 +117,8 @@ impl Layout {
     /// which may be longer than it asks for.
     pub fn learns(self) -> bool {
         match self {
-            Layout::Hash | Layout::Plain | Layout::Read | Layout::Write | Layout::Permits => false,
+            Layout::Hash | Layout::Plain | Layout::Read | Layout::Write => false,
+            Layout::Permits | Layout::Queued => false,
             Layout::Learning => true,
         }
     }
@@ -107,7 +126,8 @@ impl Layout {
     /// Whether every program that uses this layout publishes its releases.
     pub fn publishes(self) -> bool {
         match self {
-            Layout::Hash | Layout::Read | Layout::Write | Layout::Permits => true,
+            Layout::Hash | Layout::Queued => true,
+            Layout::Read | Layout::Write | Layout::Permits => true,
             Layout::Plain | Layout::Learning => false,
         }
     }
@@ -118,6 +138,7 @@ impl Layout {
         match self {
             Layout::Read | Layout::Permits => true,
             Layout::Hash | Layout::Plain | Layout::Learning | Layout::Write => false,
+            Layout::Queued => false,
         }
     }
 
@@ -126,16 +147,17 @@ impl Layout {
     pub fn outlives_owners(self) -> bool {
         match self {
             Layout::Read | Layout::Write => true,
-            Layout::Hash | Layout::Plain | Layout::Learning => false,
+            Layout::Hash | Layout::Plain | Layout::Learning | Layout::Queued => false,
             // Each permit has a time of its own.
             Layout::Permits => false,
         }
     }
 
-    /// The channel on which its releases are published.
+    /// The channel on which its releases are published. Those of a queue go to the head's own channel,
+    /// whose name begins with this one.
     pub fn topic(self) -> Topic {
         match self {
-            Layout::Hash | Layout::Plain | Layout::Learning => Topic::Lock,
+            Layout::Hash | Layout::Plain | Layout::Learning | Layout::Queued => Topic::Lock,
             Layout::Read | Layout::Write => Topic::ReadWrite,
             Layout::Permits => Topic::Semaphore,
         }
@@ -144,7 +166,7 @@ impl Layout {
     /// The layout whose script renews it. Holds for which this is equal can share a renewal.
     pub fn renewed_as(self) -> Layout {
         match self {
-            Layout::Hash => Layout::Hash,
+            Layout::Hash | Layout::Queued => Layout::Hash,
             Layout::Plain | Layout::Learning => Layout::Plain,
             Layout::Read => Layout::Read,
             Layout::Write => Layout::Write,
@@ -152,10 +174,19 @@ impl Layout {
         }
     }
 
+    /// The layout of a lock that is held. Its holder stands in no queue any more.
+    pub(super) fn held_as(self) -> Layout {
+        match self {
+            Layout::Queued => Layout::Hash,
+            Layout::Hash | Layout::Plain | Layout::Learning => self,
+            Layout::Read | Layout::Write | Layout::Permits => self,
+        }
+    }
+
     /// Layouts of one family know each other's locks. To other layouts they are foreign data.
     fn family(self) -> Layout {
         match self {
-            Layout::Hash => Layout::Hash,
+            Layout::Hash | Layout::Queued => Layout::Hash,
             Layout::Plain | Layout::Learning => Layout::Plain,
             Layout::Read | Layout::Write => Layout::Write,
             Layout::Permits => Layout::Permits,
@@ -164,7 +195,7 @@ impl Layout {
 }
 
 /// Every kind with its name in options.
-const NAMES: [(Kind, &str); 11] = [
+const NAMES: [(Kind, &str); 12] = [
     (Kind::Reentrant, "reentrant"),
     (Kind::Simple, "simple"),
     (Kind::RedisPy, "redis-py"),
@@ -176,6 +207,7 @@ const NAMES: [(Kind, &str); 11] = [
     (Kind::Read, "read"),
     (Kind::Write, "write"),
     (Kind::Semaphore, "semaphore"),
+    (Kind::Fair, "fair"),
 ];
 
 impl Kind {
@@ -210,7 +242,7 @@ impl Kind {
     pub fn reenters(self) -> bool {
         matches!(
             self,
-            Kind::Reentrant | Kind::Adaptive | Kind::Read | Kind::Write
+            Kind::Reentrant | Kind::Fair | Kind::Adaptive | Kind::Read | Kind::Write
         )
     }
 
@@ -218,7 +250,7 @@ impl Kind {
     pub fn takes_tokens(self) -> bool {
         !matches!(
             self,
-            Kind::Reentrant | Kind::Read | Kind::Write | Kind::Semaphore
+            Kind::Reentrant | Kind::Fair | Kind::Read | Kind::Write | Kind::Semaphore
         )
     }
 
@@ -234,7 +266,8 @@ impl Kind {
 
     pub fn side(self) -> Side {
         match self.layout() {
-            Layout::Hash | Layout::Plain | Layout::Learning | Layout::Permits => Side::Whole,
+            Layout::Hash | Layout::Plain | Layout::Learning => Side::Whole,
+            Layout::Permits | Layout::Queued => Side::Whole,
             Layout::Read => Side::Read,
             Layout::Write => Side::Write,
         }
@@ -247,6 +280,7 @@ impl Kind {
             Kind::Read => Layout::Read,
             Kind::Write => Layout::Write,
             Kind::Semaphore => Layout::Permits,
+            Kind::Fair => Layout::Queued,
             _ => Layout::Plain,
         }
     }

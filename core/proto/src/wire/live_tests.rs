@@ -136,6 +136,7 @@ pub(super) fn acquire_with(count: u32, lease: Duration, fencing: Fencing) -> Op 
         replicas: 0,
         under: None,
         limit: 0,
+        queues: false,
     }
 }
 
@@ -243,6 +244,7 @@ fn the_data_are_those_that_redisson_leaves() {
         replicas: 0,
         under: None,
         limit: 0,
+        queues: false,
     };
     let Reply::Busy { ttl: Some(ttl) } = live.run_as(V, &other) else {
         panic!("not busy")
@@ -451,6 +453,7 @@ fn one_bad_key_does_not_hinder_the_renewal_of_the_others() {
             replicas: 0,
             under: None,
             limit: 0,
+            queues: false,
         };
         live.run(&op);
     }
@@ -504,6 +507,7 @@ fn a_renewal_is_for_owners_of_several_connections() {
             replicas,
             under: None,
             limit: 0,
+            queues: false,
         });
         live.cmd::<()>("PEXPIRE", &[name, "5000"]);
     }
@@ -674,6 +678,7 @@ fn odd_names_work_as_well() {
             replicas: 0,
             under: None,
             limit: 0,
+            queues: false,
         };
         assert!(is_acquired(&live.run(&take)));
         let free = Op::Release {
@@ -786,6 +791,7 @@ fn a_counter_without_an_expiry_never_gets_one() {
                 replicas,
                 under: None,
                 limit: 0,
+                queues: false,
             };
             let hand_over = Op::HandOver {
                 name: name.clone(),
@@ -946,6 +952,7 @@ fn a_full_server_takes_releases_and_renewals_but_no_new_locks() {
         replicas: 0,
         under: None,
         limit: 0,
+        queues: false,
     };
     let (error, passing) = live.try_as(U, &other, u64::MAX).unwrap_err();
     assert_eq!((error.kind(), passing), (ErrorKind::Server, false));

@@ -95,6 +95,9 @@ pub enum Op {
         under: Option<OwnerId>,
         /// How many permits a semaphore gets that has none yet. 0: somebody else sets that.
         limit: u32,
+        /// Whether it takes a place in the queue of a fair lock that is held. A place that it has
+        /// is kept for [`PLACE_KEPT`](crate::tuning::PLACE_KEPT) from now.
+        queues: bool,
     },
     /// Replace `owner`, which has the lock, by another owner of ours, `to`, with count 1 and time
     /// `lease`. It is done already if `to` has the lock. Both owners have this form. Carries a
@@ -179,13 +182,22 @@ impl Op {
     /// The data layout that the call works on.
     fn layout(&self) -> Layout {
         match self {
+            Op::Acquire {
+                form, count: 2.., ..
+            }
+            | Op::Release {
+                form,
+                remaining: 1..,
+                ..
+            } => form.kind.layout().held_as(),
             Op::Acquire { form, .. } | Op::HandOver { form, .. } | Op::Release { form, .. } => {
                 form.kind.layout()
             }
             Op::Renew { holds } => holds
                 .first()
-                .map_or(Layout::Hash, |hold| hold.form.kind.layout()),
-            Op::Force { kind, .. } | Op::Inspect { kind, .. } => kind.layout(),
+                .map_or(Layout::Hash, |hold| hold.form.kind.layout().held_as()),
+            Op::Inspect { kind, .. } => kind.layout().held_as(),
+            Op::Force { kind, .. } => kind.layout(),
             Op::Count { .. } => Layout::Permits,
         }
     }

@@ -112,6 +112,7 @@ impl Both {
                 let under = (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
                 Op::Acquire {
                     limit: 0,
+                    queues: false,
                     name,
                     owner,
                     form,

@@ -1,6 +1,6 @@
 //! Lock names, and the keys and channels derived from them (Redisson's rules).
 
-use super::{Name, Topic};
+use super::{Form, Name, Topic};
 use crate::error::{Error, Result};
 
 /// The longest lock name, in bytes.
@@ -47,10 +47,19 @@ pub fn channel(topic: Topic, name: &str) -> String {
     channel_parts(topic, name).concat()
 }
 
-/// The parts of the channel's name, for callers that write it to a buffer.
+/// The channel that the client `uuid` has to subscribe to.
+pub fn channel_for(uuid: &str, topic: Topic, name: &str) -> String {
+    let channel = channel(topic, name);
+    match topic {
+        Topic::Place(owner) => channel + ":" + &Form::default().owner(uuid, owner),
+        Topic::Lock | Topic::ReadWrite | Topic::Semaphore => channel,
+    }
+}
+
+/// The parts of the channel's name without the owner, for callers that write it to a buffer.
 pub(super) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
     let prefix = match topic {
-        Topic::Lock => "redisson_lock__channel",
+        Topic::Lock | Topic::Place(_) => "redisson_lock__channel",
         Topic::ReadWrite => "redisson_rwlock",
         Topic::Semaphore => "redisson_sc",
     };
@@ -73,6 +82,11 @@ pub(super) fn taken_key(name: &str) -> String {
 
 /// How a time-out key goes on after the owner. Each of our owners has one.
 pub(super) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
+
+/// The keys of the queue of a fair lock: its owners in their order, and their times.
+pub(super) fn queue_keys(name: &str) -> [String; 2] {
+    ["redisson_lock_queue", "redisson_lock_timeout"].map(|prefix| prefixed(prefix, name).concat())
+}
 
 /// The key of the fencing counter.
 pub fn token_key(name: &str) -> String {
@@ -100,6 +114,10 @@ mod tests {
             "redisson_rwlock:{orders}"
         );
         assert_eq!(channel(Topic::Semaphore, "orders"), "redisson_sc:{orders}");
+        let place = channel_for("u", Topic::Place(7), "orders");
+        assert_eq!(place, "redisson_lock__channel:{orders}:u:7");
+        let keys = ["redisson_lock_queue:a{b}", "redisson_lock_timeout:a{b}"];
+        assert_eq!(queue_keys("a{b}"), keys);
         assert_eq!(taken_key("orders"), "{orders}:timeout");
         assert_eq!(taken_key("a{b}c"), "a{b}c:timeout");
         assert_eq!(timeout_prefix("orders").concat(), "{orders}:");

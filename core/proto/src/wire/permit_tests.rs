@@ -433,6 +433,7 @@ impl Both {
                 replicas: 0,
                 under: None,
                 limit: u32::try_from(self.random.pick(&[0, 5, 5, 400])).unwrap(),
+                queues: false,
             },
             12..20 => Op::Release {
                 name,
@@ -828,6 +829,7 @@ fn acquire_two(owner: OwnerId, limit: u32) -> Op {
         replicas: 0,
         under: None,
         limit,
+        queues: false,
     }
 }
 

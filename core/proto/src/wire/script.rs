@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
 use super::names::{
-    TIMEOUT_SUFFIX, channel_parts, learnt_key, taken_key, timeout_prefix, token_key,
+    TIMEOUT_SUFFIX, channel_parts, learnt_key, queue_keys, taken_key, timeout_prefix, token_key,
 };
 use super::slots::slot;
 use super::{Fencing, Form, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal, Topic};
@@ -169,10 +169,13 @@ scripts! {
     FORCE_PERMITS = "permit_force" Permits;
     INSPECT_PERMITS = "permit_inspect" Permits;
     COUNT_PERMITS = "permit_count" Permits;
+    ACQUIRE_QUEUED = "fair_acquire" Hash;
+    RELEASE_QUEUED = "fair_release" Hash;
+    FORCE_QUEUED = "fair_force" Hash;
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 7] = [
+const SHARED: [(&str, &str); 10] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -180,6 +183,9 @@ const SHARED: [(&str, &str); 7] = [
     ("readers", lua!("readers")),
     ("permit_ids", lua!("permit_ids")),
     ("permit_keys", lua!("permit_keys")),
+    ("fair_place", lua!("fair_place")),
+    ("fair_heads", lua!("fair_heads")),
+    ("fair_leave", lua!("fair_leave")),
 ];
 
 /// The source of a script for one layout. The server runs it from the top for every call, so it
@@ -209,6 +215,7 @@ fn lines_for(text: &str, layout: Layout) -> String {
         Layout::Read => "read",
         Layout::Write => "write",
         Layout::Permits => "permits",
+        Layout::Queued => "queued",
     };
     let (mut all, mut wanted) = (String::new(), true);
     for line in text.lines() {
@@ -232,7 +239,7 @@ fn lines_for(text: &str, layout: Layout) -> String {
 
 /// The script that executes `op`.
 pub(super) fn script(op: &Op) -> &'static Script {
-    use Layout::{Hash, Learning, Permits, Plain, Read, Write};
+    use Layout::{Hash, Learning, Permits, Plain, Queued, Read, Write};
     match (op, op.layout()) {
         (Op::Count { .. }, _) => &COUNT_PERMITS,
         (Op::Acquire { .. }, Permits) => &ACQUIRE_PERMITS,
@@ -253,16 +260,22 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Renew { .. }, Write) => &RENEW_WRITE,
         (Op::Force { .. }, Write) => &FORCE_WRITE,
         (Op::Inspect { .. }, Write) => &INSPECT_WRITE,
+        (Op::Acquire { .. }, Queued) => &ACQUIRE_QUEUED,
+        (Op::Release { remaining: 0, .. }, Queued) => &RELEASE_QUEUED,
+        (Op::Force { .. }, Queued) => &FORCE_QUEUED,
         (Op::Acquire { .. }, Hash) => &ACQUIRE,
         (Op::HandOver { .. }, Hash) => &HAND_OVER,
         (Op::Release { remaining: 0, .. }, Hash) => &RELEASE,
-        (Op::Release { .. }, Hash) => &LOWER,
-        (Op::Renew { .. }, Hash) => &RENEW,
+        // A fair lock that is held is a hash (`Layout::held_as`).
+        (Op::Release { .. }, Hash | Queued) => &LOWER,
+        (Op::Renew { .. }, Hash | Queued) => &RENEW,
         (Op::Force { .. }, Hash) => &FORCE,
-        (Op::Inspect { .. }, Hash) => &INSPECT,
+        (Op::Inspect { .. }, Hash | Queued) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
         // The engine hands over no lock of the other layouts (`Layout::hands_over`).
-        (Op::HandOver { .. }, Plain | Learning | Read | Write | Permits) => &HAND_OVER_PLAIN,
+        (Op::HandOver { .. }, Plain | Learning | Read | Write | Permits | Queued) => {
+            &HAND_OVER_PLAIN
+        }
         (Op::Release { remaining: 0, .. }, Plain) => &RELEASE_PLAIN,
         (Op::Acquire { .. }, Learning) => &ACQUIRE_LEARNING,
         (Op::Release { remaining: 0, .. }, Learning) => &RELEASE_LEARNING,
@@ -382,6 +395,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             under,
             name,
             limit,
+            queues,
             ..
         } => {
             let lease = whole_ms(*lease);
@@ -401,6 +415,12 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 return words.owner(&write, uuid, *writer);
             }
             let counter = counter_life(*fencing);
+            if op.layout() == Layout::Queued {
+                words.number(if *queues { whole_ms(tuning::PLACE_KEPT) } else { 0 });
+                words.parts(&channel_parts(Topic::Lock, name));
+                words.add(verbs(name, publish));
+                return counter.into_iter().for_each(|life| words.number(life));
+            }
             // Common values are left out: each argument costs the server as much as a small
             // command.
             if *count != 1 || counter.is_some() {
@@ -440,8 +460,12 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.add(verbs);
                 return words.parts(&timeout_prefix(name));
             }
-            if verbs != CLASSIC || lesson.is_some() || layout == Layout::Permits {
+            let usual = verbs == CLASSIC && lesson.is_none();
+            if !usual || matches!(layout, Layout::Permits | Layout::Queued) {
                 words.add(verbs);
+            }
+            if layout == Layout::Queued {
+                words.number(whole_ms(tuning::PLACE_KEPT));
             }
             if let Some(LeaseSample { asked, took }) = lesson {
                 words.number(took.as_secs());
@@ -461,7 +485,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.number(whole_ms(*ttl));
             words.number(not_after);
             match form.kind.layout().topic() {
-                Topic::Lock => {}
+                Topic::Lock | Topic::Place(_) => {}
                 Topic::ReadWrite => words.parts(&timeout_prefix(name)),
                 Topic::Semaphore => words.number(whole_ms(tuning::PERMIT_MARGIN)),
             }
@@ -707,6 +731,9 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             if form.kind.layout().learns() {
                 each(&learnt_key(name));
             }
+            if op.layout() == Layout::Queued {
+                queue_keys(name).iter().for_each(|key| each(key));
+            }
         }
         Op::Release {
             name, owner, form, ..
@@ -717,6 +744,9 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             }
             if form.kind.layout().learns() {
                 each(&learnt_key(name));
+            }
+            if op.layout() == Layout::Queued {
+                queue_keys(name).iter().for_each(|key| each(key));
             }
         }
         Op::Renew { holds } => {
@@ -730,6 +760,9 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             each(name);
             if *kind == Kind::Semaphore {
                 each(&taken_key(name));
+            }
+            if op.layout() == Layout::Queued {
+                queue_keys(name).iter().for_each(|key| each(key));
             }
         }
         Op::Count { name, .. } => {
@@ -810,6 +843,7 @@ mod tests {
             replicas: 0,
             under: None,
             limit: 0,
+            queues: false,
         }
     }
 
@@ -868,6 +902,7 @@ mod tests {
                 replicas: 0,
                 under: None,
                 limit: 0,
+                queues: false,
             }
         };
         assert!(slot_of(&odd(Kind::Reentrant, Fencing::Off)).is_ok());

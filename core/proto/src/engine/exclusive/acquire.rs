@@ -23,7 +23,7 @@ use crate::event::Level as EventLevel;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Kind, Name, OwnerId, Reply};
+use crate::wire::{Form, Kind, Name, OwnerId, Reply, Topic};
 
 impl Engine {
     pub(in crate::engine) fn acquire(
@@ -110,6 +110,7 @@ impl Engine {
                 return self.cx.fail(id, error.on(&name));
             }
         }
+        let queues = form.kind.layout().queues();
         let owner = self.cx.next_owner();
         let queue = self.names.queues.entry(name.clone()).or_default();
         let first = queue.holds().is_empty() && queue.waiters.is_empty();
@@ -152,7 +153,12 @@ impl Engine {
         }
         self.advance(&name);
         let joins = wait == Some(Duration::ZERO) && joins.is_some();
-        if joins && self.cx.links.is_up(&name) && !self.names.is_head(&name, id) {
+        if self.names.is_head(&name, id) || !self.cx.links.is_up(&name) {
+            return;
+        }
+        if queues {
+            self.ask_for_place(id);
+        } else if joins {
             self.ask_ahead(id);
         }
     }
@@ -204,8 +210,9 @@ impl Engine {
         let Some(&id) = queue.waiters.front() else {
             queue.rest(&mut self.names.rooms);
             if queue.channel.wanted {
-                let closes = self.closing.is_some();
-                let linger = if closes {
+                // Nobody gets the place of another one.
+                let ends = self.closing.is_some() || matches!(queue.channel.topic, Topic::Place(_));
+                let linger = if ends {
                     Duration::ZERO
                 } else {
                     self.cx.config.linger
@@ -219,11 +226,14 @@ impl Engine {
         let Some(head) = self.names.waiters.get(&id) else {
             return;
         };
+        if head.queues() {
+            return self.advance_place(name, id);
+        }
         let writes = |writer: OwnerId| {
             let hold = self.holds.get(&writer);
             hold.is_some_and(|hold| hold.phase == Phase::Held)
         };
-        let idle = queue.attempt == Attempt::Idle && head.ahead != Ahead::Asking;
+        let idle = queue.attempt == Attempt::Idle && !head.is_asking();
         if idle && head.under.is_some_and(|writer| !writes(writer)) {
             return self.put_reader_back(name, id);
         }
@@ -238,7 +248,7 @@ impl Engine {
             }
             return;
         }
-        if head.ahead == Ahead::Asking {
+        if head.is_asking() {
             // It asked before it was the head, and so did those behind it.
             queue.attempt = Attempt::InFlight { again: false };
             return;
@@ -335,14 +345,14 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        waiter.ahead = Ahead::Asking;
+        waiter.ahead = Ahead::Asking { again: false };
         let (op, limit) = (waiter.next_try(), waiter.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
     }
 
     /// Whether another caller with the key of this one waits before it.
-    fn is_second_of_key(&self, id: RequestId, waiter: &Waiter) -> bool {
+    pub(super) fn is_second_of_key(&self, id: RequestId, waiter: &Waiter) -> bool {
         let Some(queue) = self
             .names
             .queues
@@ -420,10 +430,12 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
+        let placed = waiter.has_place();
         let before = std::mem::replace(&mut waiter.owner, next);
-        if let Some(expired) = waiter.unsettled.take() {
+        let expired = waiter.unsettled.take();
+        if placed || expired.is_some() {
             let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
-            self.clean_up(&name, before, &form, lease, Some(expired));
+            self.clean_up(&name, before, &form, lease, expired);
         }
     }
 
@@ -439,6 +451,10 @@ impl Engine {
         }
         if waiter.retry.is_some_and(|at| at <= self.cx.now) {
             waiter.retry = None;
+            if waiter.queues() {
+                self.ask_for_place(id);
+                return self.names.arm_waiter(&mut self.cx, id);
+            }
             self.names.set_attempt(&name, Attempt::Idle);
             self.advance(&name);
         }
@@ -455,7 +471,7 @@ impl Engine {
             return;
         }
         waiter.answered = true;
-        let (name, is_asking) = (waiter.name.clone(), waiter.ahead == Ahead::Asking);
+        let (name, is_asking) = (waiter.name.clone(), waiter.is_asking());
         self.cx.fail(id, error);
         let queue = self.names.queues.get(&name);
         let on_the_way = queue.is_some_and(|queue| {
@@ -474,7 +490,7 @@ impl Engine {
         let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
             return;
         };
-        if clean || waiter.unsettled.is_some() {
+        if clean || waiter.unsettled.is_some() || waiter.has_place() {
             self.clean_up(
                 &waiter.name,
                 waiter.owner,
@@ -503,7 +519,11 @@ impl Engine {
             waiter.answered,
             waiter.terms.replicas.into(),
         );
-        let asked = std::mem::replace(&mut waiter.ahead, Ahead::No) == Ahead::Asking;
+        if waiter.queues() {
+            return self.place_tried(id, sent, outcome, was_stale);
+        }
+        let asked = waiter.is_asking();
+        waiter.ahead = Ahead::No;
         if asked && !self.names.is_head(&name, id) {
             return self.tried_ahead(id, sent, outcome);
         }
@@ -534,7 +554,7 @@ impl Engine {
     }
 
     /// The last outcome for a waiter whose caller has its answer, or gets an error now.
-    fn end_try(&mut self, id: RequestId, outcome: CallOutcome) {
+    pub(super) fn end_try(&mut self, id: RequestId, outcome: CallOutcome) {
         let (error, clean) = match outcome {
             CallOutcome::Answered(Reply::Foreign(what)) => (foreign(&what), false),
             CallOutcome::Refused { error, passing } => {
@@ -555,7 +575,7 @@ impl Engine {
     }
 
     /// Answers a waiter that has no answer yet, and takes it out.
-    fn end_waiter(&mut self, id: RequestId, error: Error, clean: bool) {
+    pub(super) fn end_waiter(&mut self, id: RequestId, error: Error, clean: bool) {
         if let Some(waiter) = self
             .names
             .waiters
@@ -589,7 +609,7 @@ impl Engine {
     }
 
     /// The call was not sent. Without a link, `link_up` lets the head try again.
-    fn not_sent(&mut self, id: RequestId) {
+    pub(super) fn not_sent(&mut self, id: RequestId) {
         if self
             .names
             .waiters
@@ -600,7 +620,7 @@ impl Engine {
         }
     }
 
-    fn refused_for_now(&mut self, id: RequestId, error: Error) {
+    pub(super) fn refused_for_now(&mut self, id: RequestId, error: Error) {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
@@ -733,6 +753,9 @@ impl Engine {
             self.names.set_attempt(&name, Attempt::Idle);
         }
         self.clean_up(&name, burned, &form, lease, unsettled);
+        if form.kind.layout().queues() {
+            return self.ask_for_place(id);
+        }
         self.advance(&name);
     }
 
@@ -756,7 +779,7 @@ impl Engine {
         };
         let same = |id: &RequestId| {
             self.names.waiters.get(id).is_some_and(|waiter| {
-                enters(waiter) && !waiter.answered && waiter.ahead != Ahead::Asking
+                enters(waiter) && !waiter.answered && !waiter.is_asking()
             })
         };
         let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
@@ -764,10 +787,10 @@ impl Engine {
             let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
                 continue;
             };
-            // It asked as an owner of its own, and got no answer.
-            if let Some(expires) = waiter.unsettled {
+            // It asked as an owner of its own, and got no answer, or has a place.
+            if waiter.unsettled.is_some() || waiter.has_place() {
                 let (asked, lease) = (waiter.owner, waiter.lease());
-                self.clean_up(name, asked, form, lease, Some(expires));
+                self.clean_up(name, asked, form, lease, waiter.unsettled);
             }
             let left = waiter
                 .deadline
@@ -784,15 +807,18 @@ impl Engine {
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
         };
+        let head = queue.waiters.front().copied();
+        let of_head = head.and_then(|id| self.names.waiters.get(&id));
+        if let Some(id) = head.filter(|_| of_head.is_some_and(Waiter::queues)) {
+            self.cx.counters.wakeups.add(1);
+            return self.ask_for_place(id);
+        }
         match queue.attempt {
             Attempt::Idle => {}
             Attempt::InFlight { .. } => queue.attempt = Attempt::InFlight { again: true },
             Attempt::Parked => {
                 // A copy without an answer may still be alive. The next one must not overtake it.
-                let head = queue.waiters.front().copied();
-                let alive = head
-                    .and_then(|id| self.names.waiters.get(&id))
-                    .and_then(|waiter| waiter.unsettled);
+                let alive = of_head.and_then(|waiter| waiter.unsettled);
                 if alive.is_none_or(|expires| expires <= self.cx.now) {
                     queue.attempt = Attempt::Idle;
                     self.cx.counters.wakeups.add(1);

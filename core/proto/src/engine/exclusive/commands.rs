@@ -224,6 +224,7 @@ impl Engine {
                     replicas,
                     under: None,
                     limit: 0,
+                    queues: false,
                 })
             }
             HoldOp::Leave(level) if hold.take_out(*level) => {

@@ -79,8 +79,10 @@ impl Engine {
         for task in tasks {
             self.outlive(name, &cell.form(), task);
         }
-        // The waiters of a semaphore were refused by the server. These permits may be what they want.
-        if cell.kind == Kind::Semaphore {
+        // The server refused the waiters of a semaphore and those of a fair lock. This end may be what
+        // they wait for.
+        let head = self.names.head(name);
+        if cell.kind == Kind::Semaphore || head.is_some_and(Waiter::queues) {
             self.wake_head(name);
         }
         self.advance(name);

@@ -9,6 +9,7 @@
 //! - no reader of a client overtakes a writer of that client that asked before it;
 //! - no more permits of a semaphore are out than there are, as holders believe and by the record of
 //!   the server, which counts each as free or as taken, and not as both;
+//! - nobody stays in the queue of a fair lock who does not wait for it;
 //! - waiters of one client get permits in the order in which they asked;
 //! - the server's count is the number of levels whenever no call is in flight;
 //! - every request is answered exactly once, and never with `internal`;
@@ -42,6 +43,7 @@ mod callers;
 pub mod network;
 mod outage;
 pub mod permits;
+pub mod places;
 pub mod server;
 pub mod shared;
 mod world;

@@ -56,6 +56,7 @@ pub(super) fn kind_of(name: &Name) -> Kind {
         "adaptive" => Kind::Adaptive,
         name if name.starts_with("rw") => Kind::Write,
         name if name.trim_start_matches('{').starts_with("semaphore") => Kind::Semaphore,
+        name if name.trim_start_matches('{').starts_with("fair") => Kind::Fair,
         _ => Kind::Reentrant,
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::permits::{MARGIN_MS, Semaphore};
+use super::places::Place;
 use super::shared::Shared;
 use crate::error::LostReason;
-use crate::wire::names::channel;
+use crate::wire::names::channel_for;
 use crate::wire::{
     BatchKey, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, RenewReply,
     Renewal, Reply, Topic,
@@ -121,6 +122,7 @@ struct Data {
     locks: BTreeMap<Name, Lock>,
     shared: BTreeMap<Name, Shared>,
     semaphores: BTreeMap<Name, Semaphore>,
+    queues: BTreeMap<Name, Vec<Place>>,
     /// The counters of the fencing tokens.
     tokens: BTreeMap<Name, u64>,
     /// The lease samples learnt by adaptive locks, in seconds.
@@ -129,13 +131,13 @@ struct Data {
 
 /// The claim to be the owner: the same owner, or any caller with the same token.
 #[derive(Debug, Clone, Copy)]
-struct Claim<'a> {
+pub(super) struct Claim<'a> {
     me: (Uuid, OwnerId),
     token: Option<&'a Arc<str>>,
 }
 
 impl Claim<'_> {
-    fn new(origin: Origin, owner: OwnerId, form: &Form) -> Claim<'_> {
+    pub(super) fn new(origin: Origin, owner: OwnerId, form: &Form) -> Claim<'_> {
         Claim {
             me: (origin.uuid, owner),
             token: form.token.as_ref(),
@@ -174,6 +176,8 @@ pub struct Server {
     /// The read-write locks.
     pub shared: BTreeMap<Name, Shared>,
     pub semaphores: BTreeMap<Name, Semaphore>,
+    /// The queues of the fair locks.
+    pub queues: BTreeMap<Name, Vec<Place>>,
     /// The channels and their subscribers.
     pub subscribers: BTreeSet<(Name, Uuid)>,
     trackers: BTreeSet<(Name, Origin)>,
@@ -208,6 +212,7 @@ impl Server {
             locks: BTreeMap::new(),
             shared: BTreeMap::new(),
             semaphores: BTreeMap::new(),
+            queues: BTreeMap::new(),
             subscribers: BTreeSet::new(),
             trackers: BTreeSet::new(),
             room: None,
@@ -321,6 +326,7 @@ impl Server {
         self.locks.clear();
         self.shared.clear();
         self.semaphores.clear();
+        self.queues.clear();
         self.subscribers.clear();
         self.trackers.clear();
         self.tokens.clear();
@@ -337,6 +343,7 @@ impl Server {
             locks,
             shared: self.shared.clone(),
             semaphores: self.semaphores.clone(),
+            queues: self.queues.clone(),
             tokens,
             learnt,
         };
@@ -349,6 +356,7 @@ impl Server {
             mut locks,
             mut shared,
             mut semaphores,
+            queues,
             tokens,
             learnt,
         } = self.replica.clone();
@@ -380,7 +388,7 @@ impl Server {
         let owners = self.held().filter_map(|(_, lock)| lock.owner);
         let gone: Vec<_> = owners.filter(|owner| !stay.contains(owner)).collect();
         self.effects.bereaved.extend(gone);
-        (self.shared, self.semaphores) = (shared, semaphores);
+        (self.shared, self.semaphores, self.queues) = (shared, semaphores, queues);
         (self.locks, self.tokens, self.learnt) = (locks, tokens, learnt);
         self.subscribers.clear();
         self.trackers.clear();
@@ -434,7 +442,7 @@ impl Server {
     }
 
     /// Invalidates the key for every connection that tracks it, except `by`.
-    fn changed(&mut self, name: &Name, by: Option<Origin>) {
+    pub(super) fn changed(&mut self, name: &Name, by: Option<Origin>) {
         let told: Vec<Origin> = self
             .trackers
             .iter()
@@ -451,8 +459,13 @@ impl Server {
 
     /// Publishes a release. Returns the number of receivers.
     fn publish(&mut self, topic: Topic, name: &Name) -> u32 {
+        self.publish_to(0, topic, name)
+    }
+
+    /// Publishes to the channel of a place of this client, if it is one.
+    pub(super) fn publish_to(&mut self, uuid: Uuid, topic: Topic, name: &Name) -> u32 {
         self.effects.released.push(name.clone());
-        let of_name = channel(topic, name);
+        let of_name = channel_for(&uuid.to_string(), topic, name);
         let to = self
             .subscribers
             .iter()
@@ -643,6 +656,25 @@ impl Server {
                 name,
                 owner,
                 form,
+                count: 0..=1,
+                lease,
+                fencing,
+                queues,
+                ..
+            } if form.kind == Kind::Fair => {
+                self.queue_up(origin, name, *owner, *lease, *fencing, *queues)
+            }
+            Op::Release {
+                name,
+                owner,
+                form,
+                remaining: 0,
+                ..
+            } if form.kind == Kind::Fair => self.step_out(origin, name, *owner),
+            Op::Acquire {
+                name,
+                owner,
+                form,
                 count,
                 lease,
                 fencing,
@@ -698,9 +730,11 @@ impl Server {
                 };
                 Reply::Renewed(holds.iter().map(renew).collect())
             }
-            Op::Force { name, .. } => {
+            Op::Force { name, kind } => {
                 let deleted = self.delete(name, Some(origin));
-                if deleted {
+                if deleted && *kind == Kind::Fair {
+                    self.tell_queue(name);
+                } else if deleted {
                     self.publish(Topic::Lock, name);
                 }
                 Reply::Forced(deleted)
@@ -739,7 +773,7 @@ impl Server {
         }
     }
 
-    fn acquire(
+    pub(super) fn acquire(
         &mut self,
         origin: Origin,
         name: &Name,

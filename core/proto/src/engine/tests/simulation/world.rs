@@ -24,7 +24,7 @@ use crate::outbox::simulated::{Answered, Moved, Outcomes, Played, Said, Written}
 use crate::outbox::wanted::Wanted;
 use crate::support::random::Random;
 use crate::tuning;
-use crate::wire::names::channel;
+use crate::wire::names::channel_for;
 use crate::wire::slots::{SLOTS, slot};
 use crate::wire::{Kind, Name, Op, OwnerId, Reply, Topic};
 
@@ -118,6 +118,9 @@ const SEMAPHORES: [&[&str]; 3] = [
     &["semaphore", "reentrant"],
 ];
 const SEMAPHORES_EVERY: u64 = 7;
+/// The same for fair locks. Those of one name share a queue with nobody else.
+const QUEUES: [&[&str]; 3] = [&["fair"], &["fair", "{fair}"], &["fair", "reentrant"]];
+const QUEUES_EVERY: u64 = 5;
 
 /// The time that must remain of a renewed lock. An adaptive lock is renewed late, and its lease is
 /// in whole seconds: a re-entry can make it a second longer than the remaining time.
@@ -127,6 +130,11 @@ fn least(name: &Name, lease: Duration) -> Duration {
     } else {
         lease / 2
     }
+}
+
+/// A channel as a client subscribes to it.
+fn channel_of(uuid: Uuid, topic: Topic, name: &Name) -> Name {
+    channel_for(&uuid.to_string(), topic, name).into()
 }
 
 /// The channel that a name has: all its locks are of one sort.
@@ -170,7 +178,7 @@ struct Client {
     /// The calls in flight and their connections.
     calls: BTreeMap<CallId, usize>,
     /// The channels to subscribe, and the arrival of the last change.
-    channels: BTreeSet<Name>,
+    channels: BTreeMap<Name, Topic>,
     /// The names behind each channel.
     wanted: Wanted,
     last_subscription: u64,
@@ -447,8 +455,8 @@ enum Event {
     Limit(Uuid, CallId),
     Connect(usize, usize),
     /// A subscription, or its end, reaches the server.
-    Subscribe(Uuid, Name),
-    Unsubscribe(Uuid, Name),
+    Subscribe(Uuid, Name, Topic),
+    Unsubscribe(Uuid, Name, Topic),
     /// A pub/sub message on this channel reaches a client.
     Message(Uuid, Name),
     Act(usize, usize),
@@ -573,11 +581,15 @@ impl World {
         } else {
             random.between(2, 4)
         };
-        let semaphores = seed % SEMAPHORES_EVERY == 3;
+        let sort = match seed {
+            seed if seed % SEMAPHORES_EVERY == 3 => Kind::Semaphore,
+            seed if seed % QUEUES_EVERY == 1 => Kind::Fair,
+            _ => Kind::Reentrant,
+        };
         let names = if crowded {
-            crowd_of_names(&mut random, semaphores)
+            crowd_of_names(&mut random, sort)
         } else {
-            few_names(&mut random, semaphores)
+            few_names(&mut random, sort)
         };
         let denied =
             (crowded && faults.refusal > 0 && random.chance(300)).then(|| names[0].clone());
@@ -694,7 +706,7 @@ impl World {
             last_generation: 0,
             routes: (0..self.names.len()).map(|_| random.index(parts)).collect(),
             calls: BTreeMap::new(),
-            channels: BTreeSet::new(),
+            channels: BTreeMap::new(),
             wanted: Wanted::default(),
             last_subscription: 0,
             callers,
@@ -862,11 +874,11 @@ impl World {
             Event::Pace => self.change_pace(),
             Event::Limit(uuid, call) => self.outcome(uuid, call, CallOutcome::Unanswered),
             Event::Connect(place, connection) => self.connect(place, connection),
-            Event::Subscribe(uuid, name) => self.subscribe(uuid, name),
-            Event::Unsubscribe(uuid, name) => {
+            Event::Subscribe(uuid, name, topic) => self.subscribe(uuid, name, topic),
+            Event::Unsubscribe(uuid, name, topic) => {
                 self.server
                     .subscribers
-                    .remove(&(channel(topic_of(&name), &name).into(), uuid));
+                    .remove(&(channel_of(uuid, topic, &name), uuid));
             }
             Event::Message(uuid, channel) => self.message(uuid, &channel),
             Event::Act(place, caller) => self.act(place, caller),
@@ -928,23 +940,21 @@ impl World {
                         self.connection_for(place, inline.filter(|_| !waits), call, &op);
                     self.send(place, connection, call, op, limit);
                 }
-                Output::Subscribe(name, _) => {
-                    assert!(
-                        self.clients[place].channels.insert(name.clone()),
-                        "subscribed twice"
-                    );
-                    self.clients[place]
-                        .wanted
-                        .add(&channel(topic_of(&name), &name), name.clone());
-                    self.change_channel(place, Event::Subscribe(uuid, name));
+                Output::Subscribe(name, topic) => {
+                    let client = &mut self.clients[place];
+                    let before = client.channels.insert(name.clone(), topic);
+                    assert_eq!(before, None, "subscribed twice");
+                    let channel = channel_of(uuid, topic, &name);
+                    client.wanted.add(&channel, name.clone());
+                    self.change_channel(place, Event::Subscribe(uuid, name, topic));
                 }
-                Output::Unsubscribe(name, _) => {
-                    assert!(self.clients[place].channels.remove(&name), "not subscribed");
-                    if self.clients[place]
-                        .wanted
-                        .remove(&channel(topic_of(&name), &name), &name)
-                    {
-                        self.change_channel(place, Event::Unsubscribe(uuid, name));
+                Output::Unsubscribe(name, topic) => {
+                    let client = &mut self.clients[place];
+                    let before = client.channels.remove(&name);
+                    assert_eq!(before, Some(topic), "not subscribed");
+                    let channel = channel_of(uuid, topic, &name);
+                    if client.wanted.remove(&channel, &name) {
+                        self.change_channel(place, Event::Unsubscribe(uuid, name, topic));
                     }
                 }
                 Output::Complete { id, result } => self.completed(place, id, result),
@@ -2004,10 +2014,10 @@ impl World {
         self.at(at, event);
     }
 
-    fn subscribe(&mut self, uuid: Uuid, name: Name) {
+    fn subscribe(&mut self, uuid: Uuid, name: Name, topic: Topic) {
         self.server
             .subscribers
-            .insert((channel(topic_of(&name), &name).into(), uuid));
+            .insert((channel_of(uuid, topic, &name), uuid));
         let delay = self.delay();
         self.later(delay, Event::Input(uuid, Input::Subscribed(name)));
     }
@@ -2019,12 +2029,12 @@ impl World {
             .subscribers
             .retain(|(_, subscriber)| *subscriber != uuid);
         self.events
-            .retain(|_, event| !matches!(event, Event::Subscribe(of, _) if *of == uuid));
+            .retain(|_, event| !matches!(event, Event::Subscribe(of, ..) if *of == uuid));
         let gap = self.random.between(1000, 1_000_000);
         self.trouble(self.time + gap);
-        for name in self.clients[place].channels.clone() {
+        for (name, topic) in self.clients[place].channels.clone() {
             self.clients[place].last_subscription = self.time + gap;
-            self.later(gap, Event::Subscribe(uuid, name));
+            self.later(gap, Event::Subscribe(uuid, name, topic));
         }
     }
 
@@ -2271,7 +2281,7 @@ impl World {
             | Event::GiveBack(of, _)
             | Event::Connect(of, _)
             | Event::Rush(of) => *of != place,
-            Event::Subscribe(of, _) => *of != uuid,
+            Event::Subscribe(of, ..) => *of != uuid,
             _ => true,
         });
         self.clients[place] = self.new_client();
@@ -2292,7 +2302,7 @@ impl World {
             // A call that waits for replicas has twice the time.
             let (longest, limit) = (hold.longest(), timing::limit(hold.longest()) * 2);
             let (others, margin) = match topic_of(&hold.cell.name) {
-                Topic::Lock => (0, 0),
+                Topic::Lock | Topic::Place(_) => (0, 0),
                 Topic::ReadWrite => (DEAD_READERS, 0),
                 Topic::Semaphore => (0, MARGIN_MS * 1000),
             };
@@ -2508,6 +2518,7 @@ impl World {
         self.check_sides();
         self.check_permits();
         self.check_ghosts();
+        self.check_places();
         self.check_waiters();
         self.check_renewals();
         self.check_turns();
@@ -2831,6 +2842,27 @@ impl World {
         wrong.into_iter().for_each(|wrong| self.fail(wrong));
     }
 
+    /// Nobody stays in a queue who does not wait any more.
+    fn check_places(&mut self) {
+        let mut wrong = None;
+        let now_ms = self.server.now_ms();
+        let places = self.server.queues.iter();
+        for (name, place) in places.flat_map(|(name, all)| all.iter().map(move |one| (name, one))) {
+            let (uuid, owner) = place.owner;
+            let lives = |client: &&Client| client.uuid == uuid && !client.has_left(name);
+            let client = self.clients.iter().find(lives);
+            let is_ghost = client.is_some_and(|client| !client.engine.wants(owner));
+            if !is_ghost || place.due_ms <= now_ms {
+                continue;
+            }
+            let since = *self.ghosts.entry(place.owner).or_insert(self.time);
+            if self.time > self.disturbed.max(since) + allowed(GHOST, name) {
+                wrong = Some(format!("{name}: {place:?} stays since {since}"));
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.fail(wrong));
+    }
+
     /// No client waits for a free lock.
     fn check_waiters(&mut self) {
         let mut stuck = None;
@@ -2847,7 +2879,12 @@ impl World {
                         return semaphore.is_some_and(|one| one.available() < permits);
                     }
                     let shared = self.server.shared.get(name);
-                    self.server.locks.contains_key(name)
+                    let queue = self.server.queues.get(name);
+                    let of_other = queue.and_then(|queue| queue.first()).is_some_and(|head| {
+                        head.owner.0 != client.uuid && head.due_ms > self.server.now_ms()
+                    });
+                    of_other
+                        || self.server.locks.contains_key(name)
                         || shared.is_some_and(|shared| kind == Kind::Write || shared.is_written)
                 };
                 if waits.is_none_or(is_taken) {
@@ -3009,23 +3046,25 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap()
 }
 
-fn few_names(random: &mut Random, semaphores: bool) -> Vec<Name> {
-    let names = if semaphores {
-        random.pick(&SEMAPHORES)
-    } else {
-        random.pick(&NAMES)
+fn few_names(random: &mut Random, sort: Kind) -> Vec<Name> {
+    let names = match sort {
+        Kind::Semaphore => random.pick(&SEMAPHORES),
+        Kind::Fair => random.pick(&QUEUES),
+        _ => random.pick(&NAMES),
     };
     names.iter().map(|name| Name::from(*name)).collect()
 }
 
 /// Many locks, most of them reentrant.
-fn crowd_of_names(random: &mut Random, semaphores: bool) -> Vec<Name> {
+fn crowd_of_names(random: &mut Random, sort: Kind) -> Vec<Name> {
     let count = random.between(8, 40);
     let name = |at| {
         if at % 8 == 5 {
             format!("rw{at}")
-        } else if semaphores && at % 4 == 2 {
+        } else if sort == Kind::Semaphore && at % 4 == 2 {
             format!("semaphore{at}")
+        } else if sort == Kind::Fair && at % 4 == 2 {
+            format!("fair{at}")
         } else if at % 4 == 3 {
             format!("simple{at}")
         } else {

@@ -1,0 +1,134 @@
+//! The fair locks of the modelled Redis: the queue of each, and the commands that know it.
+
+use std::time::Duration;
+
+use super::server::{Claim, Lock, Origin, Server, Uuid};
+use crate::error::LostReason;
+use crate::tuning::PLACE_KEPT;
+use crate::wire::{Fencing, Form, Kind, Name, OwnerId, Reply, Topic};
+
+/// A place in the queue of a fair lock.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub owner: (Uuid, OwnerId),
+    /// When it runs out.
+    pub due_ms: u64,
+}
+
+/// The most by which a place outlives the last call of its owner, in microseconds, if nobody is
+/// before it.
+pub const KEPT: u64 = PLACE_KEPT.as_micros() as u64;
+
+impl Server {
+    /// Drops the places at the head that have run out. Returns the head, and whether some were dropped.
+    fn heads(
+        &mut self,
+        name: &Name,
+        me: Option<(Uuid, OwnerId)>,
+    ) -> (Option<(Uuid, OwnerId)>, bool) {
+        let now_ms = self.now_ms();
+        let Some(queue) = self.queues.get_mut(name) else {
+            return (None, false);
+        };
+        let before = queue.len();
+        while queue
+            .first()
+            .is_some_and(|place| Some(place.owner) != me && place.due_ms <= now_ms)
+        {
+            queue.remove(0);
+        }
+        let (head, dropped) = (queue.first().map(|place| place.owner), before > queue.len());
+        self.queues.retain(|_, queue| !queue.is_empty());
+        (head, dropped)
+    }
+
+    /// Gives up a place. Those behind it have that much less time.
+    fn leave_place(&mut self, name: &Name, me: (Uuid, OwnerId)) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        if let Some(at) = queue.iter().position(|place| place.owner == me) {
+            queue.remove(at);
+            for behind in &mut queue[at..] {
+                behind.due_ms = behind.due_ms.saturating_sub(KEPT / 1000);
+            }
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+    }
+
+    fn tell_head(&mut self, name: &Name, (uuid, owner): (Uuid, OwnerId)) -> u32 {
+        self.publish_to(uuid, Topic::Place(owner), name)
+    }
+
+    /// A call for a first acquisition.
+    pub fn queue_up(
+        &mut self,
+        origin: Origin,
+        name: &Name,
+        owner: OwnerId,
+        lease: Duration,
+        fencing: Fencing,
+        queues: bool,
+    ) -> Reply {
+        let (me, now_ms) = ((origin.uuid, owner), self.now_ms());
+        let (head, dropped) = self.heads(name, Some(me));
+        let holder = self.locks.get(name);
+        let mine = holder.is_some_and(|lock| lock.owner == Some(me));
+        let free = holder.is_none();
+        if mine || free && head.is_none_or(|head| head == me) {
+            self.leave_place(name, me);
+            let form = Form::of(Kind::Fair);
+            let claim = Claim::new(origin, owner, &form);
+            return self.acquire(origin, name, claim, 1, lease, fencing);
+        }
+        let ttl = holder.map(|lock| self.ttl(lock));
+        if queues {
+            let queue = self.queues.entry(name.clone()).or_default();
+            let at = queue.iter().position(|place| place.owner == me);
+            let before = at.unwrap_or(queue.len()).checked_sub(1);
+            let since = before.map_or(now_ms, |before| queue[before].due_ms.max(now_ms));
+            let place = Place {
+                owner: me,
+                due_ms: since + KEPT / 1000,
+            };
+            match at {
+                Some(at) => queue[at] = place,
+                None => queue.push(place),
+            }
+        }
+        if let Some(head) = head.filter(|_| dropped && free) {
+            self.tell_head(name, head);
+        }
+        Reply::Busy { ttl }
+    }
+
+    /// The end of a hold, or of a wait.
+    pub fn step_out(&mut self, origin: Origin, name: &Name, owner: OwnerId) -> Reply {
+        let me = (origin.uuid, owner);
+        let mine = |lock: &Lock| lock.owner == Some(me);
+        let freed = self.locks.get(name).is_some_and(mine);
+        if freed {
+            self.locks.remove(name);
+            self.changed(name, Some(origin));
+        }
+        self.leave_place(name, me);
+        let free = !self.locks.contains_key(name);
+        let head = self.heads(name, None).0.filter(|_| free);
+        let heard = head.map_or(0, |head| self.tell_head(name, head));
+        if freed {
+            Reply::Released(heard)
+        } else {
+            match self.locks.get(name) {
+                Some(_) => Reply::Gone(LostReason::Stolen),
+                None => Reply::Gone(LostReason::Deleted),
+            }
+        }
+    }
+
+    /// The lock was deleted by force.
+    pub fn tell_queue(&mut self, name: &Name) {
+        if let (Some(head), _) = self.heads(name, None) {
+            self.tell_head(name, head);
+        }
+    }
+}
