@@ -421,8 +421,9 @@ impl Names {
         };
         order.remove(own);
         let queues = |id: &RequestId| self.waiters.get(id).is_some_and(Waiter::queues);
-        let has_place = |id: &RequestId| self.waiters.get(id).is_some_and(Waiter::has_place);
-        let last = order.iter().rposition(has_place).map(|at| at + 1);
+        let is_seated =
+            |id: &RequestId| queues(id) && self.waiters.get(id).is_some_and(|one| one.announced);
+        let last = order.iter().rposition(is_seated).map(|at| at + 1);
         let at = last.or_else(|| order.iter().position(queues).filter(|at| *at < own));
         order.insert(at.unwrap_or(own), id);
     }

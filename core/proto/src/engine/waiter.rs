@@ -39,6 +39,8 @@ pub(super) struct Waiter {
     /// Whether the caller has its answer. The waiter then stays only for the outcome of its call in
     /// flight.
     pub(super) answered: bool,
+    /// Whether a call of this owner was sent without regard to the head of the queue.
+    pub(super) asked: bool,
     pub(super) announced: bool,
     /// The owner of the write lock under which it reads: that lock does not keep it out.
     pub(super) under: Option<OwnerId>,
@@ -103,10 +105,9 @@ impl Waiter {
         self.form.kind.layout().queues()
     }
 
-    /// Whether it may have a place in that queue.
+    /// Whether it may have a place in that queue: a call of its owner was sent.
     pub(super) fn has_place(&self) -> bool {
-        let asked = self.announced || self.unsettled.is_some();
-        asked && self.queues() && !self.once()
+        self.asked && self.queues() && !self.once()
     }
 
     /// The operation that its next try sends.

@@ -416,7 +416,11 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             }
             let counter = counter_life(*fencing);
             if op.layout() == Layout::Queued {
-                words.number(if *queues { whole_ms(tuning::PLACE_KEPT) } else { 0 });
+                words.number(if *queues {
+                    whole_ms(tuning::PLACE_KEPT)
+                } else {
+                    0
+                });
                 words.parts(&channel_parts(Topic::Lock, name));
                 words.add(verbs(name, publish));
                 return counter.into_iter().for_each(|life| words.number(life));

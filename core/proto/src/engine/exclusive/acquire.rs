@@ -141,6 +141,7 @@ impl Engine {
             timed: false,
             handed: false,
             answered: false,
+            asked: false,
             announced: false,
             under: wish.under,
             ahead: Ahead::No,
@@ -431,7 +432,7 @@ impl Engine {
             return;
         };
         let placed = waiter.has_place();
-        waiter.announced &= !placed;
+        (waiter.announced, waiter.asked) = (waiter.announced && !placed, false);
         let before = std::mem::replace(&mut waiter.owner, next);
         let expired = waiter.unsettled.take();
         if placed || expired.is_some() {
@@ -750,7 +751,7 @@ impl Engine {
         let burned = std::mem::replace(&mut waiter.owner, next);
         let unsettled = waiter.unsettled.take();
         waiter.ahead = Ahead::InVain;
-        waiter.announced &= !waiter.has_place();
+        waiter.announced &= !waiter.queues();
         if self.names.is_head(&name, id) {
             self.names.set_attempt(&name, Attempt::Idle);
         }
@@ -780,9 +781,10 @@ impl Engine {
             waiter.key == key && reenters && waiter.form == *form
         };
         let same = |id: &RequestId| {
-            self.names.waiters.get(id).is_some_and(|waiter| {
-                enters(waiter) && !waiter.answered && !waiter.is_asking()
-            })
+            self.names
+                .waiters
+                .get(id)
+                .is_some_and(|waiter| enters(waiter) && !waiter.answered && !waiter.is_asking())
         };
         let adopted: Vec<RequestId> = queue.waiters.iter().copied().filter(same).collect();
         for id in adopted {

@@ -38,7 +38,7 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        waiter.ahead = Ahead::Asking { again: false };
+        (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
         let (op, limit) = (waiter.next_try(), waiter.limit());
         self.send(Purpose::Try(id), op, limit);
         self.names.arm_waiter(&mut self.cx, id);
@@ -93,7 +93,6 @@ impl Engine {
                 self.names.park(&mut self.cx, id, at);
             }
             CallOutcome::Answered(Reply::Busy { .. }) if waiter.answered => {
-                waiter.announced = true;
                 self.remove_waiter(id, false);
             }
             outcome if waiter.answered => self.end_try(id, outcome),

@@ -77,9 +77,10 @@ impl Server {
             return self.acquire(origin, name, claim, 1, lease, fencing);
         }
         let ttl = holder.map(|lock| self.ttl(lock));
+        let mut at = None;
         if queues {
             let queue = self.queues.entry(name.clone()).or_default();
-            let at = queue.iter().position(|place| place.owner == me);
+            at = queue.iter().position(|place| place.owner == me);
             let place = Place {
                 owner: me,
                 due_ms: now_ms + KEPT_MS,
@@ -89,7 +90,8 @@ impl Server {
                 None => queue.push(place),
             }
         }
-        if let Some(head) = head.filter(|_| dropped && free) {
+        let tells = dropped || at == Some(1);
+        if let Some(head) = head.filter(|_| tells && free) {
             self.tell_head(name, head);
         }
         Reply::Busy { ttl }
