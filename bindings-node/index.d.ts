@@ -16,6 +16,7 @@ export type Kind =
   | 'read'
   | 'write'
   | 'semaphore'
+  | 'fair'
 
 /** How releases are published in a cluster, and listened to; docs/cluster.md tells when to choose which. */
 export type ClusterPubsub = 'auto' | 'sharded' | 'classic' | 'both'
@@ -26,7 +27,7 @@ export interface LockDefaults {
   kind?: Kind | null
   /**
    * Whether a caller that holds the lock enters once more, instead of waiting for itself. Default: true for the kinds
-   * reentrant, adaptive, read and write, with a key that the caller names; else false. The option `context` counts as a key.
+   * reentrant, fair, adaptive, read and write, with a key that the caller names; else false. The option `context` counts as a key.
    */
   reentrant?: boolean | null
   /** A fixed lease: the lock ends by itself after this time and is never renewed. Default: the watchdog renews. */

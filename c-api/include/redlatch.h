@@ -224,10 +224,10 @@ enum {
  *
  * Options of a lock; a client takes them too, as defaults for its locks:
  *
- * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read, write or semaphore; default: reentrant
+ * kind: reentrant, simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive, read, write, semaphore or fair; default: reentrant
  *     The wire protocol: that of Redisson's lock, of the simple lock, or of a program that has one.
  *
- * reentrant: true or false; default: none: true for the kinds reentrant, adaptive, read and write, with a key that the caller names; else false
+ * reentrant: true or false; default: none: true for the kinds reentrant, fair, adaptive, read and write, with a key that the caller names; else false
  *     Whether a caller that holds the lock enters once more, instead of waiting for itself.
  *
  * lease: a time from 100 ms to 24 h; default: none: the watchdog renews

@@ -1,7 +1,8 @@
-//! How many clients wait for a lock: they listen to the channel on which its release is published.
+//! How many clients wait for a lock: they listen to the channel on which its release is published. Those
+//! who wait for a fair lock stand in its queue.
 
 use redis::Value;
-use redlatch::embed::{Inspector, channels};
+use redlatch::embed::{Inspector, channels, queue};
 
 use crate::reply::to;
 
@@ -28,9 +29,19 @@ pub(crate) fn count(
         let channels = each.as_flattened().iter().map(String::as_str);
         words.chain(channels).collect()
     };
-    let commands: Vec<Vec<&str>> = kinds.iter().map(command).collect();
+    let queues: Vec<String> = names.iter().map(|name| queue(name)).collect();
+    let lengths = queues.iter().map(|queue| vec!["LLEN", &**queue]);
+    let commands: Vec<Vec<&str>> = kinds.iter().map(command).chain(lengths).collect();
     for node in 0..inspector.nodes().len() {
-        for reply in inspector.ask(node, &commands)? {
+        let mut replies = inspector.ask(node, &commands)?;
+        // Only the node that has a queue answers with its length.
+        for (at, length) in replies.split_off(kinds.len()).into_iter().enumerate() {
+            let length = length.ok().and_then(to::<u64>).unwrap_or(0);
+            if let Some(count) = counts.get_mut(at).filter(|_| length > 0) {
+                *count = Some(count.unwrap_or(0).saturating_add(length));
+            }
+        }
+        for reply in replies {
             let reply = reply.ok().and_then(to::<Vec<Value>>).unwrap_or_default();
             // Channels and numbers in turn, in the order in which they were asked for.
             let numbers = reply.into_iter().skip(1).step_by(2).map(to::<u64>);

@@ -39,6 +39,12 @@ pub fn channels(name: &str) -> [String; 3] {
     [Topic::Lock, Topic::ReadWrite, Topic::Semaphore].map(|topic| names::channel(topic, name))
 }
 
+/// The key of the list of those who wait for a fair lock of this name.
+pub fn queue(name: &str) -> String {
+    let [queue, _] = names::queue_keys(name);
+    queue
+}
+
 /// Starts a thread that no signal interrupts: signals belong to the threads of the program.
 ///
 /// # Errors

@@ -22,6 +22,8 @@ const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +
                         +publish +subscribe +unsubscribe +ping +select +info +wait +client|setname +client|tracking \
                         +exists +mget";
 /// Semaphores need these besides: the key of the taken permits, their channel, and commands.
+const FAIR_RULES: &str = "~redisson_lock_queue:{orders* ~redisson_lock_timeout:{orders* +lindex +lpos +lrange +rpush +lpop \
+     +lrem +zscore +zadd +zrem";
 const PERMIT_RULES: &str = "~{orders*:timeout &redisson_sc:{orders* +zadd +zrem +zscore +zrange +zrangebyscore +zcard \
                             +zcount +incrby +persist";
 /// Read-write locks need these besides: the time-out key of each reader, and their channel.
@@ -380,6 +382,7 @@ fn acl() -> String {
          {commands}\n```\n\n\
          For the kinds `article` and `redis-semaphore` write `lock:orders` and `mutex:orders` in place of each `orders`.\n\n\
          For read-write locks give also `{RW_KEYS}`.\n\n\
+         For fair locks give also `{FAIR_RULES}`.\n\n\
          For semaphores give also `{PERMIT_RULES}`.\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
@@ -444,6 +447,48 @@ fn kinds_with_a_prefix_need_it_in_the_rules() {
         client.close().wait().unwrap();
         assert_nothing_was_denied(&server);
     }
+}
+
+#[test]
+fn fair_locks_need_their_rules() {
+    let server = Server::start();
+    let url = make_user(&server, &format!("{KEYS} {FAIR_RULES}"));
+    let client = Client::builder(&url).build().unwrap();
+    let fair = LockOptions::new().kind(Kind::Fair).fencing(true);
+    let lock = client.lock_with("orders:42", fair).unwrap();
+    let guard = lock.acquire().wait().unwrap();
+    assert!(guard.fencing_token().is_some());
+    guard.reenter().wait().unwrap().release().wait().unwrap();
+
+    // Two wait. The first gives up, the second is woken, and a dead place is before it.
+    let mut admin = server.connect();
+    let _: () = redis::cmd("SELECT").arg(1).query(&mut admin).unwrap();
+    let queue = "redisson_lock_queue:{orders:42}";
+    let _: u64 = redis::cmd("RPUSH")
+        .arg((queue, "dead"))
+        .query(&mut admin)
+        .unwrap();
+    let dead = ("redisson_lock_timeout:{orders:42}", 5, "dead");
+    let _: u64 = redis::cmd("ZADD").arg(dead).query(&mut admin).unwrap();
+    let short = AcquireOptions::new().wait(Duration::from_millis(1));
+    assert!(lock.acquire_with(short).wait().is_err());
+    let more = lock.acquire();
+    let waiting = std::thread::spawn(move || more.wait().unwrap());
+    while redis::cmd("LLEN")
+        .arg(queue)
+        .query::<u64>(&mut admin)
+        .unwrap()
+        == 0
+    {
+        assert!(!waiting.is_finished(), "the waiter waits for the holder");
+        std::thread::yield_now();
+    }
+    guard.release().wait().unwrap();
+    waiting.join().unwrap().release().wait().unwrap();
+    let _guard = lock.acquire().wait().unwrap();
+    lock.force_release().wait().unwrap();
+    client.close().wait().unwrap();
+    assert_nothing_was_denied(&server);
 }
 
 #[test]

@@ -24,6 +24,7 @@ Kind = Literal[
     "read",
     "write",
     "semaphore",
+    "fair",
 ]
 
 

@@ -84,7 +84,7 @@ pub(super) fn taken_key(name: &str) -> String {
 pub(super) const TIMEOUT_SUFFIX: &str = ":rwlock_timeout:1";
 
 /// The keys of the queue of a fair lock: its owners in their order, and their times.
-pub(super) fn queue_keys(name: &str) -> [String; 2] {
+pub fn queue_keys(name: &str) -> [String; 2] {
     ["redisson_lock_queue", "redisson_lock_timeout"].map(|prefix| prefixed(prefix, name).concat())
 }
 
