@@ -1,10 +1,11 @@
 """Runs the test phases one after the other, streams what they print, and adds up the counts of their runners.
 
-    scripts/test [--server NAME] [--repeat N] [PHASE...]
+    scripts/test [--server NAME] [--repeat N] [--jobs N] [PHASE...]
 
 This is the one place that decides what is run. A phase whose needs are missing is listed as SKIPPED and counted;
 with CI=true a skip is a failure. With --repeat the phases run N times beside a load on every core. With --server
-every suite runs on that server: a name that `scripts/servers` lists, or a path.
+every suite runs on that server: a name that `scripts/servers` lists, or a path. With --jobs N phases run beside
+each other, as they do two by two with CI=true: they wait more than they compute, and have to stand a busy machine.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -228,6 +231,10 @@ class Phase:
     build: list[list[str]]
     run: list[tuple[list[str], Parser]]
     repeated: bool = True
+    # It counts what a machine does, so nothing runs beside it.
+    alone: bool = False
+    # Phases with the same word here use the same files, and never run beside each other.
+    shares: str = ""
     # Runs unasked: in `make test` and continuous integration, in the latter only, or in none.
     when: Literal["always", "ci", "asked"] = "always"
 
@@ -380,12 +387,14 @@ def phases() -> list[Phase]:
                 (["python", "conformance/run.py"], conformance),
                 (["python", "-m", "pytest", "-rfEsx", "conformance"], pytest),
             ],
+            shares="conformance",
         ),
         Phase(
             "topologies",
             ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
             everything,
             [([*scenarios, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
+            shares="conformance",
             when="ci",
         ),
         Phase(
@@ -400,6 +409,7 @@ def phases() -> list[Phase]:
                     ([*scenarios, "--drivers", "rust"], conformance),
                 )
             ],
+            shares="conformance",
             when="ci",
         ),
         Phase(
@@ -438,6 +448,7 @@ def phases() -> list[Phase]:
                 (["python", "benches/guard.py"], plain),
             ],
             repeated=False,
+            alone=True,
         ),
         Phase(
             "faults",
@@ -490,9 +501,12 @@ def ended(process: subprocess.Popen[str]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
-    """Runs one command, shows its output as it comes, and counts; a command that failed counts at least 1."""
-    print(f"$ {' '.join(command)}", flush=True)
+def run(command: list[str], log: Path, parser: Parser | None = None, mark: str = "") -> Counts:
+    """Runs one command, shows its output as it comes, and counts; a command that failed counts at least 1.
+
+    `mark` begins each line, where several commands run at a time.
+    """
+    print(f"{mark}$ {' '.join(command)}", flush=True)
     counts = Counts()
     process = group.start(command, ROOT)
 
@@ -500,7 +514,7 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
         assert process.stdout is not None
         with open(log, "a") as copy:
             for line in process.stdout:
-                print(line, end="", flush=True)
+                print(mark + line, end="", flush=True)
                 copy.write(line)
                 bare = re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
                 if parser:
@@ -532,7 +546,7 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
         problem = problem or "ran no test"
     if problem:
         told = f"FAILED {' '.join(command)}: {problem}"
-        print(told, flush=True)
+        print(mark + told, flush=True)
         counts.failures.append(told)
         counts.failed = counts.failed or 1
     return counts
@@ -557,12 +571,14 @@ def main() -> int:
     table = phases()
     parser = argparse.ArgumentParser(prog="scripts/test")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
+    parser.add_argument("--jobs", type=int, default=2 if CI else 1, metavar="N")
     parser.add_argument("--server", default="", metavar="NAME")
     parser.add_argument("phase", nargs="*", help="of: " + " ".join(phase.name for phase in table))
     asked = parser.parse_args()
     unknown = set(asked.phase) - {phase.name for phase in table}
-    if unknown or asked.repeat < 1:
-        parser.error(f"no such phase: {', '.join(sorted(unknown))}" if unknown else "--repeat is at least 1")
+    if unknown or asked.repeat < 1 or asked.jobs < 1:
+        wrong = "--repeat and --jobs are at least 1"
+        parser.error(f"no such phase: {', '.join(sorted(unknown))}" if unknown else wrong)
     if asked.server:
         try:
             os.environ["REDLATCH_SERVER_BIN"] = str(servers.find(asked.server))
@@ -599,22 +615,31 @@ def main() -> int:
         else:
             ready.append(phase)
 
-    for turn in range(1, asked.repeat + 1):
-        for phase in ready:
-            if turn > 1 and not phase.repeated:
-                continue
-            name = phase.name if asked.repeat == 1 else f"{phase.name} {turn}/{asked.repeat}"
+    files = {phase.shares: threading.Lock() for phase in ready if phase.shares}
+
+    def play(phase: Phase, turn: int, mark: str = "") -> None:
+        name = phase.name if asked.repeat == 1 else f"{phase.name} {turn}/{asked.repeat}"
+        with files.get(phase.shares, nullcontext()), load(asked.repeat > 1 and phase.repeated):
             print(f"\n== test {name}", flush=True)
             began = time.monotonic()
             counts = Counts()
-            with load(asked.repeat > 1 and phase.repeated):
-                for command, counting in phase.run:
-                    counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting))
-            total.add(counts)
-            rows.append(
-                f"{'test ' + name:<20}{time.monotonic() - began:>8.1f} s"
-                f"   {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
-            )
+            for command, counting in phase.run:
+                counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting, mark))
+        total.add(counts)
+        rows.append(
+            f"{'test ' + name:<20}{time.monotonic() - began:>8.1f} s"
+            f"   {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
+        )
+
+    for turn in range(1, asked.repeat + 1):
+        wanted = [phase for phase in ready if turn == 1 or phase.repeated]
+        beside = [phase for phase in wanted if not phase.alone] if asked.jobs > 1 else []
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            # A result that is not asked for would keep an exception for itself.
+            list(pool.map(play, beside, repeat(turn), [f"{phase.name}: " for phase in beside]))
+        for phase in wanted:
+            if phase not in beside:
+                play(phase, turn)
 
     rows.append(f"{'all':<20}{time.monotonic() - started:>8.1f} s   logs in {LOGS}")
     print("\n== summary")
