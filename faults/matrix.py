@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import direct_rows
+import permit_rows
 import program_rows
 import programs
 import side_rows
 from clock_rows import CLOCK_ROWS
 from hole_rows import HOLE_ROWS
 from operations import EVERY_BYTE, OPERATIONS, play
+from permit_rows import killed_at_random
 from process_rows import PROCESS_ROWS
 from program_rows import PROGRAM_ROWS
 from server_rows import SERVER_ROWS
@@ -51,6 +53,8 @@ NETWORK_ROWS: dict[str, tuple[str, int]] = {
     "request stalled and done after its connection broke": ("stall", LIMIT_MS // 2),
 }
 
+# The column of a cell in which the languages play together.
+TOGETHER = Kind("all at once", ())
 
 OTHER_ROWS = [
     *EVERY_BYTE,
@@ -108,6 +112,7 @@ def tasks(world: World) -> list[Task]:
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:
                 found.append(Task(more.name, more.operation, kind, more.play))
+    found.append(Task("processes killed at random", "hold permits", TOGETHER, killed_at_random))
     return found + topology_tasks(world)
 
 
@@ -189,6 +194,7 @@ def main() -> int:
     args = parser.parse_args()
     program_rows.full_size = args.scale == "full"
     programs.profile = "release" if args.release else "debug"
+    permit_rows.killed = permit_rows.FEW if args.short else permit_rows.KILLED
     world = World(sides(args.drivers or LANGUAGES))
     try:
         chosen = [task for task in tasks(world) if all(word in task.title for word in args.only)]

@@ -21,7 +21,8 @@ impl redlatch_lock {
         limit: u32,
         options: Option<Arc<redlatch_options>>,
     ) -> Result<Arc<redlatch_lock>> {
-        let mut options = redlatch_options::lock(options.as_deref(), client.core.semaphore_options())?;
+        let mut options =
+            redlatch_options::lock(options.as_deref(), client.core.semaphore_options())?;
         options.set("limit", OptionValue::Millis(limit.into()))?;
         let core = client.core.semaphore_from_bytes(name, options)?;
         Ok(redlatch_lock::of(client, core.as_lock().clone()))
