@@ -8,11 +8,9 @@ import threading
 import time
 from concurrent.futures import Future
 
-from world import PATIENCE, SOON, Driver, Failed, Kind, Redis, Server, World
+from world import MARGIN_MS, PATIENCE, SOON, Driver, Failed, Kind, Redis, Server, World, recorded
 
 LEASE_MS = 3000
-# Permits are kept for so long beyond their lease, for Redisson: docs/semaphore.md.
-MARGIN_MS = 2000
 # So many processes live at a time, each wants one or two permits, and all of them together a few more than there are.
 ALIVE = 20
 LIMIT = 27
@@ -20,20 +18,10 @@ LIMIT = 27
 KILLED, FEW = 200, 10
 killed = KILLED
 NAME = "killed"
-# Free permits, taken ones, those of them whose time is not over, and how long the last of them is kept.
-LOOK = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or now
-return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('ZCARD', KEYS[2]),
-        redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'), last - now}
-"""
 
 
 def look(redis: Redis) -> list[int]:
-    """The server's record of the semaphore, read together."""
-    found: list[int] = redis("EVAL", LOOK, 2, NAME, f"{{{NAME}}}:timeout")
-    return found
+    return recorded(redis, NAME)
 
 
 class Watcher:
