@@ -88,11 +88,10 @@ class Massacre:
         self.server = Server(world.binary)
         self.redis = Redis(self.server.port)
         self.watcher = Watcher(self.server)
-        self.connected = self.connections()
         self.killed, self.held, self.slowest = 0, 0, 0.0
 
-    def connections(self) -> int:
-        return len(self.redis("CLIENT", "LIST").splitlines())
+    def is_deserted(self) -> bool:
+        return "name=redlatch" not in self.redis("CLIENT", "LIST")
 
     def until(self, holds: object, text: str, within: float = PATIENCE) -> None:
         assert callable(holds)
@@ -156,7 +155,7 @@ class Massacre:
         """By the server's record all permits are free again within a lease and the margin, and all can be taken at once."""
         died = time.monotonic()
         # Requests that they had sent before they died are done when their connections are gone.
-        self.until(lambda: self.connections() == self.connected, "connections are left")
+        self.until(self.is_deserted, "connections are left")
         longest = look(self.redis)[3]
         if longest > LEASE_MS + MARGIN_MS:
             raise Failed(f"the permits of a dead process are kept for {longest} ms")

@@ -86,7 +86,7 @@ def forced(cell: Cell, who: str) -> None:
         cell.ok("acquire")
     cell.check(cell.ok("force", who)["value"], "there was nothing to delete")
     reply = cell.ok("lost", within_ms=int(TOLD * 1000))
-    # Of a semaphore the number of permits stays, so the permits are taken from their owner.
+    # The number of a semaphore's permits stays, so they are taken from their owner.
     allowed = ("forced", "stolen" if cell.side == PERMITS else "deleted")
     cell.check(reply["reason"] in allowed, f"lost: {reply}")
     for _ in range(cell.levels):
