@@ -350,7 +350,7 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     example = max(certain, key=lambda hold: hold.given_back - hold.answered)
     middle = (example.answered + example.given_back) / 2
     # One that writes: it is wrong beside anybody.
-    # Of a semaphore it wants all permits.
+    # One for a semaphore wants all permits.
     all_of_it = past.limit or 1
     alone: dict[str, Any] = {"token": None, "counted": 1, "told": 1, "reads": False, "permits": all_of_it}
     second = replace(example, who="planted", called=middle, answered=middle, **alone)
