@@ -210,9 +210,8 @@ def permits(run: Run) -> Iterable[Verdict]:
     peer, best = run.best_peer("S5")
     value, name = worst(run.ours("S5", "cpu_ss"), max)
     yield at_most("S5", "client CPU, every face × the best renewing peer", value / best, 0.2, name or peer)
-    # There are ten commands in a third: one more, at the edge of the time measured, is a tenth.
     yield ours_at_most(
-        run, "S5", "commands per 100 permits and third of a lease, every face", "cmds_100", 1.1
+        run, "S5", "commands per 100 permits and third of a lease, every face", "cmds_100", 1.0
     )
     yield ours_at_most(run, "S5", "permits lost, every face", "lost", 0.0)
 
