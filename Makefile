@@ -9,6 +9,7 @@ BENCH ?=
 TOPOLOGY ?= single
 SCALE ?= usual
 TARGET ?= all
+PERMITS ?=
 server = $(if $(SERVER),--server $(SERVER))
 
 .PHONY: help setup servers build wasm demo test conformance failover bench sim planted faults fuzz soak lint fmt docs docs-site dist clean \
@@ -61,8 +62,8 @@ faults: build ## the fault matrix: what goes wrong x what the program is doing x
 fuzz: setup ## what comes from outside, mutated for MINUTES=0.5 a target; the C API with hostile calls
 	@scripts/fuzz
 
-soak: setup ## all languages at once with random faults for MINUTES=2, built with optimisations; the recorded history is checked
-	@. scripts/env.sh && scripts/build --release python node && python faults/soak.py --minutes $(or $(MINUTES),2) 2>$${CARGO_TARGET_DIR}/soak.log
+soak: setup ## all languages at once with random faults for MINUTES=2, built with optimisations; the recorded history is checked; PERMITS=1 of semaphores
+	@. scripts/env.sh && scripts/build --release python node && python faults/$(if $(PERMITS),permit_soak,soak).py --minutes $(or $(MINUTES),2) 2>$${CARGO_TARGET_DIR}/soak.log
 
 lint: setup ## formatting, clippy, ruff, mypy, JavaScript and TypeScript checks, and the house gates
 	@scripts/lint

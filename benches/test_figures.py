@@ -14,7 +14,7 @@ import goals
 import guard
 import report
 from contestants import CONTESTANTS, HERE
-from figures import STRONGEST_PEERS, medians, of_processes, table
+from figures import RANKED, STRONGEST_PEERS, medians, of_processes, table
 from machine import Counters
 from plot import Axis, Line, chart
 
@@ -115,7 +115,7 @@ def test_what_is_within_its_bound_once_is_within_it(value: float, bound: float, 
 
 
 def test_names_of_contestants_are_told_apart_in_each_workload() -> None:
-    for workload in ("W1", "W1B", "W2", "W3", "W4", "W5"):
+    for workload in RANKED:
         names = [each.name for each in CONTESTANTS if workload in each.on]
         assert len(names) == len(set(names))
 

@@ -9,7 +9,8 @@ intervals belong to a hold:
   its lease after that if an answer was an error, or its process died.
 
 The rules: certain intervals of one name never overlap, but those of readers, and those of a caller that reads while it
-writes; a try is refused only while somebody possibly holds, the try of a reader only while somebody possibly writes; fencing
+writes, and permits of a semaphore, of which there are never more than its limit; a try for permits is refused only while others possibly have
+too many of them; a try is refused only while somebody possibly holds, the try of a reader only while somebody possibly writes; fencing
 tokens grow from each hold to all that began after it was granted; the counts that a caller is told are those it made;
 a hold that is lost before it is released is told so once, others never; what was told lost is not called held any more; a hold whose key
 was deleted is not called held for longer than a lease; a hold whose key nobody deleted is not lost before its time is over.
@@ -20,11 +21,12 @@ are read one after the other.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import re
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,6 +59,7 @@ class Hold:
     lost: list[float] = field(default_factory=list)  # when it was told so
     watched: bool = True  # what it was told of a loss is known
     reads: bool = False  # it has the read side of a read-write lock
+    permits: int = 1  # of a semaphore
 
     @property
     def granted(self) -> bool:
@@ -96,6 +99,9 @@ class Past:
 
     holds: list[Hold]
     deletions: list[Deletion] = field(default_factory=list)
+    # Permits of a semaphore; how long one is kept beyond its lease.
+    limit: int = 0
+    margin: float = 0
 
     def __post_init__(self) -> None:
         self.holds.sort(key=lambda hold: hold.called)
@@ -105,6 +111,10 @@ class Past:
     @property
     def shared(self) -> bool:
         return any(hold.reads for hold in self.holds)
+
+    def like(self, holds: list[Hold], deletions: list[Deletion] | None = None) -> Past:
+        """Other holds of the same name."""
+        return Past(holds, self.deletions if deletions is None else deletions, self.limit, self.margin)
 
     def deletion(self, hold: Hold) -> Deletion | None:
         """The first that may have been this hold's."""
@@ -135,8 +145,8 @@ def check(history: Iterable[Hold], lease: float) -> list[str]:
 
 def check_past(past: Past, lease: float) -> list[str]:
     found = (
-        overlaps(past),
-        refusals(past.holds, lease),
+        too_many(past) if past.limit else overlaps(past),
+        refused_permits(past, lease) if past.limit else refusals(past.holds, lease),
         tokens(past.holds),
         counts(past),
         losses(past, lease),
@@ -160,6 +170,62 @@ def overlaps(past: Past) -> list[str]:
             wrong.append(f"two hold {hold.name}: {last} until {until}, {hold.who} from {begin}")
         (readers if hold.reads else writers).add(end, hold.who)
     return wrong
+
+
+Span = tuple[float, float]
+
+
+def crowded(spans: list[tuple[Span, Hold]], room: int) -> list[tuple[float, float, Hold]]:
+    """The stretches of time in which all those have more permits than there is room, and the last that came."""
+    # Those that end make room for those that begin at the same time.
+    edges = [(end, 0, -hold.permits, hold) for (_, end), hold in spans]
+    edges += [(begin, 1, hold.permits, hold) for (begin, _), hold in spans]
+    edges.sort(key=lambda edge: edge[:2])
+    found, taken = [], 0
+    for (at, _, permits, hold), later in pairwise([*edges, (float("inf"), 0, 0, Hold("", "", 0, 0, ""))]):
+        taken += permits
+        if taken > room:
+            found.append((at, later[0], hold))
+    return found
+
+
+def too_many(past: Past) -> list[str]:
+    spans = [(span, hold) for hold in past.holds if (span := past.certain(hold))]
+    return [
+        f"more than {past.limit} permits of {hold.name} are out at {at}, when {hold.who} has {hold.permits}"
+        for at, _, hold in crowded(spans, past.limit)
+    ]
+
+
+def is_refused(hold: Hold) -> bool:
+    return hold.tried and hold.status == "timeout"
+
+
+class Touching:
+    """Which stretches of time touch another one."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        ordered = sorted(spans)
+        self.begins = [begin for begin, _ in ordered]
+        # The latest end of a span and of all before it.
+        self.ends = list(accumulate((end for _, end in ordered), max))
+
+    def __call__(self, begin: float, end: float) -> bool:
+        begun = bisect_right(self.begins, end)
+        return begun > 0 and self.ends[begun - 1] >= begin
+
+
+def refused_permits(past: Past, lease: float) -> list[str]:
+    spans = [(hold.possible(lease + past.margin), hold) for hold in past.holds if not is_refused(hold)]
+    full = {
+        permits: Touching((begin, end) for begin, end, _ in crowded(spans, past.limit - permits))
+        for permits in {hold.permits for hold in past.holds}
+    }
+    return [
+        f"{hold.who} was refused {hold.permits} permits of {hold.name} at {hold.answered}, which were free"
+        for hold in past.holds
+        if is_refused(hold) and not full[hold.permits](hold.called, hold.answered)
+    ]
 
 
 class Ends:
@@ -276,15 +342,17 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
         return found
 
     def with_one(hold: Hold) -> Past:
-        return Past([*past.holds, hold], past.deletions)
+        return past.like([*past.holds, hold])
 
     def instead(old: Hold, new: Hold) -> Past:
-        return Past([new if hold is old else hold for hold in past.holds], past.deletions)
+        return past.like([new if hold is old else hold for hold in past.holds])
 
     example = max(certain, key=lambda hold: hold.given_back - hold.answered)
     middle = (example.answered + example.given_back) / 2
     # One that writes: it is wrong beside anybody.
-    alone: dict[str, Any] = {"token": None, "counted": 1, "told": 1, "reads": False}
+    # One for a semaphore wants all permits.
+    all_of_it = past.limit or 1
+    alone: dict[str, Any] = {"token": None, "counted": 1, "told": 1, "reads": False, "permits": all_of_it}
     second = replace(example, who="planted", called=middle, answered=middle, **alone)
     found["a second holder"] = with_one(
         replace(second, freed=middle + lease, done=middle + lease, release="ok")
@@ -297,7 +365,8 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     }
     found["a second holder that lost it later"] = with_one(replace(second, **unsure, lost=[middle + lease]))
     end = max(max(hold.answered, hold.done or 0.0) for hold in past.holds) + 10 * lease
-    nobody = Hold(example.name, "planted", end, end + lease / 1000, "timeout", tried=True)
+    end += past.margin
+    nobody = Hold(example.name, "planted", end, end + lease / 1000, "timeout", tried=True, permits=all_of_it)
     found["a try refused while free"] = with_one(nobody)
     if any(hold.reads for hold in past.holds):
 
@@ -320,7 +389,7 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
                 reader(writer.called - lease, inside, writer.who)
             )
         asks = [reader(end, end + lease), replace(nobody, who="planted too", reads=True)]
-        found["a reader's try refused beside a reader"] = Past([*past.holds, *asks], past.deletions)
+        found["a reader's try refused beside a reader"] = past.like([*past.holds, *asks])
     with_token = [hold for hold in certain if hold.token is not None]
     if with_token:
         first = with_token[0]
@@ -335,7 +404,7 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
         found["a token twice"] = with_one(replace(first, **after))
         found["a token that falls"] = with_one(replace(first, **after, token=(first.token or 0) - 1))
     found["a wrong count"] = instead(certain[0], replace(certain[0], told=certain[0].told + 1))
-    if pair := undisturbed(past, certain):
+    if past.limit == 0 and (pair := undisturbed(past, certain)):
         first, follower = pair
         late = (follower.answered + follower.given_back) / 2 + lease * 1e-6
         found["a release that came too late"] = instead(first, replace(first, freed=late, done=late))
@@ -349,12 +418,12 @@ def planted(past: Past, lease: float) -> dict[str, Past]:
     long_ago = Deletion(middle, middle)
     deaf = replace(quiet, lost=[middle + 3 * lease], sure=middle + 2 * lease)
     others = [hold for hold in past.holds if hold is not example]
-    found["held long after its key was deleted"] = Past([*others, deaf], [*past.deletions, long_ago])
+    found["held long after its key was deleted"] = past.like([*others, deaf], [*past.deletions, long_ago])
     # A release may be the first to tell, but not of what happened a lease before.
     late_found = replace(
         quiet, kept=True, sure=middle + 2 * lease, freed=middle + 2 * lease, done=middle + 2 * lease
     )
-    found["a loss that its release tells a lease too late"] = Past(
+    found["a loss that its release tells a lease too late"] = past.like(
         [*others, late_found], [*past.deletions, long_ago]
     )
     # Told before its time by nothing but its release, or by its event.
@@ -434,12 +503,13 @@ class Verdict:
                 self.delays.append(hold.lost[0] - deletion.answered)
 
 
-# The end of a name in a line that is about the read side of it.
+# The end of a name in a line that is about the read side of it, or about so many of the permits of a semaphore.
 READS = b"/read"
+PERMITS = re.compile(rb"/(\d+)of(\d+)$")
 
 
 def lock_of(name: bytes) -> bytes:
-    return name.removesuffix(READS)
+    return PERMITS.sub(b"", name.removesuffix(READS))
 
 
 class Lines:
@@ -450,6 +520,8 @@ class Lines:
         self.by_name: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
         self.told: dict[tuple[int, bytes, bytes], list[float]] = defaultdict(list)
         self.hangs: list[str] = []
+        # Those names that are semaphores.
+        self.limits: dict[bytes, int] = {}
         for number in range(len(files)):
             self.read(number)
 
@@ -468,14 +540,19 @@ class Lines:
                     self.told[number, caller, called].append(int(at))
                 else:
                     del begun[caller]
-                    self.by_name[lock_of(rest[: rest.index(b" ")])].append((number, line))
+                    self.add(rest[: rest.index(b" ")], number, line)
         for caller, rest in begun.items():
             name, called = rest.split()
             if file.died is None:
                 self.hangs.append(f"{file.who}/{caller.decode()} asked for {name.decode()}: no answer")
             else:
                 line = b"e %s %s %s %d died 0 - 0 0 0 0 0 0 0 -" % (caller, name, called, file.died)
-                self.by_name[lock_of(name)].append((number, line))
+                self.add(name, number, line)
+
+    def add(self, name: bytes, number: int, line: bytes) -> None:
+        self.by_name[lock_of(name)].append((number, line))
+        if part := PERMITS.search(name):
+            self.limits[lock_of(name)] = int(part[2])
 
     def holds(self, name: bytes) -> Iterator[Hold]:
         """Those of a name, which are forgotten here."""
@@ -502,6 +579,7 @@ class Lines:
                 self.told.get((number, caller, called), []),
                 self.files[number].died is None,
                 side.endswith(READS),
+                int(part[1]) if (part := PERMITS.search(side)) else 1,
             )
 
 
@@ -510,8 +588,10 @@ def judge(
     lease: float,
     deletions: Iterable[tuple[str | None, Deletion]] = (),
     other: Checker | None = None,
+    margin: float = 0,
 ) -> Verdict:
-    """Checks what processes recorded; a deletion without a name was one of all keys. The other checker judges it too."""
+    """Checks what processes recorded; a deletion without a name was one of all keys. The other checker judges it too.
+    `margin`: for how long permits are kept beyond their lease."""
     deletions = list(deletions)
     lines, verdict = Lines(files), Verdict()
     verdict.wrong += lines.hangs
@@ -519,9 +599,10 @@ def judge(
     richest, most = {False: Past([]), True: Past([])}, Counter[bool]()
     for name in list(lines.by_name):
         of_name = [deletion for key, deletion in deletions if key in (None, name.decode())]
-        past = Past(list(lines.holds(name)), of_name)
+        limit = lines.limits.get(name, 0)
+        past = Past(list(lines.holds(name)), of_name, limit, margin if limit else 0)
         verdict.count(past)
-        verdict.overlaps += len(overlaps(past))
+        verdict.overlaps += len(too_many(past) if limit else overlaps(past))
         verdict.wrong += check_past(past, lease)
         if other:
             other.check(past)

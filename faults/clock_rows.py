@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from server_rows import Play, acquires, holds, lost, releases, waits
 from world import SOON, Cell, Kind, World
@@ -29,7 +30,7 @@ def shim() -> Path:
     return shims[0]
 
 
-def with_clock(perform: Callable[[Cell, Callable[[int], None]], None]) -> Play:
+def with_clock(perform: Callable[[Cell, Callable[[int], None]], None], **options: Any) -> Play:
     """A server whose clock can be set ahead, or behind for a negative number, by microseconds."""
 
     def play(world: World, kind: Kind) -> None:
@@ -46,7 +47,7 @@ def with_clock(perform: Callable[[Cell, Callable[[int], None]], None]) -> Play:
                 f'#!/bin/sh\nLD_PRELOAD={shim()} FAULTS_CLOCK={clock} exec {world.binary} "$@"\n'
             )
             start.chmod(0o755)
-            cell = Cell(world, "clock", kind, own_server=True, binary=str(start))
+            cell = Cell(world, "clock", kind, own_server=True, binary=str(start), **options)
             try:
                 before = int(cell.redis("TIME")[0])
                 ahead(2 * HOUR)
@@ -61,8 +62,8 @@ def with_clock(perform: Callable[[Cell, Callable[[int], None]], None]) -> Play:
     return play
 
 
-def by(us: int, way: Callable[[Callable[[Cell], None]], Callable[[Cell], None]]) -> Play:
-    return with_clock(lambda cell, ahead: way(lambda _: ahead(us))(cell))
+def by(us: int, way: Callable[[Callable[[Cell], None]], Callable[[Cell], None]], **options: Any) -> Play:
+    return with_clock(lambda cell, ahead: way(lambda _: ahead(us))(cell), **options)
 
 
 def forward_while_held(cell: Cell, ahead: Callable[[int], None]) -> None:

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import direct_rows
+import permit_rows
 import program_rows
 import programs
 import side_rows
 from clock_rows import CLOCK_ROWS
 from hole_rows import HOLE_ROWS
 from operations import EVERY_BYTE, OPERATIONS, play
+from permit_rows import killed_at_random
 from process_rows import PROCESS_ROWS
 from program_rows import PROGRAM_ROWS
 from server_rows import SERVER_ROWS
@@ -51,6 +53,8 @@ NETWORK_ROWS: dict[str, tuple[str, int]] = {
     "request stalled and done after its connection broke": ("stall", LIMIT_MS // 2),
 }
 
+# The column of a cell in which the languages play together.
+TOGETHER = Kind("all at once", ())
 
 OTHER_ROWS = [
     *EVERY_BYTE,
@@ -103,11 +107,12 @@ def tasks(world: World) -> list[Task]:
     for kind in world.kinds:
         found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
         for row, operation, perform in OTHER_ROWS:
-            if direct_rows.is_playable(kind.name, row, operation):
+            if all(there.is_playable(kind.name, row, operation) for there in (direct_rows, side_rows)):
                 found.append(Task(row, operation, kind, perform))
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:
                 found.append(Task(more.name, more.operation, kind, more.play))
+    found.append(Task("processes killed at random", "hold permits", TOGETHER, killed_at_random))
     return found + topology_tasks(world)
 
 
@@ -118,6 +123,13 @@ def topology_tasks(world: World) -> list[Task]:
             if kind.name in TOPOLOGY_LANGUAGES:
                 for topology in TOPOLOGIES:
                     found.append(Task(row, operation, kind, on_topology(topology, perform), topology))
+    for topology in TOPOLOGIES:
+        for row, operation, there in side_rows.rows_there(topology, NETWORK_ROWS):
+            found += [
+                Task(row, operation, kind, there, topology)
+                for kind in world.kinds
+                if kind.name in TOPOLOGY_LANGUAGES
+            ]
     for row, operation, there in direct_rows.rows_on_sentinel(NETWORK_ROWS):
         found += [
             Task(row, operation, kind, there, "sentinel")
@@ -189,6 +201,7 @@ def main() -> int:
     args = parser.parse_args()
     program_rows.full_size = args.scale == "full"
     programs.profile = "release" if args.release else "debug"
+    permit_rows.killed = permit_rows.FEW if args.short else permit_rows.KILLED
     world = World(sides(args.drivers or LANGUAGES))
     try:
         chosen = [task for task in tasks(world) if all(word in task.title for word in args.only)]

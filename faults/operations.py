@@ -46,7 +46,7 @@ def extend(cell: Cell, arm: Callable[[str], None]) -> None:
 
 
 def extended(cell: Cell) -> None:
-    left = cell.redis("PTTL", cell.lock)
+    left = cell.left()
     cell.check(left > 2 * LEASE_MS, f"{left} ms remain after an extension to {3 * LEASE_MS}")
     cell.held_with(1)
     cell.ok("release")
@@ -72,7 +72,7 @@ def be_renewed(cell: Cell, arm: Callable[[str], None]) -> None:
     arm("renew")
     cell.wait_fired()
     # The next renewal that gets through brings the time back to nearly the whole lease.
-    cell.eventually(lambda: cell.redis("PTTL", cell.lock) > LEASE_MS * 0.8, "it is not renewed any more")
+    cell.eventually(lambda: cell.left() > LEASE_MS * 0.8, "it is not renewed any more")
     cell.held_with(1)
     cell.ok("release")
 

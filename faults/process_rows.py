@@ -20,7 +20,7 @@ def stopped_past_its_lease(cell: Cell) -> None:
     cell.check(took < LEASE_MS / 1000 + SOON, f"a dead holder kept the lock for {took:.1f} s")
     cell.driver.signal("CONT")
     # Whatever it asks first, it is told the truth.
-    cell.check(not cell.ok("held")["value"], "a holder that slept past its lease believes that it holds")
+    cell.check(not cell.told("held", False), "a holder that slept past its lease believes that it holds")
     cell.status({"lost"}, "release", cell.call("release"))
     counts = cell.counts()
     cell.check(counts == ["1"], f"the late release has left {counts}")

@@ -2,8 +2,8 @@
 
 second.py FOLDER      judges again what a soak has kept, by both checkers
 
-`porcupine/` is the program around it, in Go. It is built on first use. Its model is a mutex whose losses are told; of a
-read-write lock it judges the writers;
+`porcupine/` is the program around it, in Go. It is built on first use. Its model is a mutex, or a semaphore, whose losses are told;
+of a read-write lock it judges the writers;
 docs/reliability/simulation.md says what it can see and what it cannot.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from check import RELIED_ON, Deletion, File, Hold, Past, Verdict, judge, summary
+from check import RELIED_ON, Deletion, File, Hold, Past, Verdict, is_refused, judge, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "faults" / "porcupine"
@@ -83,7 +83,8 @@ class Porcupine:
     def ask(self, past: Past) -> dict[str, Any]:
         into, out = self.process.stdin, self.process.stdout
         assert into is not None and out is not None
-        into.write(f"n {past.holds[0].name if past.holds else '-'}\n")
+        name = past.holds[0].name if past.holds else "-"
+        into.write(f"n {name} {past.limit or 1} {int(past.margin)}\n")
         into.writelines(f"d {int(one.called)} {int(one.answered)}\n" for one in past.deletions)
         into.writelines(map(line, past.holds))
         into.write(".\n")
@@ -96,7 +97,7 @@ class Porcupine:
 
     def check(self, past: Past) -> None:
         """Adds the verdict on one name, of a read-write lock on its writers."""
-        answer, opinion = self.ask(writers_of(past)), self.opinion
+        answer, opinion = self.ask(judged(past)), self.opinion
         opinion.histories += 1
         opinion.largest = max(opinion.largest, answer["largest"])
         opinion.wrong += [f"porcupine: {message}" for message in answer["messages"]]
@@ -105,20 +106,19 @@ class Porcupine:
 
     def reject(self, past: Past, variants: dict[str, Past]) -> None:
         """Looks for what was planted in copies of a name's history."""
-        usual = self.ask(past)["violations"]
+        usual = self.ask(judged(past))["violations"]
         opinion = self.opinion
         opinion.planted += len(variants)
         opinion.missed += [
-            what for what, variant in variants.items() if self.ask(variant)["violations"] <= usual
+            what for what, variant in variants.items() if self.ask(judged(variant))["violations"] <= usual
         ]
 
 
-def writers_of(past: Past) -> Past:
-    """The part of a read-write lock's past that a mutex explains: a try to write may have been refused by readers."""
+def judged(past: Past) -> Past:
+    """The part of a past that the model explains: a try to write may have been refused by readers."""
     if not past.shared:
         return past
-    holds = [hold for hold in past.holds if not hold.reads and not (hold.tried and hold.status == "timeout")]
-    return Past(holds, past.deletions)
+    return past.like([hold for hold in past.holds if not hold.reads and not is_refused(hold)])
 
 
 def line(hold: Hold) -> str:
@@ -127,7 +127,7 @@ def line(hold: Hold) -> str:
     return (
         f"h {hold.who} {int(hold.called)} {int(hold.answered)} {hold.status} {hold.tried:d} {token} "
         f"{hold.counted} {hold.told} {int(hold.sure)} {hold.kept:d} {int(hold.until)} "
-        f"{int(hold.freed or 0)} {int(hold.done or 0)} {hold.release or '-'} {hold.watched:d} {lost}\n"
+        f"{int(hold.freed or 0)} {int(hold.done or 0)} {hold.release or '-'} {hold.watched:d} {lost} {hold.permits}\n"
     )
 
 
@@ -138,10 +138,13 @@ class Soaked:
     lease: float
     files: list[File]
     deletions: list[tuple[str | None, Deletion]]
+    # For how long permits are kept beyond their lease.
+    margin: float = 0
 
     def save(self, folder: Path) -> None:
         kept = {
             "lease": self.lease,
+            "margin": self.margin,
             "files": [[file.path.name, file.who, file.died] for file in self.files],
             "deletions": [[name, one.called, one.answered] for name, one in self.deletions],
         }
@@ -151,12 +154,13 @@ class Soaked:
     def load(folder: Path) -> Soaked:
         kept = json.loads((folder / "soak.json").read_text())
         files = [File(folder / name, who, died) for name, who, died in kept["files"]]
-        return Soaked(kept["lease"], files, [(name, Deletion(*times)) for name, *times in kept["deletions"]])
+        deletions = [(name, Deletion(*times)) for name, *times in kept["deletions"]]
+        return Soaked(kept["lease"], files, deletions, kept["margin"])
 
     def judge(self, program: Path | None) -> tuple[Verdict, Opinion | None]:
         """By our own checker, and by Porcupine where it could be built."""
         with Porcupine(program, self.lease) if program else nullcontext() as porcupine:
-            verdict = judge(self.files, self.lease, self.deletions, porcupine)
+            verdict = judge(self.files, self.lease, self.deletions, porcupine, self.margin)
         return verdict, porcupine.opinion if porcupine else None
 
 

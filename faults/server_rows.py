@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from operations import UNHEARD
-from world import LEASE_MS, LIMIT_MS, SOON, Cell, Kind, Redis, World
+from world import LEASE_MS, LIMIT_MS, PERMITS, SOON, Cell, Kind, Redis, World
 
 Play = Callable[[World, Kind], None]
 # How soon a holder is told of what the server tells at once, on a busy machine.
@@ -31,7 +31,7 @@ def on(perform: Callable[[Cell], None], **options: Any) -> Play:
 def lost(cell: Cell, *reasons: str) -> None:
     reply = cell.ok("lost", within_ms=int(TOLD * 1000))
     cell.check(reply["reason"] in reasons, f"lost: {reply}")
-    cell.check(not cell.ok("held")["value"], "it still claims to hold")
+    cell.check(not cell.told("held", False), "it still claims to hold")
     cell.status({"lost"}, "release", cell.call("release"))
 
 
@@ -82,12 +82,14 @@ def taken_by_another_type(cell: Cell) -> None:
 
 
 def forced(cell: Cell, who: str) -> None:
-    cell.ok("acquire")
-    cell.ok("acquire")
+    for _ in range(cell.levels):
+        cell.ok("acquire")
     cell.check(cell.ok("force", who)["value"], "there was nothing to delete")
     reply = cell.ok("lost", within_ms=int(TOLD * 1000))
-    cell.check(reply["reason"] in ("forced", "deleted"), f"lost: {reply}")
-    for _ in range(2):
+    # The number of a semaphore's permits stays, so they are taken from their owner.
+    allowed = ("forced", "stolen" if cell.side == PERMITS else "deleted")
+    cell.check(reply["reason"] in allowed, f"lost: {reply}")
+    for _ in range(cell.levels):
         cell.status({"lost"}, "release", cell.call("release"))
     cell.works()
 
@@ -185,14 +187,14 @@ def holds(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
     """A lease is longer than the trouble: nothing is lost."""
 
     def hold(cell: Cell) -> None:
-        cell.ok("acquire")
-        cell.ok("acquire")
+        for _ in range(cell.levels):
+            cell.ok("acquire")
         trouble(cell)
         time.sleep(LEASE_MS / 2000)
-        cell.eventually(lambda: cell.redis("PTTL", cell.lock) > LEASE_MS / 2, "it is not renewed")
-        cell.held_with(2)
-        cell.ok("release")
-        cell.ok("release")
+        cell.eventually(lambda: cell.left() > LEASE_MS / 2, "it is not renewed")
+        cell.held_with(cell.levels)
+        for _ in range(cell.levels):
+            cell.ok("release")
         cell.works()
 
     return hold
@@ -245,13 +247,13 @@ def only_pubsub_killed(cell: Cell) -> None:
 
 
 def no_room(cell: Cell) -> None:
-    cell.ok("acquire")
-    cell.ok("acquire")
+    for _ in range(cell.levels):
+        cell.ok("acquire")
     cell.redis("CONFIG", "SET", "maxmemory-policy", "noeviction")
     cell.redis("CONFIG", "SET", "maxmemory", "1")
     # A full server denies the lower count; later counts are absolute, so that does no harm.
-    cell.ok("release")
-    cell.ok("release")
+    for _ in range(cell.levels):
+        cell.ok("release")
     cell.gone()
     cell.status({"unavailable", "timeout", "server"}, "acquire", cell.call("acquire", wait_ms=300))
     cell.redis("CONFIG", "SET", "maxmemory", "0")

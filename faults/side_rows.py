@@ -1,30 +1,60 @@
-"""Faults while a caller reads or writes, and another client writes."""
+"""Faults while a caller reads or writes, and another client writes; and while both take permits of a semaphore."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from clock_rows import HOUR, by
+from hole_rows import (
+    copy_finds_another,
+    copy_finds_nobody,
+    copy_finds_the_next_hold,
+    denied_halfway,
+    forced_before_its_own_waiters,
+    full_while_held,
+    release_finds_another,
+    release_finds_the_next_hold,
+)
 from operations import OPERATIONS, play
 from process_rows import killed, killed_while_waiting, stopped_past_its_lease, stopped_within_its_lease
 from server_rows import (
     Play,
+    acquires,
+    asleep,
+    cancelled,
+    closed_while_silent,
     connections_killed,
     flushed,
     flushed_while_waiting,
+    forced_by_another,
     forced_by_itself,
     holds,
     no_room,
     on,
+    only_pubsub_killed,
+    paused,
+    refused_for_a_while,
     releases,
     restarted_while_waiting,
+    scripts_flushed,
     silent_for_a_while,
     stopped_for,
     taken_by_another_type,
+    timed_out,
     waits,
     wake_up_lost,
 )
-from world import SIDES, Cell, Kind, World
+from suspend_rows import (
+    past_its_lease,
+    suspended,
+    while_waiting,
+    with_the_grant_on_its_way,
+    within_its_lease,
+)
+from topology_rows import PLAYED, on_topology
+from topology_rows import network as network_there
+from world import PERMITS, SIDES, Cell, Kind, World
 
 # The network rows in which the client cannot know what the server has done.
 UNKNOWN = [
@@ -46,11 +76,27 @@ def network_play(side: str, operation: str, action: str, number: int) -> Play:
     return perform
 
 
+# A caller that has permits does not enter again, but takes others.
+LEVELS = ("re-enter", "release one level")
+
+
+def is_playable(language: str, row: str, operation: str) -> bool:
+    """The driver of Python extends no permits."""
+    return not (
+        language in ("python", "asyncio") and row.startswith(name_of(PERMITS)) and operation == "extend"
+    )
+
+
+def name_of(side: str) -> str:
+    return side if side == PERMITS else f"{side} lock"
+
+
 def rows_of(side: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
     found = [
-        (f"{side} lock: {row}", operation, network_play(side, operation, *network[row]))
+        (f"{name_of(side)}: {row}", operation, network_play(side, operation, *network[row]))
         for row in UNKNOWN
         for operation in OPERATIONS
+        if not (side == PERMITS and operation in LEVELS)
     ]
     here: dict[str, Any] = {"side": side}
     own: dict[str, Any] = {"own_server": True, **here}
@@ -58,7 +104,6 @@ def rows_of(side: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, s
     others: list[tuple[str, str, Callable[[Cell], None], dict[str, Any]]] = [
         ("FLUSHALL", "hold", flushed, own),
         ("FLUSHALL", "wait", flushed_while_waiting, own),
-        ("another type at the key", "hold", taken_by_another_type, here),
         ("force-release by the same client", "hold", forced_by_itself, here),
         ("server restarted empty", "wait", restarted_while_waiting, own),
         ("server stopped for 2 s", "hold", holds(stopped_for(2.0)), own),
@@ -74,12 +119,98 @@ def rows_of(side: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, s
         ("SIGKILL", "hold", killed, alone),
         ("SIGKILL", "wait", killed_while_waiting, alone),
     ]
+    if side == PERMITS:
+        others += more_of_permits(own, here)
+    else:
+        others.append(("another type at the key", "hold", taken_by_another_type, here))
     found += [
-        (f"{side} lock: {row}", operation, on(perform, **options))
+        (f"{name_of(side)}: {row}", operation, on(perform, **options))
         for row, operation, perform, options in others
     ]
     return found
 
 
+def more_of_permits(
+    own: dict[str, Any], here: dict[str, Any]
+) -> list[tuple[str, str, Callable[[Cell], None], dict[str, Any]]]:
+    """Their scripts are no lock's, and their leases are times of the server's clock."""
+    limited: dict[str, Any] = {"user": "app:secret@", **own}
+    return [
+        ("force-release by another client", "hold", forced_by_another, here),
+        ("force-release by the same client", "wait", forced_before_its_own_waiters, here),
+        ("CLIENT PAUSE", "hold", holds(paused), own),
+        ("CLIENT PAUSE", "acquire", acquires(paused), own),
+        ("DEBUG SLEEP 3", "hold", holds(asleep), own),
+        ("SCRIPT FLUSH", "hold", holds(scripts_flushed), own),
+        ("SCRIPT FLUSH", "release", releases(scripts_flushed), own),
+        ("connections refused for 2 s", "hold", holds(refused_for_a_while), here),
+        ("pub/sub connection killed", "wait", waits(only_pubsub_killed), own),
+        ("server full", "be renewed, release", full_while_held, own),
+        ("late copy of an acquire after its release", "nobody holds", copy_finds_nobody, here),
+        ("late copy of an acquire after its release", "another holds", copy_finds_another, here),
+        ("late copy of an acquire after its release", "held again", copy_finds_the_next_hold, here),
+        ("late copy of a release", "another holds", release_finds_another, here),
+        ("late copy of a release", "held again", release_finds_the_next_hold, here),
+        ("caller cancelled, request black-holed", "acquire", cancelled("hole", 0), here),
+        ("caller cancelled, reply black-holed", "acquire", cancelled("reply-hole", 0), here),
+        ("caller cancelled, reply on its way", "acquire", cancelled("delay-reply", 300), here),
+        ("caller timed out, reply black-holed", "acquire", timed_out("reply-hole"), here),
+        ("closed while the network is away", "hold", closed_while_silent, here),
+        *(("one command of the scripts denied", name, denied_halfway(name), limited) for name in COMMANDS),
+    ]
+
+
+# The commands of the scripts that take and give back permits.
+COMMANDS = [
+    "time",
+    "get",
+    "set",
+    "zscore",
+    "zrangebyscore",
+    "zrange",
+    "zcard",
+    "zadd",
+    "zrem",
+    "incrby",
+    "persist",
+    "pttl",
+    "publish",
+]
+
+CLOCKS: list[tuple[str, str, Play]] = [
+    # Permits are not lost then: they are kept until somebody wants them, and renewed before.
+    ("server's clock 1 h forward", "acquire", by(HOUR, acquires, side=PERMITS)),
+    ("server's clock 1 h forward", "hold", by(HOUR, holds, side=PERMITS)),
+    ("server's clock 1 h forward", "wait", by(HOUR, waits, side=PERMITS)),
+    ("server's clock 1 h back", "acquire", by(-HOUR, acquires, side=PERMITS)),
+    ("server's clock 1 h back", "hold", by(-HOUR, holds, side=PERMITS)),
+    ("server's clock 1 h back", "release", by(-HOUR, releases, side=PERMITS)),
+    ("server's clock 1 h back", "wait", by(-HOUR, waits, side=PERMITS)),
+    ("suspended past the lease", "hold", suspended(past_its_lease, side=PERMITS)),
+    ("suspended within the lease", "hold", suspended(within_its_lease, side=PERMITS)),
+    ("suspended past the lease", "wait", suspended(while_waiting, side=PERMITS)),
+    ("suspended past the lease", "acquire", suspended(with_the_grant_on_its_way, side=PERMITS)),
+]
+
+
 def rows(network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
-    return [row for side in SIDES for row in rows_of(side, network)]
+    found = [row for side in (*SIDES, PERMITS) for row in rows_of(side, network)]
+    return found + [(f"{name_of(PERMITS)}: {row}", operation, play) for row, operation, play in CLOCKS]
+
+
+def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
+    """A selection for permits on a Sentinel set or a cluster."""
+    found = [(row, name, network_there(name, *network[row])) for row in UNKNOWN for name in PLAYED]
+    found += [
+        ("FLUSHALL", "hold", flushed),
+        ("force-release by another client", "hold", forced_by_another),
+        ("server stopped for 2 s", "hold", holds(stopped_for(2.0))),
+        ("all connections killed", "hold", holds(connections_killed)),
+        ("all connections killed", "wait", waits(connections_killed)),
+        ("SCRIPT FLUSH", "release", releases(scripts_flushed)),
+        ("wake-up lost", "wait", waits(wake_up_lost)),
+    ]
+    return [
+        (f"{name_of(PERMITS)}: {row}", operation, on_topology(topology, perform, side=PERMITS))
+        for row, operation, perform in found
+    ]

@@ -1,6 +1,6 @@
 """All languages at once on one server, with random faults, for MINUTES; the recorded history is checked.
 
-soak.py [--minutes M] [--seed N] [--processes N] [--callers N] [--keep FOLDER]
+soak.py [--minutes M] [--seed N] [--processes N] [--callers N] [--debug] [--keep FOLDER]
 
 In each language some processes (conformance/drivers) acquire as fast as they can, by many callers each, on a few hot names and
 many others, and write down what happened to them. Meanwhile their connections are cut, held up and killed, the network
@@ -89,9 +89,13 @@ class Worker:
         self.awake = threading.Event()
         self.start()
 
+    def new_file(self) -> File:
+        name = f"{self.who}.{len(self.files)}"
+        self.files.append(File(self.soak.folder / name, name))
+        return self.files[-1]
+
     def start(self) -> None:
-        self.file = File(self.soak.folder / f"{self.who}.{len(self.files)}", f"{self.who}.{len(self.files)}")
-        self.files.append(self.file)
+        self.file = self.new_file()
         plan = PLAN | {
             "url": f"redis://127.0.0.1:{self.port}",
             "file": str(self.file.path),
@@ -136,16 +140,22 @@ class Worker:
 
 
 class Soak:
-    def __init__(self, minutes: float, seed: int, processes: int, callers: int, folder: Path) -> None:
+    worker: type[Worker] = Worker
+    # For how long permits are kept beyond their lease.
+    margin_ms = 0
+
+    def __init__(
+        self, minutes: float, seed: int, processes: int, callers: int, folder: Path, profile: str
+    ) -> None:
         self.minutes, self.seed, self.callers, self.folder = minutes, seed, callers, folder
         self.random = random.Random(seed)
-        # Built with optimisations, those of Rust and C. Python and Node.js find the packages that are there.
-        self.commands = {language: side().command for language, side in build.ours("release").items()}
-        self.proxies, self.server = Proxies("release"), Server()
+        # Built in that profile, those of Rust and C. Python and Node.js find the packages that are there.
+        self.commands = {language: side().command for language, side in build.ours(profile).items()}
+        self.proxies, self.server = Proxies(profile), Server()
         self.redis = Redis(self.server.port)
         self.until = time.monotonic_ns() + int(minutes * 60e9)
         self.workers = [
-            Worker(self, language, number) for language in self.commands for number in range(processes)
+            self.worker(self, language, number) for language in self.commands for number in range(processes)
         ]
         self.faults: Counter[str] = Counter()
         self.deletions: list[tuple[str | None, Deletion]] = []
@@ -177,9 +187,8 @@ class Soak:
         elif kind == "script flush":
             self.redis("SCRIPT", "FLUSH")
         elif kind == "delete":
-            sort = self.random.choice(["hot", "shared"])
-            name = f"{sort}{self.random.randrange(PLAN[f'{sort}_names'])}"
-            self.delete(name, "DEL", name)
+            name, keys = self.a_key()
+            self.delete(name, "DEL", *keys)
         elif kind == "flushall":
             self.delete(None, "FLUSHALL")
         elif kind == "stop":
@@ -188,6 +197,12 @@ class Soak:
             worker.kill()
         else:
             self.on_the_wire(kind, worker.port)
+
+    def a_key(self) -> tuple[str, list[str]]:
+        """A name that many want, and its keys."""
+        sort = self.random.choice(["hot", "shared"])
+        name = f"{sort}{self.random.randrange(PLAN[f'{sort}_names'])}"
+        return name, [name]
 
     def on_the_wire(self, kind: str, port: int) -> None:
         scripts = self.proxies("scripts", port)
@@ -217,16 +232,19 @@ class Soak:
         self.deletions.append((name, Deletion(called, time.monotonic_ns())))
 
     def leaks(self) -> list[str]:
-        """The keys that are left on the server when every client is closed; the counters of the tokens stay."""
+        """All that is left on the server when every client is closed."""
         end = time.monotonic() + PATIENCE
         while True:
-            keys = [key for key in self.redis("KEYS", "*") if not key.startswith(COUNTERS)]
             channels = self.redis("PUBSUB", "CHANNELS")
             others = [line for line in self.redis("CLIENT", "LIST").splitlines() if "name=redlatch" in line]
-            left = [*keys, *channels, *(f"a connection: {line}" for line in others)]
+            left = [*self.left(), *channels, *(f"a connection: {line}" for line in others)]
             if not left or time.monotonic() > end:
                 return left
             time.sleep(0.05)
+
+    def left(self) -> list[str]:
+        """The keys that should be gone; the counters of the tokens stay."""
+        return [key for key in self.redis("KEYS", "*") if not key.startswith(COUNTERS)]
 
     def close(self) -> None:
         for worker in self.workers:
@@ -242,12 +260,13 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[round((len(values) - 1) * share)] / 1e6 if values else 0.0
 
 
-def main() -> int:
+def main(kind: type[Soak] = Soak) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--processes", type=int, default=2, help="per language")
     parser.add_argument("--callers", type=int, default=8, help="of each process")
+    parser.add_argument("--debug", action="store_true", help="programs of Rust and C without optimisations")
     parser.add_argument("--keep", type=Path, help="a new folder for what the programs write")
     args = parser.parse_args()
     folder = args.keep or Path(tempfile.mkdtemp(prefix="redlatch-soak-"))
@@ -258,7 +277,9 @@ def main() -> int:
     except Missing as missing:
         skipped = f"SKIPPED porcupine: {missing}"
         print(skipped, flush=True)
-    soak = Soak(args.minutes, args.seed, args.processes, args.callers, folder)
+    soak = kind(
+        args.minutes, args.seed, args.processes, args.callers, folder, "debug" if args.debug else "release"
+    )
     try:
         reports = soak.run()
         left = soak.leaks()
@@ -266,7 +287,7 @@ def main() -> int:
         soak.close()
     begun = time.monotonic()
     files = [file for worker in soak.workers for file in worker.files]
-    soaked = Soaked(LEASE_MS * 1e6, files, soak.deletions)
+    soaked = Soaked(LEASE_MS * 1e6, files, soak.deletions, soak.margin_ms * 1e6)
     soaked.save(folder)
     verdict, opinion = soaked.judge(program)
     took = time.monotonic() - begun

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from clock_rows import shim
 from server_rows import TOLD, Play
@@ -22,7 +23,7 @@ SECOND = 1_000_000
 LONG = 30 * SECOND
 
 
-def suspended(perform: Callable[[Cell, Callable[[int], None]], None]) -> Play:
+def suspended(perform: Callable[[Cell, Callable[[int], None]], None], **options: Any) -> Play:
     def play(world: World, kind: Kind) -> None:
         with tempfile.TemporaryDirectory(prefix="redlatch-clock-") as folder:
             clock = Path(folder) / "ahead"
@@ -33,7 +34,7 @@ def suspended(perform: Callable[[Cell, Callable[[int], None]], None]) -> Play:
                     file.write(struct.pack("=q", us))
 
             preload = ("env", f"LD_PRELOAD={shim()}", f"FAULTS_CLOCK={clock}", "FAULTS_CLOCK_OF=suspend")
-            cell = Cell(world, "suspended", kind, own_driver=True, before=preload)
+            cell = Cell(world, "suspended", kind, own_driver=True, before=preload, **options)
             try:
                 perform(cell, jump)
             finally:
@@ -46,7 +47,7 @@ def past_its_lease(cell: Cell, jump: Callable[[int], None]) -> None:
     cell.ok("acquire")
     jump(LONG)
     # At once, before anything was heard of the server.
-    cell.check(not cell.ok("held")["value"], "a holder that slept past its lease believes that it holds")
+    cell.check(not cell.told("held", False), "a holder that slept past its lease believes that it holds")
     reply = cell.ok("lost", within_ms=int(TOLD * 1000))
     cell.check(reply["reason"] in ("expired", "unreachable"), f"lost: {reply}")
     cell.status({"lost"}, "release", cell.call("release"))
@@ -56,9 +57,9 @@ def past_its_lease(cell: Cell, jump: Callable[[int], None]) -> None:
 def within_its_lease(cell: Cell, jump: Callable[[int], None]) -> None:
     cell.ok("acquire")
     jump(LEASE_MS * 1000 // 3)
-    cell.check(cell.ok("held")["value"], "it is not held any more")
+    cell.check(cell.told("held", True), "it is not held any more")
     time.sleep(LEASE_MS / 1500)
-    cell.check(cell.redis("PTTL", cell.lock) > LEASE_MS / 2, "it is not renewed")
+    cell.check(cell.left() > LEASE_MS / 2, "it is not renewed")
     cell.held_with(1)
     cell.ok("release")
     cell.works()

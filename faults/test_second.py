@@ -130,6 +130,45 @@ class Agreeing(WithGo):
             with self.subTest(what):
                 self.assertEqual(self.opinions(variant), (True, True))
 
+    def of_permits(self, holds: list[Hold], deletions: list[Deletion] | None = None) -> Past:
+        return Past(holds, deletions or [], 3, LEASE / 2)
+
+    def test_on_permits(self) -> None:
+        def two(hold: Hold) -> Hold:
+            return replace(hold, permits=2)
+
+        killed = Hold("n", "k", LEASE, 2 * LEASE, "died")
+        right = (
+            [held("a", 1, 3), two(held("b", 1.2, 2)), two(held("c", 2.15, 2.5))],
+            [held("a", 1, 9), two(held("b", 2.2, 3, called=1.2)), two(refused("c", 1.5))],
+            [two(held("a", 1, 2)), two(refused("b", 1.5))],
+            [two(held("a", 1, 9)), killed, refused("b", 4.9)],
+            [two(lost("a", 1, 2)), two(held("b", 2.15, 3))],
+        )
+        wrong = (
+            [held("a", 1, 2), held("b", 1, 2), held("c", 1, 2), held("d", 1.5, 3)],
+            [two(held("a", 1, 2)), two(held("b", 1.5, 3))],
+            [two(lost("a", 1, 2)), two(held("b", 1.5, 3))],
+            [held("a", 1, 2), two(refused("b", 1.5))],
+            [two(held("a", 1, 9)), killed, refused("b", 5.1)],
+            [held("a", 1, 2), two(lost("a", 1, 2, lost=[]))],
+        )
+        for holds, expected in [(holds, False) for holds in right] + [(holds, True) for holds in wrong]:
+            with self.subTest(holds=holds):
+                self.assertEqual(self.opinions(self.of_permits(list(holds))), (expected, expected))
+
+    def test_each_violation_planted_among_permits_is_found(self) -> None:
+        turns = [
+            replace(held("ab"[turn % 2], turn, turn + 1.5, None), permits=1 + turn % 2) for turn in range(10)
+        ]
+        past = self.of_permits(turns)
+        self.assertEqual(self.opinions(past), (False, False))
+        variants = planted(past, LEASE)
+        self.assertEqual(len(variants), 12)
+        for what, variant in variants.items():
+            with self.subTest(what):
+                self.assertEqual(self.opinions(variant), (True, True))
+
     def test_a_violation_and_a_missed_one_are_failures_that_are_named(self) -> None:
         past = Past([held("a", 1, 2)])
         with Porcupine(self.program, LEASE) as porcupine:

@@ -31,12 +31,30 @@ SOON = 6.0
 PATIENCE = 60.0
 USES = ["acquire", "renew", "release"]
 SIDES = ["read", "write"]
+# A semaphore is played as a side is: it has three permits, and each acquisition takes two of them.
+PERMITS, LIMIT, TAKEN = "permits", 3, 2
+# Permits are kept for so long beyond their lease, for Redisson: docs/semaphore.md.
+MARGIN_MS = 2000
+# Free permits, taken ones, those of them whose time is not over, and how many ms the last of them is kept.
+RECORD = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or now
+return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('ZCARD', KEYS[2]),
+        redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'), last - now}
+"""
 LANGUAGES = ["rust", "python", "asyncio", "node", "c"]
 
 
 def sides(names: list[str]) -> list[Kind]:
     """The faces of these names, built."""
     return [kind for kind in build.build(names) if kind.name in names]
+
+
+def recorded(redis: Redis, semaphore: str) -> list[int]:
+    """The server's record of a semaphore, read together."""
+    found: list[int] = redis("EVAL", RECORD, 2, semaphore, f"{{{semaphore}}}:timeout")
+    return found
 
 
 class Failed(Exception):
@@ -89,12 +107,16 @@ class World:
     def learn_scripts(self, kind: Kind) -> dict[tuple[str, str], str]:
         """The hashes of the scripts, by the side and what they are for: they are ours to know by their use only."""
         found: dict[tuple[str, str], str] = {}
-        for side in ("", *SIDES):
-            cell = Cell(self, "scripts", kind, side=side)
+        for side in ("", *SIDES, PERMITS):
+            # Not every driver can extend permits, but they are renewed.
+            cell = Cell(self, "scripts", kind, side=side, lease_ms=1000 if side == PERMITS else LEASE_MS)
             cell.ok("acquire")
-            cell.ok("extend", lease_ms=2 * LEASE_MS)
+            if side == PERMITS:
+                cell.wait_renewed()
+            else:
+                cell.ok("extend", lease_ms=2 * LEASE_MS)
             cell.ok("release")
-            scripts = self.proxies("scripts", cell.port)
+            scripts = cell.tell("scripts")
             found |= {(side, use): script for use, script in zip(USES, scripts, strict=False)}
             cell.close()
         return found
@@ -136,8 +158,10 @@ class Cell:
         self.lock = f"fault{self.number}"
         self.lease_ms = lease_ms
         self.fencing = False
-        # Client a has this side of a read-write lock, and b writes.
+        # Client a has this side of a read-write lock, and b writes; or both have permits of a semaphore.
         self.side = side
+        # How often one owner can acquire it.
+        self.levels = 1 if side == PERMITS else 2
         self.own_server, self.own_driver = own_server, own_driver
         # Its configuration is changed, and it is put to sleep: not for others.
         self.server = (
@@ -208,7 +232,9 @@ class Cell:
             self.ready(who)
         driver = self.world.drivers[self.kind.name] if who == "b" else self.driver
         request = {"client": f"{self.number}{who}", "lock": self.lock, "as": actor, **more}
-        if self.side:
+        if self.side == PERMITS:
+            request = {"permits": TAKEN, "limit": LIMIT, **request}
+        elif self.side:
             request["side"] = self.side if who == "a" else "write"
         if self.direct and who == "a":
             # The direct connection is for those who wait with a thread, and for event loops.
@@ -239,6 +265,9 @@ class Cell:
     def wait_fired(self, times: int = 1) -> None:
         self.eventually(lambda: self.fired(0) >= times, "the fault did not happen")
 
+    def wait_renewed(self) -> None:
+        self.eventually(lambda: len(self.tell("scripts")) > 1, "it is not renewed")
+
     def wait_delivered(self, times: int = 1) -> None:
         self.eventually(lambda: self.fired(3) >= times, "the late copy was not done")
 
@@ -262,23 +291,45 @@ class Cell:
         self.world.notes.append(f"{self.kind.name}: {text}")
 
     def counts(self) -> list[str]:
+        if self.side == PERMITS:
+            free, taken, kept, _ = recorded(self.redis, self.lock)
+            self.check(free + taken == LIMIT, f"{free} permits are free and {taken} taken")
+            return [str(kept // TAKEN)] if kept else []
         fields = self.redis("HGETALL", self.lock)
         return [count for name, count in zip(fields[::2], fields[1::2], strict=True) if name != "mode"]
 
     def held_with(self, count: int) -> None:
         """The client and the server agree on the count. The levels of a reader are known to its client only."""
-        counts, wanted = self.counts(), 1 if self.side == "read" else count
+        counts, wanted = self.counts(), 1 if self.side in ("read", PERMITS) else count
         self.check(counts == [str(wanted)], f"the server counts {counts}, and not {wanted}")
-        told = self.ok("count")["value"]
+        told = self.told("count", count)
         self.check(told == count, f"the client counts {told}, and not {count}")
-        self.check(self.ok("held")["value"], "the client does not hold it")
+        self.check(self.told("held", True), "the client does not hold it")
+
+    def told(self, op: str, otherwise: Any, who: str = "a") -> Any:
+        """The client's word; for permits not every driver has it."""
+        reply = self.status({"ok", "unsupported"} if self.side == PERMITS else {"ok"}, op, self.call(op, who))
+        return reply.get("value", otherwise)
+
+    def left(self) -> int:
+        """How many ms of its lease remain, by the server."""
+        if self.side == PERMITS:
+            return recorded(self.redis, self.lock)[3] - MARGIN_MS
+        left: int = self.redis("PTTL", self.lock)
+        return left
+
+    def is_free(self) -> bool:
+        if self.side == PERMITS:
+            return recorded(self.redis, self.lock)[2] == 0
+        return bool(self.redis("EXISTS", self.lock) == 0)
 
     def gone(self, within: float = SOON) -> None:
-        self.eventually(lambda: self.redis("EXISTS", self.lock) == 0, "the key is still there", within)
+        self.eventually(self.is_free, "it is still taken", within)
 
     def subscribers(self) -> int:
         kind = "SHARDNUMSUB" if self.behind and self.behind.topology == "cluster" else "NUMSUB"
-        channel = "redisson_rwlock" if self.side else "redisson_lock__channel"
+        channels = {"": "redisson_lock__channel", PERMITS: "redisson_sc"}
+        channel = channels.get(self.side, "redisson_rwlock")
         return self.redis("PUBSUB", kind, f"{channel}:{{{self.lock}}}")[1]
 
     def waiting(self) -> None:

@@ -8,7 +8,7 @@ import { Client } from 'redlatch'
 const text = value => ({ type: 'string', default: value })
 const { values: args } = parseArgs({
   options: {
-    kind: text('reentrant'), workload: text('W1'), url: text('redis://127.0.0.1:6379'), seconds: text('3'), warmup: text('0.3'),
+    kind: text('reentrant'), limit: text('8'), workload: text('W1'), url: text('redis://127.0.0.1:6379'), seconds: text('3'), warmup: text('0.3'),
     tasks: text('64'), locks: text('10000'), 'lease-ms': text('30000'), 'cs-us': text('1000'), 'poll-ms': text(''),
     id: text(''), 'ts-file': text(''), name: text('bench'), barrier: { type: 'boolean', default: false },
   },
@@ -65,8 +65,11 @@ function jain(shares) {
   return squares ? sum(shares) ** 2 / (shares.length * squares) : 0
 }
 
-const client = await Client.connect(args.url, { kind: args.kind, watchdogLease: Number(args['lease-ms']) })
-const lockOf = name => client.lock(`${args.name}:${name}`)
+const limit = args.kind === 'semaphore' ? Number(args.limit) : null
+const options = { watchdogLease: Number(args['lease-ms']), ...(limit === null && { kind: args.kind }) }
+const client = await Client.connect(args.url, options)
+const nameOf = name => `${args.name}:${name}`
+const lockOf = name => limit === null ? client.lock(nameOf(name)) : client.semaphore(nameOf(name), limit)
 
 async function pair(lock) {
   const hold = await lock.acquire()

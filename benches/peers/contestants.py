@@ -205,4 +205,39 @@ BUSY = [
     )
 ]
 
-CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + BUSY
+# Semaphores of eight permits, of which each caller takes one.
+PERMITS = ("--limit", "8")
+# It releases by a command that its script for acquiring does not use.
+SCRIPT_AND_ZREM = {**SCRIPTS, "zrem": 1.0}
+SEMAPHORES = [
+    *(
+        replace(each, command=(*each.command, *PERMITS), on=("S1", "S4", "S5"))
+        for each in (ours(face, "semaphore") for face in ("Rust", "Rust blocking", "Node"))
+    ),
+    node(
+        "redis-semaphore Semaphore",
+        "semaphore",
+        on=("S1", "S4", "S5"),
+        quick=True,
+        counted=SCRIPT_AND_ZREM,
+        note="retryInterval 10 ms",
+    ),
+    Contestant(
+        "redis-semaphore Semaphore, retry 2 ms",
+        "Node",
+        "peer",
+        (*node("", "semaphore").command, "--poll-ms", "2"),
+        ("S4",),
+        SCRIPT_AND_ZREM,
+        note="tuned",
+        environment={"PEERS_NODE": str(PEERS / "node")},
+        quick=True,
+    ),
+    replace(
+        java("Redisson RPermitExpirableSemaphore", "permits", ("S1", "S4", "S5"), quick=True),
+        counted={**SCRIPTS, **WAITING},
+        note="woken by pub/sub; a fixed lease, no renewal",
+    ),
+]
+
+CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + BUSY + SEMAPHORES

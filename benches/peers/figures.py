@@ -21,7 +21,12 @@ RANKED = {
     "W3": ("handoffs_s", False),
     "W4": ("handoffs_s", False),
     "W5": ("cpu_ss", True),
+    "S1": ("pairs_s", False),
+    "S4": ("acq_s", False),
+    "S5": ("cpu_ss", True),
 }
+# Those of semaphores run as these do, and report the same.
+LIKE = {"W1B": "W1", "S1": "W1", "S4": "W4", "S5": "W5"}
 CPU = [("client CPU µs", "cpu_us", "{:,.1f}"), ("server CPU µs", "srv_us", "{:,.1f}")]
 # Per workload the columns: heading, figure, format.
 COLUMNS = {
@@ -84,6 +89,7 @@ COLUMNS = {
         ("acquired in s", "acquire_s", "{:.2f}"),
     ],
 }
+COLUMNS |= {"S1": COLUMNS["W1"], "S4": COLUMNS["W4"][1:], "S5": COLUMNS["W5"]}
 # For the gaps of W3, as for all times that programs report.
 SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
 
@@ -190,11 +196,12 @@ def figures_of(
     workload: str, contestant: Contestant, reports: list[Figures], did: Counters, folder: Path, lease_ms: int
 ) -> Figures:
     sent = sum(did.calls.get(name, 0) * weight for name, weight in contestant.counted.items())
-    if workload == "W3":
+    like = LIKE.get(workload, workload)
+    if like == "W3":
         return of_processes(reports, did, sent, folder)
-    if workload == "W4":
+    if like == "W4":
         return of_callers(reports[0], did, sent)
-    if workload == "W5":
+    if like == "W5":
         return of_held(reports[0], did, lease_ms)
     return of_pairs(reports[0], did, sent)
 

@@ -194,9 +194,38 @@ def held(run: Run) -> Iterable[Verdict]:
     yield at_most("W5", "100,000 held: lost", many.get("lost", math.nan), 0.0)
 
 
+def permits(run: Run) -> Iterable[Verdict]:
+    """Semaphores, beside the others' that have leases."""
+    for face, language in (("Rust blocking", ""), ("Rust", ""), ("Node", "Node")):
+        yield to_peer(run, "S1", f"{face}, semaphore", 1.0, language=language)
+    yield ours_at_most(run, "S1", "commands per pair, every face", "cmds", 2.0)
+    for face in ("Rust", "Rust blocking", "Node"):
+        yield to_peer(run, "S4", f"{face}, semaphore", 1.0)
+    peer, _ = run.best_peer("S4")
+    value, name = worst(run.ours("S4", "p99_wait_ms"), max)
+    yield at_most(
+        "S4", f"p99 wait, every face × {peer}", value / run.of("S4", peer, "p99_wait_ms"), 0.5, name
+    )
+    yield ours_at_least(run, "S4", "Jain over the callers, every face", "jain", 0.95)
+    peer, best = run.best_peer("S5")
+    value, name = worst(run.ours("S5", "cpu_ss"), max)
+    yield at_most("S5", "client CPU, every face × the best renewing peer", value / best, 0.2, name or peer)
+    yield ours_at_most(
+        run, "S5", "commands per 100 permits and third of a lease, every face", "cmds_100", 1.0
+    )
+    yield ours_at_most(run, "S5", "permits lost, every face", "lost", 0.0)
+
+
 def verdicts(everything: dict[str, Any]) -> list[Verdict]:
     run = Run(everything)
-    workloads = {"W1": one_caller, "W2": many_names, "W3": processes, "W4": callers, "W5": held}
+    workloads = {
+        "W1": one_caller,
+        "W2": many_names,
+        "W3": processes,
+        "W4": callers,
+        "W5": held,
+        "S1": permits,
+    }
     return [verdict for name, goals in workloads.items() if name in everything for verdict in goals(run)]
 
 

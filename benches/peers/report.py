@@ -23,6 +23,9 @@ HEADINGS = {
     "W3": "W3: four processes, one name, 1 ms inside",
     "W4": "W4: 64 callers of one process, one name",
     "W5": "W5: 10,000 locks held and renewed",
+    "S1": "S1: one caller, a permit of a semaphore",
+    "S4": "S4: 64 callers of one process, a semaphore of eight permits",
+    "S5": "S5: 1,000 permits held and renewed, of a semaphore each",
 }
 OUR_LINES = [
     f"redlatch {face}, reentrant" for face in ("Rust blocking", "Rust", "C", "Python", "asyncio", "Node")

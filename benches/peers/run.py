@@ -28,13 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from contestants import CONTESTANTS, OURS, Contestant
-from figures import RANKED, Figures, figures_of, left_out, medians, table
+from figures import LIKE, RANKED, Figures, figures_of, left_out, medians, table
 from machine import Cores, Measured, cores_in_use, first_in_line
 
 RESULTS = OURS / "results.json"
 PROCESSES = 4  # of W3
 MARGIN = 0.5  # before and after what is counted in W5
-REPEATS = {"W1": 3, "W1B": 3, "W2": 3, "W3": 2, "W4": 2, "W5": 1}
+REPEATS = {"W1": 3, "W1B": 3, "W2": 3, "W3": 2, "W4": 2, "W5": 1, "S1": 3, "S4": 3, "S5": 1}
+# Held and renewed, of a semaphore each.
+PERMITS = 1000
 
 
 class Broken(Exception):
@@ -101,21 +103,29 @@ def json_of(text: str) -> Figures | None:
 def started(
     contestant: Contestant, workload: str, args: argparse.Namespace, server: Measured, folder: Path
 ) -> Iterator[list[Process]]:
-    lease = args.short_lease_ms if workload == "W5" else 30_000
+    like = LIKE.get(workload, workload)
+    lease = args.short_lease_ms if like == "W5" else 30_000
     processes: list[Process] = []
     try:
         for number in range(PROCESSES if workload == "W3" else 1):
             words = [
                 "--workload",
-                workload.rstrip("B"),
+                like,
                 "--url",
                 server.url,
                 "--barrier",
                 "--lease-ms",
                 str(lease),
             ]
-            words += ["--seconds", str(args.hold if workload == "W5" else args.seconds), "--id", str(number)]
-            words += ["--tasks", str(args.tasks), "--locks", str(args.locks), "--cs-us", str(args.inside_us)]
+            words += ["--seconds", str(args.hold if like == "W5" else args.seconds), "--id", str(number)]
+            words += [
+                "--tasks",
+                str(args.tasks),
+                "--locks",
+                str(held_in(workload, args)),
+                "--cs-us",
+                str(args.inside_us),
+            ]
             words += ["--ts-file", str(folder / str(number))]
             processes.append(Process(words, contestant, args.cores, folder / f"log{number}"))
         yield processes
@@ -133,6 +143,10 @@ def lowest_count(server: Measured, end: float) -> int:
     return lowest
 
 
+def held_in(workload: str, args: argparse.Namespace) -> int:
+    return PERMITS if workload == "S5" else int(args.locks)
+
+
 def counted_for(hold: float, lease_ms: int) -> float:
     """How long commands are counted in W5: whole thirds of a lease. Locks that were acquired one after the other are renewed
     in one part of each third; how much of that falls into a part of a third is a matter of chance."""
@@ -145,10 +159,10 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
     server.clean()
     folder = Path(tempfile.mkdtemp(prefix="redlatch-bench-"))
     before_connecting, busy = server.counters(), cores_in_use()
-    own = used_by_us()
+    own, holds = used_by_us(), LIKE.get(workload, workload) == "W5"
     try:
         with started(contestant, workload, args, server, folder) as processes:
-            limit = args.ready if workload == "W5" else 40
+            limit = args.ready if holds else 40
             for process in processes:
                 text = process.line(limit)
                 if answer := json_of(text):
@@ -161,15 +175,15 @@ def once(server: Measured, contestant: Contestant, workload: str, args: argparse
             for process in processes:
                 process.go()
             more: Figures = {}
-            if workload == "W5":
+            if holds:
                 # Everything that belongs to the acquisitions is over by then.
                 held = lowest_count(server, begun.at + MARGIN)
                 begun = server.counters()
                 held = min(held, lowest_count(server, begun.at + counted_for(args.hold, args.short_lease_ms)))
                 done = server.counters()
-                more["lost"] = max(0, args.locks - held)
+                more["lost"] = max(0, held_in(workload, args) - held)
             reports = [json_of(process.line(args.seconds + args.hold + 12)) for process in processes]
-            if workload != "W5":
+            if not holds:
                 done = server.counters()
             for process, report in zip(processes, reports, strict=True):
                 if report is None:
@@ -226,7 +240,7 @@ def described(contestant: Contestant) -> Figures:
 
 def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
     """All contestants of a workload, one after the other, as often as wanted: the medians of each, and how it was done."""
-    args.cores = Cores.chosen(args.pin or ("same" if workload == "W1" else "split"))
+    args.cores = Cores.chosen(args.pin or ("same" if workload in ("W1", "S1") else "split"))
     repeat = args.repeat or REPEATS[workload]
     results: dict[str, Figures] = {}
     runs: dict[str, list[Figures]] = {}
@@ -259,7 +273,7 @@ def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
     noise = [run["others"] for several in runs.values() for run in several]
     how = {
         "repeat": repeat,
-        "seconds": args.hold if workload == "W5" else args.seconds,
+        "seconds": args.hold if LIKE.get(workload, workload) == "W5" else args.seconds,
         "server": version,
         "pin": args.cores.how,
         "others": statistics.median(noise) if noise else 0.0,

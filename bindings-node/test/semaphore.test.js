@@ -227,7 +227,9 @@ test('wrong use is refused', async () => {
   for (const limit of [undefined, null, '7', true]) await assert.rejects(gpus.setPermits(limit), refused(/limit is .* a number/))
   assert.throws(() => client.semaphore(name, { limits: 2 }), refused(/did you mean limit\?/))
   assert.throws(() => client.semaphore(name, { kind: 'simple' }), refused(/a semaphore has its own/))
-  assert.throws(() => client.semaphore(name, { fencing: true }), refused(/leave it out for the kind semaphore/))
+  for (const own of [{ fencing: true }, { fencingExpires: true }, { reentrant: true }]) {
+    assert.throws(() => client.semaphore(name, own), refused(/leave it out for the kind semaphore/))
+  }
   assert.throws(() => client.semaphore(name, '5'), refused(/give an object/))
   assert.throws(() => client.semaphore(''), InvalidArgumentError)
   assert.throws(() => client.semaphore(7), InvalidArgumentError)

@@ -45,7 +45,10 @@ impl Client {
             "give it as a str that can be encoded as UTF-8",
         )?;
         let client = &this.get().0;
-        let mut locks = client.lock_options();
+        let mut locks = match semaphore {
+            true => client.semaphore_options(),
+            false => client.lock_options(),
+        };
         each_option(options, |name, value| locks.set(name, value))?;
         let made = match semaphore {
             true => client

@@ -145,6 +145,15 @@ def test_the_limit_can_change(client: redlatch.Client, name: str) -> None:
     assert not semaphore.acquire(False)
 
 
+def test_the_clients_defaults_for_locks_do_not_count(name: str) -> None:
+    with redlatch.Client(fencing=True, reentrant=True) as client:
+        semaphore = client.semaphore(name, limit=1)
+        with semaphore:
+            assert not semaphore.acquire(False)
+        with pytest.raises(redlatch.InvalidArgumentError, match="reentrant is true"):
+            client.semaphore(name, reentrant=True)
+
+
 def test_wrong_use_is_refused(client: redlatch.Client, name: str) -> None:
     semaphore = client.semaphore(name, limit=2)
     wrong: list[tuple[Callable[[], Any], str]] = [

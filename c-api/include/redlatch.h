@@ -861,12 +861,12 @@ redlatch_status redlatch_lock_on_lost(redlatch_lock *lock, redlatch_lost_fn told
  *
  * The first acquisition gives the semaphore limit permits; a number that is there already stays.
  * With 0, others set it. name and options are as for redlatch_lock_new(); the option kind does not
- * count. Does no I/O.
+ * count, nor do fencing, fencing_expires and reentrant of the client. Does no I/O.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
- *   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
- *   options).
+ *   an option is none of a lock or means nothing for a semaphore (fencing, reentrant), or an
+ *   argument is NULL (but options).
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_semaphore_new(redlatch_client *client,
@@ -880,8 +880,8 @@ redlatch_status redlatch_semaphore_new(redlatch_client *client,
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
- *   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
- *   options).
+ *   an option is none of a lock or means nothing for a semaphore (fencing, reentrant), or an
+ *   argument is NULL (but options).
  */
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_semaphore_new_n(redlatch_client *client,

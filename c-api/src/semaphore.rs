@@ -21,7 +21,8 @@ impl redlatch_lock {
         limit: u32,
         options: Option<Arc<redlatch_options>>,
     ) -> Result<Arc<redlatch_lock>> {
-        let mut options = redlatch_options::lock(options.as_deref(), client.core.lock_options())?;
+        let mut options =
+            redlatch_options::lock(options.as_deref(), client.core.semaphore_options())?;
         options.set("limit", OptionValue::Millis(limit.into()))?;
         let core = client.core.semaphore_from_bytes(name, options)?;
         Ok(redlatch_lock::of(client, core.as_lock().clone()))
@@ -51,12 +52,12 @@ impl redlatch_lock {
 ///
 /// The first acquisition gives the semaphore limit permits; a number that is there already stays.
 /// With 0, others set it. name and options are as for redlatch_lock_new(); the option kind does not
-/// count. Does no I/O.
+/// count, nor do fencing, fencing_expires and reentrant of the client. Does no I/O.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
-///   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
-///   options).
+///   an option is none of a lock or means nothing for a semaphore (fencing, reentrant), or an
+///   argument is NULL (but options).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_semaphore_new(
@@ -87,8 +88,8 @@ pub unsafe extern "C" fn redlatch_semaphore_new(
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, limit is above 2147483647,
-///   an option is none of a lock or contradicts another (fencing), or an argument is NULL (but
-///   options).
+///   an option is none of a lock or means nothing for a semaphore (fencing, reentrant), or an
+///   argument is NULL (but options).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_semaphore_new_n(

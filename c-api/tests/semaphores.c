@@ -73,6 +73,30 @@ static void the_number_of_permits_can_change(void)
     close_client(client);
 }
 
+static void the_client_s_defaults_for_locks_do_not_count(void)
+{
+    redlatch_client *client = NULL;
+    redlatch_options *options;
+    redlatch_lock *semaphore;
+
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "fencing", "true"));
+    CHECK_OK(redlatch_options_set(options, "reentrant", "true"));
+    CHECK_OK(redlatch_client_open(NULL, options, &client));
+    CHECK_OK(redlatch_semaphore_new(client, "c:sem:defaults", 1, NULL, &semaphore));
+    CHECK_OK(try_acquire(semaphore, 1));
+    CHECK_STATUS(REDLATCH_TIMEOUT, try_acquire(semaphore, 2));
+    CHECK_OK(redlatch_lock_release(semaphore, 1));
+    redlatch_lock_free(semaphore);
+    redlatch_options_free(options);
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "reentrant", "true"));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_new(client, "c:sem:defaults", 1, options, &semaphore));
+    CHECK(strstr(redlatch_last_error(), "reentrant") != NULL);
+    redlatch_options_free(options);
+    close_client(client);
+}
+
 static void wrong_use_is_refused(void)
 {
     redlatch_client *client = open_client();
@@ -107,4 +131,5 @@ static void wrong_use_is_refused(void)
     close_client(client);
 }
 
-MAIN(TEST(each_owner_has_its_permits), TEST(the_number_of_permits_can_change), TEST(wrong_use_is_refused))
+MAIN(TEST(each_owner_has_its_permits), TEST(the_number_of_permits_can_change),
+     TEST(the_client_s_defaults_for_locks_do_not_count), TEST(wrong_use_is_refused))

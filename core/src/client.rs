@@ -257,13 +257,14 @@ impl Client {
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long, or a limit above
     /// 2,147,483,647.
     pub fn semaphore(&self, name: &str, limit: usize) -> Result<Semaphore> {
-        self.semaphore_with(name, self.lock_options().limit(limit))
+        self.semaphore_with(name, self.semaphore_options().limit(limit))
     }
 
     /// A semaphore with its own options. Their kind does not count. No I/O.
     ///
     /// # Errors
-    /// `invalid_argument`, as [`lock_with`](Client::lock_with).
+    /// `invalid_argument`, as [`lock_with`](Client::lock_with), and for options that mean nothing
+    /// for a semaphore: begin with [`semaphore_options`](Client::semaphore_options).
     pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
         let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
         Ok(Semaphore { lock })
@@ -272,6 +273,12 @@ impl Client {
     /// The default options of this client's locks.
     pub fn lock_options(&self) -> LockOptions {
         (*self.0.locks).clone()
+    }
+
+    /// The default options of this client's semaphores: those of its locks, without the options that
+    /// mean nothing for a semaphore.
+    pub fn semaphore_options(&self) -> LockOptions {
+        self.lock_options().of_semaphores()
     }
 
     /// The common prefix of this client's owners: the first four groups of a random UUID. Starts

@@ -592,6 +592,18 @@ impl LockOptions {
         [read, write]
     }
 
+    /// These, as defaults of semaphores: without those options for which `validate_kind` refuses a
+    /// semaphore. A client has them for its locks.
+    pub(crate) fn of_semaphores(self) -> LockOptions {
+        LockOptions {
+            kind: Kind::Semaphore,
+            reentrant: None,
+            fencing: false,
+            fencing_expires: false,
+            ..self
+        }
+    }
+
     /// Checks what only some kinds of lock have.
     pub(crate) fn validate_kind(&self) -> Result<()> {
         if self.kind == Kind::Read && (self.fencing || self.fencing_expires) {

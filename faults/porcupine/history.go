@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -26,6 +27,7 @@ type hold struct {
 	release          string
 	watched          bool
 	lost             []int64
+	permits          int64
 }
 
 // deletion is a key that somebody else deletes.
@@ -35,6 +37,8 @@ type deletion struct{ called, answered int64 }
 type history struct {
 	holds     []hold
 	deletions []deletion
+	// How many permits there are, one for a lock, and for how long they are kept beyond their lease.
+	limit, margin int64
 }
 
 // rules are the numbers of the lock that a history is judged by.
@@ -66,20 +70,20 @@ func (h *hold) lostAt() (int64, bool) {
 // unknown is when an operation whose outcome is not known may have owned the lock: an acquisition without an answer,
 // a release that was not confirmed, a hold that was lost, a process that was killed. It lasts until the lease must
 // have ended. An acquisition that was granted may have been granted before, by a copy whose answer was lost.
-func (h *hold) unknown(r rules) (from, to int64, any bool) {
+func (h *hold) unknown(lease int64) (from, to int64, any bool) {
 	switch {
 	case h.granted() && h.release == "ok":
 		return h.called, h.answered, true
 	case h.granted():
-		return h.called, max(h.answered, h.done) + 2*r.lease, true
+		return h.called, max(h.answered, h.done) + 2*lease, true
 	case h.status == "timeout" && h.tried:
 		// It was refused.
 		return 0, 0, false
 	case h.status == "timeout" || h.status == "cancelled" || h.status == "foreign_kind":
 		// If its last try was granted, that is released at once: one more copy, and the way there.
-		return h.called, h.answered + r.lease, true
+		return h.called, h.answered + lease, true
 	}
-	return h.called, h.answered + 2*r.lease, true
+	return h.called, h.answered + 2*lease, true
 }
 
 // operations are the calls of a history with known outcomes, for Porcupine. A refusal that an unknown outcome may
@@ -95,12 +99,12 @@ func (h *history) operations(r rules) (ops []porcupine.Operation) {
 		if !hold.granted() {
 			if hold.tried && hold.status == "timeout" {
 				excused := excuses(hold.called, hold.answered)
-				add(call{kind: try, hold: number, excused: excused}, hold.called, hold.answered)
+				add(call{kind: try, hold: number, excused: excused, permits: hold.permits}, hold.called, hold.answered)
 			}
 			continue
 		}
 		add(call{
-			kind: acquire, hold: number, token: hold.token, levels: hold.counted, answered: hold.answered,
+			kind: acquire, hold: number, token: hold.token, levels: hold.counted, answered: hold.answered, permits: hold.permits,
 		}, hold.called, hold.answered)
 		for _, at := range hold.lost {
 			add(call{kind: tell, hold: number}, at, at)
@@ -148,7 +152,7 @@ func (h *history) excuses(r rules) func(from, to int64) bool {
 	type span struct{ from, to int64 }
 	var spans []span
 	for number := range h.holds {
-		if from, to, any := h.holds[number].unknown(r); any {
+		if from, to, any := h.holds[number].unknown(r.lease + h.margin); any {
 			spans = append(spans, span{from, to})
 		}
 	}
@@ -175,7 +179,7 @@ type verdict struct {
 	Messages   []string `json:"messages"`
 }
 
-// judge has Porcupine look for an order of all operations that a mutex allows.
+// judge has Porcupine look for an order of all operations that a mutex, or a semaphore, allows.
 func (h *history) judge(name string, r rules) verdict {
 	ops := h.operations(r)
 	v := verdict{Operations: len(ops), Messages: []string{}}
@@ -184,15 +188,15 @@ func (h *history) judge(name string, r rules) verdict {
 			v.Refusals++
 		}
 	}
-	for _, part := range cut(ops, enough) {
+	for _, part := range cut(ops, h.limit, enough) {
 		v.Parts++
 		v.Largest = max(v.Largest, len(part.ops))
-		result := porcupine.CheckOperationsTimeout(mutex(part.begin), part.ops, r.limit)
+		result := porcupine.CheckOperationsTimeout(model(part.begin), part.ops, r.limit)
 		if result != porcupine.Ok {
 			// Certain holds do not explain it all. An unknown outcome may explain a refusal, and nothing else.
 			if rest := part.unexcused(); len(rest) < len(part.ops) {
 				v.Excused += len(part.ops) - len(rest)
-				result = porcupine.CheckOperationsTimeout(mutex(part.begin), rest, r.limit)
+				result = porcupine.CheckOperationsTimeout(model(part.begin), rest, r.limit)
 			}
 		}
 		switch result {
@@ -202,10 +206,17 @@ func (h *history) judge(name string, r rules) verdict {
 			v.Messages = append(v.Messages, fmt.Sprintf("%s: no decision within %s %s", name, r.limit, span(part.ops)))
 		default:
 			v.Violations++
-			v.Messages = append(v.Messages, fmt.Sprintf("%s: no order of a mutex %s%s", name, span(part.ops), h.stuck(part, r)))
+			v.Messages = append(v.Messages, fmt.Sprintf("%s: no order of a %s %s%s", name, h.kind(), span(part.ops), h.stuck(part, r)))
 		}
 	}
 	return v
+}
+
+func (h *history) kind() string {
+	if h.limit == 1 {
+		return "mutex"
+	}
+	return fmt.Sprintf("semaphore of %d", h.limit)
 }
 
 // unexcused are the operations of a part without the refusals that an unknown outcome may explain.
@@ -216,7 +227,7 @@ func (p part) unexcused() []porcupine.Operation {
 // stuck says where the longest order that Porcupine found ends: what would have to come next, and cannot.
 func (h *history) stuck(p part, r rules) string {
 	ops := p.unexcused()
-	_, info := porcupine.CheckOperationsVerbose(mutex(p.begin), ops, r.limit)
+	_, info := porcupine.CheckOperationsVerbose(model(p.begin), ops, r.limit)
 	var longest []porcupine.Operation
 	for _, order := range info.PartialLinearizationsOperations()[0] {
 		if len(order) > len(longest) {
@@ -239,15 +250,22 @@ func (h *history) stuck(p part, r rules) string {
 		return ""
 	}
 	name := func(hold int) string {
-		if hold == none {
-			return "nobody"
-		}
 		one := h.holds[hold]
 		return fmt.Sprintf("%s (called %d, %s%s)", one.who, one.called, one.status, one.release)
 	}
-	c := next.Input.(call)
+	c, owners := next.Input.(call), []string{}
+	for _, o := range now.owners {
+		owners = append(owners, name(o.hold))
+	}
+	if len(owners) == 0 {
+		owners = append(owners, "nobody")
+	}
+	asking := "somebody"
+	if c.hold != none {
+		asking = name(c.hold)
+	}
 	return fmt.Sprintf(": %s of %s from %d to %d cannot follow while %s owns it, the highest token is %d, and %d others are spoken of",
-		c.kind, name(c.hold), next.Call, next.Return, name(now.owner), now.token, len(now.past))
+		c.kind, asking, next.Call, next.Return, strings.Join(owners, " and "), now.token, len(now.past))
 }
 
 func span(ops []porcupine.Operation) string {
@@ -272,20 +290,21 @@ type part struct {
 // and only if each of its parts has one. Such a moment is one of these two:
 //
 //   - No operation is under way, and no hold is left of which something else is said.
-//   - One hold owns the lock: its acquisition has been answered, nothing that may end it has been called, and the
-//     history speaks of no other hold that has been granted before. All that is under way are acquisitions of others, and
-//     nobody has deleted the key since the first of these calls, and the lease of none of them has run out. None of them can come before this hold, for it would
-//     have to end before, which nothing does; so all of them come later than this moment.
+//   - Some holds own the lock, or the permits: their acquisitions have been answered, nothing that may end them has been
+//     called, and the history speaks of no other hold that has been granted before. All that is under way are acquisitions of others,
+//     each of which wants more permits than these leave; nobody has deleted the key since the first of these calls, and the lease of
+//     none of them has run out. None of them can come before these holds, for it would have to end before, which nothing does; so
+//     all of them come later than this moment.
 //
 // Acquisitions that are under way at such a moment belong to the next part and begin with it.
-func cut(ops []porcupine.Operation, enough int) []part {
+func cut(ops []porcupine.Operation, limit int64, enough int) []part {
 	events := edges(ops)
 	holds := 0
 	for i := range ops {
 		holds = max(holds, ops[i].Input.(call).hold+1)
 	}
 	var parts []part
-	now := part{begin: free()}
+	now := part{begin: free(limit)}
 	token := int64(none)
 	waiting := map[int]bool{}         // acquisitions that are under way
 	others := 0                       // whatever else is
@@ -325,21 +344,21 @@ func cut(ops []porcupine.Operation, enough int) []part {
 		if len(now.ops) < enough || others > 0 || i+1 < len(events) && events[i+1].time == e.time {
 			continue
 		}
-		begin, certain := state{owner: none, token: token}, len(open) == 0 && len(waiting) == 0
-		if len(open) == 1 {
-			for hold, op := range open {
-				first, ended := ops[op].Call, ending[hold]
-				for other := range waiting {
-					first = min(first, ops[other].Call)
-					// Its lease ran out while its process was stopped: it came before this hold.
-					ended = ended || ending[ops[other].Input.(call).hold]
-				}
-				certain = !ended && deletedAt < first
-				got := ops[op].Input.(call)
-				begin.owner, begin.levels, begin.answered = hold, got.levels, got.answered
-			}
+		begin, first, ended := free(limit), e.time, false
+		begin.token = token
+		for hold, op := range open {
+			first, ended = min(first, ops[op].Call), ended || ending[hold]
+			got := ops[op].Input.(call)
+			begin = begin.enter(owner{hold, got.levels, got.answered, got.permits})
 		}
-		if !certain {
+		for other := range waiting {
+			wanted := ops[other].Input.(call)
+			first = min(first, ops[other].Call)
+			// If its lease ran out while its process was stopped, it came before these holds.
+			ended = ended || ending[wanted.hold] || wanted.permits <= begin.free
+		}
+		nothing := len(open) == 0 && len(waiting) == 0
+		if !nothing && (ended || begin.free < 0 || deletedAt >= first) {
 			continue
 		}
 		parts = append(parts, now)

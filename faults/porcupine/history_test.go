@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ var judged = rules{lease: lease, reliedOn: 97, limit: time.Minute}
 func held(begin, end int64, token int64) hold {
 	return hold{
 		who: "a", called: begin - 10, answered: begin, status: "ok", token: token, counted: 1, told: 1,
-		sure: end, kept: true, freed: end, done: end + 10, release: "ok", watched: true,
+		sure: end, kept: true, freed: end, done: end + 10, release: "ok", watched: true, permits: 1,
 	}
 }
 
@@ -33,12 +34,18 @@ func lost(begin, end int64, token int64) hold {
 }
 
 func refused(at int64) hold {
-	return hold{who: "r", called: at, answered: at + 1, status: "timeout", tried: true, token: none, watched: true}
+	return hold{who: "r", called: at, answered: at + 1, status: "timeout", tried: true, token: none, watched: true, permits: 1}
 }
 
 // failed is an acquisition that brought nothing, as far as its caller knows.
 func failed(status string, called, answered int64) hold {
-	return hold{who: "f", called: called, answered: answered, status: status, token: none, watched: true}
+	return hold{who: "f", called: called, answered: answered, status: status, token: none, watched: true, permits: 1}
+}
+
+// mutex is the same history of a lock.
+func (h history) mutex() *history {
+	h.limit = 1
+	return &h
 }
 
 func with(h hold, change func(*hold)) hold {
@@ -104,7 +111,7 @@ func TestHistoriesThatAreRight(t *testing.T) {
 	}
 	for name, h := range cases {
 		t.Run(name, func(t *testing.T) {
-			if v := h.judge("n", judged); v.Violations != 0 || v.Undecided != 0 {
+			if v := h.mutex().judge("n", judged); v.Violations != 0 || v.Undecided != 0 {
 				t.Fatalf("%+v", v)
 			}
 		})
@@ -162,7 +169,7 @@ func TestHistoriesThatAreWrong(t *testing.T) {
 	}
 	for name, h := range cases {
 		t.Run(name, func(t *testing.T) {
-			if v := h.judge("n", judged); v.Violations == 0 {
+			if v := h.mutex().judge("n", judged); v.Violations == 0 {
 				t.Fatalf("%+v", v)
 			}
 		})
@@ -212,18 +219,114 @@ func played(random *rand.Rand) history {
 	return h
 }
 
+// permits is a hold of so many of them.
+func permits(h hold, permits int64) hold {
+	h.permits = permits
+	return h
+}
+
+func TestHistoriesOfPermitsThatAreRight(t *testing.T) {
+	cases := map[string]history{
+		"as many as there are": {holds: []hold{held(100, 300, none), permits(held(110, 200, none), 2), permits(held(215, 250, none), 2)}},
+		"all at once, after the others": {holds: []hold{
+			held(100, 200, none), held(100, 210, none), held(100, 190, none), permits(held(225, 300, none), 3),
+		}},
+		"a refusal of more than are free": {holds: []hold{held(100, 200, none), held(100, 200, none), permits(refused(150), 2)}},
+		"a refusal while a killed process may have the rest": {holds: []hold{
+			permits(held(100, 600, none), 2), failed("died", 100, 150), refused(390),
+		}},
+		"the next ones after a loss by expiry": {holds: []hold{permits(lost(100, 200, none), 3), permits(held(220, 300, none), 3)}},
+		"the next ones while the deleted do not know": {
+			holds:     []hold{permits(lost(100, 210, none), 2), lost(100, 210, none), permits(held(180, 300, none), 3)},
+			deletions: []deletion{{150, 160}},
+		},
+	}
+	for name, h := range cases {
+		h.limit, h.margin = 3, 40
+		t.Run(name, func(t *testing.T) {
+			if v := h.judge("n", judged); v.Violations != 0 || v.Undecided != 0 {
+				t.Fatalf("%+v", v)
+			}
+		})
+	}
+}
+
+func TestHistoriesOfPermitsThatAreWrong(t *testing.T) {
+	cases := map[string]history{
+		"one more than there are": {holds: []hold{
+			held(100, 200, none), held(100, 200, none), held(100, 200, none), held(150, 250, none),
+		}},
+		"two beside two":                   {holds: []hold{permits(held(100, 200, none), 2), permits(held(150, 250, none), 2)}},
+		"all beside one":                   {holds: []hold{held(100, 200, none), permits(held(150, 160, none), 3)}},
+		"beside a lost one":                {holds: []hold{permits(lost(100, 200, none), 3), held(150, 250, none)}},
+		"a refusal while as many are free": {holds: []hold{held(100, 200, none), permits(refused(150), 2)}},
+		"a refusal long after a killed process": {holds: []hold{
+			permits(held(100, 600, none), 2), failed("died", 100, 150), refused(431),
+		}},
+		"a wrong count":           {holds: []hold{with(held(100, 200, none), func(h *hold) { h.told = 2 })}},
+		"a loss that is not told": {holds: []hold{held(100, 300, none), with(lost(100, 200, none), func(h *hold) { h.lost = nil })}},
+	}
+	for name, h := range cases {
+		h.limit, h.margin = 3, 40
+		t.Run(name, func(t *testing.T) {
+			if v := h.judge("n", judged); v.Violations == 0 {
+				t.Fatalf("%+v", v)
+			}
+		})
+	}
+}
+
+// playedPermits is a random history of three permits, and now and then something in it is wrong.
+func playedPermits(random *rand.Rand) history {
+	h := history{limit: 3}
+	// When each permit is free again.
+	ends := []int64{100, 100, 100}
+	for n := 0; n < 24; n++ {
+		wanted := 1 + random.Int63n(3)
+		slices.Sort(ends)
+		begin := ends[wanted-1] + random.Int63n(4)
+		end := begin + 1 + random.Int63n(40)
+		next := permits(held(begin, end, none), wanted)
+		next.called = begin - random.Int63n(30)
+		next.done = end + random.Int63n(5)
+		for i := int64(0); i < wanted; i++ {
+			ends[i] = next.done
+		}
+		switch random.Intn(40) {
+		case 0:
+			next.answered -= random.Int63n(40)
+			next.called = min(next.called, next.answered)
+		case 1:
+			next.permits = min(3, next.permits+1)
+		case 2:
+			h.deletions = append(h.deletions, deletion{begin, begin + 2})
+		}
+		h.holds = append(h.holds, next)
+		if random.Intn(4) == 0 {
+			h.holds = append(h.holds, permits(refused(begin+random.Int63n(end-begin+1)), 3))
+		}
+	}
+	return h
+}
+
 // The parts of a history have an order if and only if the whole has one.
 func TestAHistoryThatIsCutHasTheVerdictOfTheWhole(t *testing.T) {
+	mutexes := func(random *rand.Rand) history { return *played(random).mutex() }
+	t.Run("lock", func(t *testing.T) { sameVerdict(t, mutexes) })
+	t.Run("semaphore", func(t *testing.T) { sameVerdict(t, playedPermits) })
+}
+
+func sameVerdict(t *testing.T, played func(*rand.Rand) history) {
 	right, wrong, cuts := 0, 0, 0
 	for seed := int64(0); seed < 3000; seed++ {
 		h := played(rand.New(rand.NewSource(seed)))
 		whole := h.operations(judged)
-		expected := porcupine.CheckOperationsTimeout(mutex(free()), whole, judged.limit) == porcupine.Ok
+		expected := porcupine.CheckOperationsTimeout(model(free(h.limit)), whole, judged.limit) == porcupine.Ok
 		pieces := h.operations(judged)
-		parts, got, sum := cut(pieces, 1), true, 0
+		parts, got, sum := cut(pieces, h.limit, 1), true, 0
 		for _, part := range parts {
 			sum += len(part.ops)
-			got = got && porcupine.CheckOperationsTimeout(mutex(part.begin), part.ops, judged.limit) == porcupine.Ok
+			got = got && porcupine.CheckOperationsTimeout(model(part.begin), part.ops, judged.limit) == porcupine.Ok
 		}
 		if got != expected || sum != len(whole) {
 			t.Fatalf("seed %d: the whole of %d operations is right: %v; %d parts of %d operations: %v",
@@ -250,7 +353,7 @@ func TestACrowdIsJudgedInSmallParts(t *testing.T) {
 		next.called, next.done = begin-160, begin+8
 		h.holds = append(h.holds, next, refused(begin+2))
 	}
-	v := h.judge("n", judged)
+	v := h.mutex().judge("n", judged)
 	if v.Violations != 0 || v.Undecided != 0 || v.Operations != 60000 || v.Largest > 4*enough {
 		t.Fatalf("%+v", v)
 	}
@@ -265,16 +368,16 @@ func TestNoDecisionInTimeIsNotAVerdict(t *testing.T) {
 		}))
 	}
 	h.holds[0].told = 2
-	v := h.judge("n", rules{lease: lease, reliedOn: 97, limit: 50 * time.Millisecond})
+	v := h.mutex().judge("n", rules{lease: lease, reliedOn: 97, limit: 50 * time.Millisecond})
 	if v.Undecided != 1 || v.Violations != 0 || !strings.Contains(v.Messages[0], "no decision within 50ms") {
 		t.Fatalf("%+v", v)
 	}
 }
 
 func TestNamesAreAnsweredOneByOne(t *testing.T) {
-	good := "h a 90 100 ok 0 7 1 1 200 1 250 200 210 ok 1 -\n"
-	bad := "h b 140 150 ok 0 8 1 1 160 0 0 160 270 lost 1 165,166\n"
-	in := "n one\n" + good + ".\nn two\nd 1 2\n" + good + bad + ".\n"
+	good := "h a 90 100 ok 0 7 1 1 200 1 250 200 210 ok 1 - 1\n"
+	bad := "h b 140 150 ok 0 8 1 1 160 0 0 160 270 lost 1 165,166 1\n"
+	in := "n one 1 0\n" + good + ".\nn two 1 0\nd 1 2\n" + good + bad + ".\n"
 	var out strings.Builder
 	if err := serve([]string{"100", "97", "60"}, strings.NewReader(in), &out); err != nil {
 		t.Fatal(err)
@@ -293,11 +396,11 @@ func TestNamesAreAnsweredOneByOne(t *testing.T) {
 
 func TestALineThatIsNotUnderstoodIsTold(t *testing.T) {
 	for in, expected := range map[string]string{
-		"x 1":                                   `line 1: no such kind of line: "x"`,
-		"n m\nd 1":                              "line 2: a word is missing",
-		"d 1 two":                               `line 1: "two" is no number`,
-		"d 1 2 3":                               "line 1: 1 words too many",
-		"h a 1 2 ok 0 - 1 1 2 1 0 2 3 ok 1 4,x": `line 1: "x" is no number`,
+		"x 1":          `line 1: no such kind of line: "x"`,
+		"n m 1 0\nd 1": "line 2: a word is missing",
+		"d 1 two":      `line 1: "two" is no number`,
+		"d 1 2 3":      "line 1: 1 words too many",
+		"h a 1 2 ok 0 - 1 1 2 1 0 2 3 ok 1 4,x 1": `line 1: "x" is no number`,
 	} {
 		err := serve([]string{"100", "97", "60"}, strings.NewReader(in+"\n"), &strings.Builder{})
 		if fmt.Sprint(err) != expected {
@@ -316,8 +419,8 @@ func TestALeaseIsNotCutFromItsLateAnswer(t *testing.T) {
 		with(lost(260, 0, 1), func(h *hold) { h.called, h.lost, h.freed, h.done = 100, []int64{261}, 262, 263 }),
 		held(205, 230, 2),
 	}}
-	for _, part := range cut(h.operations(judged), 1) {
-		if result := porcupine.CheckOperationsTimeout(mutex(part.begin), part.ops, judged.limit); result != porcupine.Ok {
+	for _, part := range cut(h.operations(judged), 1, 1) {
+		if result := porcupine.CheckOperationsTimeout(model(part.begin), part.ops, judged.limit); result != porcupine.Ok {
 			t.Fatalf("a part is %v: %v", result, part.ops)
 		}
 	}

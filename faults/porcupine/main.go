@@ -7,14 +7,14 @@
 //
 // Histories come by standard input, one name after the other:
 //
-//	n NAME
+//	n NAME LIMIT MARGIN                   a lock has one permit; ns for which one is kept beyond its lease
 //	d CALLED ANSWERED                     somebody deletes the key
-//	h WHO CALLED ANSWERED STATUS TRIED TOKEN COUNTED TOLD SURE KEPT UNTIL FREED DONE RELEASE WATCHED LOST
+//	h WHO CALLED ANSWERED STATUS TRIED TOKEN COUNTED TOLD SURE KEPT UNTIL FREED DONE RELEASE WATCHED LOST PERMITS
 //	.                                     the end of this name
 //
 // conformance/drivers/README.md says what the words of a hold mean. TOKEN and RELEASE are `-` when there is none, WATCHED is 1
 // if the program lived to write all that it was told, and LOST are the times at which the holder was told of a loss,
-// separated by commas, or `-`. Each name is answered by one line of JSON on standard output.
+// separated by commas, or `-`; PERMITS are those that it wants. Each name is answered by one line of JSON on standard output.
 package main
 
 import (
@@ -54,7 +54,7 @@ func serve(args []string, in io.Reader, out io.Writer) error {
 		line := words{list: strings.Fields(rest)}
 		switch kind {
 		case "n":
-			name, past = rest, history{}
+			name, past = line.next(), history{limit: line.integer(), margin: line.integer()}
 		case "d":
 			past.deletions = append(past.deletions, deletion{line.integer(), line.integer()})
 		case "h":
@@ -70,7 +70,7 @@ func serve(args []string, in io.Reader, out io.Writer) error {
 		if line.err != nil {
 			return fmt.Errorf("line %d: %w", number, line.err)
 		}
-		if len(line.list) > 0 && kind != "n" {
+		if len(line.list) > 0 {
 			return fmt.Errorf("line %d: %d words too many", number, len(line.list))
 		}
 	}
@@ -123,5 +123,6 @@ func (w *words) hold() hold {
 			w.err = one.err
 		}
 	}
+	h.permits = w.integer()
 	return h
 }

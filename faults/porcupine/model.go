@@ -41,6 +41,8 @@ type call struct {
 	excused bool
 	// For an acquisition: when it was answered.
 	answered int64
+	// For an acquisition and a refusal: how many permits it wants. A mutex has one.
+	permits int64
 }
 
 const none = -1
@@ -63,19 +65,46 @@ type past struct {
 	until  int64
 }
 
-// state is a lock: at most one hold owns it.
-type state struct {
-	owner  int
+// owner is a hold that has permits.
+type owner struct {
+	hold   int
 	levels int64
-	// When the acquisition of the owner was answered.
+	// When its acquisition was answered.
 	answered int64
-	// The highest token so far.
-	token int64
-	// In the order of their numbers. States share it: nobody writes to one that exists.
-	past []past
+	permits  int64
 }
 
-func free() state { return state{owner: none, token: none} }
+// state is a semaphore, or a lock: that is a semaphore with one permit.
+type state struct {
+	// Permits that nobody owns.
+	free int64
+	// The highest token so far.
+	token int64
+	// In the order of their numbers. States share both: nobody writes to one that exists.
+	owners []owner
+	past   []past
+}
+
+func free(limit int64) state { return state{free: limit, token: none} }
+
+func (s state) owner(hold int) (int, bool) {
+	return slices.BinarySearchFunc(s.owners, hold, func(o owner, hold int) int { return o.hold - hold })
+}
+
+// enter makes the hold an owner.
+func (s state) enter(o owner) state {
+	at, _ := s.owner(o.hold)
+	s.owners = slices.Insert(slices.Clone(s.owners), at, o)
+	s.free -= o.permits
+	return s
+}
+
+// giveBack takes the permits from an owner.
+func (s state) giveBack(at int) state {
+	s.free += s.owners[at].permits
+	s.owners = slices.Delete(slices.Clone(s.owners), at, at+1)
+	return s
+}
 
 func (s state) find(hold int) (int, bool) {
 	return slices.BinarySearchFunc(s.past, hold, func(p past, hold int) int { return p.hold - hold })
@@ -98,31 +127,29 @@ func (s state) without(at int) state {
 }
 
 // leave makes the owner a hold of the past.
-func (s state) leave(phase phase, until int64) state {
-	p := past{hold: s.owner, phase: phase, levels: s.levels, until: until}
-	s.owner, s.levels, s.answered = none, 0, 0
-	return s.with(p)
+func (s state) leave(at int, phase phase, until int64) state {
+	o := s.owners[at]
+	return s.giveBack(at).with(past{hold: o.hold, phase: phase, levels: o.levels, until: until})
 }
 
-// step is the mutex: whether the operation may have this outcome in this state, and the state that follows.
+// step is the semaphore: whether the operation may have this outcome in this state, and the state that follows.
 func step(s state, c call) (bool, state) {
 	if c.kind == acquire {
-		if s.owner != none || c.token != none && c.token <= s.token {
+		if s.free < c.permits || c.token != none && c.token <= s.token {
 			return false, s
 		}
-		s.owner, s.levels, s.answered = c.hold, c.levels, c.answered
 		if c.token != none {
 			s.token = c.token
 		}
-		return true, s
+		return true, s.enter(owner{c.hold, c.levels, c.answered, c.permits})
 	}
 	if c.kind == try {
-		return s.owner != none, s
+		return s.free < c.permits, s
 	}
 	if c.kind == remove {
 		return true, s.removed(c)
 	}
-	owns := s.owner == c.hold
+	own, owns := s.owner(c.hold)
 	at, found := s.find(c.hold)
 	var p past
 	if found {
@@ -131,9 +158,7 @@ func step(s state, c call) (bool, state) {
 	switch c.kind {
 	case release:
 		if owns {
-			counted := c.levels == s.levels
-			s.owner, s.levels, s.answered = none, 0, 0
-			return counted, s
+			return c.levels == s.owners[own].levels, s.giveBack(own)
 		}
 		// A key that somebody else deleted cannot be told from one that the first copy of a release deleted.
 		if found && p.phase == deleted && p.told == 0 && (p.levels == none || p.levels == c.levels) {
@@ -142,7 +167,7 @@ func step(s state, c call) (bool, state) {
 		return false, s
 	case letGo:
 		if owns {
-			return true, s.leave(leaving, 0)
+			return true, s.leave(own, leaving, 0)
 		}
 		return found, s
 	case notHeld:
@@ -151,7 +176,7 @@ func step(s state, c call) (bool, state) {
 		return owns || found && p.phase == deleted && p.told == 0 && c.at <= p.until, s
 	case expire:
 		if owns {
-			return true, s.leave(expired, 0)
+			return true, s.leave(own, expired, 0)
 		}
 		if found && p.phase == leaving {
 			p.phase = expired
@@ -173,7 +198,7 @@ func step(s state, c call) (bool, state) {
 	panic(fmt.Sprintf("no such operation: %d", c.kind))
 }
 
-// removed takes the key away, from its owner and from those whose release is under way.
+// removed takes the key away, from its owners and from those whose release is under way.
 func (s state) removed(c call) state {
 	for _, p := range s.past {
 		if p.phase == leaving {
@@ -181,26 +206,29 @@ func (s state) removed(c call) state {
 			s = s.with(p)
 		}
 	}
-	if s.owner == none {
-		return s
+	for len(s.owners) > 0 {
+		o := s.owners[0]
+		s = s.leave(0, deleted, c.until)
+		if c.at <= o.answered {
+			// The levels may be those of the key that is gone and of a later one.
+			s = s.with(past{hold: o.hold, phase: deleted, levels: none, until: c.until})
+		}
 	}
-	if c.at <= s.answered {
-		// The levels may be those of the key that is gone and of a later one.
-		s.levels = none
-	}
-	return s.leave(deleted, c.until)
+	return s
 }
 
 func (s state) equal(other state) bool {
-	return s.owner == other.owner && s.levels == other.levels && s.answered == other.answered &&
-		s.token == other.token && slices.Equal(s.past, other.past)
+	return s.token == other.token && slices.Equal(s.owners, other.owners) && slices.Equal(s.past, other.past)
 }
 
 func (s state) hash() uint64 {
 	h := uint64(14695981039346656037)
 	mix := func(n int64) { h = (h ^ uint64(n)) * 1099511628211 }
-	mix(int64(s.owner))
 	mix(s.token)
+	for _, o := range s.owners {
+		mix(int64(o.hold))
+	}
+	mix(none)
 	for _, p := range s.past {
 		mix(int64(p.hold))
 		mix(int64(p.phase)<<8 | int64(p.told))
@@ -209,7 +237,7 @@ func (s state) hash() uint64 {
 }
 
 func (s state) String() string {
-	return fmt.Sprintf("owner %d, token %d, past %v", s.owner, s.token, s.past)
+	return fmt.Sprintf("owners %v, token %d, past %v", s.owners, s.token, s.past)
 }
 
 func (k kind) String() string {
@@ -230,9 +258,9 @@ func (c call) String() string {
 	return strings.Join(words, ", ")
 }
 
-// mutex is what Porcupine searches with, from a state on. The input and the output are one value, because
+// model is what Porcupine searches with, from a state on. The input and the output are one value, because
 // only operations with a known outcome are in the history.
-func mutex(begin state) porcupine.Model {
+func model(begin state) porcupine.Model {
 	return porcupine.Model{
 		Init: func() interface{} { return begin },
 		Step: func(s, input, _ interface{}) (bool, interface{}) {

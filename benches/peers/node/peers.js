@@ -6,7 +6,7 @@ const path = require('path')
 const { createRequire } = require('module')
 const req = createRequire(path.join(process.env.PEERS_NODE, 'x.js'))
 
-const A = { peer: '', workload: 'W1', url: 'redis://127.0.0.1:6379', seconds: 5, warmup: 0.3, tasks: 64, locks: 10000,
+const A = { peer: '', workload: 'W1', url: 'redis://127.0.0.1:6379', seconds: 5, warmup: 0.3, tasks: 64, locks: 10000, limit: 8,
   'lease-ms': 30000, 'cs-us': 1000, 'poll-ms': 0, id: 0, 'ts-file': '', name: 'bench', barrier: false }
 for (let i = 2; i < process.argv.length; i++) {
   const k = process.argv[i].replace(/^--/, '')
@@ -55,6 +55,18 @@ const peers = {
       acquire: async n => { const m = new Mutex(r, n, o); return await m.tryAcquire() ? m : null },
       release: m => m.release(),
       hold: async n => { const m = new Mutex(r, n, o); await m.acquire(); return m }
+    }
+  },
+  // its Semaphore, of eight permits, with the same times
+  semaphore () {
+    const Redis = req('ioredis'), { Semaphore } = req('redis-semaphore')
+    const r = new Redis(A.url, ioOpts())
+    const o = { lockTimeout: LEASE }
+    if (POLL) o.retryInterval = POLL
+    return {
+      acquire: async n => { const s = new Semaphore(r, n, A.limit, o); return await s.tryAcquire() ? s : null },
+      release: s => s.release(),
+      hold: async n => { const s = new Semaphore(r, n, A.limit, o); await s.acquire(); return s }
     }
   },
   // simple-redis-mutex 3.0.0 on node-redis 6: PUBLISH on release, one channel for all locks; 10 s poll as a safety net

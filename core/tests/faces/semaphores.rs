@@ -248,6 +248,36 @@ async fn permits_that_are_taken_back_are_lost() {
 }
 
 #[tokio::test]
+async fn the_client_s_defaults_for_locks_do_not_count() {
+    let world = World::new().await;
+    let locks = LockOptions::new()
+        .fencing(true)
+        .fencing_expires(true)
+        .reentrant(true)
+        .watchdog_lease(ms(900));
+    let client = Client::builder(&world.server.url())
+        .lock_options(locks)
+        .build()
+        .unwrap();
+    let semaphore = client.semaphore("s", 1).unwrap();
+    let options = semaphore.as_lock().options();
+    assert_eq!(*options, client.semaphore_options().limit(1));
+    let guard = semaphore.acquire().await.unwrap();
+    assert_eq!(guard.fencing_token(), None);
+    assert!(guard.remaining() <= ms(900), "the others count");
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    for own in [
+        client.semaphore_options().fencing(true),
+        client.semaphore_options().fencing_expires(true),
+        client.semaphore_options().reentrant(true),
+    ] {
+        let error = client.semaphore_with("s", own).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[tokio::test]
 async fn wrong_use_is_refused() {
     let mut world = World::new().await;
     let semaphore = world.semaphore(2);

@@ -11,32 +11,65 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin. Arguments and output: see benches/README.md. */
+/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin; permits of a semaphore. Arguments and output: see benches/README.md. */
 public final class Bench {
     static String peer = "rlock", workload = "W1", url = "redis://127.0.0.1:6379", tsFile = "", name = "bench";
     static double seconds = 5, warmup = 1.5;      // the JIT needs longer than 0.3 s
-    static int tasks = 64, locks = 10000, id = 0;
+    static int tasks = 64, locks = 10000, id = 0, limit = 8;
     static long leaseMs = 30000, csUs = 1000;
     static boolean barrier = false;
     static RedissonClient client;
     /** Which shares of all times are at most as long as each of the quantiles. */
     static final double[] SHARES = {0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1};
 
-    static RLock lockFor(String n) {
-        switch (peer) {
-            case "fair": return client.getFairLock(n);
-            case "spin": return client.getSpinLock(n);
-            default: return client.getLock(n);
-        }
+    /** One acquisition, and its release. */
+    interface Held {
+        void lock();
+
+        void unlock();
+    }
+
+    static Held lockFor(String n) {
+        if (peer.equals("permits")) return permitFor(n);
+        RLock l = peer.equals("fair") ? client.getFairLock(n) : peer.equals("spin") ? client.getSpinLock(n) : client.getLock(n);
+        return new Held() {
+            public void lock() { l.lock(); }
+
+            public void unlock() { l.unlock(); }
+        };
+    }
+
+    static final Set<String> limited = ConcurrentHashMap.newKeySet();
+
+    /** A permit with a lease: without one it stays taken when its program dies. */
+    static Held permitFor(String n) {
+        RPermitExpirableSemaphore s = client.getPermitExpirableSemaphore(n);
+        if (limited.add(n)) s.trySetPermits(limit);
+        return new Held() {
+            String permit;
+
+            public void lock() {
+                try {
+                    permit = s.acquire(leaseMs, TimeUnit.MILLISECONDS);
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            }
+
+            public void unlock() { s.release(permit); }
+        };
     }
 
     static double cpu() {
@@ -74,7 +107,7 @@ public final class Bench {
     static void warm(String n) {
         long end = System.nanoTime() + (long) (warmup * 1e9);
         while (System.nanoTime() < end) {
-            RLock l = lockFor(n);
+            Held l = lockFor(n);
             l.lock();
             l.unlock();
         }
@@ -111,6 +144,7 @@ public final class Bench {
                 case "--warmup": warmup = Double.parseDouble(v); break;
                 case "--tasks": tasks = Integer.parseInt(v); break;
                 case "--locks": locks = Integer.parseInt(v); break;
+                case "--limit": limit = Integer.parseInt(v); break;
                 case "--lease-ms": leaseMs = Long.parseLong(v); break;
                 case "--cs-us": csUs = Long.parseLong(v); break;
                 case "--id": id = Integer.parseInt(v); break;
@@ -141,7 +175,7 @@ public final class Bench {
         double c0 = cpu();
         long t0 = System.nanoTime(), t = t0, end = t0 + (long) (seconds * 1e9);
         while (t < end) {
-            RLock l = lockFor(n);
+            Held l = lockFor(n);
             l.lock();
             l.unlock();
             long u = System.nanoTime();
@@ -179,7 +213,7 @@ public final class Bench {
                 for (;;) {
                     long s = System.nanoTime();
                     if (w4) since.set(me, s);
-                    RLock l = lockFor(n);
+                    Held l = lockFor(n);
                     l.lock();
                     if (w4) {
                         long d = System.nanoTime() - s;
@@ -236,7 +270,7 @@ public final class Bench {
         long t0 = System.nanoTime();
         Thread th = new Thread(() -> {
             for (;;) {
-                RLock l = lockFor(n);
+                Held l = lockFor(n);
                 l.lock();
                 long a = System.nanoTime();       // CLOCK_MONOTONIC on Linux, shared by the processes
                 napUs(csUs);
@@ -263,13 +297,14 @@ public final class Bench {
     }
 
     static void w5() throws Exception {
+        if (peer.equals("permits")) out("{\"na\":\"no automatic renewal (manual updateLeaseTime() only)\"}");
         if (!peer.equals("rlock")) out("{\"na\":\"measured on rlock only\"}");
         warm(name + ":warm");
         System.gc();
         long rss0 = statusKb("VmRSS"), a0 = System.nanoTime();
-        List<RLock> held = new ArrayList<>(locks);
+        List<Held> held = new ArrayList<>(locks);
         for (int i = 0; i < locks; i++) {
-            RLock l = lockFor(name + ":" + i);
+            Held l = lockFor(name + ":" + i);
             l.lock();                             // no lease time: the watchdog renews it
             held.add(l);
         }
