@@ -144,6 +144,8 @@ class Play:
         except Failed as error:
             self.row.failure = str(error)
             self.row.trace = [line for line in self.tap.about(self.key) if '"PUBSUB"' not in line][-40:]
+            if self.fair:
+                self.row.trace.append(f"places, and ms until they run out: {self.places()}")
         finally:
             self.end()
 
@@ -604,13 +606,23 @@ class Play:
         """The owners that wait for a fair lock, in their order."""
         return self.redis("LRANGE", self.queue_key(), "0", "-1")
 
+    def server_ms(self) -> int:
+        seconds, micros = self.redis("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def places(self) -> list[tuple[str, int]]:
+        """The owners in the queue, and in how many ms the place of each runs out."""
+        times = self.redis("ZRANGE", self.queue_key("timeout"), "0", "-1", "WITHSCORES")
+        ends, now = dict(zip(times[::2], times[1::2], strict=True)), self.server_ms()
+        return [(owner, int(float(ends.get(owner, now))) - now) for owner in self.queue()]
+
     def do_dead_place(self, step: dict) -> None:
         """The place of somebody dead is put at the end of the queue; it runs out in so many ms."""
-        dead, ms = "00000000-0000-4000-8000-000000000000:1", int(step["dead_place"])
-        seconds, micros = self.redis("TIME")
-        self.redis("RPUSH", self.queue_key(), dead)
-        self.redis("ZADD", self.queue_key("timeout"), str(int(seconds) * 1000 + int(micros) // 1000 + ms), dead)
+        dead = "00000000-0000-4000-8000-000000000000:1"
         self.sent["dead_place"] = time.monotonic()
+        end = self.server_ms() + step["dead_place"]
+        self.redis("RPUSH", self.queue_key(), dead)
+        self.redis("ZADD", self.queue_key("timeout"), str(end), dead)
 
     def do_in_turn(self, step: dict) -> None:
         """The actor `from` releases. Then the lock goes to these background acquires in the order in which Redis has
@@ -638,6 +650,8 @@ class Play:
         long = self.world.long
         amount = step.get("long", step["hand_over"]) if long else step["hand_over"]
         kills = step.get("long_kills", 0) if long else step.get("kills", 0)
+        if not any(side.ours for side in self.row.sides.values()):
+            kills = 0
         begun, turns, ended = time.monotonic(), Turns(self.tap, self.key, self.queue_key()), threading.Event()
 
         def work(actor: str, thread: str) -> None:
@@ -651,9 +665,9 @@ class Play:
         def granted(wanted: int) -> None:
             """Waits until the lock was granted so many times; it never stands still for longer than `still_ms`."""
             while turns.grants < wanted and not ended.is_set():
-                before = turns.grants
+                before, limit = turns.grants, (step.get("still_ms", 0) + SLACK_MS) / 1000
                 moves = lambda before=before: turns.follow() or turns.grants > before or ended.is_set()  # noqa: E731
-                self.eventually(moves, f"it stands still after {before}", step.get("still_ms", 15_000) / 1000)
+                self.eventually(moves, f"it stands still after {before}: {self.places()}", limit)
 
         workers = [(actor, f"w{number}") for actor in self.drivers for number in range(step["callers"])]
         with ThreadPoolExecutor(len(workers)) as pool:
@@ -664,15 +678,10 @@ class Play:
                 for number in range(kills):
                     self.kill_in_queue(number, turns)
                 granted(max(amount, turns.grants + len(workers)))
-            except Failed as error:
-                # A worker may know why.
+            finally:
                 ended.set()
-                for each in working:
-                    each.result()
-                raise error
-            ended.set()
-            for each in working:
-                each.result()
+        for each in working:
+            each.result()
         self.tap.catch_up()
         turns.follow()
         self.check(not turns.violations, f"{len(turns.violations)} out of order: {turns.violations[:3]}")
@@ -684,6 +693,7 @@ class Play:
     def kill_in_queue(self, number: int, turns: Turns) -> None:
         """Another program of ours lines up, and is killed; it takes a second."""
         begun = time.monotonic()
+        # Redisson keeps the place of a dead one for minutes.
         ours = [actor for actor, side in self.row.sides.items() if side.ours]
         actor = ours[number % len(ours)]
         driver = Driver(self.row.sides[actor].command)
