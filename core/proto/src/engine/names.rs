@@ -408,6 +408,25 @@ impl Names {
         Some(waiter)
     }
 
+    /// A waiter has got its place in the queue on the server, behind all that have one. Those that have
+    /// none yet come after it here too.
+    pub(super) fn seat(&mut self, name: &Name, id: RequestId) {
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
+        let waiting: &mut Waiting = queue;
+        let order = &mut waiting.waiters;
+        let Some(own) = order.iter().position(|other| *other == id) else {
+            return;
+        };
+        order.remove(own);
+        let queues = |id: &RequestId| self.waiters.get(id).is_some_and(Waiter::queues);
+        let has_place = |id: &RequestId| self.waiters.get(id).is_some_and(Waiter::has_place);
+        let last = order.iter().rposition(has_place).map(|at| at + 1);
+        let at = last.or_else(|| order.iter().position(queues).filter(|at| *at < own));
+        order.insert(at.unwrap_or(own), id);
+    }
+
     /// Sets what the head does. Returns what it did before.
     pub(super) fn set_attempt(&mut self, name: &Name, attempt: Attempt) -> Attempt {
         let Some(queue) = self.queues.get_mut(name) else {

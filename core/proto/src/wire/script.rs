@@ -464,9 +464,6 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             if !usual || matches!(layout, Layout::Permits | Layout::Queued) {
                 words.add(verbs);
             }
-            if layout == Layout::Queued {
-                words.number(whole_ms(tuning::PLACE_KEPT));
-            }
             if let Some(LeaseSample { asked, took }) = lesson {
                 words.number(took.as_secs());
                 words.number(asked.as_secs());

@@ -431,6 +431,7 @@ impl Engine {
             return;
         };
         let placed = waiter.has_place();
+        waiter.announced &= !placed;
         let before = std::mem::replace(&mut waiter.owner, next);
         let expired = waiter.unsettled.take();
         if placed || expired.is_some() {
@@ -749,6 +750,7 @@ impl Engine {
         let burned = std::mem::replace(&mut waiter.owner, next);
         let unsettled = waiter.unsettled.take();
         waiter.ahead = Ahead::InVain;
+        waiter.announced &= !waiter.has_place();
         if self.names.is_head(&name, id) {
             self.names.set_attempt(&name, Attempt::Idle);
         }

@@ -136,11 +136,15 @@ impl Engine {
             let error = timeout(&name, Some(Duration::ZERO));
             return self.end_waiter(id, error, false);
         }
-        let announced = std::mem::replace(&mut waiter.announced, true);
+        let announced = waiter.announced;
         if let Some(queue) = self.names.queues.get_mut(&name) {
             queue.note_refusal(self.cx.now);
         }
         if !announced {
+            self.names.seat(&name, id);
+            if let Some(waiter) = self.names.waiters.get_mut(&id) {
+                waiter.announced = true;
+            }
             self.cx
                 .trace("waiting", &name, || "held elsewhere; waiting".to_owned());
         }
@@ -151,9 +155,8 @@ impl Engine {
         self.names.park(&mut self.cx, id, at);
         if again {
             self.ask_for_place(id);
-        } else if self.names.is_head(&name, id) {
-            self.advance_place(&name, id);
         }
+        self.advance(&name);
     }
 
     /// Lets all waiters for fair locks ask that are not the first of this client.

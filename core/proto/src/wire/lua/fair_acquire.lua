@@ -1,6 +1,5 @@
 -- Takes a fair lock, or a place in its queue. The queue is a list of owners; a sorted set has the time at which
--- each place runs out. An owner that waits asks again before that, which moves its time on. The times of a queue
--- rise by what each waiter is given (as Redisson's do), so that a grant can take its share off those behind.
+-- each place runs out. An owner that waits asks again before that, which moves its time on.
 -- KEYS   lock, the fencing counter when a token is wanted, queue, times
 -- ARGV   owner, lease ms, not-after ms + lease ms, ms that a place is kept (0: takes none), channel, publish verbs,
 --        ms that the fencing counter lives (0: for ever; missing without fencing)
@@ -43,14 +42,15 @@ if held or ttl == -2 and (not head or head == owner) then
 end
 
 if place > 0 then
-  local before = redis.call('LINDEX', queue, at and at - 1 or -1)
-  -- The first one has nobody before it; LINDEX counts -1 from the end.
-  if at == 0 then before = nil end
+  -- When Redisson grants the lock, it takes from all times behind what that waiter was given, 300 s unless the caller
+  -- says otherwise. So a place behind waiters of Redisson gets that on top for each of them. The time of the one before
+  -- tells how many there are.
+  local before = at ~= 0 and redis.call('LINDEX', queue, at and at - 1 or -1)
   if not at then redis.call('RPUSH', queue, owner) end
-  local since = before and tonumber(redis.call('ZSCORE', times, before) or nil) or now
-  -- A program that waits without a limit may have a time that is years away.
-  since = math.min(math.max(since, now), now + 24 * 3600 * 1000)
-  redis.call('ZADD', times, string.format('%.0f', since + place), owner)
+  local ahead = (before and tonumber(redis.call('ZSCORE', times, before) or nil) or now) - now
+  -- A waiter of Redisson without a limit may have a time that is years away.
+  local theirs = math.ceil(math.min(math.max(ahead - place, 0), 24 * 3600 * 1000) / 300000)
+  redis.call('ZADD', times, string.format('%.0f', now + place + theirs * 300000), owner)
 end
 if dropped and ttl == -2 and head then
   for verb in string.gmatch(ARGV[6], '%u+') do redis.pcall(verb, ARGV[5] .. ':' .. head, '0') end

@@ -1,10 +1,10 @@
 -- Frees a fair lock, or gives up a place in its queue, and wakes the head of the queue when the lock is free. A full
 -- server denies nothing of this.
 -- KEYS   lock, queue, times
--- ARGV   owner, channel, publish verbs, ms that a place is kept
+-- ARGV   owner, channel, publish verbs
 -- reply  RELEASED + number of those who heard it | 0 GONE why
 local lock, queue, times = KEYS[1], KEYS[2], KEYS[3]
-local owner, place = ARGV[1], tonumber(ARGV[4])
+local owner = ARGV[1]
 -- Removing the last field deletes the key.
 local freed = redis.pcall('HDEL', lock, owner)
 if type(freed) == 'table' and not string.find(freed.err, 'WRONGTYPE', 1, true) then return freed end

@@ -15,9 +15,7 @@ pub struct Place {
     pub due_ms: u64,
 }
 
-/// The most by which a place outlives the last call of its owner, in microseconds, if nobody is
-/// before it.
-pub const KEPT: u64 = PLACE_KEPT.as_micros() as u64;
+const KEPT_MS: u64 = PLACE_KEPT.as_millis() as u64;
 
 impl Server {
     /// Drops the places at the head that have run out. Returns the head, and whether some were dropped.
@@ -42,16 +40,13 @@ impl Server {
         (head, dropped)
     }
 
-    /// Gives up a place. Those behind it have that much less time.
+    /// Gives up a place.
     fn leave_place(&mut self, name: &Name, me: (Uuid, OwnerId)) {
         let Some(queue) = self.queues.get_mut(name) else {
             return;
         };
         if let Some(at) = queue.iter().position(|place| place.owner == me) {
             queue.remove(at);
-            for behind in &mut queue[at..] {
-                behind.due_ms = behind.due_ms.saturating_sub(KEPT / 1000);
-            }
         }
         self.queues.retain(|_, queue| !queue.is_empty());
     }
@@ -85,11 +80,9 @@ impl Server {
         if queues {
             let queue = self.queues.entry(name.clone()).or_default();
             let at = queue.iter().position(|place| place.owner == me);
-            let before = at.unwrap_or(queue.len()).checked_sub(1);
-            let since = before.map_or(now_ms, |before| queue[before].due_ms.max(now_ms));
             let place = Place {
                 owner: me,
-                due_ms: since + KEPT / 1000,
+                due_ms: now_ms + KEPT_MS,
             };
             match at {
                 Some(at) => queue[at] = place,

@@ -385,6 +385,17 @@ impl Server {
                 .extend(lock.owner.filter(|_| miscounted));
             stay.extend(lock.owner);
         }
+        // Places that were given up. They run out.
+        let is_new = |(name, place): &(&Name, &Place)| {
+            let known = self.queues.get(*name);
+            !known.is_some_and(|known| known.iter().any(|other| other.owner == place.owner))
+        };
+        let places = queues
+            .iter()
+            .flat_map(|(name, all)| all.iter().map(move |one| (name, one)));
+        outdated
+            .revived
+            .extend(places.filter(is_new).map(|(_, place)| place.owner));
         let owners = self.held().filter_map(|(_, lock)| lock.owner);
         let gone: Vec<_> = owners.filter(|owner| !stay.contains(owner)).collect();
         self.effects.bereaved.extend(gone);

@@ -118,8 +118,8 @@ const SEMAPHORES: [&[&str]; 3] = [
     &["semaphore", "reentrant"],
 ];
 const SEMAPHORES_EVERY: u64 = 7;
-/// The same for fair locks. Those of one name share a queue with nobody else.
-const QUEUES: [&[&str]; 3] = [&["fair"], &["fair", "{fair}"], &["fair", "reentrant"]];
+/// The same for fair locks. The names `a` and `{a}` would share a queue, as in Redisson.
+const QUEUES: [&[&str]; 3] = [&["fair"], &["fair", "fair2"], &["fair", "reentrant"]];
 const QUEUES_EVERY: u64 = 5;
 
 /// The time that must remain of a renewed lock. An adaptive lock is renewed late, and its lease is
@@ -2852,7 +2852,8 @@ impl World {
             let lives = |client: &&Client| client.uuid == uuid && !client.has_left(name);
             let client = self.clients.iter().find(lives);
             let is_ghost = client.is_some_and(|client| !client.engine.wants(owner));
-            if !is_ghost || place.due_ms <= now_ms {
+            let excused = self.is_excused(place.owner) || self.revived.contains(&place.owner);
+            if !is_ghost || place.due_ms <= now_ms || excused {
                 continue;
             }
             let since = *self.ghosts.entry(place.owner).or_insert(self.time);
@@ -2881,7 +2882,8 @@ impl World {
                     let shared = self.server.shared.get(name);
                     let queue = self.server.queues.get(name);
                     let of_other = queue.and_then(|queue| queue.first()).is_some_and(|head| {
-                        head.owner.0 != client.uuid && head.due_ms > self.server.now_ms()
+                        let own = head.owner.0 == client.uuid && client.engine.wants(head.owner.1);
+                        !own && head.due_ms > self.server.now_ms()
                     });
                     of_other
                         || self.server.locks.contains_key(name)
