@@ -667,7 +667,7 @@ class Play:
             while turns.grants < wanted and not ended.is_set():
                 before, limit = turns.grants, (step.get("still_ms", 0) + SLACK_MS) / 1000
                 moves = lambda before=before: turns.follow() or turns.grants > before or ended.is_set()  # noqa: E731
-                self.eventually(moves, f"it stands still after {before}: {self.places()}", limit)
+                self.eventually(moves, f"it stands still after {before}", limit)
 
         workers = [(actor, f"w{number}") for actor in self.drivers for number in range(step["callers"])]
         with ThreadPoolExecutor(len(workers)) as pool:
