@@ -666,7 +666,7 @@ class Play:
             """Waits until the lock was granted so many times; it never stands still for longer than `still_ms`."""
             while turns.grants < wanted and not ended.is_set():
                 before, limit = turns.grants, (step.get("still_ms", 0) + SLACK_MS) / 1000
-                moves = lambda before=before: turns.follow() or turns.grants > before or ended.is_set()  # noqa: E731
+                moves = lambda before=before: turns.follow() > before or ended.is_set()  # noqa: E731
                 self.eventually(moves, f"it stands still after {before}", limit)
 
         workers = [(actor, f"w{number}") for actor in self.drivers for number in range(step["callers"])]
@@ -702,7 +702,7 @@ class Play:
             turns.follow()
             known = set(turns.clients)
             driver.ask(**self.request(actor, "acquire", "main"))
-            self.eventually(lambda: turns.follow() or turns.clients > known, "it does not line up")
+            self.eventually(lambda: turns.follow() and turns.clients > known, "it does not line up")
         finally:
             driver.close()
         time.sleep(max(0, begun + 1 - time.monotonic()))
@@ -790,7 +790,9 @@ class Play:
             self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
         if self.fair:
             queue = [self.queue_key(what) for what in ("queue", "timeout")]
-            self.eventually(lambda: not any(self.redis("EXISTS", key) for key in queue), "the queue is still there")
+            self.eventually(
+                lambda: not any(self.redis("EXISTS", key) for key in queue), "the queue is still there"
+            )
         if any(kind.name == "read-write" for kind in self.row.kinds.values()):
             # Those of dead readers, and of a lock that was deleted, end with their lease.
             self.eventually(lambda: not self.time_outs(), "the time-out key of a reader is still there")

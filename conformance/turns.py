@@ -21,13 +21,14 @@ class Turns:
         self.grants = 0
         self.violations: list[str] = []
 
-    def follow(self) -> None:
-        """Reads on."""
+    def follow(self) -> int:
+        """Reads on; how often the lock was granted until now."""
         new = self.tap.lines[self.seen :]
         self.seen += len(new)
         for line in new:
             if self.key in line and " lua]" in line.split('"')[0]:
                 self.see(*WORD.findall(line))
+        return self.grants
 
     def see(self, command: str, key: str = "", *words: str) -> None:
         command = command.lower()
