@@ -40,8 +40,8 @@ test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times b
 test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
-conformance: build ## every scenario in every language and against real Redisson; TOPOLOGY=sentinel or cluster; writes its report
-	@. scripts/env.sh && python conformance/run.py --topology $(TOPOLOGY) --report conformance/REPORT$(patsubst -single,,-$(TOPOLOGY)).md
+conformance: build ## every scenario in every language and against real Redisson, in its long form; TOPOLOGY=sentinel or cluster; writes its report
+	@. scripts/env.sh && python conformance/run.py --long --topology $(TOPOLOGY) --report conformance/REPORT$(patsubst -single,,-$(TOPOLOGY)).md
 
 failover: build ## fail-overs and moved slots under load, on Sentinel and Cluster; checks and times them
 	@. scripts/env.sh && python conformance/failover.py

@@ -14,8 +14,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 DRIVERS = HERE / "drivers"
-# The generations whose wire differs: plain PUBLISH; the verb as an argument; the newest of each line.
-REDISSONS = ("3.21.3", "3.23.5", "3.52.0", "4.7.0")
+# The generations whose wire differs: plain PUBLISH; the verb as an argument; with a latch; the newest of each line.
+REDISSONS = ("3.21.3", "3.23.5", "3.27.2", "3.52.0", "4.7.0")
 
 
 def build(wanted: list[str], topology: str = "single") -> list[Side]:
@@ -100,7 +100,8 @@ def c(profile: str) -> tuple[str, ...]:
 
 def redisson(version: str) -> Side:
     command = java_driver("redisson", "Driver", version)
-    kinds = ("reentrant", "read-write", "semaphore")
+    # One more generation is worth its time where order depends on each of them.
+    kinds = ("fair",) if version == "3.27.2" else ("reentrant", "read-write", "semaphore", "fair")
     # The API of several permits at once came with 3.23.4.
     takes_many = [int(part) for part in version.split(".")] >= [3, 23, 4]
     name = f"redisson-{version}"

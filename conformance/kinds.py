@@ -38,6 +38,8 @@ KINDS = {
         LockKind("read-write", {}, hash=True, channel="redisson_rwlock"),
         # Each request about it has a limit.
         LockKind("semaphore", {"kind": "semaphore"}, channel="redisson_sc"),
+        # Its waiters stand in a queue in Redis, and each listens to a channel of its own.
+        LockKind("fair", {"kind": "fair"}, hash=True),
         LockKind("simple", {"kind": "simple"}),
         LockKind("simple, reentrant", {"kind": "simple", "reentrant": True}),
         LockKind("redis-py", {"kind": "redis-py"}),
@@ -49,7 +51,7 @@ KINDS = {
     )
 }
 
-# Those that have another side besides redlatch; Redisson speaks the reentrant kind, the read-write lock and the semaphore.
+# Those that have another side besides redlatch; Redisson speaks the kinds before `simple`.
 FOREIGN = ("redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive")
 
 

@@ -49,6 +49,8 @@ def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
         "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["read-write"])),
         "## Pairs: the semaphore",
         "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["semaphore"])),
+        "## Pairs: the fair lock",
+        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["fair"])),
         "## Pairs: the simple kind",
         "\n".join(pair_table(rows, ours, ours, ["simple", "simple, reentrant"])),
         "## Pairs: redlatch holds, the other side waits or tries",

@@ -66,6 +66,9 @@ def casts(scenario: dict, sides: list[Side]) -> list[tuple[dict[str, LockKind], 
             alone = [side for side in players(scenario, "a", kind, sides) if not (side.ours and preset)]
             found += [({"a": kind}, {"a": side}) for side in alone]
             continue
+        if scenario["who"] == "crowd":
+            found += [(dict.fromkeys(cast, kind), cast) for cast in crowds(scenario, kind, sides)]
+            continue
         for other in expand(scenario["kinds_b"]) if "kinds_b" in scenario else [kind]:
             kinds = {"a": kind, "b": other}
             found += [(kinds, {"a": a, "b": b}) for a, b in pairs(scenario, kinds, sides)]
@@ -82,6 +85,21 @@ def pairs(scenario: dict, kinds: dict[str, LockKind], sides: list[Side]) -> list
     if scenario["who"] == "mixed":
         partners = {"rust", newest(sides)}
         return [(a, b) for a, b in found if a.name in partners or b.name in partners]
+    return found
+
+
+def crowds(scenario: dict, kind: LockKind, sides: list[Side]) -> list[dict[str, Side]]:
+    """Seven actors, `a` to `g`: every side of ours, the newest Redisson, and another Redisson, each of them in turn. Where
+    there are fewer, they come several times."""
+    able = players(scenario, "a", kind, sides)
+    ours = [side for side in able if side.ours]
+    others = [side for side in able if not side.ours]
+    found = []
+    for turn, other in enumerate(others or ours[:1]):
+        # Each time others come first, and the two Redissons stand apart.
+        first = turn % len(ours) if ours else 0
+        everybody = [other, *ours[first:], *others[-1:], *ours[:first]]
+        found.append(dict(zip("abcdefg", itertools.cycle(everybody), strict=False)))
     return found
 
 

@@ -1,6 +1,6 @@
 """Runs the scenarios of scenarios.toml in every driver and every pair of drivers.
 
-run.py [--topology single|sentinel|cluster] [--only WORD ...] [--drivers NAME ...] [--jobs N] [--report FILE]
+run.py [--topology single|sentinel|cluster] [--only WORD ...] [--drivers NAME ...] [--jobs N] [--long] [--report FILE]
 
 Ends with `conformance: scenarios=N checks=N failed=N`; the exit code is 0 only if nothing failed.
 """
@@ -22,7 +22,7 @@ import tomllib
 from adaptive import Lesson
 from build import build
 from drivers import Driver, Side
-from kinds import LockKind
+from kinds import KINDS, LockKind
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scripts" / "lib"))
@@ -30,6 +30,7 @@ from report import matrix, report  # noqa: E402
 from rows import Row, left_out, rows, version_of  # noqa: E402
 from server import TOPOLOGIES  # noqa: E402
 from tap import Ground  # noqa: E402
+from turns import Turns  # noqa: E402
 
 # The default of the library. Rows about renewal ask for less, which a busy machine finds harder to keep.
 WATCHDOG_MS = 30_000
@@ -68,6 +69,9 @@ OWN_WORDS = [
     "pending",
     "in_redis",
     "mix",
+    "dead_place",
+    "in_turn",
+    "hand_over",
 ]
 
 
@@ -89,8 +93,8 @@ class Failed(Exception):
 class World:
     """The servers, the running drivers and what they said of themselves."""
 
-    def __init__(self, sides: list[Side], topology: str) -> None:
-        self.sides = sides
+    def __init__(self, sides: list[Side], topology: str, long: bool) -> None:
+        self.sides, self.long = sides, long
         self.ground = Ground(topology)
         self.drivers = {command: Driver(command) for command in {side.command for side in sides}}
         self.hello = {
@@ -140,6 +144,8 @@ class Play:
         except Failed as error:
             self.row.failure = str(error)
             self.row.trace = [line for line in self.tap.about(self.key) if '"PUBSUB"' not in line][-40:]
+            if self.fair:
+                self.row.trace.append(f"places, and ms until they run out: {self.places()}")
         finally:
             self.end()
 
@@ -147,12 +153,16 @@ class Play:
         private = self.scenario.get(f"private_{actor}") or self.own
         driver = Driver(side.command) if private else self.world.drivers[side.command]
         self.drivers[actor] = driver
+        self.opened(driver, actor, bool(private))
+
+    def opened(self, driver: Driver, actor: str, private: bool = True) -> None:
+        side = self.row.sides[actor]
         request = {
             "url": self.ground.deployment.url,
             "side": side.name,
             "watchdog_ms": self.scenario.get("watchdog_ms", WATCHDOG_MS),
             "fencing": self.scenario.get("fencing", False),
-            "role": actor,
+            "role": min(actor, "b"),
             "cluster_pubsub": "both" if self.mixed else "auto",
         }
         request |= self.row.kinds[actor].options
@@ -203,7 +213,7 @@ class Play:
         word = next((word for word in OWN_WORDS if word in step), None)
         if word:
             return getattr(self, f"do_{word}")(step)
-        actor = next(name for name in ("a", "b") if name in step)
+        actor = next(name for name in self.drivers if name in step)
         return self.do_call(actor, step)
 
     def do_call(self, actor: str, step: dict) -> None:
@@ -580,10 +590,125 @@ class Play:
 
     def subscribers(self) -> int:
         channels = {self.channel(kind) for kind in self.row.kinds.values()}
+        if self.fair:
+            channels.update(self.ground.channels(f"{self.channel(KINDS['fair'])}:"))
         return sum(self.ground.subscribers(channel) for channel in channels)
 
-    def eventually(self, holds: Callable[[], object], text: str) -> None:
-        end = time.monotonic() + PATIENCE / 4
+    @property
+    def fair(self) -> bool:
+        return any(kind.name == "fair" for kind in self.row.kinds.values())
+
+    def queue_key(self, what: str = "queue") -> str:
+        """The key of the `queue` of a fair lock, or of the `timeout` of each place there."""
+        return f"redisson_lock_{what}:{self.key if '{' in self.key else '{' + self.key + '}'}"
+
+    def queue(self) -> list[str]:
+        """The owners that wait for a fair lock, in their order."""
+        return self.redis("LRANGE", self.queue_key(), "0", "-1")
+
+    def server_ms(self) -> int:
+        seconds, micros = self.redis("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def places(self) -> list[tuple[str, int]]:
+        """The owners in the queue, and in how many ms the place of each runs out."""
+        times = self.redis("ZRANGE", self.queue_key("timeout"), "0", "-1", "WITHSCORES")
+        ends, now = dict(zip(times[::2], times[1::2], strict=True)), self.server_ms()
+        return [(owner, int(float(ends.get(owner, now))) - now) for owner in self.queue()]
+
+    def do_dead_place(self, step: dict) -> None:
+        """The place of somebody dead is put at the end of the queue; it runs out in so many ms."""
+        dead = "00000000-0000-4000-8000-000000000000:1"
+        self.sent["dead_place"] = time.monotonic()
+        end = self.server_ms() + step["dead_place"]
+        self.redis("RPUSH", self.queue_key(), dead)
+        self.redis("ZADD", self.queue_key("timeout"), str(end), dead)
+
+    def do_in_turn(self, step: dict) -> None:
+        """The actor `from` releases. Then the lock goes to these background acquires in the order in which Redis has
+        their owners now; each is released as soon as it is granted."""
+        names, places = step["in_turn"], self.queue()
+        self.check(len(places) == len(names), f"{places} wait, not {names}")
+        if "from" in step:
+            reply = self.call(step["from"], "release", step.get("as", "main"))
+            self.check(reply["status"] == "ok", f"release: {reply}")
+        for number, name in enumerate(names):
+            actor, thread, _, _ = self.background[name]
+            self.do_finish({"finish": name, "within_ms": step["within_ms"]})
+            owner, waiting = self.holder(), self.queue()
+            wanted = {"owner": places[number], "count": 1}
+            self.check(owner == wanted, f"{owner} has the lock, not {wanted}; {places} waited")
+            left = places[number + 1 :]
+            self.check(waiting == left, f"{waiting} wait, not {left}")
+            reply = self.call(actor, "release", thread)
+            self.check(reply["status"] == "ok", f"release of {name}: {reply}")
+
+    def do_hand_over(self, step: dict) -> None:
+        """`callers` threads of every actor take a fair lock and give it back until it was granted so many times. With
+        `kills`, so many others line up meanwhile, one a second, and are killed. The lock goes to all in the order of
+        their arrival."""
+        long = self.world.long
+        amount = step.get("long", step["hand_over"]) if long else step["hand_over"]
+        kills = step.get("long_kills", 0) if long else step.get("kills", 0)
+        if not any(side.ours for side in self.row.sides.values()):
+            kills = 0
+        begun, turns, ended = time.monotonic(), Turns(self.tap, self.key, self.queue_key()), threading.Event()
+
+        def work(actor: str, thread: str) -> None:
+            while not ended.is_set():
+                for op in ("acquire", "release"):
+                    reply = self.call(actor, op, thread)
+                    if reply["status"] != "ok":
+                        ended.set()
+                        raise Failed(f"{op} of {actor} {thread}: {reply}")
+
+        def granted(wanted: int) -> None:
+            """Waits until the lock was granted so many times; it never stands still for longer than `still_ms`."""
+            while turns.grants < wanted and not ended.is_set():
+                before, limit = turns.grants, (step.get("still_ms", 0) + SLACK_MS) / 1000
+                moves = lambda before=before: turns.follow() > before or ended.is_set()  # noqa: E731
+                self.eventually(moves, f"it stands still after {before}", limit)
+
+        workers = [(actor, f"w{number}") for actor in self.drivers for number in range(step["callers"])]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            working = [pool.submit(work, *worker) for worker in workers]
+            try:
+                # All clients are known then, and the killed are told from them.
+                granted(3 * len(workers))
+                for number in range(kills):
+                    self.kill_in_queue(number, turns)
+                granted(max(amount, turns.grants + len(workers)))
+            finally:
+                ended.set()
+        for each in working:
+            each.result()
+        self.tap.catch_up()
+        turns.follow()
+        self.check(not turns.violations, f"{len(turns.violations)} out of order: {turns.violations[:3]}")
+        took = time.monotonic() - begun
+        if "within_ms" in step:
+            self.check(took <= (step["within_ms"] + SLACK_MS) / 1000, f"it took {took:.1f} s")
+        print(f"{self.row.title}: {turns.grants} hand-overs, {kills} killed, {took:.0f} s", flush=True)
+
+    def kill_in_queue(self, number: int, turns: Turns) -> None:
+        """Another program of ours lines up, and is killed; it takes a second."""
+        begun = time.monotonic()
+        # Redisson keeps the place of a dead one for minutes.
+        ours = [actor for actor, side in self.row.sides.items() if side.ours]
+        actor = ours[number % len(ours)]
+        driver = Driver(self.row.sides[actor].command)
+        try:
+            self.opened(driver, actor)
+            turns.follow()
+            known = set(turns.clients)
+            driver.ask(**self.request(actor, "acquire", "main"))
+            self.eventually(lambda: turns.follow() and turns.clients > known, "it does not line up")
+        finally:
+            driver.close()
+        time.sleep(max(0, begun + 1 - time.monotonic()))
+
+    def eventually(self, holds: Callable[[], object], text: str, patience: float = PATIENCE / 4) -> None:
+        end = time.monotonic() + patience
         while not holds():
             if time.monotonic() > end:
                 self.check(False, text)
@@ -593,6 +718,10 @@ class Play:
     def do_waiting(self, step: dict) -> None:
         """At least so many connections listen for the release; 0: none. Others do not listen: they have asked."""
         wanted = step["waiting"]
+        if self.fair:
+            self.eventually(lambda: len(self.queue()) == wanted, f"{self.queue()} wait")
+            if wanted:
+                return None
         if wanted and self.row.kinds["a"].name == "semaphore":
             # Redisson listens as well. Its callers of one process share that, and the last of them may not be there yet.
             self.eventually(lambda: self.subscribers() >= wanted, f"{self.subscribers()} connections wait")
@@ -659,6 +788,11 @@ class Play:
         # Redisson goes on listening where a short wait ends while it subscribes.
         if self.ours_alone or not self.scenario.get("short_waits"):
             self.eventually(lambda: self.subscribers() == 0, "somebody still listens")
+        if self.fair:
+            queue = [self.queue_key(what) for what in ("queue", "timeout")]
+            self.eventually(
+                lambda: not any(self.redis("EXISTS", key) for key in queue), "the queue is still there"
+            )
         if any(kind.name == "read-write" for kind in self.row.kinds.values()):
             # Those of dead readers, and of a lock that was deleted, end with their lease.
             self.eventually(lambda: not self.time_outs(), "the time-out key of a reader is still there")
@@ -689,12 +823,13 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="words that a row's title must contain")
     parser.add_argument("--drivers", nargs="*", default=[], help="names of drivers; all by default")
     parser.add_argument("--jobs", type=int, default=16)
+    parser.add_argument("--long", action="store_true", help="the long form of scenarios that have one")
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
 
     sides = build(args.drivers, args.topology)
     table = tomllib.loads((HERE / "scenarios.toml").read_text())["scenario"]
-    world = World(sides, args.topology)
+    world = World(sides, args.topology, args.long)
     try:
         chosen = [
             row for row in rows(table, sides, args.topology) if all(word in row.title for word in args.only)

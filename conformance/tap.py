@@ -82,6 +82,15 @@ class Ground:
                 count += reply[1] if isinstance(reply, list) else 0  # Redis 6.2 knows no shards
         return count
 
+    def channels(self, prefix: str) -> list[str]:
+        """The channels whose names begin so and that somebody listens to, on whichever node."""
+        found = []
+        for node in self.deployment.nodes:
+            for word in ("CHANNELS", "SHARDCHANNELS")[: 2 if self.topology == "cluster" else 1]:
+                reply = self.connection(node.port)("PUBSUB", word)
+                found += reply if isinstance(reply, list) else []  # Redis 6.2 knows no shards
+        return [channel for channel in found if channel.startswith(prefix)]
+
     def ear(self, channel: str, patience: float) -> Redis:
         """A connection that hears what is published on the channel."""
         ear = Redis(self.deployment.primary_of(channel).port, patience)

@@ -40,7 +40,7 @@ def hello() -> Job:
 def client_options(request: Job) -> dict[str, Any]:
     # The locks that scenarios re-enter in every language. Here that has to be asked for.
     options = {"watchdog_lease": request["watchdog_ms"] / 1000}
-    if request.get("kind", "reentrant") == "reentrant":
+    if request.get("kind", "reentrant") in ("reentrant", "fair"):
         options["reentrant"] = True
     if "recheck_ms" in request:
         options["recheck"] = request["recheck_ms"] / 1000

@@ -28,6 +28,8 @@ public final class Driver {
     private static final Map<String, RedissonClient> SHARED = new ConcurrentHashMap<>();
     /** Clients of rows with fencing: their locks are fenced ones. */
     private static final Set<String> FENCED = ConcurrentHashMap.newKeySet();
+    /** Clients whose locks are fair ones. */
+    private static final Set<String> FAIR = ConcurrentHashMap.newKeySet();
     /** One thread per actor and name of a thread: Redisson's owner is the thread. */
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
     private static final Map<String, Future<?>> RUNNING = new ConcurrentHashMap<>();
@@ -79,6 +81,9 @@ public final class Driver {
             if ("true".equals(request.get("fencing"))) {
                 FENCED.add(request.get("client"));
             }
+            if ("fair".equals(request.get("kind"))) {
+                FAIR.add(request.get("client"));
+            }
             return status("ok");
         }
         RedissonClient client = CLIENTS.get(request.get("client"));
@@ -86,6 +91,7 @@ public final class Driver {
             // Shared clients stay: the lock of a row is released by its own steps.
             CLIENTS.remove(request.get("client"));
             FENCED.remove(request.get("client"));
+            FAIR.remove(request.get("client"));
             if (!SHARED.containsValue(client)) {
                 client.shutdown(0, 2, TimeUnit.SECONDS);
             }
@@ -130,15 +136,23 @@ public final class Driver {
         String name = request.get("lock");
         String side = request.get("side");
         if (side == null) {
-            return client.getLock(name);
+            return isFair(request) ? client.getFairLock(name) : client.getLock(name);
         }
         RReadWriteLock both = client.getReadWriteLock(name);
         return side.equals("read") ? both.readLock() : both.writeLock();
     }
 
+    private static boolean isFair(Map<String, String> request) {
+        return FAIR.contains(request.get("client"));
+    }
+
     private static boolean acquire(RLock lock, Map<String, String> request) throws InterruptedException {
         long lease = Long.parseLong(request.getOrDefault("lease_ms", "-1"));
         String wait = request.get("wait_ms");
+        if ("0".equals(wait) && lease < 0 && isFair(request)) {
+            // With a time, even with none, a fair lock queues.
+            return lock.tryLock();
+        }
         if (wait != null) {
             return lock.tryLock(Long.parseLong(wait), lease, TimeUnit.MILLISECONDS);
         }
