@@ -8,7 +8,7 @@ WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 class Turns:
-    """What the scripts of all clients do with the lock and its queue."""
+    """The record of what the scripts of all clients do with the lock and its queue."""
 
     def __init__(self, tap: Tap, key: str, queue_key: str) -> None:
         self.tap, self.key, self.queue_key = tap, key, queue_key

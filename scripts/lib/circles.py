@@ -24,7 +24,7 @@ BOUNDS = {
     "core/src/driver": 15,
     # Files of three systems, of which one is compiled at a time.
     "core/src/sys": 6,
-    "core/proto/src/engine": 5,
+    "core/proto/src/engine": 6,
     "core/proto/src/outbox": 3,
     "core/proto/src/wire": 6,
 }
