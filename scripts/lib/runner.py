@@ -30,6 +30,8 @@ import servers
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
+SUMMARY = LOGS / "summary.txt"  # .ci/run prints it last
+NAMED = 20  # failing tests of a phase that the summary names
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 # The tests of the core's face that depend on the server.
 IN_SHORT = ["locking", "losing", "kinds", "refusals", "replicas"]
@@ -98,12 +100,14 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     skips: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # the names of what failed, as far as it is named
 
     def add(self, other: Counts) -> None:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
         self.skips += other.skips
+        self.failures += other.failures
 
     def total(self) -> int:
         return self.passed + self.failed + self.skipped
@@ -112,6 +116,18 @@ class Counts:
 # --- what each runner prints ---
 
 Parser = Callable[[str, Counts], None]
+
+# One pattern for all: our own programs and pytest; cargo; Deno; Node.js (both of its reporters) and Bun.
+FAILURE = re.compile(
+    r"(?:FAILED|ERROR) +(?P<ours>[^|].*)|test (?P<cargo>.+) \.\.\. FAILED|(?P<deno>\S.*) \.\.\. FAILED \(.*\)"
+    r"|\s*(?:not ok \d+ -|\u2716|\(fail\)) (?P<node>(?!failing tests:).+?)(?: [(\[][\d.]+ ?ms[)\]])?$"
+)
+
+
+def failure(line: str) -> str:
+    """The name of the test that this line says has failed, or nothing."""
+    found = FAILURE.match(line)
+    return next((name for name in found.groups() if name), "") if found else ""
 
 
 def cargo(line: str, counts: Counts) -> None:
@@ -250,7 +266,7 @@ def phases() -> list[Phase]:
         return [*there, "--no-deps", "--no-index", "--force-reinstall", "--find-links", wheel, "redlatch"]
 
     def on_pythons(version: str, tests: str) -> tuple[list[str], Parser]:
-        run = ["python", "-m", "pytest", "-rsx", f"bindings-python/tests{tests}"]
+        run = ["python", "-m", "pytest", "-rfEsx", f"bindings-python/tests{tests}"]
         return ["scripts/on-version", f"python-{version}", *run], on_python
 
     def on_wasm(names: list[str]) -> list[tuple[list[str], Parser]]:
@@ -274,7 +290,7 @@ def phases() -> list[Phase]:
             "python",
             ["bindings-python/pyproject.toml"],
             [[build, "python"]],
-            [(["python", "-m", "pytest", "-rsx", "bindings-python/tests"], pytest)],
+            [(["python", "-m", "pytest", "-rfEsx", "bindings-python/tests"], pytest)],
         ),
         Phase(
             "node",
@@ -303,7 +319,7 @@ def phases() -> list[Phase]:
             "cli",
             ["cli/Cargo.toml"],
             [["cargo", "build", "--package", "redlatch-cli"]],
-            [(["python", "-m", "pytest", "-rsx", "cli/tests"], pytest)],
+            [(["python", "-m", "pytest", "-rfEsx", "cli/tests"], pytest)],
         ),
         Phase(
             "portable",
@@ -326,7 +342,7 @@ def phases() -> list[Phase]:
             ],
             [
                 ([*portable, *cargo_test, "--", "--exact", *exempt], cargo),
-                ([*portable, "python", "-m", "pytest", "-rsx", "bindings-python/tests"], pytest),
+                ([*portable, "python", "-m", "pytest", "-rfEsx", "bindings-python/tests"], pytest),
                 ([*portable, "npm", "--prefix", "bindings-node", "--silent", "test"], node),
                 ([*portable, "make", "-s", "-C", "c-api", "test"], plain),
             ],
@@ -366,7 +382,7 @@ def phases() -> list[Phase]:
             everything,
             [
                 (["python", "conformance/run.py"], conformance),
-                (["python", "-m", "pytest", "-rsx", "conformance"], pytest),
+                (["python", "-m", "pytest", "-rfEsx", "conformance"], pytest),
             ],
         ),
         Phase(
@@ -422,7 +438,7 @@ def phases() -> list[Phase]:
             ["tool node", "benches/guard.py", *languages],
             everything,
             [
-                (["python", "-m", "pytest", "-rsx", "benches"], pytest),
+                (["python", "-m", "pytest", "-rfEsx", "benches", "scripts/lib"], pytest),
                 (["python", "benches/guard.py"], plain),
             ],
             repeated=False,
@@ -432,7 +448,7 @@ def phases() -> list[Phase]:
             ["tool node", "faults/check.py", *languages],
             everything,
             [
-                (["python", "-m", "pytest", "-rsx", "faults"], pytest),
+                (["python", "-m", "pytest", "-rfEsx", "faults"], pytest),
                 # All of it is `make faults`.
                 (["python", "faults/matrix.py", "--short"], matrix),
             ],
@@ -491,7 +507,10 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
                 print(line, end="", flush=True)
                 copy.write(line)
                 if parser:
-                    parser(re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip(), counts)
+                    plain_line = re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
+                    parser(plain_line, counts)
+                    if name := failure(plain_line):
+                        counts.failures.append(name)
 
     reader = threading.Thread(target=follow, daemon=True)
     reader.start()
@@ -518,6 +537,7 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
     if problem:
         print(f"FAILED {' '.join(command)}: {problem}", flush=True)
         counts.failed = counts.failed or 1
+        counts.failures.append(f"{' '.join(command)}: {problem}")
     return counts
 
 
@@ -556,8 +576,11 @@ def main() -> int:
     started = time.monotonic()
     total = Counts()
     rows: list[str] = []
+    failures: list[str] = []
     LOGS.mkdir(parents=True, exist_ok=True)
+    SUMMARY.unlink(missing_ok=True)
     ready: list[Phase] = []
+    building: dict[str, float] = {}
     done: list[list[str]] = []  # several phases need the same things built
     unasked = {"always", "ci"} if CI else {"always"}
     for phase in table:
@@ -576,9 +599,10 @@ def main() -> int:
                 built.add(run(command, LOGS / f"{phase.name}-build.log"))
                 done.append(command)
         total.add(built)
-        rows.append(f"{'build ' + phase.name:<20}{time.monotonic() - began:>8.1f} s")
+        building[phase.name] = time.monotonic() - began
         if built.failed:
-            rows[-1] += "   FAILED"
+            rows.append(f"{phase.name:<18}build {building[phase.name]:>7.1f} s   FAILED")
+            failures += named(f"build {phase.name}", built)
         else:
             ready.append(phase)
 
@@ -594,14 +618,14 @@ def main() -> int:
                 for command, counting in phase.run:
                     counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting))
             total.add(counts)
+            built_in = building.pop(phase.name, 0.0)  # in the first turn
             rows.append(
-                f"{'test ' + name:<20}{time.monotonic() - began:>8.1f} s"
+                f"{name:<18}build {built_in:>7.1f} s   test {time.monotonic() - began:>7.1f} s"
                 f"   {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
             )
+            failures += named(name, counts)
 
     print("\n== summary")
-    print("\n".join(rows))
-    print(f"{'all':<20}{time.monotonic() - started:>8.1f} s   logs in {LOGS}")
     if any(phase.name == "portable" for phase in ready):
         for suite, tests in EXEMPT.items():
             for test, why in tests.items():
@@ -612,10 +636,23 @@ def main() -> int:
         say_exempt(["wasm"])
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
+    rows += [f"{'all':<18}{time.monotonic() - started:>15.1f} s   logs in {LOGS}", *failures]
     if total.skipped and CI:
-        print(f"CI: {total.skipped} skipped, and here nothing may be")
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+        rows.append(f"CI: {total.skipped} skipped, and here nothing may be")
+        rows += [f"    {skip}" for skip in list(dict.fromkeys(total.skips))[:NAMED]]
+    rows.append(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    SUMMARY.write_text("\n".join(rows) + "\n")
+    print(SUMMARY.read_text(), end="", flush=True)
     return 1 if total.failed or not total.passed or (total.skipped and CI) else 0
+
+
+def named(phase: str, counts: Counts) -> list[str]:
+    """The lines of the summary about what failed in a phase."""
+    names = list(dict.fromkeys(counts.failures))
+    if not counts.failed:
+        return []
+    lines = [f"FAILED {phase}: {counts.failed}", *(f"    {name}" for name in names[:NAMED])]
+    return lines + [f"    and {len(names) - NAMED} more"] * (len(names) > NAMED)
 
 
 def say_exempt(runtimes: list[str]) -> None:
