@@ -502,7 +502,7 @@ def run(command: list[str], log: Path, parser: Parser | None = None) -> Counts:
 
     def follow() -> None:
         assert process.stdout is not None
-        with open(log, "a") as copy:
+        with process.stdout, open(log, "a") as copy:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 copy.write(line)
