@@ -207,14 +207,14 @@ def overview(everything: dict[str, Any], charts: list[str], quick: bool) -> str:
         f"`{command}` writes this page. It measures redlatch beside the lock libraries that people use, beside locks written by hand in C (*floors*) and beside"
         " bounds that are no usable locks (*limits*), interleaved in one run. Ours are the re-entrant lock, the default. Times of one machine mean nothing on another: read the ratios.",
         contents(everything),
-        "All contestants with all figures, the method and the versions: [all.md](performance/all.md)."
+        "All contestants with all figures, the method and the versions: [benches/RESULTS.md](../benches/RESULTS.md)."
         " The programs: [benches/README.md](../benches/README.md).",
     ]
     for workload, heading in HEADINGS.items():
         if workload in everything and workload != "W1B":
             parts += [f"## {heading}", table(workload, everything[workload]["results"], strongest=True)]
     parts += [
-        f"[Goals](performance/all.md#goals): {reached} of {len(found)} reached.",
+        f"[Goals](../benches/RESULTS.md#goals): {reached} of {len(found)} reached.",
         *(f"![{name}](performance/{name}.svg)" for name in charts),
     ]
     return "\n\n".join(parts) + "\n"
@@ -226,7 +226,7 @@ def everybody(everything: dict[str, Any]) -> str:
     reached = sum(each.reached for each in found)
     parts = [
         "# Performance: all contestants",
-        "Written by `make bench`. Read [performance.md](../performance.md) first.",
+        "Written by `make bench`. Read [docs/performance.md](../docs/performance.md) first.",
         "## Goals",
         f"{reached} of {len(found)} are reached. Like for like: simple locks against locks that are `SET NX PX`, the re-entrant lock against hand-written C"
         " that runs the least that shares locks with Redisson. Where a goal is one of every face, the worst is shown.",
@@ -263,8 +263,8 @@ METHOD = """- Each program connects, warms up as it is measured, says that it is
 - "To best peer" and "to best bound" are ratios to the best of the other libraries, and to the best floor or limit."""
 
 
-def write(everything: dict[str, Any], folder: Path, quick: bool) -> Path:
-    """The two pages and their charts; where the first of them was written to."""
+def write(everything: dict[str, Any], folder: Path, record: Path, quick: bool) -> Path:
+    """The page and its charts into the folder, and the record of all; where the page was written to."""
     (folder / "performance").mkdir(parents=True, exist_ok=True)
     charts = []
     for name, draw in CHARTS.items():
@@ -274,5 +274,5 @@ def write(everything: dict[str, Any], folder: Path, quick: bool) -> Path:
             charts.append(name)
     file = folder / "performance.md"
     file.write_text(overview(everything, charts, quick))
-    (folder / "performance" / "all.md").write_text(everybody(everything))
+    record.write_text(everybody(everything))
     return file

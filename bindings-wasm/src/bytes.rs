@@ -1,5 +1,5 @@
 //! Values as bytes: the arguments that a host gives, and the records that it gets.
-//! `docs/wasm.md` describes both.
+//! `bindings-wasm/README.md` describes both.
 
 use redlatch_proto::error::{Error, Result};
 

@@ -1,6 +1,6 @@
 //! The lock machine of redlatch for hosts where nothing native can go: a WebAssembly module without
 //! imports. A host gives it the time, random bytes and what its sockets bring, and does what the
-//! module asks for. `docs/wasm.md` describes the interface.
+//! module asks for. `bindings-wasm/README.md` describes the interface.
 //!
 //! The engine, the outbox and the wire protocol are `redlatch-proto`, as in every other face. The
 //! options are a file of `core/src`, compiled here once more.

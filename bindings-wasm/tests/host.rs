@@ -1,4 +1,4 @@
-//! A host without JavaScript: it drives the functions of the module as `docs/wasm.md` describes
+//! A host without JavaScript: it drives the functions of the module as `bindings-wasm/README.md` describes
 //! them, with one socket, and locks a real server.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -84,19 +84,7 @@ Each language spells the wait in its own way: `acquire_timeout` or `AcquireOptio
 `blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C. In Python
 `client.lock(name, timeout=…)` is the wait of `with` blocks only, and `acquire(timeout=…)` that of the call.
 
-## Which kind?
-
-| kind | what lies in Redis | who else speaks it |
-|---|---|---|
-| `reentrant` | hash `<name>`, field `<uuid>:<number>`, the hold count | Redisson's `RLock` |
-| `simple`, `redis-py`, `redlock`, `redsync` | string `<name>`, as `SET <name> <value> NX PX <lease>` leaves it | every lock of that form; on one server |
-| `redis-semaphore` | the same at `mutex:<name>` | Node's `redis-semaphore` |
-| `article` | the same at `lock:<name>`; value `<32 hex digits>-<number>`, lease in whole seconds | the `SimpleRedisLock` of the articles |
-| `adaptive` | the same at `<name>`, and what was learnt about the work at `<name>_renew` | the self-tuning lock of the articles |
-
-The simple kinds have all that the reentrant kind has: watchdog, wake-up, word of a loss, fencing. A name has one kind: where
-another type of data lies, the error is `foreign_kind`. An `adaptive` lock asks for `lease` (or `watchdog_lease`), but what
-was learnt decides; it is renewed when 5 s remain, for as long as it is held. More: [which-lock.md](which-lock.md).
+What the kinds are: [which-lock.md](which-lock.md), [the presets](simple-lock.md#the-presets).
 
 ## Which lease?
 

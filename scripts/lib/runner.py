@@ -33,6 +33,8 @@ import servers
 
 ROOT = Path(os.environ["REDLATCH_ROOT"])
 LOGS = Path(os.environ["CARGO_TARGET_DIR"]) / "test-logs"
+SUMMARY = LOGS / "summary.txt"  # .ci/run prints it last
+NAMED = 20  # failing tests of a phase that the summary names
 CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 # The tests of the core's face that depend on the server.
 IN_SHORT = ["locking", "losing", "kinds", "refusals", "replicas"]
@@ -40,7 +42,6 @@ IN_SHORT = ["locking", "losing", "kinds", "refusals", "replicas"]
 SHORT = ["--drivers", "rust", "redisson-4.7.0"]
 # The system that continuous integration builds for besides its own.
 FOREIGN = "aarch64-unknown-linux-gnu"
-FAILURES_SHOWN = 40
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
@@ -105,8 +106,7 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     skips: list[str] = field(default_factory=list)
-    # The lines in which the runners name what failed.
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # the names of what failed, as far as it is named
 
     def add(self, other: Counts) -> None:
         self.passed += other.passed
@@ -121,12 +121,19 @@ class Counts:
 
 # --- what each runner prints ---
 
-# How cargo, pytest, node --test, bun, deno and our own programs name a test that failed.
+Parser = Callable[[str, Counts], None]
+
+# One pattern for all: our own programs and pytest; cargo; Deno; Node.js (both of its reporters) and Bun.
 FAILURE = re.compile(
-    r"test \S.* \.\.\. FAILED|(?:FAILED|ERROR) \S|\s*(?:not ok \d|\u2716 |\(fail\) )|\S.* \.\.\. .*FAILED"
+    r"(?:FAILED|ERROR) +(?P<ours>[^|].*)|test (?P<cargo>.+) \.\.\. FAILED|(?P<deno>\S.*) \.\.\. FAILED \(.*\)"
+    r"|\s*(?:not ok \d+ -|\u2716|\(fail\)) (?P<node>(?!failing tests:).+?)(?: [(\[][\d.]+ ?ms[)\]])?$"
 )
 
-Parser = Callable[[str, Counts], None]
+
+def failure(line: str) -> str:
+    """The name of the test that this line says has failed, or nothing."""
+    found = FAILURE.match(line)
+    return next((name for name in found.groups() if name), "") if found else ""
 
 
 def cargo(line: str, counts: Counts) -> None:
@@ -444,7 +451,7 @@ def phases() -> list[Phase]:
             ["tool node", "benches/guard.py", *languages],
             everything,
             [
-                (["python", "-m", "pytest", "-rfEsx", "benches"], pytest),
+                (["python", "-m", "pytest", "-rfEsx", "benches", "scripts/lib"], pytest),
                 (["python", "benches/guard.py"], plain),
             ],
             repeated=False,
@@ -512,15 +519,15 @@ def run(command: list[str], log: Path, parser: Parser | None = None, mark: str =
 
     def follow() -> None:
         assert process.stdout is not None
-        with open(log, "a") as copy:
+        with process.stdout, open(log, "a") as copy:
             for line in process.stdout:
                 print(mark + line, end="", flush=True)
                 copy.write(line)
-                bare = re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
                 if parser:
-                    parser(bare, counts)
-                if FAILURE.match(bare):
-                    counts.failures.append(bare.strip())
+                    plain_line = re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
+                    parser(plain_line, counts)
+                    if name := failure(plain_line):
+                        counts.failures.append(name)
 
     reader = threading.Thread(target=follow, daemon=True)
     reader.start()
@@ -545,10 +552,9 @@ def run(command: list[str], log: Path, parser: Parser | None = None, mark: str =
     if parser and not counts.total():
         problem = problem or "ran no test"
     if problem:
-        told = f"FAILED {' '.join(command)}: {problem}"
-        print(mark + told, flush=True)
-        counts.failures.append(told)
+        print(f"{mark}FAILED {' '.join(command)}: {problem}", flush=True)
         counts.failed = counts.failed or 1
+        counts.failures.append(f"{' '.join(command)}: {problem}")
     return counts
 
 
@@ -589,8 +595,11 @@ def main() -> int:
     started = time.monotonic()
     total = Counts()
     rows: list[str] = []
+    failures: list[str] = []
     LOGS.mkdir(parents=True, exist_ok=True)
+    SUMMARY.unlink(missing_ok=True)
     ready: list[Phase] = []
+    building: dict[str, float] = {}
     done: list[list[str]] = []  # several phases need the same things built
     unasked = {"always", "ci"} if CI else {"always"}
     for phase in table:
@@ -609,9 +618,10 @@ def main() -> int:
                 built.add(run(command, LOGS / f"{phase.name}-build.log"))
                 done.append(command)
         total.add(built)
-        rows.append(f"{'build ' + phase.name:<20}{time.monotonic() - began:>8.1f} s")
+        building[phase.name] = time.monotonic() - began
         if built.failed:
-            rows[-1] += "   FAILED"
+            rows.append(f"{phase.name:<18}build {building[phase.name]:>7.1f} s   FAILED")
+            failures += named(f"build {phase.name}", built)
         else:
             ready.append(phase)
 
@@ -619,17 +629,19 @@ def main() -> int:
 
     def play(phase: Phase, turn: int, mark: str = "") -> None:
         name = phase.name if asked.repeat == 1 else f"{phase.name} {turn}/{asked.repeat}"
+        counts = Counts()
         with files.get(phase.shares, nullcontext()), load(asked.repeat > 1 and phase.repeated):
             print(f"\n== test {name}", flush=True)
             began = time.monotonic()
-            counts = Counts()
             for command, counting in phase.run:
                 counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting, mark))
         total.add(counts)
+        built_in = building.pop(phase.name, 0.0)  # in the first turn
         rows.append(
-            f"{'test ' + name:<20}{time.monotonic() - began:>8.1f} s"
+            f"{name:<18}build {built_in:>7.1f} s   test {time.monotonic() - began:>7.1f} s"
             f"   {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
         )
+        failures.extend(named(name, counts))
 
     for turn in range(1, asked.repeat + 1):
         wanted = [phase for phase in ready if turn == 1 or phase.repeated]
@@ -641,7 +653,6 @@ def main() -> int:
             if phase not in beside:
                 play(phase, turn)
 
-    rows.append(f"{'all':<20}{time.monotonic() - started:>8.1f} s   logs in {LOGS}")
     print("\n== summary")
     if any(phase.name == "portable" for phase in ready):
         for suite, tests in EXEMPT.items():
@@ -653,17 +664,23 @@ def main() -> int:
         say_exempt(["wasm"])
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")
+    rows += [f"{'all':<18}{time.monotonic() - started:>15.1f} s   logs in {LOGS}", *failures]
     if total.skipped and CI:
-        print(f"CI: {total.skipped} skipped, and here nothing may be")
-    # Last, for those who see only the end; `.ci/run` shows it again.
-    failures = [line[:200] for line in dict.fromkeys(total.failures)]
-    rows += failures[:FAILURES_SHOWN]
-    if len(failures) > FAILURES_SHOWN:
-        rows.append(f"and {len(failures) - FAILURES_SHOWN} more")
+        rows.append(f"CI: {total.skipped} skipped, and here nothing may be")
+        rows += [f"    {skip}" for skip in list(dict.fromkeys(total.skips))[:NAMED]]
     rows.append(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
-    (LOGS / "summary.txt").write_text("\n".join(rows) + "\n")
-    print("\n".join(rows), flush=True)
+    SUMMARY.write_text("\n".join(rows) + "\n")
+    print(SUMMARY.read_text(), end="", flush=True)
     return 1 if total.failed or not total.passed or (total.skipped and CI) else 0
+
+
+def named(phase: str, counts: Counts) -> list[str]:
+    """The lines of the summary about what failed in a phase."""
+    names = list(dict.fromkeys(counts.failures))
+    if not counts.failed:
+        return []
+    lines = [f"FAILED {phase}: {counts.failed}", *(f"    {name}" for name in names[:NAMED])]
+    return lines + [f"    and {len(names) - NAMED} more"] * (len(names) > NAMED)
 
 
 def say_exempt(runtimes: list[str]) -> None:

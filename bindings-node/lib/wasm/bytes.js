@@ -1,5 +1,5 @@
 'use strict'
-// Arguments for the module and records from it, as docs/wasm.md describes them.
+// Arguments for the module and records from it, as bindings-wasm/README.md describes them.
 
 // Contexts of node:vm have none of their own.
 const { TextEncoder, TextDecoder } = globalThis.TextEncoder === undefined ? require('node:util') : globalThis

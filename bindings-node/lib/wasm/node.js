@@ -62,7 +62,7 @@ function prepareTls(client, pems) {
   }
 }
 
-// What OpenSSL's errors mean, by the numbers of docs/wasm.md.
+// What OpenSSL's errors mean, by the numbers of bindings-wasm/README.md.
 const FAULTS = [
   [1, /^CERT_HAS_EXPIRED$/],
   [2, /^CERT_NOT_YET_VALID$/],
