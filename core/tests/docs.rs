@@ -23,7 +23,7 @@ const COMMANDS: &str = "+eval +evalsha +time +type +hmget +hlen +hgetall +pttl +
                         +exists +mget";
 /// Semaphores need these besides: the key of the taken permits, their channel, and commands.
 const FAIR_RULES: &str = "~redisson_lock_queue:{orders* ~redisson_lock_timeout:{orders* +lindex +lpos +lrange +rpush +lpop \
-     +lrem +zscore +zadd +zrem";
+     +lrem +lset +zscore +zadd +zrem";
 const PERMIT_RULES: &str = "~{orders*:timeout &redisson_sc:{orders* +zadd +zrem +zscore +zrange +zrangebyscore +zcard \
                             +zcount +incrby +persist";
 /// Read-write locks need these besides: the time-out key of each reader, and their channel.

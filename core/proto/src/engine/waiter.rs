@@ -39,6 +39,8 @@ pub(super) struct Waiter {
     /// Whether the caller has its answer. The waiter then stays only for the outcome of its call in
     /// flight.
     pub(super) answered: bool,
+    /// The owner that it was before the last connection was made, if that may have a place.
+    pub(super) was: Option<OwnerId>,
     /// Whether a call of this owner was sent without regard to the head of the queue.
     pub(super) asked: bool,
     pub(super) announced: bool,
@@ -126,7 +128,7 @@ impl Waiter {
             lease: self.lease(),
             fencing: self.terms.fencing,
             replicas: self.terms.replicas.into(),
-            under: self.under,
+            under: self.under.or(self.was),
             limit: self.terms.limit,
             queues: !self.once(),
         }

@@ -91,7 +91,8 @@ pub enum Op {
         fencing: Fencing,
         /// How many replicas have to acknowledge it.
         replicas: u32,
-        /// For a reader: the owner of the write lock under which it reads.
+        /// For a reader: the owner of the write lock under which it reads. For a fair lock: the owner
+        /// that it was before, whose place it takes.
         under: Option<OwnerId>,
         /// How many permits a semaphore gets that has none yet. 0: somebody else sets that.
         limit: u32,

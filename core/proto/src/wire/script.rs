@@ -409,7 +409,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.parts(&channel_parts(Topic::Semaphore, name));
                 return words.add(verbs(name, publish));
             }
-            if let Some(writer) = under {
+            if let (Some(writer), Kind::Read) = (under, form.kind) {
                 words.number(u64::from(*count));
                 let write = Form::of(Kind::Write);
                 return words.owner(&write, uuid, *writer);
@@ -423,6 +423,10 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 });
                 words.parts(&channel_parts(Topic::Lock, name));
                 words.add(verbs(name, publish));
+                match under {
+                    Some(was) => words.owner(form, uuid, *was),
+                    None => words.add(""),
+                }
                 return counter.into_iter().for_each(|life| words.number(life));
             }
             // Common values are left out: each argument costs the server as much as a small

@@ -141,6 +141,7 @@ impl Engine {
             timed: false,
             handed: false,
             answered: false,
+            was: None,
             asked: false,
             announced: false,
             under: wish.under,
@@ -431,13 +432,10 @@ impl Engine {
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
-        let placed = waiter.has_place();
-        (waiter.announced, waiter.asked) = (waiter.announced && !placed, false);
         let before = std::mem::replace(&mut waiter.owner, next);
-        let expired = waiter.unsettled.take();
-        if placed || expired.is_some() {
+        if let Some(expired) = waiter.unsettled.take() {
             let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
-            self.clean_up(&name, before, &form, lease, expired);
+            self.clean_up(&name, before, &form, lease, Some(expired));
         }
     }
 

@@ -34,13 +34,27 @@ impl Engine {
         if held_up || alive || self.is_second_of_key(id, waiter) {
             return;
         }
-        self.renew_owner(id);
+        let outdated = self.cx.is_outdated(waiter.owner);
+        let next = outdated.then(|| self.cx.next_owner());
         let Some(waiter) = self.names.waiters.get_mut(&id) else {
             return;
         };
+        let mut left = None;
+        if let Some(next) = next {
+            // The next owner takes the place. Of two copies of this process, one gets it.
+            let before = std::mem::replace(&mut waiter.owner, next);
+            if waiter.has_place() {
+                waiter.was = Some(before);
+                left = Some((before, waiter.unsettled.take()));
+            }
+        }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
         let (op, limit) = (waiter.next_try(), waiter.limit());
+        let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
         self.send(Purpose::Try(id), op, limit);
+        if let Some((before, expired)) = left {
+            self.clean_up(&name, before, &form, lease, expired);
+        }
         self.names.arm_waiter(&mut self.cx, id);
     }
 
@@ -124,6 +138,7 @@ impl Engine {
         let name = waiter.name.clone();
         waiter.error = None;
         waiter.unsettled = None;
+        waiter.was = None;
         if waiter.once() {
             // As for other tries (`try_refused`): the holder may be this client.
             if first && is_being_left(self.view(), &name) {

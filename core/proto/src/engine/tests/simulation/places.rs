@@ -40,6 +40,14 @@ impl Server {
         (head, dropped)
     }
 
+    /// The next owner of a waiter takes its place.
+    pub fn take_place(&mut self, name: &Name, was: (Uuid, OwnerId), owner: (Uuid, OwnerId)) {
+        let mut places = self.queues.get_mut(name).into_iter().flatten();
+        if let Some(place) = places.find(|place| place.owner == was) {
+            place.owner = owner;
+        }
+    }
+
     /// Gives up a place.
     fn leave_place(&mut self, name: &Name, me: (Uuid, OwnerId)) {
         let Some(queue) = self.queues.get_mut(name) else {

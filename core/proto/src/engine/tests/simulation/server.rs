@@ -670,9 +670,13 @@ impl Server {
                 count: 0..=1,
                 lease,
                 fencing,
+                under,
                 queues,
                 ..
             } if form.kind == Kind::Fair => {
+                if let Some(was) = under {
+                    self.take_place(name, (origin.uuid, *was), (origin.uuid, *owner));
+                }
                 self.queue_up(origin, name, *owner, *lease, *fencing, *queues)
             }
             Op::Release {
