@@ -36,6 +36,8 @@ class Turns:
             if command == "rpush":
                 self.line.append(words[0])
                 self.clients.add(client_of(words[0]))
+            elif command == "lset":  # the owner has a new name, after a new connection
+                self.line[int(words[0])] = words[1]
             elif command == "lpop" and self.line:
                 self.left(self.line.pop(0))
             elif command == "lrem" and words[1] in self.line:
@@ -69,4 +71,5 @@ class Turns:
 
 
 def client_of(owner: str) -> str:
-    return owner.rpartition(":")[0]
+    """What stays the same in all owners of a client: redlatch has another last group after a new connection."""
+    return owner.rpartition("-")[0]
