@@ -10,6 +10,8 @@ mod codes;
 mod decode;
 #[cfg(test)]
 mod encode;
+#[cfg(test)]
+mod fair_tests;
 mod kind;
 #[cfg(test)]
 mod live_tests;

@@ -18,6 +18,7 @@ mod linking;
 mod losing;
 mod passing;
 mod permits;
+mod queueing;
 mod reading;
 mod renewing;
 mod replicas;

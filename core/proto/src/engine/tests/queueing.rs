@@ -1,0 +1,309 @@
+//! Fair locks: each waiter has a place in a queue that the server keeps.
+
+use super::*;
+
+const FAIR: Terms = Terms {
+    kind: Kind::Fair,
+    ..WATCHED
+};
+/// Long enough for each waiter to ask once more, and short enough for its place.
+const ASKED_AGAIN: Duration = Duration::from_secs(6);
+
+/// The owner that asks, whose place it takes, and whether it wants a place.
+fn asked(sent: &Sent) -> (OwnerId, Option<OwnerId>, bool) {
+    match &sent.op {
+        Op::Acquire {
+            owner,
+            under,
+            queues,
+            ..
+        } => (*owner, *under, *queues),
+        other => panic!("not an acquire: {other:?}"),
+    }
+}
+
+impl Rig {
+    fn queue_up(&mut self) -> RequestId {
+        self.acquire_with("n", OwnerKey::Once, None, FAIR)
+    }
+
+    /// A waiter that has its place, and its owner.
+    fn seated(&mut self) -> (RequestId, OwnerId) {
+        let id = self.queue_up();
+        let sent = self.sent();
+        self.busy(&sent, LEASE);
+        (id, asked(&sent).0)
+    }
+
+    /// The first waiter hears that its channel is subscribed, and asks once more.
+    fn listens(&mut self, owner: OwnerId) {
+        assert_eq!(self.subscribed, [Name::from("n")]);
+        assert_eq!(self.topic, Topic::Place(owner));
+        self.input(Input::Subscribed("n".into()));
+        let sent = self.sent();
+        assert_eq!(asked(&sent).0, owner);
+        self.busy(&sent, LEASE);
+    }
+
+    fn told(&mut self) {
+        self.input(Input::Message("n".into()));
+    }
+
+    /// The only call gives up the place of this owner.
+    fn leaves(&mut self, owner: OwnerId) {
+        let sent = self.sent();
+        assert_eq!((sent.release().0, sent.release().1), (owner, 0));
+        self.reply(&sent, Reply::Gone(LostReason::Stolen));
+    }
+}
+
+#[test]
+fn every_waiter_asks_when_it_comes_and_again_before_its_place_runs_out() {
+    let mut rig = Rig::new();
+    for _ in 0..3 {
+        rig.queue_up();
+    }
+    let sent = rig.all_sent();
+    let owners: Vec<OwnerId> = sent.iter().map(|sent| asked(sent).0).collect();
+    assert!(sent.iter().all(|sent| asked(sent).2));
+    assert_eq!(sent.len(), 3);
+    sent.iter().for_each(|sent| rig.busy(sent, LEASE));
+    rig.listens(owners[0]);
+    for _ in 0..3 {
+        rig.pass(ASKED_AGAIN);
+        let sent = rig.all_sent();
+        let mut again: Vec<OwnerId> = sent.iter().map(|sent| asked(sent).0).collect();
+        again.sort_unstable();
+        assert_eq!(again, owners);
+        sent.iter().for_each(|sent| rig.busy(sent, LEASE));
+    }
+}
+
+#[test]
+fn only_the_first_listens_and_the_channel_moves_on() {
+    let mut rig = Rig::new();
+    let (first, owner) = rig.seated();
+    let (second, next) = rig.seated();
+    rig.listens(owner);
+    rig.told();
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, owner);
+    rig.grant(&sent);
+    let held = rig.granted(first);
+    rig.nothing_sent();
+    // While this client has the lock, it hears of the release anyway.
+    rig.free(&held);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent).0, next, "the end wakes the next one");
+    rig.busy(&sent, LEASE);
+    rig.listens(next);
+    rig.told();
+    let sent = rig.sent();
+    rig.grant(&sent);
+    let held = rig.granted(second);
+    rig.free(&held);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_message_during_a_call_makes_it_ask_once_more() {
+    let mut rig = Rig::new();
+    let (id, owner) = rig.seated();
+    rig.listens(owner);
+    rig.told();
+    let sent = rig.sent();
+    rig.told();
+    rig.nothing_sent();
+    rig.busy(&sent, LEASE);
+    let again = rig.sent();
+    assert_eq!(asked(&again).0, owner);
+    rig.grant(&again);
+    rig.granted(id);
+}
+
+#[test]
+fn a_try_takes_no_place() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", OwnerKey::Once, Some(ms(0)), FAIR);
+    let sent = rig.sent();
+    assert!(!asked(&sent).2);
+    rig.busy(&sent, LEASE);
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    rig.nothing_left();
+    rig.seated();
+    let id = rig.acquire_with("n", OwnerKey::Once, Some(ms(0)), FAIR);
+    rig.nothing_sent();
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+}
+
+#[test]
+fn a_cancelled_waiter_gives_up_its_place() {
+    let mut rig = Rig::new();
+    let (id, owner) = rig.seated();
+    let (second, next) = rig.seated();
+    rig.listens(owner);
+    rig.cancel(id);
+    assert_eq!(rig.failed(id), ErrorKind::Cancelled);
+    rig.leaves(owner);
+    rig.listens(next);
+    rig.cancel(second);
+    rig.leaves(next);
+    rig.completed.clear();
+    rig.nothing_left();
+}
+
+#[test]
+fn a_waiter_whose_time_is_over_gives_up_its_place() {
+    let mut rig = Rig::new();
+    let id = rig.acquire_with("n", OwnerKey::Once, Some(secs(2)), FAIR);
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.listens(asked(&sent).0);
+    rig.pass(secs(2));
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    rig.leaves(asked(&sent).0);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_waiter_cancelled_during_its_call_gives_up_its_place() {
+    let mut rig = Rig::new();
+    let id = rig.queue_up();
+    let sent = rig.sent();
+    rig.cancel(id);
+    assert_eq!(rig.failed(id), ErrorKind::Cancelled);
+    rig.nothing_sent();
+    rig.busy(&sent, LEASE);
+    rig.leaves(asked(&sent).0);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_waiter_without_an_answer_gives_up_its_place_when_no_copy_lives() {
+    let mut rig = Rig::new();
+    let id = rig.queue_up();
+    let sent = rig.sent();
+    rig.cancel(id);
+    rig.completed.clear();
+    rig.outcome(&sent, CallOutcome::Unanswered);
+    rig.leaves(asked(&sent).0);
+    rig.nothing_sent();
+    rig.pass(COPY);
+    rig.leaves(asked(&sent).0);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_closed_client_gives_up_its_places() {
+    let mut rig = Rig::new();
+    let (id, owner) = rig.seated();
+    rig.listens(owner);
+    let close = rig.request(Request::Close { limit: secs(5) });
+    assert_eq!(rig.failed(id), ErrorKind::Closed);
+    assert!(rig.pending(close));
+    rig.leaves(owner);
+    assert!(matches!(rig.done(close), Done::Closed(_)));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_copy_without_an_answer_is_not_overtaken() {
+    let mut rig = Rig::new();
+    let (id, owner) = rig.seated();
+    rig.listens(owner);
+    rig.told();
+    let sent = rig.sent();
+    rig.outcome(&sent, CallOutcome::Unanswered);
+    rig.told();
+    rig.nothing_sent();
+    rig.pass(COPY);
+    let again = rig.sent();
+    assert_eq!(asked(&again).0, owner);
+    rig.grant(&again);
+    rig.granted(id);
+}
+
+#[test]
+fn the_next_owner_after_a_reconnect_has_the_place() {
+    let mut rig = Rig::offline();
+    rig.input(Input::Identity(1));
+    rig.input(Input::Up(0));
+    let (_, owner) = rig.seated();
+    let (_, second) = rig.seated();
+    rig.listens(owner);
+    rig.input(down());
+    rig.input(Input::Identity(2));
+    rig.input(Input::Up(0));
+    let sent = rig.all_sent();
+    let acquires = |sent: &&Sent| matches!(sent.op, Op::Acquire { .. });
+    let (asks, ends): (Vec<&Sent>, Vec<&Sent>) = sent.iter().partition(acquires);
+    let taken: Vec<_> = asks.iter().map(|sent| asked(sent).1).collect();
+    assert_eq!(taken, [Some(owner), Some(second)]);
+    let ended: Vec<_> = ends.iter().map(|sent| sent.release().0).collect();
+    assert_eq!(ended, [owner, second], "what a copy of a call may have got");
+    assert!(
+        asks.iter()
+            .all(|sent| ![owner, second].contains(&asked(sent).0))
+    );
+    for sent in &asks {
+        rig.busy(sent, LEASE);
+    }
+    rig.pass(ASKED_AGAIN);
+    let sent = rig.all_sent();
+    let again = sent.iter().filter(acquires);
+    again.for_each(|sent| assert_eq!(asked(sent).1, None, "it has the place"));
+}
+
+/// Two calls overtake each other on their way.
+#[test]
+fn waiters_stand_in_the_order_of_their_answers() {
+    let mut rig = Rig::new();
+    let ids = [rig.queue_up(), rig.queue_up(), rig.queue_up()];
+    let sent = rig.all_sent();
+    rig.busy(&sent[1], LEASE);
+    assert_eq!(rig.topic, Topic::Place(asked(&sent[1]).0));
+    rig.busy(&sent[0], LEASE);
+    rig.busy(&sent[2], LEASE);
+    rig.listens(asked(&sent[1]).0);
+    rig.told();
+    let call = rig.sent();
+    rig.grant(&call);
+    let held = rig.granted(ids[1]);
+    rig.free(&held);
+    assert_eq!(asked(&rig.sent()).0, asked(&sent[0]).0);
+}
+
+#[test]
+fn a_second_waiter_of_a_key_enters_with_the_first() {
+    let mut rig = Rig::new();
+    let first = rig.acquire_with("n", KEY, None, FAIR);
+    let second = rig.acquire_with("n", KEY, None, FAIR);
+    let sent = rig.sent();
+    rig.busy(&sent, LEASE);
+    rig.listens(asked(&sent).0);
+    rig.told();
+    let call = rig.sent();
+    rig.grant(&call);
+    let outer = rig.granted(first);
+    let level = rig.sent();
+    assert_eq!((level.acquire().0, level.acquire().1), (outer.owner(), 2));
+    assert!(!asked(&level).2, "a level more needs no place");
+    rig.grant(&level);
+    let inner = rig.granted(second);
+    assert_eq!(inner.cell.count(), 2);
+}
+
+#[test]
+fn a_lock_is_not_handed_over_to_a_waiter_of_the_same_client() {
+    let mut rig = Rig::new();
+    let held = rig.hold_with("n", OwnerKey::Once, FAIR);
+    let (id, owner) = rig.seated();
+    assert!(rig.subscribed.is_empty(), "it hears of the release anyway");
+    rig.free(&held);
+    let sent = rig.sent();
+    assert_eq!(asked(&sent), (owner, None, true));
+    // One of another program comes first.
+    rig.busy(&sent, LEASE);
+    rig.listens(owner);
+    assert!(rig.pending(id));
+}
