@@ -226,11 +226,7 @@ impl Cluster {
                 Target::Node(address.clone()),
                 self.manner.clone(),
             ),
-            shard: Subscriptions::new(
-                vec![address.clone()],
-                Reach::Sharded,
-                &self.manner.uuid,
-            ),
+            shard: Subscriptions::new(vec![address.clone()], Reach::Sharded, &self.manner.uuid),
             used: clock::now(),
         };
         self.nodes.insert(self.last_id, node);

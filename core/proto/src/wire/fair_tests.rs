@@ -143,7 +143,7 @@ impl Live {
         self.cmd::<i64>("DEL orders", &[]);
     }
 
-    /// What this call publishes: the ends of the channels.
+    /// The ends of the channels on which this call publishes.
     fn published_by(&mut self, op: &Op) -> (Reply, Vec<String>) {
         let mut connection = self.connect();
         let mut messages: PubSub<'_> = connection.as_pubsub();
