@@ -131,12 +131,13 @@ impl Both {
                 let mut under =
                     (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
                 // A new owner takes the place of the one before it.
-                if self.queues() && !self.has_place(&name, (uuid, owner)) {
+                let queues = self.queues() && self.random.chance(700);
+                if queues && !self.has_place(&name, (uuid, owner)) {
                     under = self.random.chance(300).then_some(3 - owner);
                 }
                 Op::Acquire {
                     limit: 0,
-                    queues: self.queues() && self.random.chance(700),
+                    queues,
                     name,
                     owner,
                     form,

@@ -124,7 +124,7 @@ impl Server {
         }
         self.leave_place(name, me);
         let free = !self.locks.contains_key(name);
-        let head = self.heads(name, None).0.filter(|_| free);
+        let head = if free { self.heads(name, None).0 } else { None };
         let heard = head.map_or(0, |head| self.tell_head(name, head));
         if freed {
             Reply::Released(heard)
