@@ -2,14 +2,15 @@
 //! the same keys, so that what holds in the simulation holds with the scripts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::{Commands, Connection};
 
-use super::names::{channel, learnt_key, token_key};
+use super::names::{channel, channel_for, learnt_key, queue_keys, token_key};
 use super::{
-    Call, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, Publish, Renewal, Reply,
-    decode,
+    Call, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal,
+    Reply, Topic, decode,
 };
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::real::eval;
@@ -25,6 +26,9 @@ const UUIDS: [&str; 2] = [
     "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e",
     "11111111-2222-4333-8444-555555555555",
 ];
+
+/// The owners that call.
+const OWNERS: [(Uuid, OwnerId); 4] = [(0, 1), (0, 2), (1, 1), (1, 2)];
 
 struct Both {
     kind: Kind,
@@ -50,6 +54,10 @@ impl Both {
             model
                 .subscribers
                 .insert((channel(kind.layout().topic(), name).into(), 0));
+            for (uuid, owner) in OWNERS {
+                let place = channel_for(&uuid.to_string(), Topic::Place(owner), name);
+                model.subscribers.insert((place.into(), 0));
+            }
         }
         let (scripts, look) = (server.connect(), server.connect());
         let random = Random(seed);
@@ -84,7 +92,18 @@ impl Both {
         self.kind == Kind::Write
     }
 
+    fn queues(&self) -> bool {
+        self.kind == Kind::Fair
+    }
+
+    /// Whether this owner has a place in the queue of this name.
+    fn has_place(&self, name: &Name, me: (Uuid, OwnerId)) -> bool {
+        let places = self.model.queues.get(name);
+        places.is_some_and(|places| places.iter().any(|place| place.owner == me))
+    }
+
     fn op(&mut self) -> (Uuid, Op) {
+        let uuid = self.random.below(2);
         let (name, kind) = (self.name(), self.side());
         let has_token = kind.takes_tokens() && self.random.chance(300);
         let token = has_token.then(|| self.random.pick(&["s", "t"]).into());
@@ -109,10 +128,16 @@ impl Both {
                 } else {
                     fencing_of(&name)
                 };
-                let under = (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
+                let mut under =
+                    (reads && self.random.chance(600)).then(|| self.random.between(1, 2));
+                // A new owner takes the place of the one before it.
+                let queues = self.queues() && self.random.chance(700);
+                if queues && !self.has_place(&name, (uuid, owner)) {
+                    under = self.random.chance(300).then_some(3 - owner);
+                }
                 Op::Acquire {
                     limit: 0,
-                    queues: false,
+                    queues,
                     name,
                     owner,
                     form,
@@ -156,7 +181,7 @@ impl Both {
                     holds: holds.map(hold).collect(),
                 }
             }
-            9..11 if !self.is_shared() => {
+            9..11 if !self.is_shared() && !self.queues() => {
                 let (to, fencing, form) =
                     (self.random.between(1, 2), fencing_of(&name), Form::of(kind));
                 Op::HandOver {
@@ -175,7 +200,7 @@ impl Both {
                 processes: false,
             },
         };
-        (self.random.below(2), op)
+        (uuid, op)
     }
 
     /// The real server's clock.
@@ -293,7 +318,9 @@ impl Both {
         if self.is_edge_at(clock) {
             return;
         }
-        if self.random.chance(500) {
+        if self.queues() && self.random.chance(500) {
+            self.run_out(&name);
+        } else if self.random.chance(500) {
             self.model.delete(&name, None);
             let _: () = self.look.del(&*name).unwrap();
             self.delete_timeouts(&name);
@@ -302,7 +329,9 @@ impl Both {
         } else if !self.model.locks.contains_key(&name) {
             self.model.take(&name, 5000);
             match self.kind.layout() {
-                Layout::Hash => self.look.hset::<_, _, _, ()>(&*name, "other:1", 1).unwrap(),
+                Layout::Hash | Layout::Queued => {
+                    self.look.hset::<_, _, _, ()>(&*name, "other:1", 1).unwrap()
+                }
                 _ => self.look.set::<_, _, ()>(&*name, "other:1").unwrap(),
             }
             let _: () = self
@@ -311,6 +340,21 @@ impl Both {
                 .unwrap();
         }
         self.model.take_effects();
+    }
+
+    /// The place of an owner runs out.
+    fn run_out(&mut self, name: &Name) {
+        let places = self.model.queues.get_mut(name).into_iter().flatten();
+        let places: Vec<_> = places.collect();
+        if places.is_empty() {
+            return;
+        }
+        let which = self.random.index(places.len());
+        for place in places.into_iter().skip(which).take(1) {
+            place.due_ms = 1;
+            let owner = field_of(place.owner);
+            let _: i64 = self.look.zadd(&queue_keys(name)[1], owner, 1).unwrap();
+        }
     }
 
     /// Another library takes one side of a read-write lock, or the server evicts a key.
@@ -370,6 +414,8 @@ impl Both {
             self.model.delete(&name, None);
             let _: () = self.look.del(&*name).unwrap();
             self.delete_timeouts(&name);
+            let _: () = self.look.del(&queue_keys(&name)).unwrap();
+            self.model.queues.remove(&name);
         }
         // The last command may have published.
         self.model.take_effects();
@@ -422,6 +468,7 @@ impl Both {
             if self.is_shared() {
                 self.compare_timeouts(&name);
             }
+            self.compare_queue(&name);
             let token: Option<u64> = self.look.get(token_key(&name)).unwrap();
             assert_eq!(
                 token,
@@ -435,6 +482,24 @@ impl Both {
                 "{name} learnt {learnt:?}, in the model {expected:?}"
             );
         }
+    }
+
+    /// The same places with the same times.
+    fn compare_queue(&mut self, name: &Name) {
+        let [queue, times] = queue_keys(name);
+        let found: Vec<String> = self.look.lrange(queue, 0, -1).unwrap();
+        let mut times: BTreeMap<String, f64> = self.look.zrange_withscores(times, 0, -1).unwrap();
+        let places = self.model.queues.get(name).cloned().unwrap_or_default();
+        let expected: Vec<String> = places.iter().map(|place| field_of(place.owner)).collect();
+        assert_eq!(found, expected, "the queue of {name}");
+        for place in places {
+            let due = times.remove(&field_of(place.owner)).unwrap_or_default() as u64;
+            assert!(
+                due.abs_diff(place.due_ms) <= EDGE_MS,
+                "{place:?} ends at {due}"
+            );
+        }
+        assert!(times.is_empty(), "times without a place: {times:?}");
     }
 
     /// The mode, and the same times of all readers.
@@ -476,7 +541,7 @@ impl Both {
     /// Owners and counts at the key of a lock; what a string does not tell is 1.
     fn found(&mut self, name: &Name) -> Vec<(String, u32)> {
         match self.kind.layout() {
-            Layout::Hash => self.look.hgetall(&**name).unwrap(),
+            Layout::Hash | Layout::Queued => self.look.hgetall(&**name).unwrap(),
             Layout::Read | Layout::Write => {
                 let fields: Vec<(String, String)> = self.look.hgetall(&**name).unwrap();
                 let owners = fields.into_iter().filter(|(field, _)| field != "mode");
@@ -506,7 +571,7 @@ impl Both {
 
     /// The count that the key shows.
     fn count(&self, count: u32) -> u32 {
-        if self.kind.layout() == Layout::Hash || self.is_shared() {
+        if matches!(self.kind.layout(), Layout::Hash | Layout::Queued) || self.is_shared() {
             count
         } else {
             1
@@ -550,10 +615,14 @@ fn timeout_key(name: &Name, lock: &Lock) -> String {
     format!("{{{name}}}:{}:rwlock_timeout:1", owner_of(lock))
 }
 
+fn field_of((uuid, owner): (Uuid, OwnerId)) -> String {
+    format!("{}:{owner}", UUIDS[usize::try_from(uuid).unwrap()])
+}
+
 fn owner_of(lock: &Lock) -> String {
     match lock.owner {
         Some(_) if lock.value.is_some() => lock.value.iter().map(ToString::to_string).collect(),
-        Some((uuid, owner)) => format!("{}:{owner}", UUIDS[usize::try_from(uuid).unwrap()]),
+        Some(owner) => field_of(owner),
         None => "other:1".to_owned(),
     }
 }
@@ -578,6 +647,11 @@ fn the_modelled_scripts_do_what_the_real_ones_of_a_read_write_lock_do() {
     compare(Kind::Write);
 }
 
+#[test]
+fn the_modelled_scripts_do_what_the_real_ones_of_a_fair_lock_do() {
+    compare(Kind::Fair);
+}
+
 fn compare(kind: Kind) {
     let mut both = Both::new(kind, number("REDLATCH_SEED").unwrap_or(1));
     let mut listener = both._server.connect();
@@ -586,6 +660,10 @@ fn compare(kind: Kind) {
         channels
             .subscribe(channel(kind.layout().topic(), name))
             .unwrap();
+        for owner in OWNERS {
+            let place = channel(Topic::Lock, name) + ":" + &field_of(owner);
+            channels.subscribe(place).unwrap();
+        }
     }
     channels.subscribe("end").unwrap();
     let mut before = both.published;

@@ -78,17 +78,25 @@ impl Server {
         let holder = self.locks.get(name);
         let mine = holder.is_some_and(|lock| lock.owner == Some(me));
         let free = holder.is_none();
+        // A copy of the first call takes no level away.
+        let count = holder.filter(|_| mine).map_or(1, |lock| lock.count);
         if mine || free && head.is_none_or(|head| head == me) {
             self.leave_place(name, me);
             let form = Form::of(Kind::Fair);
             let claim = Claim::new(origin, owner, &form);
-            return self.acquire(origin, name, claim, 1, lease, fencing);
+            let reply = self.acquire(origin, name, claim, 1, lease, fencing);
+            if let Some(lock) = self.locks.get_mut(name) {
+                lock.count = count;
+            }
+            return reply;
         }
         let ttl = holder.map(|lock| self.ttl(lock));
-        let mut at = None;
+        let places = self.queues.get(name).into_iter().flatten();
+        let at = places
+            .map(|place| place.owner)
+            .position(|owner| owner == me);
         if queues {
             let queue = self.queues.entry(name.clone()).or_default();
-            at = queue.iter().position(|place| place.owner == me);
             let place = Place {
                 owner: me,
                 due_ms: now_ms + KEPT_MS,
@@ -116,7 +124,7 @@ impl Server {
         }
         self.leave_place(name, me);
         let free = !self.locks.contains_key(name);
-        let head = self.heads(name, None).0.filter(|_| free);
+        let head = if free { self.heads(name, None).0 } else { None };
         let heard = head.map_or(0, |head| self.tell_head(name, head));
         if freed {
             Reply::Released(heard)
