@@ -528,6 +528,8 @@ pub(super) struct World {
     /// Owners whose lock a release by token of their own client has freed. Client tracking does not
     /// report that: they hear of it at the next renewal, or at their deadline.
     own_copies: BTreeSet<(Uuid, OwnerId)>,
+    /// The readers that asked under their own write lock.
+    under: BTreeSet<(Uuid, OwnerId)>,
     /// Locks of dead clients, and the latest time at which each must be gone.
     legacies: BTreeMap<(Uuid, OwnerId), u64>,
     /// The latest time of trouble: until then the timing checks make allowances.
@@ -609,6 +611,7 @@ impl World {
             queue: VecDeque::new(),
             bereaved: BTreeMap::new(),
             own_copies: BTreeSet::new(),
+            under: BTreeSet::new(),
             legacies: BTreeMap::new(),
             disturbed: 0,
             waits: Vec::new(),
@@ -936,6 +939,14 @@ impl World {
                 } => {
                     self.note_renewals(place, &op);
                     self.clients[place].asks(&op, limit);
+                    if let Op::Acquire {
+                        owner,
+                        under: Some(_),
+                        ..
+                    } = *op
+                    {
+                        self.under.insert((uuid, owner));
+                    }
                     let connection =
                         self.connection_for(place, inline.filter(|_| !waits), call, &op);
                     self.send(place, connection, call, op, limit);
@@ -2124,7 +2135,11 @@ impl World {
                 caller.granted(cell.clone(), level);
                 client.renewals.last.entry(cell.owner).or_insert(now);
                 if !client.cells.iter().any(|known| Arc::ptr_eq(known, &cell)) {
-                    if let Some(writer) = client.engine.overtaken(id, &cell) {
+                    // A writer that asks to read waits for no other writer, also when it has lost its
+                    // lock while its call was in flight.
+                    let is_writer = self.under.contains(&(uuid, cell.owner));
+                    let overtaken = client.engine.overtaken(id, &cell);
+                    if let Some(writer) = overtaken.filter(|_| !is_writer) {
                         let text = format!("{cell:?} of {id} overtakes the writer {writer}");
                         self.wrong.get_or_insert(text);
                     }
