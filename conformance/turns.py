@@ -71,5 +71,5 @@ class Turns:
 
 
 def client_of(owner: str) -> str:
-    """What stays the same in all owners of a client: redlatch has another last group after a new connection."""
+    """The part that is the same in all owners of a client: redlatch has another last group after a new connection."""
     return owner.rpartition("-")[0]
