@@ -7,7 +7,7 @@ import time
 
 from server import TOPOLOGIES, Deployment, Redis
 
-# Lookups of scripts are not kept: some programs ask for a lock that they cannot get thousands of times a second.
+# Lookups inside scripts are not kept: some programs ask for a lock that they cannot get thousands of times a second.
 LOOKS = re.compile(
     r'^[0-9.]+ \[[0-9]+ lua\] "(?:lindex|zscore|exists|hexists|pttl|hmget|lpos|hlen|hget|get|time|type)"',
     re.IGNORECASE,

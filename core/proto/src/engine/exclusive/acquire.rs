@@ -490,16 +490,14 @@ impl Engine {
         let Some(waiter) = self.names.take_waiter(&mut self.cx, id) else {
             return;
         };
-        if clean || waiter.unsettled.is_some() || waiter.has_place() {
-            self.clean_up(
-                &waiter.name,
-                waiter.owner,
-                &waiter.form,
-                waiter.lease(),
-                waiter.unsettled,
-            );
+        let (name, form, lease) = (&waiter.name, &waiter.form, waiter.lease());
+        if let Some(was) = waiter.was {
+            self.clean_up(name, was, form, lease, None);
         }
-        self.advance(&waiter.name);
+        if clean || waiter.unsettled.is_some() || waiter.has_place() {
+            self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
+        }
+        self.advance(name);
     }
 
     /// The outcome of the head's call.
@@ -790,9 +788,12 @@ impl Engine {
                 continue;
             };
             // It asked as an owner of its own, and got no answer, or has a place.
+            let lease = waiter.lease();
+            if let Some(was) = waiter.was {
+                self.clean_up(name, was, form, lease, None);
+            }
             if waiter.unsettled.is_some() || waiter.has_place() {
-                let (asked, lease) = (waiter.owner, waiter.lease());
-                self.clean_up(name, asked, form, lease, waiter.unsettled);
+                self.clean_up(name, waiter.owner, form, lease, waiter.unsettled);
             }
             let left = waiter
                 .deadline

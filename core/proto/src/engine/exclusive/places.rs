@@ -14,7 +14,7 @@ use crate::engine::waiter::Ahead;
 use crate::engine::{Engine, timing};
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Name, Reply, Topic};
+use crate::wire::{Name, OwnerId, Reply, Topic};
 
 impl Engine {
     /// Sends a call of this waiter. If one is in flight, another follows when that is refused.
@@ -44,18 +44,23 @@ impl Engine {
             // The next owner takes the place. Of two copies of this process, one gets it.
             let before = std::mem::replace(&mut waiter.owner, next);
             if waiter.has_place() {
-                waiter.was = Some(before);
-                left = Some((before, waiter.unsettled.take()));
+                left = waiter.was.replace(before);
             }
         }
         (waiter.ahead, waiter.asked) = (Ahead::Asking { again: false }, true);
         let (op, limit) = (waiter.next_try(), waiter.limit());
-        let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
         self.send(Purpose::Try(id), op, limit);
-        if let Some((before, expired)) = left {
-            self.clean_up(&name, before, &form, lease, expired);
-        }
         self.names.arm_waiter(&mut self.cx, id);
+        self.leave_as(id, left);
+    }
+
+    /// Releases what an earlier owner of this waiter may have. Until its place has gone to the next
+    /// one, that would take the place away.
+    fn leave_as(&mut self, id: RequestId, was: Option<OwnerId>) {
+        if let (Some(owner), Some(waiter)) = (was, self.names.waiters.get(&id)) {
+            let (name, form, lease) = (waiter.name.clone(), waiter.form.clone(), waiter.lease());
+            self.clean_up(&name, owner, &form, lease, None);
+        }
     }
 
     /// Lets the first waiter of this client ask, and then listen for its turn. While this client has
@@ -138,7 +143,11 @@ impl Engine {
         let name = waiter.name.clone();
         waiter.error = None;
         waiter.unsettled = None;
-        waiter.was = None;
+        let was = waiter.was.take();
+        self.leave_as(id, was);
+        let Some(waiter) = self.names.waiters.get(&id) else {
+            return;
+        };
         if waiter.once() {
             // As for other tries (`try_refused`): the holder may be this client.
             if first && is_being_left(self.view(), &name) {

@@ -53,8 +53,8 @@ if place > 0 then
   local theirs = math.ceil(math.min(math.max(ahead - place, 0), 24 * 3600 * 1000) / 300000)
   redis.call('ZADD', times, string.format('%.0f', now + place + theirs * 300000), owner)
 end
--- The one behind the head wakes it where nobody told it: where another program dropped the places before it.
-if ttl == -2 and head and (dropped or at == 1) then
+-- It is the head's turn. Perhaps nobody told it: Redisson drops places and tells nobody.
+if ttl == -2 and head then
   for verb in string.gmatch(ARGV[6], '%u+') do redis.pcall(verb, ARGV[5] .. ':' .. head, '0') end
 end
 return {now, BUSY, ttl}

@@ -18,26 +18,19 @@ pub struct Place {
 const KEPT_MS: u64 = PLACE_KEPT.as_millis() as u64;
 
 impl Server {
-    /// Drops the places at the head that have run out. Returns the head, and whether some were dropped.
-    fn heads(
-        &mut self,
-        name: &Name,
-        me: Option<(Uuid, OwnerId)>,
-    ) -> (Option<(Uuid, OwnerId)>, bool) {
+    /// Drops the places at the head that have run out. Returns the head.
+    fn heads(&mut self, name: &Name, me: Option<(Uuid, OwnerId)>) -> Option<(Uuid, OwnerId)> {
         let now_ms = self.now_ms();
-        let Some(queue) = self.queues.get_mut(name) else {
-            return (None, false);
-        };
-        let before = queue.len();
+        let queue = self.queues.get_mut(name)?;
         while queue
             .first()
             .is_some_and(|place| Some(place.owner) != me && place.due_ms <= now_ms)
         {
             queue.remove(0);
         }
-        let (head, dropped) = (queue.first().map(|place| place.owner), before > queue.len());
+        let head = queue.first().map(|place| place.owner);
         self.queues.retain(|_, queue| !queue.is_empty());
-        (head, dropped)
+        head
     }
 
     /// The next owner of a waiter takes its place.
@@ -74,7 +67,7 @@ impl Server {
         queues: bool,
     ) -> Reply {
         let (me, now_ms) = ((origin.uuid, owner), self.now_ms());
-        let (head, dropped) = self.heads(name, Some(me));
+        let head = self.heads(name, Some(me));
         let holder = self.locks.get(name);
         let mine = holder.is_some_and(|lock| lock.owner == Some(me));
         let free = holder.is_none();
@@ -106,8 +99,7 @@ impl Server {
                 None => queue.push(place),
             }
         }
-        let tells = dropped || at == Some(1);
-        if let Some(head) = head.filter(|_| tells && free) {
+        if let Some(head) = head.filter(|_| free) {
             self.tell_head(name, head);
         }
         Reply::Busy { ttl }
@@ -124,7 +116,7 @@ impl Server {
         }
         self.leave_place(name, me);
         let free = !self.locks.contains_key(name);
-        let head = if free { self.heads(name, None).0 } else { None };
+        let head = if free { self.heads(name, None) } else { None };
         let heard = head.map_or(0, |head| self.tell_head(name, head));
         if freed {
             Reply::Released(heard)
@@ -138,7 +130,7 @@ impl Server {
 
     /// The lock was deleted by force.
     pub fn tell_queue(&mut self, name: &Name) {
-        if let (Some(head), _) = self.heads(name, None) {
+        if let Some(head) = self.heads(name, None) {
             self.tell_head(name, head);
         }
     }

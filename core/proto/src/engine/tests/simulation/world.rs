@@ -1183,6 +1183,19 @@ impl World {
         if let (Some(victim), Reply::Released(_)) = (victim, &reply) {
             self.fail(format!("{op:?} of {} frees {victim:?}", origin.uuid));
         }
+        // A copy made by the network came when its owner had gone. Its place runs out.
+        if let (
+            Op::Acquire {
+                owner,
+                queues: true,
+                ..
+            },
+            Reply::Busy { .. },
+            true,
+        ) = (&**op, &reply, copy.doubled)
+        {
+            self.excused.insert((origin.uuid, *owner));
+        }
         // A copy made by the network did the hand-over, although its client may have been told that
         // it was not done. To the client the lock is newly acquired.
         if copy.doubled && self.handed_over(op) > before {
@@ -2992,7 +3005,7 @@ impl Engine {
             .names
             .waiters
             .values()
-            .any(|waiter| waiter.owner == owner);
+            .any(|waiter| waiter.owner == owner || waiter.was == Some(owner));
         tries
             || self
                 .holds
