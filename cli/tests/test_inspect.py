@@ -70,6 +70,15 @@ def test_holders_are_found_in_every_deployment(deployment: Deployment, start: St
     assert waiter.poll() is None
 
 
+def test_all_that_stand_in_the_queue_of_a_fair_lock_count(deployment: Deployment, start: Start) -> None:
+    fair = ("-o", "kind=fair")
+    held(start, "fair:0", *fair)
+    waiters = [start("run", *fair, "fair:0", "true") for _ in range(2)]
+    eventually(lambda: listed("fair:0")[0]["waiting"] == 2, "both have a place", LIMIT)
+    assert run("who", "fair:0").stdout.endswith("; 2 clients wait\n")
+    assert [waiter.poll() for waiter in waiters] == [None, None]
+
+
 def test_a_server_is_fit(deployment: Deployment) -> None:
     done = run("doctor")
     assert (done.returncode, done.stderr) == (0, "")
