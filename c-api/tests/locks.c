@@ -82,7 +82,7 @@ static void a_simple_lock_is_a_string(void)
     char owner[64];
 
     CHECK_OK(redlatch_options_new(&options));
-    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, "kind", "fair"));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_options_set(options, "kind", "fairest"));
     CHECK_OK(redlatch_options_set(options, "kind", "simple"));
     CHECK_OK(redlatch_lock_new(client, "c:kind", options, &lock));
     CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_set_token(lock, ""));

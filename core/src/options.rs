@@ -1051,9 +1051,9 @@ mod tests {
             .reentrant(false)
             .terms(&AcquireOptions::new());
         assert!(!plain.reentrant);
-        let text = refused("kind", OptionValue::Text("fair"));
+        let text = refused("kind", OptionValue::Text("fairest"));
         assert!(
-            text.starts_with("kind is \"fair\"; give it reentrant, simple, redis-py,"),
+            text.starts_with("kind is \"fairest\"; give it reentrant, simple, redis-py,"),
             "{text}"
         );
     }

@@ -402,8 +402,8 @@ async def interrupted(lock: redlatch.Lock, delay: float, free: Callable[[], None
     """KeyboardInterrupt in the main thread."""
     granted = False
     try:
+        free()  # before the timer: an event that is interrupted in set() wakes nobody
         signal.setitimer(signal.ITIMER_REAL, max(delay, 1e-6))
-        free()
         with lock:
             granted = True
             time.sleep(inside)  # the signal comes here, if it has not come before
