@@ -212,7 +212,7 @@ impl Op {
     }
 }
 
-/// What is read of a lock.
+/// Selects what is read of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inspection {
     /// Its holders, without their processes.
