@@ -63,22 +63,27 @@ impl Engine {
         })
     }
 
-    /// The head of the queue, if this hold may be handed to it.
+    /// The waiter that this hold may be handed to.
     fn receiver(&self, queue: &WaitQueue, hold: &Hold) -> Option<RequestId> {
-        // No holder of a semaphore blocks its waiters: the head has asked, and waits for a message.
-        let waits = match queue.attempt {
-            Attempt::Idle => true,
-            Attempt::Parked => hold.cell.kind.layout().passes_among_others(),
-            Attempt::InFlight { .. } => false,
-        };
-        let can = waits && self.closing.is_none() && self.cx.links.is_up(&hold.cell.name);
+        let can = self.closing.is_none() && self.cx.links.is_up(&hold.cell.name);
         let others_turn = queue.run.is_over(self.cx.now, self.cx.config.handovers);
-        let head = *queue.waiters.front().filter(|_| can && !others_turn)?;
-        self.names
-            .waiters
-            .get(&head)
-            .filter(|waiter| takes(waiter, hold))
-            .map(|_| head)
+        if !can || others_turn {
+            return None;
+        }
+        let among_others = hold.cell.kind.layout().passes_among_others();
+        let at = match queue.attempt {
+            Attempt::Idle => 0,
+            // No holder of a semaphore blocks its waiters. This head has asked, and waits for a message.
+            Attempt::Parked if among_others => 0,
+            // The server is about to serve the head. The one behind it need not wait for that.
+            Attempt::InFlight { .. } if among_others => 1,
+            _ => return None,
+        };
+        let to = *queue.waiters.get(at)?;
+        let waiter = self.names.waiters.get(&to)?;
+        let head = self.names.waiters.get(queue.waiters.front()?)?;
+        let alike = at == 0 || (head.form == waiter.form && !waiter.is_asking());
+        (alike && takes(waiter, hold)).then_some(to)
     }
 
     // ---- optimistic hand-over ----

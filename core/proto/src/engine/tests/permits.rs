@@ -255,6 +255,43 @@ fn permits_are_not_passed_on_where_that_would_change_something() {
 }
 
 #[test]
+fn permits_are_passed_on_behind_a_head_that_asks() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let (head, second, third) = (rig.want(1), rig.want(1), rig.want(2));
+    let asks = rig.sent();
+    let release = rig.release(&held);
+    let second = rig.granted(second);
+    let question = rig.sent();
+    // The third wants two: these permits go back, and then the head asks once more.
+    let last = rig.release(&second);
+    rig.keep(&question);
+    rig.released(release);
+    let back = rig.sent();
+    assert_eq!(given_back(&back), (held.owner(), 1));
+    rig.reply(&back, Reply::Released(0));
+    rig.released(last);
+    rig.grant(&asks);
+    let head = rig.granted(head);
+    assert!(rig.is_held(&head) && rig.pending(third));
+}
+
+#[test]
+fn nobody_overtakes_a_head_that_asks_for_more() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let (head, second) = (rig.want(2), rig.want(1));
+    let asks = rig.sent();
+    rig.release(&held);
+    let back = rig.sent();
+    assert_eq!(given_back(&back), (held.owner(), 1));
+    rig.reply(&back, Reply::Released(0));
+    rig.grant(&asks);
+    rig.granted(head);
+    assert!(rig.pending(second));
+}
+
+#[test]
 fn a_head_that_wants_another_number_asks_for_itself() {
     let mut rig = Rig::new();
     let held = rig.permits(1);

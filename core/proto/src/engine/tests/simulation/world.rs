@@ -10,6 +10,7 @@ use super::network::{Fate, Faults};
 use super::permits::{LIMIT, MARGIN_MS, Semaphore};
 use super::server::{Lock, Origin, Server, Uuid, names, script_of};
 use crate::engine::hold::{Hold, Phase};
+use crate::engine::names::Attempt;
 use crate::engine::ops::NOBODY;
 use crate::engine::timing;
 use crate::engine::{
@@ -3026,14 +3027,21 @@ impl Engine {
         (!blocked).then_some((head.form.kind, head.form.permits.into()))
     }
 
-    /// A caller that waits for permits of this semaphore and asked before this request.
+    /// A caller that waits for permits of this semaphore and asked before this request. The head may
+    /// be passed by one that wants as many while its own call is in flight.
     fn before(&self, id: RequestId, cell: &HoldCell) -> Option<RequestId> {
         if cell.kind != Kind::Semaphore {
             return None;
         }
         let queue = self.names.queues.get(&cell.name)?;
+        let asks = |other: &RequestId| {
+            let in_flight = matches!(queue.attempt, Attempt::InFlight { .. });
+            let is_head = queue.waiters.front() == Some(other);
+            in_flight && is_head && self.names.waiters[other].form == cell.form()
+        };
         let waits = |other: &RequestId| *other < id && !self.names.waiters[other].answered;
-        queue.waiters.iter().copied().find(waits)
+        let mut before = queue.waiters.iter().copied().filter(waits);
+        before.find(|other| !asks(other))
     }
 
     /// A writer that waits for this name and asked before this request, unless the reader has the
