@@ -137,6 +137,62 @@ def test_many_keys_are_scanned(look: redis.Redis, start: Start) -> None:
     assert [lock["name"] for lock in listed("many:*")] == ["many:lock"]
 
 
+def scans(look: redis.Redis) -> int:
+    calls = look.info("commandstats").get("cmdstat_scan", {"calls": 0})["calls"]
+    return int(calls)
+
+
+def test_the_keys_are_read_once(look: redis.Redis) -> None:
+    look.flushall()
+    look.hset("once:lock", f"{UUID}:1", 1)
+    look.zadd("{once:permits}:timeout", {b"0123456789abcdef": time.time() * 1000 + 600_000})
+    before = scans(look)
+    assert [lock["name"] for lock in listed("once:*")] == ["once:lock", "once:permits"]
+    assert scans(look) == before + 1
+    assert listed("*:timeout") == []
+
+
+def test_a_pattern_finds_what_the_server_finds(look: redis.Redis) -> None:
+    look.flushall()
+    names = [
+        "a",
+        "ab",
+        "abc",
+        "a*",
+        "a?c",
+        "a[b]c",
+        "a-c",
+        "a\\c",
+        "b]",
+        "ä",
+        "orders:42",
+        "orders:421",
+        "^c",
+    ]
+    for name in names:
+        look.hset(name, f"{UUID}:1", 1)
+    one_letter = ["[abc]", "[a-c]", "[c-a]", "[^a]", "[\\]]", "[]", "[^]", "[a", "[a-", "[", "[-a]"]
+    patterns = [
+        "*",
+        "a*",
+        "*c",
+        "a?c",
+        "**",
+        "a*b*c",
+        "??",
+        "a\\*",
+        "a\\?c",
+        "a\\",
+        "\\",
+        "ä",
+        "?",
+        "orders:4?",
+        "*2*",
+    ]
+    for pattern in [*patterns, *one_letter, *(f"a{each}c" for each in one_letter), "*[0-9]", "a*[c]*"]:
+        assert {lock["name"] for lock in listed(pattern)} == set(look.keys(pattern)), pattern
+
+
 def test_without_rights_processes_and_waiters_stay_unknown(
     server: Server, start: Start, look: redis.Redis
 ) -> None:
