@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import redis
-from conftest import LIMIT, PROGRAM, Start, line, run
+from conftest import LIMIT, PROGRAM, Start, ended, line, run
 from server import Cluster, Deployment, Sentinels, Server, eventually
 
 UUID = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e"
@@ -77,6 +77,21 @@ def test_all_that_stand_in_the_queue_of_a_fair_lock_count(deployment: Deployment
     eventually(lambda: listed("fair:0")[0]["waiting"] == 2, "both have a place", LIMIT)
     assert run("who", "fair:0").stdout.endswith("; 2 clients wait\n")
     assert [waiter.poll() for waiter in waiters] == [None, None]
+
+
+def test_permits_are_taken_in_every_deployment(deployment: Deployment, start: Start) -> None:
+    permits = ("--permits", "2")
+    pids = [held(start, "permits:0", *permits) for _ in range(2)]
+    refused = run("run", "-n", *permits, "permits:0", "true")
+    assert refused.returncode == 75, refused.stderr
+    waiter = start("run", *permits, "permits:0", "true")
+    eventually(lambda: listed("permits:*")[0]["waiting"] == 1, "the waiter listens", LIMIT)
+    (lock,) = listed("permits:*")
+    assert (lock["name"], lock["kind"]) == ("permits:0", "semaphore")
+    assert {holder["client"]["pid"] for holder in lock["holders"]} == set(pids)
+    assert json.loads(run("who", "--json", "permits:0").stdout)["holders"] == lock["holders"]
+    os.kill(pids[0], signal.SIGTERM)
+    assert ended(waiter)[0] == 0
 
 
 def test_a_server_is_fit(deployment: Deployment) -> None:
