@@ -162,7 +162,7 @@ def allocations_beside_a_subscriber() -> float:
 
 
 def counted_by(*program: str) -> float:
-    """What a program that counts by itself prints."""
+    """Runs a program that counts by itself; its number."""
     with Server() as server:
         command = [*program, "--url", server.url]
         ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

@@ -3,7 +3,7 @@
 /// A pattern that fits every key of a lock whose name fits this one: a semaphore keeps its taken
 /// permits in `{NAME}:timeout`. The caller looks at the names again.
 pub(crate) fn of_keys(pattern: &str) -> String {
-    // What follows an open bracket or a backslash may change its meaning.
+    // An open bracket or a backslash may change the meaning of the rest.
     let plain = pattern.split(['[', '\\']).next().unwrap_or_default();
     format!("*{plain}*")
 }

@@ -75,6 +75,7 @@ def test_all_that_stand_in_the_queue_of_a_fair_lock_count(deployment: Deployment
     held(start, "fair:0", *fair)
     waiters = [start("run", *fair, "fair:0", "true") for _ in range(2)]
     eventually(lambda: listed("fair:0")[0]["waiting"] == 2, "both have a place", LIMIT)
+    assert listed("fair:0")[0]["kind"] == "fair"
     assert run("who", "fair:0").stdout.endswith("; 2 clients wait\n")
     assert [waiter.poll() for waiter in waiters] == [None, None]
 
@@ -230,6 +231,14 @@ def test_watch_prints_changes_where_there_is_no_terminal(start: Start, name: str
     assert line(watch) == f"{name} is free"
     stream = start("watch", "--json", name)
     assert json.loads(line(stream)) == {"locks": []}
+
+
+def test_watch_knows_a_lease_that_has_ended(start: Start, name: str, look: redis.Redis) -> None:
+    watch = start("watch", "--interval", "100ms", name)
+    look.hset(name, f"{UUID}:1", 1)
+    look.pexpire(name, 2000)
+    assert line(watch).startswith(f"{name} is held by")
+    assert line(watch) == f"{name} is free: its lease has ended"
 
 
 def test_watch_needs_a_sensible_interval() -> None:
