@@ -88,6 +88,7 @@ def rust(text: str, folder: Path) -> list[str]:
         '[package]\nname = "snippet"\nedition = "2024"\n[workspace]\n[[bin]]\nname = "snippet"\npath = "snippet.rs"\n'
         f'[dependencies]\nredlatch = {{ path = "{ROOT}/core" }}\n'
         'tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }\n'
+        + ('metrics = "0.24"\n' if "use metrics::" in text else "")
         + workspace[workspace.index("[profile.") :]
     )
     shutil.copy(ROOT / "Cargo.lock", folder)
