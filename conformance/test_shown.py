@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pyte
 import pytest
@@ -34,9 +35,9 @@ LIMIT = 120.0  # seconds that a JVM may need to start on a busy machine
 PICTURE = ROOT / "docs" / "watch.svg"
 COLUMNS, ROWS = 220, 10
 LANGUAGES = {"rust": "rust", "python": "python", "asyncio": "python", "node": "node", "c": "c"}
-OPTIONS = {"watchdog_ms": 30000, "fencing": False, "cluster_pubsub": "auto", "role": "a"}
+OPTIONS: dict[str, Any] = {"watchdog_ms": 30000, "fencing": False, "cluster_pubsub": "auto", "role": "a"}
 # Kinds of locks: the options of a client, the words of an acquisition, and what the command line calls it.
-KINDS = {
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "reentrant": ({}, {}, "reentrant"),
     # Nobody waits, so it lies there as a re-entrant lock does.
     "fair": ({"kind": "fair"}, {}, "reentrant"),
@@ -44,7 +45,7 @@ KINDS = {
     "read": ({}, {"side": "read"}, "read"),
     "permit": ({"kind": "semaphore"}, {"limit": 16}, "semaphore"),
 }
-# Of these all programs hold one and the same.
+# All programs hold one and the same of these.
 SHARED = ("read", "permit")
 
 
@@ -59,8 +60,8 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
         yield deployment
 
 
-def asked(driver: Driver, client: str = "c", **request: object) -> None:
-    reply = driver.ask(client=client, **request)[1].result(LIMIT)
+def asked(driver: Driver, **request: Any) -> None:
+    reply = driver.ask(client="c", **request)[1].result(LIMIT)
     assert reply["status"] == "ok", reply
 
 

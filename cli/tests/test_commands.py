@@ -234,7 +234,10 @@ def test_no_password_is_shown(url: str) -> None:
         (["run", "-o", "kind", "x", "true"], "NAME=VALUE"),
         (["run", "-o", "outge=3s", "x", "true"], "did you mean outage?"),
         (["run", "", "true"], "name"),
-        (["run", "--permits", "two", "x", "true"], "the number of commands that may run at a time, such as 4"),
+        (
+            ["run", "--permits", "two", "x", "true"],
+            "the number of commands that may run at a time, such as 4",
+        ),
         (["run", "--permits", "0", "x", "true"], "the number of commands that may run at a time, such as 4"),
         (["run", "--permits", "2", "--fencing", "x", "true"], "cannot be used with '--fencing'"),
         (["run", "--permits", "2", "-o", "kind=fair", "x", "true"], "and -o kind=fair names another"),
