@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import termios
 from pathlib import Path
@@ -95,15 +96,20 @@ def test_free_knows_the_kind(name: str, start: Start, words: list[str]) -> None:
         assert json.loads(done.stdout) == {"name": name, "deleted": False, "before": None}
 
 
-def test_free_wakes_the_head_of_a_fair_queue(name: str, start: Start) -> None:
-    fair = ("-o", "kind=fair", "-o", "recheck=1h")
-    holder = start("run", *fair, name, "sh", "-c", "echo on; sleep 1000")
-    line(holder)
-    waiter = start("run", *fair, name, "true")
-    shown = lambda: json.loads(run("who", "--json", name).stdout)  # noqa: E731
+def test_free_wakes_the_head_of_a_fair_queue(held: str, look: redis.Redis, start: Start) -> None:
+    fair = ("-o", "kind=fair")
+    waiter = start("run", *fair, held, "true")
+    shown = lambda: json.loads(run("who", "--json", held).stdout)  # noqa: E731
     eventually(lambda: shown()["waiting"] == 1, "it has a place", LIMIT)
     assert shown()["kind"] == "fair"
-    assert run("free", "--force", "--yes", name).returncode == 0
+    with look.pubsub(ignore_subscribe_messages=True) as told:
+        told.psubscribe(f"redisson_lock__channel:{{{held}}}:*")
+        told.get_message(timeout=LIMIT)  # the subscription
+        waiter.send_signal(signal.SIGSTOP)  # it looks by itself, too
+        assert run("free", "--force", "--yes", held).returncode == 0
+        # Each place has a channel of its own.
+        assert told.get_message(timeout=LIMIT)
+    waiter.send_signal(signal.SIGCONT)
     assert ended(waiter)[0] == 0
 
 
