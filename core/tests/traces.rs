@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` gets: nothing unless it follows the target `redlatch`.
+//! A subscriber of `tracing` gets nothing unless it follows the target `redlatch`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
