@@ -155,6 +155,28 @@ def bytes_of_held(peer: str) -> float:
     return float(w5(peer)["live_bytes"])
 
 
+def allocations_beside_a_subscriber() -> float:
+    """A subscriber of `tracing` that follows all but redlatch."""
+    command = [*rust("blocking", pairs=2000), "--subscriber"]
+    return float(measured(command, "W1")["allocations"])
+
+
+def counted_by(*program: str) -> float:
+    """Runs a program that counts by itself; its number."""
+    with Server() as server:
+        command = [*program, "--url", server.url]
+        ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return float(ran.stdout)
+
+
+def calls_of_python() -> float:
+    return counted_by(sys.executable, str(HERE / "python/calls.py"))
+
+
+def calls_of_node() -> float:
+    return counted_by("node", str(HERE / "node/calls.mjs"))
+
+
 BUILD, PEERS = 0.15, ("async", "blocking")
 MEASURES = [
     Measure("w1_commands", commands_in_every_language, None),
@@ -171,6 +193,9 @@ MEASURES = [
         for kind in ("reentrant", "simple")
     ),
     Measure("w1_server_blocking", lambda: of_server("reentrant", "blocking"), 0.05, "valgrind"),
+    Measure("off_allocations_rust", allocations_beside_a_subscriber, 0.15),
+    Measure("off_calls_python", calls_of_python),
+    Measure("off_calls_node", calls_of_node),
     Measure("w2_commands", lambda: w2()["cmds"], None),
     Measure("w2_sleeps_async", lambda: w2()["switches"], None),
     Measure("w2_allocations_async", lambda: w2()["allocations"], 0.05),

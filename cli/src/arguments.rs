@@ -19,11 +19,19 @@ Exit codes: that of the command, or 128 + n if signal n ended it.
   70  a fault in redlatch            126  the command cannot be run
                                      127  the command is not found";
 
+const EXAMPLES: &str = "\
+Examples:
+  redlatch run nightly -- ./backup.sh
+  redlatch run -n -E 0 report ./report.sh            nothing to do while another one runs
+  redlatch run --wait 30s --fencing orders:42 ./migrate.sh
+  redlatch run --permits 4 thumbnails ./make.sh      at most four at a time
+  redlatch run -o kind=fair deploy ./deploy.sh       one after the other as they came";
+
 /// A distributed lock over Redis for scripts: shared with Rust, Python, Node.js, C and Redisson.
 #[derive(Debug, Parser)]
 #[command(name = "redlatch", version, after_help = CODES)]
 pub(crate) struct Arguments {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Server and library")]
     pub(crate) server: Server,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -40,7 +48,8 @@ pub(crate) struct Server {
     /// A file whose first line is the URL.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) url_file: Option<PathBuf>,
-    /// An option of the client or the lock, as in docs/options.md: -o watchdog_lease=1min.
+    /// An option of the client or the lock, as in docs/options.md: -o watchdog_lease=1min, or
+    /// -o kind=fair for a lock that serves callers in the order in which they came.
     #[arg(short, long = "option", global = true, value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) options: Vec<(String, String)>,
 }
@@ -51,7 +60,7 @@ pub(crate) enum Command {
     ///
     /// The lock is renewed for as long as the command runs, and released when it has ended. Signals
     /// that redlatch gets go to the command.
-    #[command(after_help = CODES)]
+    #[command(after_help = CODES, after_long_help = format!("{EXAMPLES}\n\n{CODES}"))]
     Run(Run),
     /// Show who holds a lock. Exit code 0: it is held; 1: it is free.
     Who(Who),
@@ -110,7 +119,7 @@ pub(crate) struct Run {
     /// Take a permit of the semaphore NAME: at most so many commands run at a time. The first one gives
     /// the semaphore its number of permits; a number that is there already stays.
     #[arg(short, long, value_name = "LIMIT", conflicts_with_all = ["shared", "exclusive", "fencing"],
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+        value_parser = permits)]
     pub(crate) permits: Option<u32>,
     /// Signals that the command gets when the lock is lost (hup, int, quit, term, usr1, usr2,
     /// kill), and pauses between them; or `ignore`. Its child processes get the signals too.
@@ -185,6 +194,9 @@ pub(crate) struct Free {
     /// Do not ask first.
     #[arg(short, long)]
     pub(crate) yes: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The name of the lock.
     pub(crate) name: String,
 }
@@ -193,6 +205,13 @@ fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => Err("it is NAME=VALUE, such as outage=3s".to_owned()),
+    }
+}
+
+fn permits(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if (1..=i32::MAX.unsigned_abs()).contains(&number) => Ok(number),
+        _ => Err("it is the number of commands that may run at a time, such as 4".to_owned()),
     }
 }
 

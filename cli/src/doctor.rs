@@ -305,7 +305,9 @@ fn hand_over(
     // The server tells a subscriber that it listens, and nobody else: the count has to be asked for again and again.
     while Instant::now() < end
         && !waiter.is_finished()
-        && waiters::count(inspector, &[name])? == [Some(0)]
+        && waiters::count(inspector, &[name])?
+            .iter()
+            .all(|waiting| waiting.number == Some(0))
     {
         thread::sleep(LOOK);
     }

@@ -2,6 +2,10 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use redlatch::embed::LockExt;
+use redlatch::{Client, Error, Kind, Lock};
+use serde_json::json;
+
 use crate::arguments::{Free, Server};
 use crate::failure::{Exit, Failure};
 use crate::held::Held;
@@ -12,29 +16,52 @@ const DECLINED: u8 = 1;
 
 pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
     let client = connect::client(server)?;
-    let lock = client.lock(&arguments.name)?;
-    let mut held = who::holder(&lock)?;
+    let asked_for = client.lock(&arguments.name)?;
+    let mut held = who::look(server, &asked_for)?;
     refuse_data(held.as_ref())?;
     while let Some(asked) = held.as_ref().filter(|_| !arguments.yes) {
         if !confirmed(&asked.as_text())? {
             crate::complain("nothing was changed");
             return Ok(DECLINED);
         }
-        // The answer is about the holder that was shown.
-        let now = who::holder(&lock)?;
-        if now.as_ref().map(|now| &now.owners) == Some(&asked.owners) {
+        // The answer is about the holders that were shown.
+        let now = who::look(server, &asked_for)?;
+        if now.as_ref().map(Held::holders) == Some(asked.holders()) {
             break;
         }
         held = now;
     }
-    let state = who::as_text(lock.name(), held.as_ref());
-    let deleted = lock.force_release().wait()?;
-    client.close().wait()?;
-    let text = match deleted {
-        true => format!("deleted. Before: {state}\n"),
-        false => format!("{}; nothing was changed\n", who::as_text(lock.name(), None)),
+    let deleted = match &held {
+        Some(held) => as_stored(&client, asked_for, held)?
+            .force_release()
+            .wait()?,
+        None => false,
     };
-    crate::print(text.as_bytes())
+    client.close().wait()?;
+    let name = &arguments.name;
+    let text = match (arguments.json, held.filter(|_| deleted)) {
+        (true, held) => json!({
+            "name": name,
+            "deleted": held.is_some(),
+            "before": held.as_ref().map(Held::as_json),
+        })
+        .to_string(),
+        (false, Some(held)) => format!("deleted. Before: {}", held.as_text()),
+        (false, None) => format!("{}; nothing was changed", who::as_text(name, None)),
+    };
+    crate::print(format!("{text}\n").as_bytes())
+}
+
+/// The lock with the kind that it has on the server: the kind decides which clients are woken.
+fn as_stored(client: &Client, asked_for: Lock, held: &Held) -> Result<Lock, Error> {
+    let kind = match Kind::named(held.kind) {
+        None => return Ok(asked_for),
+        Some(kind) if kind == asked_for.kind() => return Ok(asked_for),
+        // It is listed by its key.
+        Some(Kind::Article) => Kind::Simple,
+        Some(kind) => kind,
+    };
+    client.lock_with(asked_for.name(), client.lock_options().kind(kind))
 }
 
 /// A hash of one field, or a text, may be data. A lock has an expiry, or an owner of a known form.

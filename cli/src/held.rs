@@ -85,6 +85,20 @@ impl Held {
         }
     }
 
+    /// The kind without what only those who wait tell, so that it stays the same while it is held.
+    pub(crate) fn stored_kind(&self) -> &'static str {
+        match Kind::named(self.kind) {
+            Some(Kind::Fair) => Kind::Reentrant.name(),
+            _ => self.kind,
+        }
+    }
+
+    /// The owners with their levels. Processes come and go with their connections.
+    pub(crate) fn holders(&self) -> Vec<(&str, u32)> {
+        let owners = self.owners.iter();
+        owners.map(|owner| (&*owner.name, owner.levels)).collect()
+    }
+
     /// One line, for people.
     pub(crate) fn as_text(&self) -> String {
         let owners: Vec<String> = self
@@ -93,7 +107,7 @@ impl Held {
             .map(|owner| format!("{}{}", owner.as_text(), levels(owner.levels)))
             .collect();
         let end = match self.remaining {
-            Some(time) => format!("ends in {} unless it is renewed", seconds(time)),
+            Some(time) => format!("ends in {} unless it is renewed", span(time)),
             None => "never ends by itself".to_owned(),
         };
         let waiting = match self.waiting {
@@ -126,6 +140,44 @@ fn levels(count: u32) -> String {
     }
 }
 
-pub(crate) fn seconds(time: Duration) -> String {
-    format!("{:.1} s", time.as_secs_f64())
+/// A time for people: tenths of seconds where they matter.
+pub(crate) fn span(time: Duration) -> String {
+    match time.as_secs() {
+        0..120 => format!("{:.1} s", time.as_secs_f64()),
+        _ => whole_span(time),
+    }
+}
+
+/// A time for people, in whole seconds or more.
+pub(crate) fn whole_span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{minutes} min {} s", seconds % 60),
+        7200..172_800 => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_time_is_told_in_two_units() {
+        let told = |seconds| span(Duration::from_secs(seconds));
+        let all = [28, 119, 120, 7199, 7200, 10_798, 172_800].map(told);
+        let wanted = [
+            "28.0 s",
+            "119.0 s",
+            "2 min 0 s",
+            "119 min 59 s",
+            "2 h 0 min",
+            "2 h 59 min",
+            "2 d 0 h",
+        ];
+        assert_eq!(all, wanted);
+        assert_eq!(whole_span(Duration::from_millis(28_900)), "28 s");
+    }
 }

@@ -6,7 +6,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::arguments::{Ls, Server};
 use crate::failure::Failure;
-use crate::held::{Held, seconds};
+use crate::held::{Held, span};
 use crate::processes::Processes;
 use crate::shown::shown;
 use crate::{connect, scan, waiters};
@@ -30,11 +30,7 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     for held in &mut locks {
         processes.fill(held);
     }
-    let names: Vec<&str> = locks.iter().map(|held| held.name.as_str()).collect();
-    let counts = waiters::count(inspector, &names)?;
-    for (held, count) in locks.iter_mut().zip(counts) {
-        held.waiting = count;
-    }
+    waiters::fill(inspector, &mut locks)?;
     Ok(locks)
 }
 
@@ -45,7 +41,7 @@ pub(crate) type Row = [String; COLUMNS];
 pub(crate) fn table(locks: &[Held]) -> Vec<Row> {
     let head = ["NAME", "KIND", "LEVELS", "ENDS IN", "WAITING", "HOLDER"].map(str::to_owned);
     let rows = locks.iter().flat_map(|held| {
-        let end = held.remaining.map_or_else(|| "never".to_owned(), seconds);
+        let end = held.remaining.map_or_else(|| "never".to_owned(), span);
         let waiting = held
             .waiting
             .map_or_else(|| "?".to_owned(), |count| count.to_string());

@@ -8,6 +8,7 @@ mod free;
 mod held;
 mod ls;
 mod metrics;
+mod pattern;
 mod processes;
 mod prometheus;
 mod reply;

@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     taken: u64,
     freed: u64,
     passed: u64,
+    expired: u64,
     held: Histogram,
 }
 
@@ -67,6 +68,7 @@ impl Metrics {
                 What::Passed => self.passed += 1,
                 What::Shared => {}
             }
+            self.expired += u64::from(change.expired);
             if let Some(time) = change.had {
                 self.held.observe(time);
             }
@@ -110,6 +112,11 @@ impl Metrics {
                 "Locks that were seen to become free.",
                 self.freed,
             ),
+            (
+                "redlatch_lock_expired_total",
+                "Locks whose lease was seen to run out: their holder died, was cut off or had a fixed lease.",
+                self.expired,
+            ),
         ] {
             page.single(name, "counter", help, value);
         }
@@ -127,7 +134,7 @@ impl Metrics {
     fn gauges(&self, page: &mut Page, locks: &[Held], held_for: impl Fn(&Held) -> Duration) {
         let mut kinds: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
         for held in locks {
-            let (count, waiting) = kinds.entry(held.kind).or_default();
+            let (count, waiting) = kinds.entry(held.stored_kind()).or_default();
             *count += 1;
             *waiting += held.waiting.unwrap_or(0);
         }
@@ -162,7 +169,7 @@ impl Metrics {
             "How long this lock is held by now, as far as it was seen.",
         );
         for held in shown {
-            let labels = [("lock", &held.name[..]), ("kind", held.kind)];
+            let labels = [("lock", &held.name[..]), ("kind", held.stored_kind())];
             page.line(name, &labels, held_for(held).as_secs_f64());
         }
         let name = "redlatch_lock_waiters";
@@ -173,7 +180,11 @@ impl Metrics {
         );
         for held in shown {
             if let Some(count) = held.waiting {
-                page.line(name, &[("lock", &held.name), ("kind", held.kind)], count);
+                page.line(
+                    name,
+                    &[("lock", &held.name), ("kind", held.stored_kind())],
+                    count,
+                );
             }
         }
         page.single(

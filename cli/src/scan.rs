@@ -8,6 +8,7 @@ use redlatch::embed::Inspector;
 
 use crate::failure::Failure;
 use crate::held::{Held, Owner};
+use crate::pattern;
 use crate::reply::to;
 
 /// How many keys a server looks at for one answer.
@@ -29,18 +30,16 @@ const MODE: &str = "mode";
 /// All locks whose names fit the pattern, sorted by name.
 pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held>, Failure> {
     let mut found = Vec::new();
-    // The taken permits of a semaphore lie beside its name.
-    let taken = taken_key(pattern);
-    let patterns = match pattern {
-        "*" => vec![pattern],
-        _ => vec![pattern, &taken],
-    };
-    let nodes = 0..inspector.nodes().len();
-    let scans = nodes.flat_map(|node| patterns.iter().map(move |pattern| (node, pattern)));
-    for (node, pattern) in scans {
+    let of_keys = pattern::of_keys(pattern);
+    for node in 0..inspector.nodes().len() {
         let mut cursor = END.to_owned();
         loop {
-            let (following, keys) = next(inspector, node, pattern, &cursor)?;
+            let (following, mut keys) = next(inspector, node, &of_keys, &cursor)?;
+            keys.retain(|key| {
+                let of_permits =
+                    semaphore_of(key).is_some_and(|name| pattern::fits(pattern, &name));
+                of_permits || pattern::fits(pattern, key)
+            });
             found.extend(read(inspector, node, keys)?);
             cursor = following;
             if cursor == END {
@@ -48,6 +47,8 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
             }
         }
     }
+    // A key with permits may fit where its semaphore does not.
+    found.retain(|held| pattern::fits(pattern, &held.name));
     // SCAN may name a key twice.
     found.sort_by(|one: &Held, other| one.name.cmp(&other.name));
     found.dedup_by(|one, other| one.name == other.name);

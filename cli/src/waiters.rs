@@ -2,20 +2,42 @@
 //! who wait for a fair lock stand in its queue.
 
 use redis::Value;
+use redlatch::Kind;
 use redlatch::embed::{Inspector, channels, queue};
 
+use crate::held::Held;
 use crate::reply::to;
+
+/// Those who wait for a lock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// `None` if the server does not tell.
+    pub(crate) number: Option<u64>,
+    /// They stand in the queue of a fair lock.
+    pub(crate) queue: bool,
+}
+
+/// Fills in who waits for these locks.
+pub(crate) fn fill(inspector: &mut Inspector, locks: &mut [Held]) -> redlatch::Result<()> {
+    let names: Vec<&str> = locks.iter().map(|held| held.name.as_str()).collect();
+    let counts = count(inspector, &names)?;
+    for (held, waiting) in locks.iter_mut().zip(counts) {
+        held.waiting = waiting.number;
+        // Only its queue tells a fair lock from a re-entrant one.
+        if waiting.queue && held.kind == Kind::Reentrant.name() {
+            held.kind = Kind::Fair.name();
+        }
+    }
+    Ok(())
+}
 
 /// The number of waiting clients for each of these locks; `None` if the server does not tell. A
 /// client that has waited listens a little longer, and other programs may listen too, so a number
 /// may be too high.
 ///
 /// Sharded channels, which a server before Redis 7 does not know, are asked for in a cluster only.
-pub(crate) fn count(
-    inspector: &mut Inspector,
-    names: &[&str],
-) -> redlatch::Result<Vec<Option<u64>>> {
-    let mut counts = vec![None; names.len()];
+pub(crate) fn count(inspector: &mut Inspector, names: &[&str]) -> redlatch::Result<Vec<Waiting>> {
+    let mut counts = vec![Waiting::default(); names.len()];
     if names.is_empty() {
         return Ok(counts);
     }
@@ -38,7 +60,8 @@ pub(crate) fn count(
         for (at, length) in replies.split_off(kinds.len()).into_iter().enumerate() {
             let length = length.ok().and_then(to::<u64>).unwrap_or(0);
             if let Some(count) = counts.get_mut(at).filter(|_| length > 0) {
-                *count = Some(count.unwrap_or(0).saturating_add(length));
+                count.queue = true;
+                count.number = Some(count.number.unwrap_or(0).saturating_add(length));
             }
         }
         for reply in replies {
@@ -48,7 +71,8 @@ pub(crate) fn count(
             for (at, number) in numbers.enumerate() {
                 // A name has one kind of lock, so nobody waits on its other channels.
                 if let Some(count) = counts.get_mut(at / 3) {
-                    *count = Some(count.unwrap_or(0).saturating_add(number.unwrap_or(0)));
+                    let number = number.unwrap_or(0);
+                    count.number = Some(count.number.unwrap_or(0).saturating_add(number));
                 }
             }
         }

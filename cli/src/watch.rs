@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::{Server, Watch};
 use crate::failure::{Exit, Failure};
-use crate::held::Held;
+use crate::held::{Held, whole_span};
 use crate::metrics::Metrics;
 use crate::prometheus::Exporter;
 use crate::shown::{cut, shown};
@@ -63,7 +63,7 @@ impl Looker<'_> {
         let found = self.locks()?;
         let now = Instant::now();
         let found = found.map(|locks| {
-            let seen = self.history.note(&locks, now);
+            let seen = self.history.note(&locks, began, now);
             self.metrics.note(&seen);
             let changes = seen.into_iter().map(|change| change.text).collect();
             Look { locks, changes }
@@ -214,7 +214,7 @@ fn page(locks: &[Held], history: &History, pattern: &str, now: Instant, since: D
     });
     for (row, time) in rows.iter_mut().skip(1).zip(times) {
         // The time since this owner was first seen stands before the rest of the lease.
-        row[3] = format!("{} / {}", whole_seconds(time), row[3]);
+        row[3] = format!("{} / {}", whole_span(time), row[3]);
     }
     if let Some(head) = rows.first_mut() {
         head[3] = "HELD / ENDS IN".to_owned();
@@ -223,18 +223,16 @@ fn page(locks: &[Held], history: &History, pattern: &str, now: Instant, since: D
         taken,
         freed,
         passed,
+        expired,
     } = history.seen;
+    let rate = passed as f64 / since.as_secs_f64().max(1.0);
     format!(
-        "redlatch watch {}   {} held   seen in {}: {taken} taken, {freed} freed, {passed} passed on   q quits\n\n{}",
+        "redlatch watch {}   {} held   seen in {}: {taken} taken, {freed} freed, {passed} passed on ({rate:.1}/s), {expired} expired   q quits\n\n{}",
         shown(pattern),
         locks.len(),
-        whole_seconds(since),
+        whole_span(since),
         ls::lines(&rows)
     )
-}
-
-fn whole_seconds(time: Duration) -> String {
-    format!("{} s", time.as_secs())
 }
 
 /// Replaces the screen by these lines, cut to its size.
@@ -333,6 +331,9 @@ fn broken(error: io::Error) -> Failure {
     Failure::new(Exit::Internal, format!("cannot use the terminal: {error}"))
 }
 
+/// The server reads its clock once for many commands.
+const CLOCK: Duration = Duration::from_millis(100);
+
 /// Since when each lock is held, as far as it was looked at.
 #[derive(Debug, Default)]
 struct History {
@@ -346,6 +347,20 @@ struct Hold {
     since: Instant,
     /// Since when each owner has the lock.
     owners: BTreeMap<String, Instant>,
+    /// When the lease ends unless it is renewed: not before the one, and not after the other.
+    ends: Option<(Instant, Instant)>,
+    /// Whether the last two looks saw the same end.
+    is_unrenewed: bool,
+}
+
+impl Hold {
+    /// Whether the lease has run out: nobody renewed it, and its end is over.
+    fn has_expired(&self, now: Instant) -> bool {
+        self.is_unrenewed
+            && self
+                .ends
+                .is_some_and(|(earliest, _)| earliest <= now + CLOCK)
+    }
 }
 
 /// Changes between two looks. What happened and was undone in between is not counted.
@@ -354,6 +369,7 @@ struct Seen {
     taken: u64,
     freed: u64,
     passed: u64,
+    expired: u64,
 }
 
 /// A change of one lock between two looks.
@@ -364,6 +380,8 @@ pub(crate) struct Change {
     pub(crate) what: What,
     /// How long those had it who have it no more, as far as it was seen.
     pub(crate) had: Option<Duration>,
+    /// Whether the lease of those ran out.
+    pub(crate) expired: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -377,8 +395,8 @@ pub(crate) enum What {
 }
 
 impl History {
-    /// Compares to the look before, and tells the changes.
-    fn note(&mut self, locks: &[Held], now: Instant) -> Vec<Change> {
+    /// Compares a look, from its begin to now, to the one before, and tells the changes.
+    fn note(&mut self, locks: &[Held], began: Instant, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut before = mem::take(&mut self.holds);
         for held in locks {
@@ -403,27 +421,49 @@ impl History {
                 _ => {}
             }
             // A hold goes on while one of its owners stays.
-            let (since, ended) = match known {
-                Some(known) if what == Some(What::Passed) => (now, Some(known.since)),
-                Some(known) => (known.since, None),
-                None => (now, None),
+            let (stays, ended) = match known {
+                Some(known) if what == Some(What::Passed) => (None, Some(known)),
+                known => (known, None),
             };
             if let Some(what) = what {
-                let had = ended.map(|since| now.saturating_duration_since(since));
-                let text = held.as_text();
-                changes.push(Change { text, what, had });
+                changes.push(self.change(held.as_text(), what, ended, now));
             }
-            self.holds.insert(held.name.clone(), Hold { since, owners });
+            let ends = held.remaining.map(|rest| (began + rest, now + rest));
+            let is_unrenewed = match stays.as_ref().and_then(|stays| stays.ends).zip(ends) {
+                Some(((_, before), (ends, _))) => ends <= before + CLOCK,
+                None => false,
+            };
+            let hold = Hold {
+                since: stays.map_or(now, |stays| stays.since),
+                owners,
+                ends,
+                is_unrenewed,
+            };
+            self.holds.insert(held.name.clone(), hold);
         }
         for (name, hold) in before {
             self.seen.freed += 1;
-            changes.push(Change {
-                text: format!("{} is free", shown(&name)),
-                what: What::Freed,
-                had: Some(now.saturating_duration_since(hold.since)),
-            });
+            let end = if hold.has_expired(now) {
+                ": its lease has ended"
+            } else {
+                ""
+            };
+            let text = format!("{} is free{end}", shown(&name));
+            changes.push(self.change(text, What::Freed, Some(hold), now));
         }
         changes
+    }
+
+    fn change(&mut self, text: String, what: What, ended: Option<Hold>, now: Instant) -> Change {
+        let expired = ended.as_ref().is_some_and(|hold| hold.has_expired(now));
+        self.seen.expired += u64::from(expired);
+        let had = ended.map(|hold| now.saturating_duration_since(hold.since));
+        Change {
+            text,
+            what,
+            had,
+            expired,
+        }
     }
 
     fn held_for(&self, held: &Held, now: Instant) -> Duration {
@@ -460,15 +500,17 @@ mod tests {
         let (mut history, start) = (History::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(
-            history.note(&[held("a", "x"), held("b", "x")], at(0)).len(),
+            history
+                .note(&[held("a", "x"), held("b", "x")], at(0), at(0))
+                .len(),
             2
         );
         assert!(
             history
-                .note(&[held("a", "x"), held("b", "x")], at(1))
+                .note(&[held("a", "x"), held("b", "x")], at(1), at(1))
                 .is_empty()
         );
-        let changes = history.note(&[held("a", "y")], at(5));
+        let changes = history.note(&[held("a", "y")], at(5), at(5));
         assert!(changes[0].text.starts_with("a is held by y"), "{changes:?}");
         assert_eq!(changes[1].text, "b is free");
         let had = Some(Duration::from_secs(5));
@@ -482,8 +524,38 @@ mod tests {
             taken: 2,
             freed: 1,
             passed: 1,
+            expired: 0,
         };
         assert_eq!(history.seen, seen);
+    }
+
+    #[test]
+    fn a_lease_that_nobody_renews_expires() {
+        let start = Instant::now();
+        let ended = |ends: &[u64]| {
+            let mut history = History::default();
+            for (look, end) in ends.iter().enumerate() {
+                let look = look as u64;
+                let remaining = Some(Duration::from_secs(end - look));
+                let locks = [Held {
+                    remaining,
+                    ..held("a", "x")
+                }];
+                let now = start + Duration::from_secs(look);
+                history.note(&locks, now, now);
+            }
+            let now = start + Duration::from_secs(ends.len() as u64);
+            let changes = history.note(&[], now, now);
+            (changes[0].expired, changes[0].text.clone())
+        };
+        assert_eq!(
+            ended(&[3, 3, 3]),
+            (true, "a is free: its lease has ended".to_owned())
+        );
+        // It is free before its lease ends; it was renewed; nobody knows whether it was.
+        for ends in [&[9, 9, 9][..], &[2, 4], &[1]] {
+            assert_eq!(ended(ends), (false, "a is free".to_owned()));
+        }
     }
 
     #[test]
@@ -500,18 +572,18 @@ mod tests {
                 ..held("a", "x")
             }
         };
-        history.note(&[shared(&["x"])], at(0));
+        history.note(&[shared(&["x"])], at(0), at(0));
         for (owners, second) in [(&["x", "y"][..], 1), (&["y"], 3)] {
-            let changes = history.note(&[shared(owners)], at(second));
+            let changes = history.note(&[shared(owners)], at(second), at(second));
             assert_eq!((changes[0].what, changes[0].had), (What::Shared, None));
         }
-        assert!(history.note(&[shared(&["y"])], at(4)).is_empty());
+        assert!(history.note(&[shared(&["y"])], at(4), at(4)).is_empty());
         let (lock, owner) = (
             history.held_for(&shared(&["y"]), at(4)),
             history.owned_for(&shared(&["y"]), "y", at(4)),
         );
         assert_eq!((lock.as_secs(), owner.as_secs()), (4, 3));
-        let changes = history.note(&[shared(&["z"])], at(5));
+        let changes = history.note(&[shared(&["z"])], at(5), at(5));
         let had = Some(Duration::from_secs(5));
         assert_eq!((changes[0].what, changes[0].had), (What::Passed, had));
         assert_eq!((history.seen.taken, history.seen.passed), (1, 1));

@@ -55,9 +55,7 @@ pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure
         return Ok(None);
     };
     Processes::read(&mut inspector)?.fill(&mut held);
-    held.waiting = waiters::count(&mut inspector, &[lock.name()])?
-        .pop()
-        .flatten();
+    waiters::fill(&mut inspector, std::slice::from_mut(&mut held))?;
     Ok(Some(held))
 }
 

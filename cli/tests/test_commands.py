@@ -8,13 +8,15 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import termios
 from pathlib import Path
 
 import pytest
 import redis
-from conftest import PROGRAM, Start, ended, line, run
+from conftest import LIMIT, PROGRAM, Start, ended, line, run
+from server import eventually
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def test_who_shows_the_holder(held: str, look: redis.Redis) -> None:
     done = run("who", held)
     assert done.returncode == 0
     assert re.fullmatch(
-        rf"{re.escape(held)} is held by somebody:1, 2 levels, ends in [\d.]+ s unless it is renewed\n",
+        rf"{re.escape(held)} is held by somebody:1, 2 levels, ends in \d+ min \d+ s unless it is renewed\n",
         done.stdout,
     )
     shown = json.loads(run("who", "--json", held).stdout)
@@ -77,6 +79,48 @@ def test_free_deletes_and_tells_the_holder(name: str, start: Start) -> None:
     assert done.stdout.startswith(f"deleted. Before: {name} is held by ")
     assert ended(holder)[0] == 76
     assert run("free", "--force", "--yes", name).stdout == f"{name} is free; nothing was changed\n"
+
+
+@pytest.mark.parametrize("words", [["--permits", "2"], ["--shared"], ["-x"], ["-o", "kind=simple"]])
+def test_free_knows_the_kind(name: str, start: Start, words: list[str]) -> None:
+    holder = start("run", *words, name, "sh", "-c", "echo on; sleep 1000")
+    line(holder)
+    done = run("free", "--force", "--yes", "--json", name)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["name"], told["deleted"]) == (name, True)
+    assert told["before"]["holders"][0]["client"]["pid"] == holder.pid
+    assert ended(holder)[0] == 76
+    done = run("free", "--force", "--yes", "--json", name)
+    if words[0] != "--permits":  # the number of permits stays
+        assert json.loads(done.stdout) == {"name": name, "deleted": False, "before": None}
+
+
+def test_free_wakes_the_head_of_a_fair_queue(held: str, look: redis.Redis, start: Start) -> None:
+    fair = ("-o", "kind=fair")
+    waiter = start("run", *fair, held, "true")
+    shown = lambda: json.loads(run("who", "--json", held).stdout)  # noqa: E731
+    eventually(lambda: shown()["waiting"] == 1, "it has a place", LIMIT)
+    assert shown()["kind"] == "fair"
+    with look.pubsub(ignore_subscribe_messages=True) as told:
+        told.psubscribe(f"redisson_lock__channel:{{{held}}}:*")
+        told.get_message(timeout=LIMIT)  # the subscription
+        waiter.send_signal(signal.SIGSTOP)  # it looks by itself, too
+        assert run("free", "--force", "--yes", held).returncode == 0
+        # Each place has a channel of its own.
+        assert told.get_message(timeout=LIMIT)
+    waiter.send_signal(signal.SIGCONT)
+    assert ended(waiter)[0] == 0
+
+
+def test_a_name_of_another_kind_says_which_option_it_needs(name: str, start: Start) -> None:
+    for number, (words, option) in enumerate(((["--permits", "2"], "--permits"), (["--shared"], "--shared"))):
+        other = f"{name}:{number}"
+        holder = start("run", *words, other, "sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
+        line(holder)
+        refused = run("run", other, "true")
+        assert (refused.returncode, option in refused.stderr) == (65, True), refused.stderr
+        ended(holder)
 
 
 def test_free_leaves_data_alone(name: str, look: redis.Redis) -> None:
@@ -196,6 +240,16 @@ def test_no_password_is_shown(url: str) -> None:
         (["run", "-o", "kind", "x", "true"], "NAME=VALUE"),
         (["run", "-o", "outge=3s", "x", "true"], "did you mean outage?"),
         (["run", "", "true"], "name"),
+        (
+            ["run", "--permits", "two", "x", "true"],
+            "the number of commands that may run at a time, such as 4",
+        ),
+        (["run", "--permits", "0", "x", "true"], "the number of commands that may run at a time, such as 4"),
+        (["run", "--permits", "2", "--fencing", "x", "true"], "cannot be used with '--fencing'"),
+        (["run", "--permits", "2", "-o", "kind=fair", "x", "true"], "and -o kind=fair names another"),
+        (["run", "--shared", "-o", "kind=fair", "x", "true"], "and -o kind=fair names another"),
+        (["run", "-o", "kind=semaphore", "x", "true"], "use --permits 4 in place of -o kind=semaphore"),
+        (["run", "-o", "kind=fiar", "x", "true"], "semaphore or fair"),
         (["--url", "http://localhost", "ping"], "http"),
     ],
 )
@@ -269,3 +323,7 @@ def test_help_and_version_succeed() -> None:
     assert run("--version").stdout.startswith("redlatch ")
     for words in (["--help"], ["run", "--help"], ["help", "free"]):
         assert run(*words).returncode == 0
+    for text in run("run", "--help").stdout, run("man").stdout.replace("\\-", "-"):
+        assert "--permits" in text and "kind=fair" in text
+    for shell in "bash", "zsh", "fish":
+        assert "permits" in run("completions", shell).stdout

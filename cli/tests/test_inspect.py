@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import redis
-from conftest import LIMIT, PROGRAM, Start, line, run
+from conftest import LIMIT, PROGRAM, Start, ended, line, run
 from server import Cluster, Deployment, Sentinels, Server, eventually
 
 UUID = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e"
@@ -75,8 +75,24 @@ def test_all_that_stand_in_the_queue_of_a_fair_lock_count(deployment: Deployment
     held(start, "fair:0", *fair)
     waiters = [start("run", *fair, "fair:0", "true") for _ in range(2)]
     eventually(lambda: listed("fair:0")[0]["waiting"] == 2, "both have a place", LIMIT)
+    assert listed("fair:0")[0]["kind"] == "fair"
     assert run("who", "fair:0").stdout.endswith("; 2 clients wait\n")
     assert [waiter.poll() for waiter in waiters] == [None, None]
+
+
+def test_permits_are_taken_in_every_deployment(deployment: Deployment, start: Start) -> None:
+    permits = ("--permits", "2")
+    pids = [held(start, "permits:0", *permits) for _ in range(2)]
+    refused = run("run", "-n", *permits, "permits:0", "true")
+    assert refused.returncode == 75, refused.stderr
+    waiter = start("run", *permits, "permits:0", "true")
+    eventually(lambda: listed("permits:*")[0]["waiting"] == 1, "the waiter listens", LIMIT)
+    (lock,) = listed("permits:*")
+    assert (lock["name"], lock["kind"]) == ("permits:0", "semaphore")
+    assert {holder["client"]["pid"] for holder in lock["holders"]} == set(pids)
+    assert json.loads(run("who", "--json", "permits:0").stdout)["holders"] == lock["holders"]
+    os.kill(pids[0], signal.SIGTERM)
+    assert ended(waiter)[0] == 0
 
 
 def test_a_server_is_fit(deployment: Deployment) -> None:
@@ -137,6 +153,62 @@ def test_many_keys_are_scanned(look: redis.Redis, start: Start) -> None:
     assert [lock["name"] for lock in listed("many:*")] == ["many:lock"]
 
 
+def scans(look: redis.Redis) -> int:
+    calls = look.info("commandstats").get("cmdstat_scan", {"calls": 0})["calls"]
+    return int(calls)
+
+
+def test_the_keys_are_read_once(look: redis.Redis) -> None:
+    look.flushall()
+    look.hset("once:lock", f"{UUID}:1", 1)
+    look.zadd("{once:permits}:timeout", {b"0123456789abcdef": time.time() * 1000 + 600_000})
+    before = scans(look)
+    assert [lock["name"] for lock in listed("once:*")] == ["once:lock", "once:permits"]
+    assert scans(look) == before + 1
+    assert listed("*:timeout") == []
+
+
+def test_a_pattern_finds_what_the_server_finds(look: redis.Redis) -> None:
+    look.flushall()
+    names = [
+        "a",
+        "ab",
+        "abc",
+        "a*",
+        "a?c",
+        "a[b]c",
+        "a-c",
+        "a\\c",
+        "b]",
+        "ä",
+        "orders:42",
+        "orders:421",
+        "^c",
+    ]
+    for name in names:
+        look.hset(name, f"{UUID}:1", 1)
+    one_letter = ["[abc]", "[a-c]", "[c-a]", "[^a]", "[\\]]", "[]", "[^]", "[a", "[a-", "[", "[-a]"]
+    patterns = [
+        "*",
+        "a*",
+        "*c",
+        "a?c",
+        "**",
+        "a*b*c",
+        "??",
+        "a\\*",
+        "a\\?c",
+        "a\\",
+        "\\",
+        "ä",
+        "?",
+        "orders:4?",
+        "*2*",
+    ]
+    for pattern in [*patterns, *one_letter, *(f"a{each}c" for each in one_letter), "*[0-9]", "a*[c]*"]:
+        assert {lock["name"] for lock in listed(pattern)} == set(look.keys(pattern)), pattern
+
+
 def test_without_rights_processes_and_waiters_stay_unknown(
     server: Server, start: Start, look: redis.Redis
 ) -> None:
@@ -159,6 +231,14 @@ def test_watch_prints_changes_where_there_is_no_terminal(start: Start, name: str
     assert line(watch) == f"{name} is free"
     stream = start("watch", "--json", name)
     assert json.loads(line(stream)) == {"locks": []}
+
+
+def test_watch_knows_a_lease_that_has_ended(start: Start, name: str, look: redis.Redis) -> None:
+    watch = start("watch", "--interval", "100ms", name)
+    look.hset(name, f"{UUID}:1", 1)
+    look.pexpire(name, 2000)
+    assert line(watch).startswith(f"{name} is held by")
+    assert line(watch) == f"{name} is free: its lease has ended"
 
 
 def test_watch_needs_a_sensible_interval() -> None:

@@ -1,6 +1,6 @@
 """Many runs of one lock while tool, command and server are killed at random.
 
-REDLATCH_RUNS=500 makes the campaign longer; REDLATCH_SEED repeats its choices.
+REDLATCH_RUNS=500 makes the campaign longer, a quarter of an hour; REDLATCH_SEED repeats its choices.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ class Campaign:
                 self.wanted.join()
 
 
+# Each killed tool leaves the lock for a lease.
+@pytest.mark.timeout(300 + 3 * RUNS)
 @pytest.mark.parametrize("seed", [int(os.environ.get("REDLATCH_SEED", "1"))])
 def test_no_kill_lets_two_commands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     # Every write is on disk before it is answered, so a killed server forgets no lock.

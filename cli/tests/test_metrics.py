@@ -77,10 +77,20 @@ def test_prometheus_reads_what_watch_sees(start: Start, look: redis.Redis, name:
     look.delete(name)
     has(port, "redlatch_lock_released_total", 1)
     page = page_of(port)
+    assert page["redlatch_lock_expired_total"] == 0
     assert page["redlatch_lock_hold_duration_seconds_count"] == 2
     assert page['redlatch_lock_hold_duration_seconds_bucket{le="+Inf"}'] == 2
     assert page["redlatch_lock_hold_duration_seconds_sum"] > 0
     look.delete(f'{name}"}} 1')
+
+
+def test_a_lease_that_runs_out_is_counted(start: Start, look: redis.Redis, name: str) -> None:
+    hold(look, name)
+    port = free_port()
+    start("watch", "--prometheus", f":{port}", "--interval", "100ms", name)
+    has(port, 'redlatch_lock_held{kind="reentrant"}', 1)
+    look.pexpire(name, 2000)
+    has(port, "redlatch_lock_expired_total", 1)
 
 
 def test_other_pages_are_refused(start: Start, name: str) -> None:

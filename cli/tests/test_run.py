@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -314,6 +315,41 @@ def test_a_loss_ends_the_command_and_its_children(name: str, look: redis.Redis, 
     assert code == 76
     assert err == f"redlatch: the lock {name} is lost: deleted\nredlatch: sending SIGTERM to the command\n"
     gone(*pids)
+
+
+def test_a_lost_permit_ends_the_command_that_has_it(name: str, server: Server, start: Start) -> None:
+    """The other one goes on."""
+    # The ids of permits are no text.
+    look = redis.Redis(port=server.port)
+    permits = ("run", "--permits", "2", name)
+    taken = f"{{{name}}}:timeout"
+    spared = start(*permits, "sh", "-c", "echo on; read line", stdin=subprocess.PIPE)
+    assert line(spared) == "on"
+    ids: Any = look.zrange(taken, 0, -1)
+    (of_the_other,) = ids
+    process = start(*permits, "sh", "-c", WAITING)
+    pids = int(line(process)), int(line(process))
+    ids = look.zrange(taken, 0, -1)
+    (ours,) = {*ids} - {of_the_other}
+    look.zrem(taken, ours)
+    code, _, err = ended(process)
+    assert code == 76
+    assert err == f"redlatch: the lock {name} is lost: stolen\nredlatch: sending SIGTERM to the command\n"
+    gone(*pids)
+    assert spared.poll() is None
+    assert ended(spared)[0] == 1
+    goes_on = start("run", "--permits", "2", "--on-lost", "ignore", "--lease", "300ms", name, "sleep", "1")
+    code, _, err = ended(goes_on)
+    assert (code, "is lost: expired" in err) == (0, True)
+    look.close()
+
+
+def test_a_killed_redlatch_leaves_no_permit(name: str, start: Start) -> None:
+    process = start("run", "-o", LEASE, "--permits", "1", name, "sh", "-c", "echo $$; while :; do :; done")
+    command = int(line(process))
+    process.kill()
+    gone(command)
+    assert run("run", "--permits", "1", name, "true").returncode == 0
 
 
 def test_a_command_that_ignores_the_first_signal_gets_the_next(

@@ -237,12 +237,14 @@ def cmake(folder: Path, prefix: Path) -> None:
 def debian(folder: Path) -> None:
     """Debian's packages have the libraries in a folder of the processor's name. Unpacked elsewhere they work as well."""
     c_programs(folder)
-    packages = [only("libredlatch0_*.deb"), only("libredlatch-dev_*.deb")]
+    packages = [only("libredlatch0_*.deb"), only("libredlatch-dev_*.deb"), only("redlatch_*.deb")]
     for package in packages:
         run("dpkg-deb", "-x", package, folder / "root", cwd=folder)
     (libraries,) = (folder / "root" / "usr" / "lib").iterdir()
     pkg_config(folder, libraries)
     cmake(folder, folder / "root" / "usr")
+    with Server() as server:
+        command_line(folder / "root" / "usr" / "bin" / "redlatch", folder, server.url)
     if not shutil.which("lintian"):
         print("debian: lintian, which a release needs, is not on PATH", flush=True)
         return
@@ -313,6 +315,7 @@ def licences(folder: Path) -> None:
         "redlatch-c-*.tar.gz": ["redlatch-c", "redlatch-cli"],
         "libredlatch0_*.deb": ["redlatch-c"],
         "libredlatch-dev_*.deb": ["redlatch-c"],
+        "redlatch_*.deb": ["redlatch-cli"],
     }.items():
         if pattern.endswith(".deb") and not shutil.which("dpkg-deb"):
             continue

@@ -21,7 +21,7 @@ use redlatch::{
 
 use crate::arguments::{Run, Server};
 use crate::failure::{self, Exit, Failure};
-use crate::{complain, connect, who};
+use crate::{complain, connect, scan, who};
 use family::{Ended, Family};
 pub(crate) use on_lost::OnLost;
 use on_lost::Step;
@@ -45,7 +45,7 @@ enum Event {
 
 pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
     let client = connect::client(server)?;
-    let lock = lock(&client, arguments)?;
+    let lock = lock(server, &client, arguments)?;
     let (sender, events) = mpsc::channel();
     signals::report_to(sender.clone())?;
     // It ends when the lock is acquired, or is not.
@@ -59,6 +59,9 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
             code: arguments.conflict_exit_code,
             text: conflict(server, &lock, &error),
         }),
+        Err(error) if error.kind() == ErrorKind::ForeignKind => {
+            Err(Failure::new(Exit::Foreign, foreign(server, &lock, &error)))
+        }
         Err(error) => Err(error.into()),
     };
     // Everything is released by now, or has told why not.
@@ -75,19 +78,71 @@ fn conflict(server: &Server, lock: &Lock, error: &Error) -> String {
     }
 }
 
-fn lock(client: &Client, arguments: &Run) -> Result<Lock, Error> {
+/// Tells which option the lock at this name needs, if it is held.
+fn foreign(server: &Server, lock: &Lock, error: &Error) -> String {
+    let text = failure::text(error);
+    let stored = connect::inspector(server)
+        .and_then(|mut inspector| scan::lock(&mut inspector, lock.name()));
+    match stored
+        .ok()
+        .flatten()
+        .and_then(|held| Kind::named(held.kind))
+    {
+        Some(Kind::Semaphore) => {
+            format!("{text}; it is a semaphore: --permits takes one of its permits")
+        }
+        Some(Kind::Read | Kind::Write) => format!("{text}: --shared or --exclusive"),
+        _ => text,
+    }
+}
+
+fn lock(server: &Server, client: &Client, arguments: &Run) -> Result<Lock, Failure> {
     let mut options = client.lock_options();
-    if arguments.shared {
-        options = options.kind(Kind::Read);
-    } else if arguments.exclusive {
-        options = options.kind(Kind::Write);
-    } else if let Some(limit) = arguments.permits {
-        options = options.kind(Kind::Semaphore).limit(limit as usize);
+    let side = match arguments {
+        Run { shared: true, .. } => Some(("--shared", Kind::Read)),
+        Run {
+            exclusive: true, ..
+        } => Some(("--exclusive", Kind::Write)),
+        Run {
+            permits: Some(_), ..
+        } => Some(("--permits", Kind::Semaphore)),
+        _ => None,
+    };
+    let given = |wanted: &str| {
+        let mut options = server.options.iter().rev();
+        options
+            .find(|(name, _)| name == wanted)
+            .map(|(_, value)| &**value)
+    };
+    match (side, given("kind")) {
+        (Some((word, kind)), Some(given)) if given != kind.name() => {
+            return Err(Failure::new(
+                Exit::Usage,
+                format!(
+                    "{word} is for locks of the kind {}, and -o kind={given} names another; leave one of the two out",
+                    kind.name()
+                ),
+            ));
+        }
+        // It would wait until somebody else gives the semaphore its number of permits.
+        (None, Some("semaphore")) if given("limit").is_none() => {
+            return Err(Failure::new(
+                Exit::Usage,
+                "a semaphore needs its number of permits; use --permits 4 in place of -o kind=semaphore",
+            ));
+        }
+        _ => {}
+    }
+    if let Some((_, kind)) = side {
+        options = options.kind(kind);
+    }
+    if let Some(limit) = arguments.permits {
+        options = options.limit(limit as usize);
     }
     if arguments.fencing {
         options = options.fencing(true);
     }
-    client.lock_with(&arguments.name, options)
+    Ok(client.lock_with(&arguments.name, options)?)
 }
 
 /// How the wait for the lock ended without an error.

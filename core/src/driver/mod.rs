@@ -163,7 +163,7 @@ impl Shared {
     /// Whether anybody may want events of level debug, which come with every acquisition.
     fn is_followed(&self) -> bool {
         self.ring.wants(Level::Debug)
-            || tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG
+            || tracing::enabled!(target: "redlatch", tracing::Level::DEBUG)
     }
 
     /// Logs an event with `tracing`, and keeps it for the bindings that ask for it.

@@ -5,6 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::Ordering;
 
 use redlatch_bench::{ALLOCATIONS, LIVE_BYTES};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 struct Counting;
 
@@ -35,6 +37,35 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// Follows all that programs tell, except what redlatch tells.
+struct Others;
+
+impl Subscriber for Others {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() != "redlatch"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
 fn main() -> Result<(), redlatch_bench::Failure> {
-    redlatch_bench::run(std::env::args().skip(1))
+    let (ours, others): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|word| word != "--subscriber");
+    if !others.is_empty() {
+        tracing::subscriber::set_global_default(Others)?;
+    }
+    redlatch_bench::run(ours.into_iter())
 }
