@@ -34,8 +34,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redlatch import aio
 from redlatch.compat import redispy
+from redlatch.compat._settings import settings_of
 from redlatch.compat.redispy import aio as redispy_aio
-from redlatch.compat.redispy._clients import settings_of
 
 FACES = ["threads", "asyncio"]
 

@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from redlatch import _dispatcher, _green, _redlatch
 from redlatch._dispatcher import OnLost
-from redlatch._options import LockOptions
+from redlatch._options import ClientOptions, LockOptions
+from redlatch._typing import RedisClient, Self, Unpack
 from redlatch.exceptions import (
     InvalidArgumentError,
     LockError,
@@ -139,8 +140,23 @@ class BaseClient:
 
     _started = False
 
-    def __init__(self, url: str | None, options: dict[str, Any]) -> None:
-        self._core = _redlatch.Client(url, options)
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        self._core = _redlatch.Client(url, dict(options))
+
+    @classmethod
+    def from_redis(cls, redis: RedisClient, **options: Unpack[ClientOptions]) -> Self:
+        """A client for the server, cluster or service that a client of redis-py or valkey-py is connected to. No I/O.
+
+        It takes over the address, log-in, database, TLS and `socket_connect_timeout` of a `Redis`, `RedisCluster` or
+        `Sentinel.master_for(...)`, for threads or for asyncio, and has connections of its own. `options` come before what
+        is taken over. Raises InvalidArgumentError for a setting that it has no counterpart of, such as a credential provider
+        whose passwords change.
+        """
+        from redlatch.compat._settings import settings_of
+
+        url, taken = settings_of(redis)
+        given: dict[str, Any] = {**dict(taken), **options}
+        return cls(url, **given)
 
     def _start(self) -> None:
         """Has the events of this client reach the log; before its first request."""

@@ -37,7 +37,7 @@ from redlatch._base import (
 )
 from redlatch._dispatcher import OnLost
 from redlatch._help import documented
-from redlatch._options import ClientOptions, LockOptions
+from redlatch._options import LockOptions
 from redlatch._typing import Self, Unpack
 from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError, NotOwnerError
 
@@ -233,9 +233,6 @@ class Client(BaseClient):
     `url` is by default the environment variable REDLATCH_URL. The options are keywords, and None is the default of each. Nothing is sent, no thread is started before the first
     request, so a client can be made before a fork; one that was used before belongs to the parent.
     """
-
-    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
-        super().__init__(url, dict(options))
 
     async def connect(self) -> Self:
         """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
