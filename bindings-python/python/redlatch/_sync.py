@@ -355,9 +355,9 @@ class RWLock:
     __slots__ = ("read", "write")
 
     def __init__(self, read: Lock, write: Lock) -> None:
-        self.read = read
+        self.read: Lock = read
         """The side that many may have at a time."""
-        self.write = write
+        self.write: Lock = write
         """The side that one may have, while nobody else has the other."""
 
     @property

@@ -146,7 +146,7 @@ class Bridge:
         self.queue = queue
         self._loop = weakref.ref(loop)
         # Not a method of the bridge: a cycle would keep the bridge when its loop drops it.
-        self.watchers = _dispatcher.Watchers(partial(_begin, self._loop))
+        self.watchers: _dispatcher.Watchers = _dispatcher.Watchers(partial(_begin, self._loop))
         self._listener: Listener | None = None
         try:
             loop.add_reader(queue.fd, self._drain)
@@ -641,9 +641,9 @@ class RWLock:
     __slots__ = ("read", "write")
 
     def __init__(self, read: Lock, write: Lock) -> None:
-        self.read = read
+        self.read: Lock = read
         """The side that many may have at a time."""
-        self.write = write
+        self.write: Lock = write
         """The side that one may have, while nobody else has the other."""
 
     @property

@@ -35,7 +35,7 @@ class Held:
 
     def __init__(self, guard: _redlatch.Guard, *, renewed: bool) -> None:
         self.guard = guard
-        self.token = guard.hold().owner.encode()
+        self.token: bytes = guard.hold().owner.encode()
         guard.keep()
         if renewed:
             self._sweep()
@@ -97,9 +97,9 @@ class BaseLock(Generic[C]):
         self.sleep = sleep
         self.blocking = blocking
         self.blocking_timeout = blocking_timeout
-        self.thread_local = bool(thread_local)
+        self.thread_local: bool = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.on_lost = self._callback(on_lost)
+        self.on_lost: OnLost | None = self._callback(on_lost)
         self.local: Local = _local() if self.thread_local else _Shared()
         self._client = self._find_client()
 
