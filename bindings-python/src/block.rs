@@ -15,6 +15,7 @@ use redlatch::embed::AcquireOptionsExt;
 use crate::exit::Waiting;
 use crate::flow;
 use crate::guard::Guard;
+use crate::interrupt::Interrupt;
 use crate::kept::intern;
 use crate::lock::Lock;
 use crate::operation::{Canceller, run, wait_for};
@@ -280,6 +281,15 @@ fn acquire_on_thread<'py>(
     Bound::new(py, Guard::new(guard))
 }
 
+/// Ends the interruption of this block; whether the block is left because of it.
+fn was_interrupted(grant: &Bound<'_, PyAny>, error: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    let interrupt = grant.getattr(intern!(grant.py(), "_interrupt"))?;
+    match interrupt.cast::<Interrupt>() {
+        Ok(interrupt) => interrupt.get().leave(error, grant.py()),
+        Err(_) => Ok(false),
+    }
+}
+
 /// Gives the level of a block back; nothing if its grant was released before, or if it is the one
 /// of a parent process.
 fn leave(
@@ -292,8 +302,16 @@ fn leave(
         return Ok(());
     }
     let guard = grant.getattr(intern!(py, "_guard"))?.cast_into::<Guard>()?;
+    let tags = grant
+        .getattr(intern!(py, "_tags"))?
+        .cast_into::<PyTuple>()?;
+    let interrupted = !tags.is_empty() && was_interrupted(grant, error)?;
     let Some(level) = guard.get().spend() else {
-        return Ok(());
+        // It was released before, and the block is told of the loss all the same.
+        return match interrupted {
+            true => grant.call_method0(intern!(py, "check")).map(drop),
+            false => Ok(()),
+        };
     };
     let released = match flow::hub(py) {
         Ok(None) => run(py, level.release(), None).map(drop),
@@ -313,8 +331,7 @@ fn leave(
         // This is the hub itself, which cannot wait: the level is let go.
         Err(error) => Err(error),
     };
-    let tags = grant.getattr(intern!(py, "_tags"))?;
-    let forgotten = match tags.cast_into::<PyTuple>()?.is_empty() {
+    let forgotten = match tags.is_empty() {
         true => Ok(()),
         false => grant.call_method0(intern!(py, "_forget")).map(drop),
     };
@@ -324,6 +341,11 @@ fn leave(
     let Some(error) = error else {
         return Err(failure);
     };
+    if interrupted {
+        // Where the thread was interrupted.
+        failure.set_cause(py, Some(PyErr::from_value(error.clone())));
+        return Err(failure);
+    }
     // An exception that is on its way already goes first, with a note of the failure. A signal
     // handler's goes before both.
     let base = py.import(intern!(py, "redlatch._base"))?;

@@ -22,6 +22,7 @@ import redis
 import redis.asyncio
 import redis.asyncio.lock
 import redis.lock
+import redlatch
 from conftest import LIMIT, Server, eventually, run_in_loop
 from redlatch.compat import redispy
 from redlatch.compat.redispy import aio as redispy_aio

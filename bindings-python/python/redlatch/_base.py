@@ -336,7 +336,7 @@ class BaseSemaphore(BaseName):
 class BaseGrant:
     """One level of a hold."""
 
-    __slots__ = ("__weakref__", "_client", "_core", "_guard", "_hold", "_released", "_tags")
+    __slots__ = ("__weakref__", "_client", "_core", "_guard", "_hold", "_interrupt", "_released", "_tags")
 
     def __init__(self, lock: BaseName, guard: _redlatch.Guard) -> None:
         self._core = lock._core
@@ -345,6 +345,7 @@ class BaseGrant:
         self._guard = guard
         self._hold = guard.hold()
         self._tags: tuple[int, ...] = ()
+        self._interrupt: _redlatch.Interrupt | None = None
         self._released = False
         guard.keep()
 
@@ -427,6 +428,7 @@ class LockedOptions(LockOptions, total=False):
     timeout: float | None
     on_lost: OnLost | None
     canceller: _redlatch.Canceller | None  # for a `def`
+    interrupt_on_lost: bool  # for a `def`
     cancel_on_lost: bool  # for an `async def`
 
 
