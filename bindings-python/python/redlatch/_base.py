@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from string import Formatter
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast
 
 from redlatch import _dispatcher, _green, _redlatch
 from redlatch._dispatcher import OnLost
 from redlatch._options import ClientOptions, LockOptions
-from redlatch._typing import RedisClient, Self, Unpack
+from redlatch._typing import RedisClient, Self, Unpack, dataclass_transform
 from redlatch.exceptions import (
     InvalidArgumentError,
     LockError,
@@ -31,8 +29,36 @@ R = TypeVar("R")
 LONGEST_WAIT: float = next(most for name, _, _, most, _, _ in _redlatch.options() if name == "wait")
 
 
-@dataclass(frozen=True)
-class Process:
+@dataclass_transform(frozen_default=True)
+class Row:
+    """Parts with names, as a frozen dataclass has them. `dataclasses` takes as long to import as all of redlatch."""
+
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        cls.__match_args__ = tuple(cls.__annotations__)  # type: ignore[misc]
+
+    def __init__(self, *parts: Any, **named: Any) -> None:
+        self.__dict__.update(zip(self.__match_args__, parts, strict=False), **named)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} of {self!r} cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._parts() == self._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def __repr__(self) -> str:
+        parts = zip(self.__match_args__, self._parts(), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in parts)})"
+
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+
+class Process(Row):
     """The process of a holder, as the names of its connections tell it."""
 
     client_name: str
@@ -45,8 +71,7 @@ class Process:
     """The name of the machine or container; empty if it cannot be told."""
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(Row):
     """The holder of a lock, as Redis sees it."""
 
     owner: str
@@ -124,6 +149,8 @@ def note(error: BaseException, failure: Exception) -> None:
 
 def is_coroutine_function(function: object) -> bool:
     """Also of an object that is called as one."""
+    import inspect  # which takes as long as all of redlatch, and is needed here and below alone
+
     called = getattr(type(function), "__call__", None)  # noqa: B004, for what kind of function it is
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
@@ -177,8 +204,7 @@ class BaseClient:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self._core!r}>"
 
 
-@dataclass(frozen=True)
-class Permits:
+class Permits(Row):
     """How many permits a semaphore has."""
 
     available: int
@@ -436,6 +462,7 @@ def decorate(
     client: BaseClient, name: Name, options: dict[str, Any]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes the decorator of `Client.locked`."""
+    import inspect
 
     if is_coroutine_function(name) or inspect.isgeneratorfunction(name) or inspect.isasyncgenfunction(name):
         raise TypeError(
@@ -514,6 +541,8 @@ def _lock_maker(
 
 def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """The function that fills the parameters of this function into a name."""
+    import inspect
+
     try:
         signature = inspect.signature(function)
     except ValueError:

@@ -18,7 +18,15 @@ else:
             return options
 
 
-__all__ = ["RedisClient", "Self", "Unpack"]
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda kind: kind
+
+
+__all__ = ["RedisClient", "Self", "Unpack", "dataclass_transform"]
 
 
 class HasPool(Protocol):

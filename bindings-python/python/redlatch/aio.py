@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from redlatch import _dispatcher, _redlatch
 from redlatch._base import (
@@ -83,26 +83,6 @@ def coroutine_function(function: F) -> F:
     # The mark of asyncio.iscoroutinefunction. Python 3.10 and 3.11 have none for inspect.
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return function
-
-
-class _AskedWithAwait:
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __get__(self, lock: Any, owner: Any = None) -> Any:
-        if lock is None:
-            return self._function
-        if sys._getframe(1).f_code is asyncio.Condition.__init__.__code__:
-            raise TypeError(
-                f"asyncio.Condition cannot be made of {lock!r}: it calls release() without await, and nothing would be "
-                "released; make an asyncio.Condition() without a lock, and take this one where the work is done"
-            )
-        return self._function.__get__(lock)
-
-
-def asked_with_await(function: F) -> F:
-    """Refuses asyncio.Condition, which takes this method of its lock when it is made."""
-    return cast("F", _AskedWithAwait(function))
 
 
 YEARS = 1e9
@@ -570,7 +550,6 @@ class Lock(Blocks, BaseLock):
         key = Keys.of(task or _task_of_loop())
         await ask(self._client, lambda to: self._core.extend(key, seconds, to))
 
-    @asked_with_await
     async def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
         return bool(await ask(self._client, self._core.owners))
@@ -604,6 +583,26 @@ class Lock(Blocks, BaseLock):
 
     def _hold(self) -> _redlatch.Hold:
         return self._core.hold(Keys.of(_task_of_loop()))
+
+
+class _AskedWithAwait:
+    """A method that asyncio.Condition must not have: it takes this one of its lock when it is made."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __get__(self, lock: Any, owner: Any = None) -> Any:
+        if lock is None:
+            return self._function
+        if sys._getframe(1).f_code is asyncio.Condition.__init__.__code__:
+            raise TypeError(
+                f"asyncio.Condition cannot be made of {lock!r}: it calls release() without await, and nothing would be "
+                "released; make an asyncio.Condition() without a lock, and take this one where the work is done"
+            )
+        return self._function.__get__(lock)
+
+
+Lock.locked = _AskedWithAwait(Lock.locked)  # type: ignore[method-assign, assignment]
 
 
 def only_acquires(name: str) -> NotOwnerError:
