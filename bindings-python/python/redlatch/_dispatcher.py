@@ -271,9 +271,9 @@ def _close_all() -> None:
 
 
 def _finish_in_multiprocessing_child() -> None:
-    """Such a child ends without atexit before Python 3.13, but runs its finalizers."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
+    """Such a child ends without atexit before Python 3.13, one of billiard always, but both run the finalizers."""
+    libraries = [sys.modules.get(name) for name in ("multiprocessing.process", "billiard.process")]
+    if any(library and library.current_process()._parent_pid is not None for library in libraries):
         from multiprocessing.util import Finalize
 
         Finalize(None, _join_and_close_all, exitpriority=0)
