@@ -1,6 +1,6 @@
 //! The interruption of a thread whose lock is lost.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -14,29 +14,17 @@ pub(crate) struct Interrupt {
     raise_: Py<PyAny>,
     take_back: Py<PyAny>,
     error: Py<PyType>,
-    state: Mutex<State>,
+    state: AtomicU8,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum State {
-    Inside,
-    Raised,
-    Left,
-}
+const INSIDE: u8 = 0;
+const RAISED: u8 = 1;
+const LEFT: u8 = 2;
 
 impl Interrupt {
-    fn change(&self, from: State, to: State) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is = *state == from;
-        if is {
-            *state = to;
-        }
-        is
-    }
-
     /// Ends the block. Whether `error`, with which it is left, is the one that was raised here.
     pub(crate) fn leave(&self, error: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<bool> {
-        if self.change(State::Inside, State::Left) || !self.change(State::Raised, State::Left) {
+        if self.state.swap(LEFT, Ordering::AcqRel) != RAISED {
             return Ok(false);
         }
         if let Some(error) = error
@@ -57,15 +45,18 @@ impl Interrupt {
             raise_,
             take_back,
             error,
-            state: Mutex::new(State::Inside),
+            state: AtomicU8::new(INSIDE),
         }
     }
 
     fn __call__(&self, py: Python<'_>, lost: &Bound<'_, PyAny>) -> PyResult<()> {
         let _ = lost;
-        if self.change(State::Inside, State::Raised) {
-            self.raise_.call0(py)?;
+        match self
+            .state
+            .compare_exchange(INSIDE, RAISED, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => self.raise_.call0(py).map(drop),
+            Err(_) => Ok(()),
         }
-        Ok(())
     }
 }

@@ -22,7 +22,7 @@ def work() -> None:
 
 
 def in_thread(function: Callable[[], object]) -> Any:
-    """What the function returns, on a thread of its own."""
+    """Calls the function on a thread of its own, and gives back its result."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()

@@ -8,12 +8,12 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from functools import wraps
 from string import Formatter
-from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 from redlatch import _dispatcher, _green, _redlatch
 from redlatch._dispatcher import OnLost
 from redlatch._options import ClientOptions, LockOptions
-from redlatch._typing import RedisClient, Self, Unpack, dataclass_transform
+from redlatch._typing import RedisClient, Self, Unpack
 from redlatch.exceptions import (
     InvalidArgumentError,
     LockError,
@@ -29,36 +29,7 @@ R = TypeVar("R")
 LONGEST_WAIT: float = next(most for name, _, _, most, _, _ in _redlatch.options() if name == "wait")
 
 
-@dataclass_transform(frozen_default=True)
-class Row:
-    """Parts with names, as a frozen dataclass has them. `dataclasses` takes as long to import as all of redlatch."""
-
-    __match_args__: ClassVar[tuple[str, ...]]
-
-    def __init_subclass__(cls) -> None:
-        cls.__match_args__ = tuple(cls.__annotations__)  # type: ignore[misc]
-
-    def __init__(self, *parts: Any, **named: Any) -> None:
-        self.__dict__.update(zip(self.__match_args__, parts, strict=False), **named)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name} of {self!r} cannot be changed")
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other._parts() == self._parts()
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
-
-    def __repr__(self) -> str:
-        parts = zip(self.__match_args__, self._parts(), strict=True)
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in parts)})"
-
-    def _parts(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.__match_args__)
-
-
-class Process(Row):
+class Process(NamedTuple):
     """The process of a holder, as the names of its connections tell it."""
 
     client_name: str
@@ -71,12 +42,12 @@ class Process(Row):
     """The name of the machine or container; empty if it cannot be told."""
 
 
-class Holder(Row):
+class Holder(NamedTuple):
     """The holder of a lock, as Redis sees it."""
 
     owner: str
     """`<client id>:<number>`."""
-    count: int
+    count: int  # type: ignore[assignment]
     """How many levels the hold has."""
     remaining: float | None
     """For how many seconds the lock lives without a renewal; None if it has no expiry."""
@@ -204,7 +175,7 @@ class BaseClient:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self._core!r}>"
 
 
-class Permits(Row):
+class Permits(NamedTuple):
     """How many permits a semaphore has."""
 
     available: int

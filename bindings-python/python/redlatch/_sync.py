@@ -93,15 +93,7 @@ class Client(BaseClient):
         block raises LockLostError: by a LostInterrupt, at its next line of Python. A call that blocks outside of Python, as
         `time.sleep` or a read, ends first. Not for greenlets.
         """
-        return Lock(
-            self,
-            name,
-            timeout=timeout,
-            on_lost=on_lost,
-            canceller=canceller,
-            interrupt_on_lost=interrupt_on_lost,
-            **options,
-        )
+        return Lock(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
 
     def rw_lock(
         self,
@@ -141,15 +133,7 @@ class Client(BaseClient):
         The first acquisition gives it so many permits; a number that is there already stays. Without a limit, others set
         it. The other arguments are those of `lock`; `kind` is not taken.
         """
-        return Semaphore(
-            self,
-            name,
-            timeout=timeout,
-            on_lost=on_lost,
-            canceller=canceller,
-            interrupt_on_lost=interrupt_on_lost,
-            **options,
-        )
+        return Semaphore(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
 
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
@@ -208,7 +192,22 @@ class Blocks(BaseName):
     """The part of locks and semaphores that a `with` block needs."""
 
     __slots__ = ()
+    _canceller: _redlatch.Canceller | None
     _interrupt_on_lost: bool
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
+        interrupt_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._canceller = canceller_of(canceller)  # type: ignore[misc]
+        self._interrupt_on_lost = interrupt_on_lost  # type: ignore[misc]
 
     if TYPE_CHECKING:
 
@@ -261,21 +260,6 @@ class Lock(Blocks, BaseLock):
     """
 
     __slots__ = ("_canceller", "_interrupt_on_lost")
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        canceller: _redlatch.Canceller | None = None,
-        interrupt_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._canceller = canceller_of(canceller)
-        self._interrupt_on_lost = interrupt_on_lost
 
     def acquire(
         self,
@@ -445,21 +429,6 @@ class Semaphore(Blocks, BaseSemaphore):
     """
 
     __slots__ = ("_canceller", "_interrupt_on_lost")
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        canceller: _redlatch.Canceller | None = None,
-        interrupt_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._canceller = canceller_of(canceller)
-        self._interrupt_on_lost = interrupt_on_lost
 
     def acquire(
         self,

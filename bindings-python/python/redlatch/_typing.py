@@ -18,15 +18,7 @@ else:
             return options
 
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_: Any) -> Any:
-        return lambda kind: kind
-
-
-__all__ = ["RedisClient", "Self", "Unpack", "dataclass_transform"]
+__all__ = ["RedisClient", "Self", "Unpack"]
 
 
 class HasPool(Protocol):

@@ -257,7 +257,7 @@ class Client(BaseClient):
         locks are renewed and answers wait. With `cancel_on_lost` the task inside an `async with` block is cancelled
         then, and the block raises LockLostError, as asyncio.timeout does it.
         """
-        return Lock(self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options)
+        return Lock(self, name, timeout, on_lost, cancel_on_lost, **options)
 
     def rw_lock(
         self,
@@ -290,9 +290,7 @@ class Client(BaseClient):
         The first acquisition gives it so many permits; a number that is there already stays. Without a limit, others set
         it. The other arguments are those of `lock`; `kind` is not taken.
         """
-        return Semaphore(
-            self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options
-        )
+        return Semaphore(self, name, timeout, on_lost, cancel_on_lost, **options)
 
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
@@ -381,6 +379,18 @@ class Blocks(BaseName):
 
     __slots__ = ()
     _cancel_on_lost: bool
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._cancel_on_lost = cancel_on_lost  # type: ignore[misc]
 
     def _prepare(self, task: Task | None) -> tuple[Keys, To]:
         """Before the first request of this task with this client: what its requests need, which the key knows then."""
@@ -479,19 +489,6 @@ class Lock(Blocks, BaseLock):
     """
 
     __slots__ = ("_cancel_on_lost",)
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        cancel_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._cancel_on_lost = cancel_on_lost
 
     @coroutine_function
     def acquire(
@@ -697,19 +694,6 @@ class Semaphore(Blocks, BaseSemaphore):
     """
 
     __slots__ = ("_cancel_on_lost",)
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        cancel_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._cancel_on_lost = cancel_on_lost
 
     async def acquire(
         self,
