@@ -255,6 +255,9 @@ fn enter<'py>(lock: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
                 block.as_ref().map(|block| block.bind(py)),
                 grant.clone().unbind(),
             )?;
+            if let Ok(interrupt) = interrupt_of(&grant)?.cast::<Interrupt>() {
+                interrupt.get().enter(py)?;
+            }
             Ok(grant)
         });
     if begun.is_err() {
@@ -281,13 +284,8 @@ fn acquire_on_thread<'py>(
     Bound::new(py, Guard::new(guard))
 }
 
-/// Ends the interruption of this block; whether the block is left because of it.
-fn was_interrupted(grant: &Bound<'_, PyAny>, error: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
-    let interrupt = grant.getattr(intern!(grant.py(), "_interrupt"))?;
-    match interrupt.cast::<Interrupt>() {
-        Ok(interrupt) => interrupt.get().leave(error, grant.py()),
-        Err(_) => Ok(false),
-    }
+fn interrupt_of<'py>(grant: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    grant.getattr(intern!(grant.py(), "_interrupt"))
 }
 
 /// Gives the level of a block back; nothing if its grant was released before, or if it is the one
@@ -305,13 +303,16 @@ fn leave(
     let tags = grant
         .getattr(intern!(py, "_tags"))?
         .cast_into::<PyTuple>()?;
-    let interrupted = !tags.is_empty() && was_interrupted(grant, error)?;
+    let interrupted = match interrupt_of(grant)?.cast::<Interrupt>() {
+        Ok(interrupt) => interrupt.get().leave(error, py)?,
+        Err(_) => false,
+    };
     let Some(level) = guard.get().spend() else {
         // It was released before, and the block is told of the loss all the same.
-        return match interrupted {
-            true => grant.call_method0(intern!(py, "check")).map(drop),
-            false => Ok(()),
-        };
+        if interrupted {
+            grant.call_method0(intern!(py, "check"))?;
+        }
+        return Ok(());
     };
     let released = match flow::hub(py) {
         Ok(None) => run(py, level.release(), None).map(drop),

@@ -17,14 +17,30 @@ pub(crate) struct Interrupt {
     state: AtomicU8,
 }
 
-const INSIDE: u8 = 0;
-const RAISED: u8 = 1;
-const LEFT: u8 = 2;
+// Where the thread is. The loss may be told before it is inside.
+const BEFORE: u8 = 0;
+const TOLD: u8 = 1;
+const INSIDE: u8 = 2;
+const RAISED: u8 = 3;
+const LEFT: u8 = 4;
 
 impl Interrupt {
+    fn change(&self, from: u8, to: u8) -> bool {
+        let order = Ordering::SeqCst;
+        self.state.compare_exchange(from, to, order, order).is_ok()
+    }
+
+    /// Begins the block. From now on the exception comes in its body.
+    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.change(BEFORE, INSIDE) && self.change(TOLD, RAISED) {
+            self.raise_.call0(py)?;
+        }
+        Ok(())
+    }
+
     /// Ends the block. Whether `error`, with which it is left, is the one that was raised here.
     pub(crate) fn leave(&self, error: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<bool> {
-        if self.state.swap(LEFT, Ordering::AcqRel) != RAISED {
+        if self.state.swap(LEFT, Ordering::SeqCst) != RAISED {
             return Ok(false);
         }
         if let Some(error) = error
@@ -45,18 +61,15 @@ impl Interrupt {
             raise_,
             take_back,
             error,
-            state: AtomicU8::new(INSIDE),
+            state: AtomicU8::new(BEFORE),
         }
     }
 
-    fn __call__(&self, py: Python<'_>, lost: &Bound<'_, PyAny>) -> PyResult<()> {
-        let _ = lost;
-        match self
-            .state
-            .compare_exchange(INSIDE, RAISED, Ordering::AcqRel, Ordering::Acquire)
-        {
-            Ok(_) => self.raise_.call0(py).map(drop),
-            Err(_) => Ok(()),
+    #[pyo3(signature = (_lost))]
+    fn __call__(&self, py: Python<'_>, _lost: &Bound<'_, PyAny>) -> PyResult<()> {
+        if !self.change(BEFORE, TOLD) && self.change(INSIDE, RAISED) {
+            self.raise_.call0(py)?;
         }
+        Ok(())
     }
 }

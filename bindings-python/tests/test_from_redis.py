@@ -248,7 +248,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: wanting(redis_connect_func=print), "a redis_connect_func, and redlatch logs in by itself"),
     (lambda: wanting(ssl=True, ssl_cert_reqs="none"), "ssl_cert_reqs='none', and redlatch checks"),
     (lambda: wanting(ssl=True, ssl_cert_reqs=ssl.CERT_NONE), "redlatch checks the server's certificate"),
-    (lambda: wanting(ssl=True, ssl_ca_path="/etc"), "ssl_ca_path, and redlatch reads no folder"),
+    (lambda: wanting(ssl=True, ssl_ca_path="/etc"), "ssl_ca_path, and redlatch reads a file of"),
     (lambda: wanting(ssl=True, ssl_password="secret"), "ssl_password, and redlatch reads no key"),
     (lambda: wanting(ssl=True, ssl_ciphers="AES"), "ssl_ciphers, and redlatch chooses"),
     (lambda: wanting(ssl=True, ssl_ca_certs="a", ssl_ca_data="b"), "ssl_ca_data, and redlatch takes one"),

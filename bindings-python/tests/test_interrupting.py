@@ -123,6 +123,22 @@ def test_a_block_inside_is_left_as_well(client: redlatch.Client, look: redis.Red
     assert not inner.locked()
 
 
+def test_a_loss_before_the_body_interrupts_the_body(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, on_lost = threading.Event(), redlatch.Grant.on_lost
+
+    def lose_at_once(grant: redlatch.Grant, callback: Callable[[redlatch.LockLostError], object]) -> None:
+        on_lost(grant, callback)
+        on_lost(grant, lambda lost: told.set())
+        look.delete(name)
+        assert told.wait(LIMIT)
+
+    monkeypatch.setattr(redlatch.Grant, "on_lost", lose_at_once)
+    with pytest.raises(redlatch.LockLostError), client.lock(name, interrupt_on_lost=True):
+        work()
+
+
 def test_nothing_comes_after_the_block(client: redlatch.Client, look: redis.Redis, name: str) -> None:
     """The loss is told while the block ends, again and again at another moment."""
     lock, told = client.lock(name, interrupt_on_lost=True), 0

@@ -282,11 +282,7 @@ def _finish_in_multiprocessing_child() -> None:
 def _finish_in_celery_child() -> None:
     """A child of Celery's prefork pool ends by `os._exit`, and tells of it before."""
     if signals := sys.modules.get("celery.signals"):
-        signals.worker_process_shutdown.connect(_close_in_celery_child, weak=False)
-
-
-def _close_in_celery_child(**_: object) -> None:
-    _close_all()
+        signals.worker_process_shutdown.connect(lambda **_: _close_all(), weak=False)
 
 
 def _join_and_close_all() -> None:

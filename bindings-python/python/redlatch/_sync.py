@@ -192,8 +192,6 @@ class Blocks(BaseName):
     """The part of locks and semaphores that a `with` block needs."""
 
     __slots__ = ()
-    _canceller: _redlatch.Canceller | None
-    _interrupt_on_lost: bool
 
     def __init__(
         self,

@@ -597,14 +597,12 @@ class _AskedWithAwait:
         self._function = function
 
     def __get__(self, lock: Any, owner: Any = None) -> Any:
-        if lock is None:
-            return self._function
-        if sys._getframe(1).f_code is asyncio.Condition.__init__.__code__:
+        if lock is not None and sys._getframe(1).f_code is asyncio.Condition.__init__.__code__:
             raise TypeError(
                 f"asyncio.Condition cannot be made of {lock!r}: it calls release() without await, and nothing would be "
                 "released; make an asyncio.Condition() without a lock, and take this one where the work is done"
             )
-        return self._function.__get__(lock)
+        return self._function.__get__(lock, owner)
 
 
 Lock.locked = _AskedWithAwait(Lock.locked)  # type: ignore[method-assign, assignment]

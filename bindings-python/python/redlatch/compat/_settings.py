@@ -99,7 +99,7 @@ def _refuse(redis: RedisClient, what: str, why: str, remedy: str = REMEDY) -> No
 
 
 _TLS_REFUSED = {
-    "ssl_ca_path": "redlatch reads no folder of authorities: name a file, by ssl_ca_certs there",
+    "ssl_ca_path": "redlatch reads a file of authorities (ssl_ca_certs) and no folder",
     "ssl_password": "redlatch reads no key that has a password",
     "ssl_ciphers": "redlatch chooses the ciphers itself",
     "ssl_include_verify_flags": "redlatch has no such flags",
