@@ -106,7 +106,7 @@ impl Engine {
         let to = self.receiver(queue, hold)?;
         let waiter = self.names.waiters.get(&to)?;
         let heard = if hold.cell.kind.layout().passes_among_others() {
-            // What is heard of a name says nothing about each of its holders.
+            // A message about a name says nothing about each of its holders.
             hold.deadline().before(timing::trusted(hold.longest()))
         } else {
             queue.run.heard?
