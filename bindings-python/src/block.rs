@@ -15,6 +15,7 @@ use redlatch::embed::AcquireOptionsExt;
 use crate::exit::Waiting;
 use crate::flow;
 use crate::guard::Guard;
+use crate::interrupt::Interrupt;
 use crate::kept::intern;
 use crate::lock::Lock;
 use crate::operation::{Canceller, run, wait_for};
@@ -254,6 +255,9 @@ fn enter<'py>(lock: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
                 block.as_ref().map(|block| block.bind(py)),
                 grant.clone().unbind(),
             )?;
+            if let Ok(interrupt) = interrupt_of(&grant)?.cast::<Interrupt>() {
+                interrupt.get().enter(py)?;
+            }
             Ok(grant)
         });
     if begun.is_err() {
@@ -280,6 +284,10 @@ fn acquire_on_thread<'py>(
     Bound::new(py, Guard::new(guard))
 }
 
+fn interrupt_of<'py>(grant: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    grant.getattr(intern!(grant.py(), "_interrupt"))
+}
+
 /// Gives the level of a block back; nothing if its grant was released before, or if it is the one
 /// of a parent process.
 fn leave(
@@ -292,7 +300,18 @@ fn leave(
         return Ok(());
     }
     let guard = grant.getattr(intern!(py, "_guard"))?.cast_into::<Guard>()?;
+    let tags = grant
+        .getattr(intern!(py, "_tags"))?
+        .cast_into::<PyTuple>()?;
+    let interrupted = match interrupt_of(grant)?.cast::<Interrupt>() {
+        Ok(interrupt) => interrupt.get().leave(error, py)?,
+        Err(_) => false,
+    };
     let Some(level) = guard.get().spend() else {
+        // It was released before, and the block is told of the loss all the same.
+        if interrupted {
+            grant.call_method0(intern!(py, "check"))?;
+        }
         return Ok(());
     };
     let released = match flow::hub(py) {
@@ -313,8 +332,7 @@ fn leave(
         // This is the hub itself, which cannot wait: the level is let go.
         Err(error) => Err(error),
     };
-    let tags = grant.getattr(intern!(py, "_tags"))?;
-    let forgotten = match tags.cast_into::<PyTuple>()?.is_empty() {
+    let forgotten = match tags.is_empty() {
         true => Ok(()),
         false => grant.call_method0(intern!(py, "_forget")).map(drop),
     };
@@ -324,6 +342,11 @@ fn leave(
     let Some(error) = error else {
         return Err(failure);
     };
+    if interrupted {
+        // Where the thread was interrupted.
+        failure.set_cause(py, Some(PyErr::from_value(error.clone())));
+        return Err(failure);
+    }
     // An exception that is on its way already goes first, with a note of the failure. A signal
     // handler's goes before both.
     let base = py.import(intern!(py, "redlatch._base"))?;

@@ -10,6 +10,7 @@ mod client;
 mod exit;
 mod flow;
 mod guard;
+mod interrupt;
 mod kept;
 mod lock;
 mod operation;
@@ -50,6 +51,8 @@ mod _redlatch {
     use crate::exit::{begin_exit, wait_idle};
     #[pymodule_export]
     use crate::guard::{Guard, Hold};
+    #[pymodule_export]
+    use crate::interrupt::Interrupt;
     #[pymodule_export]
     use crate::lock::Lock;
     #[pymodule_export]

@@ -990,3 +990,19 @@ def test_a_queue_is_waited_for_where_there_is_no_poll(monkeypatch: pytest.Monkey
     queue.wake()
     sleeping.join(LIMIT)
     assert not sleeping.is_alive()
+
+
+# ---- what asyncio has ----
+
+
+async def test_a_condition_of_asyncio_is_refused_with_what_to_do(name: str) -> None:
+    """It would call `release` without `await`: nothing would be released."""
+    async with aio.Client() as client:
+        lock, side = client.lock(name), client.rw_lock(name).write
+        for refused in (lock, side):
+            with pytest.raises(
+                TypeError, match=r"release\(\) without await.* make an asyncio.Condition\(\) without"
+            ):
+                asyncio.Condition(refused)  # type: ignore[arg-type]
+        async with lock, asyncio.Condition():
+            assert await lock.locked()

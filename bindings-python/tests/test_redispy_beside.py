@@ -35,7 +35,6 @@ from redis.retry import Retry
 from redlatch import aio
 from redlatch.compat import redispy
 from redlatch.compat.redispy import aio as redispy_aio
-from redlatch.compat.redispy._clients import settings_of
 
 FACES = ["threads", "asyncio"]
 
@@ -278,43 +277,7 @@ def test_locks_share_a_client(server: Server) -> None:
     assert first._client is not elsewhere._client
 
 
-URLS: list[tuple[dict[str, Any], str]] = [
-    ({}, "redis://localhost:6379/0"),
-    ({"host": "::1", "port": 7, "db": 3}, "redis://[::1]:7/3"),
-    ({"password": "p@ss:/?"}, "redis://:p%40ss%3A%2F%3F@localhost:6379/0"),
-    ({"username": "app", "password": "x"}, "redis://app:x@localhost:6379/0"),
-    ({"unix_socket_path": "/tmp/a b.sock"}, "unix:///tmp/a%20b.sock"),
-    (
-        {"unix_socket_path": "/tmp/s", "db": 2, "username": "app", "password": "x y"},
-        "unix:///tmp/s?db=2&user=app&pass=x%20y",
-    ),
-]
-
-
-@pytest.mark.parametrize("client", [redis.Redis, redis.asyncio.Redis], ids=FACES)
-@pytest.mark.parametrize(("options", "url"), URLS)
-def test_the_connection_is_taken_over(client: Callable[..., Any], options: dict[str, Any], url: str) -> None:
-    made, settings = settings_of(client(**options))
-    assert made == url
-    # Whatever is made of it can be read.
-    redlatch.Client(made, **dict(settings))
-
-
-def test_the_time_to_connect_is_taken_over() -> None:
-    _, options = settings_of(redis.Redis(socket_connect_timeout=1.5))
-    assert options == (("connect_timeout", 1.5),)
-
-
-class Cluster:
-    """As a client of a cluster: it has many pools, and so none of this name."""
-
-
-def test_what_cannot_be_taken_over_is_refused() -> None:
-    sentinel = redis.sentinel.Sentinel([("localhost", 1)]).master_for("main")
-    provider = redis.CredentialProvider()
-    for refused in (sentinel, Cluster(), redis.Redis(ssl=True), redis.Redis(credential_provider=provider)):
-        with pytest.raises(TypeError, match="give the lock a redlatch client"):
-            redispy.Lock(refused, "a")  # type: ignore[arg-type]
+def test_a_client_for_asyncio_is_refused_by_the_lock_for_threads() -> None:
     with pytest.raises(TypeError):
         redispy.Lock(aio.Client("redis://localhost"), "a")  # type: ignore[arg-type]
 
@@ -324,7 +287,8 @@ def test_a_client_of_fakeredis_is_refused_with_what_to_use() -> None:
     fake = type("FakeRedisConnection", (redis.Connection,), {"__module__": "fakeredis._clients._sync"})
     client = redis.Redis(connection_pool=redis.ConnectionPool(connection_class=fake, host="51d3622f469f4a9b"))
     with pytest.raises(
-        TypeError, match=r"this redis\.client\.Redis has no server.*redlatch\.testing\.Server"
+        redlatch.InvalidArgumentError,
+        match=r"this redis\.client\.Redis has no server.*redlatch\.testing\.Server",
     ):
         redispy.Lock(client, "a")
 

@@ -235,7 +235,8 @@ OURS = {
 def make(server: Any) -> Iterator[Callable[..., redlatch.Semaphore]]:
     """Makes semaphores of a name of its own each, as `threading.BoundedSemaphore` does."""
     numbers = itertools.count()
-    with redlatch.Client(server.url) as client:
+    # Connected before: the tests wait for 5 ms, which a busy machine may need to connect.
+    with redlatch.Client(server.url).connect() as client:
         yield lambda value=1: client.semaphore(f"lock_tests:{next(numbers)}", limit=value)
 
 

@@ -22,10 +22,14 @@ CERTIFICATES = Path(__file__).parents[2] / "core" / "tests" / "tls"
 class Terminator:
     """Speaks TLS on a free port of the loopback, and clear text with the server on `port`."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, ask_clients: bool = False) -> None:
+        """`ask_clients`: for a certificate, which has to be signed by the authority `ca`."""
         self._port = port
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+        if ask_clients:
+            self._context.load_verify_locations(CERTIFICATES / "ca.pem")
+            self._context.verify_mode = ssl.CERT_REQUIRED
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"rediss://localhost:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()

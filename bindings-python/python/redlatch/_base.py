@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from string import Formatter
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 from redlatch import _dispatcher, _green, _redlatch
 from redlatch._dispatcher import OnLost
-from redlatch._options import LockOptions
+from redlatch._options import ClientOptions, LockOptions
+from redlatch._typing import RedisClient, Self, Unpack
 from redlatch.exceptions import (
     InvalidArgumentError,
     LockError,
@@ -30,8 +29,7 @@ R = TypeVar("R")
 LONGEST_WAIT: float = next(most for name, _, _, most, _, _ in _redlatch.options() if name == "wait")
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """The process of a holder, as the names of its connections tell it."""
 
     client_name: str
@@ -44,13 +42,12 @@ class Process:
     """The name of the machine or container; empty if it cannot be told."""
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """The holder of a lock, as Redis sees it."""
 
     owner: str
     """`<client id>:<number>`."""
-    count: int
+    count: int  # type: ignore[assignment]
     """How many levels the hold has."""
     remaining: float | None
     """For how many seconds the lock lives without a renewal; None if it has no expiry."""
@@ -123,6 +120,8 @@ def note(error: BaseException, failure: Exception) -> None:
 
 def is_coroutine_function(function: object) -> bool:
     """Also of an object that is called as one."""
+    import inspect  # which takes as long as all of redlatch, and is needed here and below alone
+
     called = getattr(type(function), "__call__", None)  # noqa: B004, for what kind of function it is
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
@@ -139,8 +138,23 @@ class BaseClient:
 
     _started = False
 
-    def __init__(self, url: str | None, options: dict[str, Any]) -> None:
-        self._core = _redlatch.Client(url, options)
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        self._core = _redlatch.Client(url, dict(options))
+
+    @classmethod
+    def from_redis(cls, redis: RedisClient, **options: Unpack[ClientOptions]) -> Self:
+        """A client for the server, cluster or service that a client of redis-py or valkey-py is connected to. No I/O.
+
+        It takes over the address, log-in, database, TLS and `socket_connect_timeout` of a `Redis`, `RedisCluster` or
+        `Sentinel.master_for(...)`, for threads or for asyncio, and has connections of its own. `options` come before what
+        is taken over. Raises InvalidArgumentError for a setting that it has no counterpart of, such as a credential provider
+        whose passwords change.
+        """
+        from redlatch.compat._settings import settings_of
+
+        url, taken = settings_of(redis)
+        given: dict[str, Any] = {**dict(taken), **options}
+        return cls(url, **given)
 
     def _start(self) -> None:
         """Has the events of this client reach the log; before its first request."""
@@ -161,8 +175,7 @@ class BaseClient:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self._core!r}>"
 
 
-@dataclass(frozen=True)
-class Permits:
+class Permits(NamedTuple):
     """How many permits a semaphore has."""
 
     available: int
@@ -320,7 +333,7 @@ class BaseSemaphore(BaseName):
 class BaseGrant:
     """One level of a hold."""
 
-    __slots__ = ("__weakref__", "_client", "_core", "_guard", "_hold", "_released", "_tags")
+    __slots__ = ("__weakref__", "_client", "_core", "_guard", "_hold", "_interrupt", "_released", "_tags")
 
     def __init__(self, lock: BaseName, guard: _redlatch.Guard) -> None:
         self._core = lock._core
@@ -329,6 +342,7 @@ class BaseGrant:
         self._guard = guard
         self._hold = guard.hold()
         self._tags: tuple[int, ...] = ()
+        self._interrupt: _redlatch.Interrupt | None = None
         self._released = False
         guard.keep()
 
@@ -411,6 +425,7 @@ class LockedOptions(LockOptions, total=False):
     timeout: float | None
     on_lost: OnLost | None
     canceller: _redlatch.Canceller | None  # for a `def`
+    interrupt_on_lost: bool  # for a `def`
     cancel_on_lost: bool  # for an `async def`
 
 
@@ -418,6 +433,7 @@ def decorate(
     client: BaseClient, name: Name, options: dict[str, Any]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes the decorator of `Client.locked`."""
+    import inspect
 
     if is_coroutine_function(name) or inspect.isgeneratorfunction(name) or inspect.isasyncgenfunction(name):
         raise TypeError(
@@ -496,6 +512,8 @@ def _lock_maker(
 
 def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """The function that fills the parameters of this function into a name."""
+    import inspect
+
     try:
         signature = inspect.signature(function)
     except ValueError:

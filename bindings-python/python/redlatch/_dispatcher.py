@@ -271,9 +271,9 @@ def _close_all() -> None:
 
 
 def _finish_in_multiprocessing_child() -> None:
-    """Such a child ends without atexit before Python 3.13, but runs its finalizers."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
+    """Such a child ends without atexit before Python 3.13, one of billiard always, but both run the finalizers."""
+    libraries = [sys.modules.get(name) for name in ("multiprocessing.process", "billiard.process")]
+    if any(library and library.current_process()._parent_pid is not None for library in libraries):
         from multiprocessing.util import Finalize
 
         Finalize(None, _join_and_close_all, exitpriority=0)
@@ -282,11 +282,7 @@ def _finish_in_multiprocessing_child() -> None:
 def _finish_in_celery_child() -> None:
     """A child of Celery's prefork pool ends by `os._exit`, and tells of it before."""
     if signals := sys.modules.get("celery.signals"):
-        signals.worker_process_shutdown.connect(_close_in_celery_child, weak=False)
-
-
-def _close_in_celery_child(**_: object) -> None:
-    _close_all()
+        signals.worker_process_shutdown.connect(lambda **_: _close_all(), weak=False)
 
 
 def _join_and_close_all() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,7 +21,7 @@ def documented(**scopes: str) -> Callable[[T], T]:
     def add(thing: T) -> T:
         if thing.__doc__:  # not with python -OO
             parts = (f"{heading}\n\n{OPTIONS[scope]}" for scope, heading in scopes.items())
-            thing.__doc__ = "\n\n".join((inspect.cleandoc(thing.__doc__), *parts))
+            thing.__doc__ = "\n\n".join((_without_margin(thing.__doc__), *parts))
         return thing
 
     return add
@@ -45,6 +44,13 @@ def _acceptable(name: str) -> str:
         text = str(error).partition("; give it ")[2]
         return _WORDS.get(text, text)
     raise AssertionError(f"the option {name} takes anything")
+
+
+def _without_margin(text: str) -> str:
+    """As inspect.cleandoc, which costs too much to import."""
+    first, *rest = text.strip().split("\n")
+    margin = min((len(line) - len(line.lstrip()) for line in rest if line.strip()), default=0)
+    return "\n".join((first, *(line[margin:] for line in rest)))
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

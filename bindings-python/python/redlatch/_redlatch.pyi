@@ -18,6 +18,7 @@ __all__ = [
     "Exit",
     "Guard",
     "Hold",
+    "Interrupt",
     "Key",
     "Lock",
     "Queue",
@@ -87,6 +88,13 @@ class Canceller:
 @final
 class Block:
     def __call__(self, kind: object = None, error: object = None, trace: object = None, /) -> Any: ...
+
+@final
+class Interrupt:
+    def __new__(
+        cls, raise_: Callable[[], object], take_back: Callable[[], object], error: type[BaseException]
+    ) -> Interrupt: ...
+    def __call__(self, lost: object) -> None: ...
 
 @final
 class Enter:

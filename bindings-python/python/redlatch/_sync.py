@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -28,9 +29,16 @@ from redlatch._base import (
 from redlatch._dispatcher import OnLost
 from redlatch._green import ask
 from redlatch._help import documented
-from redlatch._options import ClientOptions, LockOptions
+from redlatch._options import LockOptions
 from redlatch._typing import Self, Unpack
-from redlatch.exceptions import ClosedError, LockError, LockTimeoutError, NotOwnerError
+from redlatch.exceptions import (
+    ClosedError,
+    InvalidArgumentError,
+    LockError,
+    LockTimeoutError,
+    LostInterrupt,
+    NotOwnerError,
+)
 
 # The ways in and out look here themselves whether there are greenlets, which costs less than a call.
 _modules = sys.modules
@@ -57,9 +65,6 @@ class Client(BaseClient):
     request, so a client can be made before a fork; one that was used before belongs to the parent.
     """
 
-    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
-        super().__init__(url, dict(options))
-
     def connect(self) -> Self:
         """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
         self._start()
@@ -74,6 +79,7 @@ class Client(BaseClient):
         timeout: float | None = None,
         on_lost: OnLost | None = None,
         canceller: _redlatch.Canceller | None = None,
+        interrupt_on_lost: bool = False,
         **options: Unpack[LockOptions],
     ) -> Lock:
         """The lock of this name. No I/O.
@@ -83,9 +89,11 @@ class Client(BaseClient):
         LockLostError when a hold of this lock is lost, on the thread that all clients of the process have for that. It
         should return soon: while it blocks, other callbacks and the log wait; locks are renewed, and calls answered.
         Under gevent and eventlet it is called in a greenlet of its own, which may wait; and on that thread if the hub in
-        which it was given has ended.
+        which it was given has ended. With `interrupt_on_lost` the thread inside a `with` block is interrupted then, and the
+        block raises LockLostError: by a LostInterrupt, at its next line of Python. A call that blocks outside of Python, as
+        `time.sleep` or a read, ends first. Not for greenlets.
         """
-        return Lock(self, name, timeout=timeout, on_lost=on_lost, canceller=canceller, **options)
+        return Lock(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
 
     def rw_lock(
         self,
@@ -94,6 +102,7 @@ class Client(BaseClient):
         timeout: float | None = None,
         on_lost: OnLost | None = None,
         canceller: _redlatch.Canceller | None = None,
+        interrupt_on_lost: bool = False,
         **options: Unpack[LockOptions],
     ) -> RWLock:
         """The read-write lock of this name: many readers, or one writer. No I/O.
@@ -101,7 +110,12 @@ class Client(BaseClient):
         The arguments are those of `lock`, for both sides; `fencing` is for the writer, and `kind` is not taken.
         """
         read, write = sides(dict(options))
-        common: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost, "canceller": canceller}
+        common: dict[str, Any] = {
+            "timeout": timeout,
+            "on_lost": on_lost,
+            "canceller": canceller,
+            "interrupt_on_lost": interrupt_on_lost,
+        }
         return RWLock(self.lock(name, **common, **read), self.lock(name, **common, **write))
 
     def semaphore(
@@ -111,6 +125,7 @@ class Client(BaseClient):
         timeout: float | None = None,
         on_lost: OnLost | None = None,
         canceller: _redlatch.Canceller | None = None,
+        interrupt_on_lost: bool = False,
         **options: Unpack[LockOptions],
     ) -> Semaphore:
         """The semaphore of this name: at most `limit` owners at a time, over all programs. No I/O.
@@ -118,7 +133,7 @@ class Client(BaseClient):
         The first acquisition gives it so many permits; a number that is there already stays. Without a limit, others set
         it. The other arguments are those of `lock`; `kind` is not taken.
         """
-        return Semaphore(self, name, timeout=timeout, on_lost=on_lost, canceller=canceller, **options)
+        return Semaphore(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
 
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
@@ -159,10 +174,38 @@ def canceller_of(canceller: _redlatch.Canceller | None) -> _redlatch.Canceller |
     return canceller
 
 
+def _interrupt() -> _redlatch.Interrupt:
+    """Interrupts the calling thread when it is called."""
+    if _green.hub_here() is not None:
+        raise InvalidArgumentError(
+            "invalid_argument: interrupt_on_lost is True, and a greenlet cannot be interrupted; give an on_lost that kills it"
+        )
+    import ctypes
+
+    interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    thread = ctypes.c_ulong(_green.original("_thread", "get_ident")())
+    raise_ = partial(interrupt, thread, ctypes.py_object(LostInterrupt))
+    return _redlatch.Interrupt(raise_, partial(interrupt, thread, None), LostInterrupt)
+
+
 class Blocks(BaseName):
     """The part of locks and semaphores that a `with` block needs."""
 
     __slots__ = ()
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        canceller: _redlatch.Canceller | None = None,
+        interrupt_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._canceller = canceller_of(canceller)  # type: ignore[misc]
+        self._interrupt_on_lost = interrupt_on_lost  # type: ignore[misc]
 
     if TYPE_CHECKING:
 
@@ -184,6 +227,9 @@ class Blocks(BaseName):
         grant = Grant(self, guard)
         if self._on_lost is not None:
             self._watch(grant._hold)
+        if self._interrupt_on_lost:
+            grant._interrupt = _interrupt()
+            grant.on_lost(grant._interrupt)
         return grant
 
     def _callback(self, on_lost: OnLost | None) -> OnLost | None:
@@ -211,20 +257,7 @@ class Lock(Blocks, BaseLock):
     Under gevent and eventlet a greenlet is what a thread is elsewhere, and lets its hub run while it waits.
     """
 
-    __slots__ = ("_canceller",)
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        canceller: _redlatch.Canceller | None = None,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._canceller = canceller_of(canceller)
+    __slots__ = ("_canceller", "_interrupt_on_lost")
 
     def acquire(
         self,
@@ -367,9 +400,9 @@ class RWLock:
     __slots__ = ("read", "write")
 
     def __init__(self, read: Lock, write: Lock) -> None:
-        self.read = read
+        self.read: Lock = read
         """The side that many may have at a time."""
-        self.write = write
+        self.write: Lock = write
         """The side that one may have, while nobody else has the other."""
 
     @property
@@ -393,20 +426,7 @@ class Semaphore(Blocks, BaseSemaphore):
     A `with` block gives back its own permit. What `acquire` took, `release` gives back, on whatever thread.
     """
 
-    __slots__ = ("_canceller",)
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        canceller: _redlatch.Canceller | None = None,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._canceller = canceller_of(canceller)
+    __slots__ = ("_canceller", "_interrupt_on_lost")
 
     def acquire(
         self,

@@ -37,7 +37,7 @@ from redlatch._base import (
 )
 from redlatch._dispatcher import OnLost
 from redlatch._help import documented
-from redlatch._options import ClientOptions, LockOptions
+from redlatch._options import LockOptions
 from redlatch._typing import Self, Unpack
 from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError, NotOwnerError
 
@@ -146,7 +146,7 @@ class Bridge:
         self.queue = queue
         self._loop = weakref.ref(loop)
         # Not a method of the bridge: a cycle would keep the bridge when its loop drops it.
-        self.watchers = _dispatcher.Watchers(partial(_begin, self._loop))
+        self.watchers: _dispatcher.Watchers = _dispatcher.Watchers(partial(_begin, self._loop))
         self._listener: Listener | None = None
         try:
             loop.add_reader(queue.fd, self._drain)
@@ -234,9 +234,6 @@ class Client(BaseClient):
     request, so a client can be made before a fork; one that was used before belongs to the parent.
     """
 
-    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
-        super().__init__(url, dict(options))
-
     async def connect(self) -> Self:
         """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
         await ask(self, self._core.connect)
@@ -260,7 +257,7 @@ class Client(BaseClient):
         locks are renewed and answers wait. With `cancel_on_lost` the task inside an `async with` block is cancelled
         then, and the block raises LockLostError, as asyncio.timeout does it.
         """
-        return Lock(self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options)
+        return Lock(self, name, timeout, on_lost, cancel_on_lost, **options)
 
     def rw_lock(
         self,
@@ -293,9 +290,7 @@ class Client(BaseClient):
         The first acquisition gives it so many permits; a number that is there already stays. Without a limit, others set
         it. The other arguments are those of `lock`; `kind` is not taken.
         """
-        return Semaphore(
-            self, name, timeout=timeout, on_lost=on_lost, cancel_on_lost=cancel_on_lost, **options
-        )
+        return Semaphore(self, name, timeout, on_lost, cancel_on_lost, **options)
 
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
@@ -384,6 +379,18 @@ class Blocks(BaseName):
 
     __slots__ = ()
     _cancel_on_lost: bool
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        timeout: float | None = None,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        super().__init__(client, name, dict(options), timeout, on_lost)
+        self._cancel_on_lost = cancel_on_lost  # type: ignore[misc]
 
     def _prepare(self, task: Task | None) -> tuple[Keys, To]:
         """Before the first request of this task with this client: what its requests need, which the key knows then."""
@@ -482,19 +489,6 @@ class Lock(Blocks, BaseLock):
     """
 
     __slots__ = ("_cancel_on_lost",)
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        cancel_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._cancel_on_lost = cancel_on_lost
 
     @coroutine_function
     def acquire(
@@ -596,6 +590,24 @@ class Lock(Blocks, BaseLock):
         return self._core.hold(Keys.of(_task_of_loop()))
 
 
+class _AskedWithAwait:
+    """A method that asyncio.Condition must not have: it takes this one of its lock when it is made."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __get__(self, lock: Any, owner: Any = None) -> Any:
+        if lock is not None and sys._getframe(1).f_code is asyncio.Condition.__init__.__code__:
+            raise TypeError(
+                f"asyncio.Condition cannot be made of {lock!r}: it calls release() without await, and nothing would be "
+                "released; make an asyncio.Condition() without a lock, and take this one where the work is done"
+            )
+        return self._function.__get__(lock, owner)
+
+
+Lock.locked = _AskedWithAwait(Lock.locked)  # type: ignore[method-assign, assignment]
+
+
 def only_acquires(name: str) -> NotOwnerError:
     """The error for a task that would end as soon as it holds the lock."""
     error = NotOwnerError(
@@ -652,9 +664,9 @@ class RWLock:
     __slots__ = ("read", "write")
 
     def __init__(self, read: Lock, write: Lock) -> None:
-        self.read = read
+        self.read: Lock = read
         """The side that many may have at a time."""
-        self.write = write
+        self.write: Lock = write
         """The side that one may have, while nobody else has the other."""
 
     @property
@@ -680,19 +692,6 @@ class Semaphore(Blocks, BaseSemaphore):
     """
 
     __slots__ = ("_cancel_on_lost",)
-
-    def __init__(
-        self,
-        client: BaseClient,
-        name: str,
-        *,
-        timeout: float | None = None,
-        on_lost: OnLost | None = None,
-        cancel_on_lost: bool = False,
-        **options: Unpack[LockOptions],
-    ) -> None:
-        super().__init__(client, name, dict(options), timeout, on_lost)
-        self._cancel_on_lost = cancel_on_lost
 
     async def acquire(
         self,

@@ -92,6 +92,13 @@ class InternalError(LockError):
     kind = "internal"
 
 
+class LostInterrupt(BaseException):
+    """Interrupts the body of a `with` block whose lock is lost, with the option `interrupt_on_lost`.
+
+    The end of the block raises the LockLostError in its place. It is no Exception, so that `except Exception` lets it pass.
+    """
+
+
 # The compiled part finds the class of an error here.
 BY_KIND: dict[str, type[LockError]] = {error.kind: error for error in LockError.__subclasses__()}
 

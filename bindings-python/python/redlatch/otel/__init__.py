@@ -34,10 +34,29 @@ __all__ = ["instrument"]
 
 C = TypeVar("C", bound=BaseClient)
 
-logger = logging.getLogger("redlatch.otel")
+logger: logging.Logger = logging.getLogger("redlatch.otel")
 
 # In seconds: from a round trip to a job that runs for an hour.
-BOUNDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600]
+BOUNDS: list[float] = [
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+    900,
+    3600,
+]
 
 # Counters of a client, as docs/events.md lists them, with the names and units that they have here.
 COUNTERS = {
@@ -107,14 +126,14 @@ class Telemetry:
         self._providers = meters, tracers  # whose ids are keys, as long as this lives
         version = _redlatch.__version__
         meter = metrics.get_meter("redlatch", version, meters)
-        self.tracer = trace.get_tracer("redlatch", version, tracers)
-        self.waits = meter.create_histogram(
+        self.tracer: trace.Tracer = trace.get_tracer("redlatch", version, tracers)
+        self.waits: metrics.Histogram = meter.create_histogram(
             "redlatch.lock.wait.duration",
             "s",
             "How long callers waited for a lock, error.type tells why in vain",
             explicit_bucket_boundaries_advisory=BOUNDS,
         )
-        self.held = meter.create_histogram(
+        self.held: metrics.Histogram = meter.create_histogram(
             "redlatch.lock.hold.duration",
             "s",
             "How long a level was held, error.type tells that it was lost",

@@ -52,9 +52,9 @@ class Server:
     """A server of one's own on a free port of 127.0.0.1; it keeps nothing on disk, and ends with its block or with the program."""
 
     def __init__(self, program: str | os.PathLike[str] | None = None) -> None:
-        self.program = os.fspath(program) if program is not None else _find()
+        self.program: str = os.fspath(program) if program is not None else _find()
         """The file of the server."""
-        self.port = 0
+        self.port: int = 0
         """The port, once it runs."""
         self._stack = ExitStack()
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lock", "LockError", "LockNotOwnedError", "Redis"]
 
-logger = logging.getLogger("redlatch")
+logger: logging.Logger = logging.getLogger("redlatch")
 
 
 class Lock(BaseLock[_sync.Client]):

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from redlatch import _redlatch
 from redlatch._base import LONGEST_WAIT, BaseClient, HolderRow
 from redlatch._dispatcher import OnLost
-from redlatch.compat.redispy._clients import Clients, HasPool
+from redlatch._typing import RedisClient
+from redlatch.compat.redispy._clients import Clients
 from redlatch.compat.redispy._errors import LockNotOwnedError, lock_error
 from redlatch.exceptions import InvalidArgumentError, NotOwnerError
 
@@ -34,7 +35,7 @@ class Held:
 
     def __init__(self, guard: _redlatch.Guard, *, renewed: bool) -> None:
         self.guard = guard
-        self.token = guard.hold().owner.encode()
+        self.token: bytes = guard.hold().owner.encode()
         guard.keep()
         if renewed:
             self._sweep()
@@ -79,7 +80,7 @@ class BaseLock(Generic[C]):
 
     def __init__(
         self,
-        redis: HasPool | C,
+        redis: RedisClient | C,
         name: str | bytes | memoryview,
         timeout: float | None = None,
         sleep: float = 0.1,
@@ -96,9 +97,9 @@ class BaseLock(Generic[C]):
         self.sleep = sleep
         self.blocking = blocking
         self.blocking_timeout = blocking_timeout
-        self.thread_local = bool(thread_local)
+        self.thread_local: bool = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.on_lost = self._callback(on_lost)
+        self.on_lost: OnLost | None = self._callback(on_lost)
         self.local: Local = _local() if self.thread_local else _Shared()
         self._client = self._find_client()
 
@@ -147,8 +148,8 @@ class BaseLock(Generic[C]):
             return token
         if isinstance(self.redis, BaseClient):
             return str(token).encode()
-        encoded: bytes = self.redis.connection_pool.get_encoder().encode(token)
-        return bytes(encoded)
+        client: Any = self.redis
+        return bytes(client.get_encoder().encode(token))
 
     def _keep(self, held: Held) -> None:
         self.local.held, self.local.token = held, held.token

@@ -1,0 +1,75 @@
+//! The interruption of a thread whose lock is lost.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+/// Raises an exception in a thread that is inside a `with` block: it is called with the loss.
+///
+/// `raise_` and `take_back` call the interpreter without Python code. The exception comes in the
+/// next Python code of the thread, so none may run between the end of the block and `leave`.
+#[pyclass(frozen, module = "redlatch._redlatch")]
+pub(crate) struct Interrupt {
+    raise_: Py<PyAny>,
+    take_back: Py<PyAny>,
+    error: Py<PyType>,
+    state: AtomicU8,
+}
+
+// Where the thread is. The loss may be told before it is inside.
+const BEFORE: u8 = 0;
+const TOLD: u8 = 1;
+const INSIDE: u8 = 2;
+const RAISED: u8 = 3;
+const LEFT: u8 = 4;
+
+impl Interrupt {
+    fn change(&self, from: u8, to: u8) -> bool {
+        let order = Ordering::SeqCst;
+        self.state.compare_exchange(from, to, order, order).is_ok()
+    }
+
+    /// Begins the block. From now on the exception comes in its body.
+    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.change(BEFORE, INSIDE) && self.change(TOLD, RAISED) {
+            self.raise_.call0(py)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the block. Whether `error`, with which it is left, is the one that was raised here.
+    pub(crate) fn leave(&self, error: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<bool> {
+        if self.state.swap(LEFT, Ordering::SeqCst) != RAISED {
+            return Ok(false);
+        }
+        if let Some(error) = error
+            && error.is_instance(self.error.bind(py))?
+        {
+            return Ok(true);
+        }
+        self.take_back.call0(py)?;
+        Ok(false)
+    }
+}
+
+#[pymethods]
+impl Interrupt {
+    #[new]
+    fn new(raise_: Py<PyAny>, take_back: Py<PyAny>, error: Py<PyType>) -> Self {
+        Interrupt {
+            raise_,
+            take_back,
+            error,
+            state: AtomicU8::new(BEFORE),
+        }
+    }
+
+    #[pyo3(signature = (_lost))]
+    fn __call__(&self, py: Python<'_>, _lost: &Bound<'_, PyAny>) -> PyResult<()> {
+        if !self.change(BEFORE, TOLD) && self.change(INSIDE, RAISED) {
+            self.raise_.call0(py)?;
+        }
+        Ok(())
+    }
+}
