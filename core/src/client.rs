@@ -126,7 +126,7 @@ impl Client {
     /// use redlatch::{Client, ErrorKind};
     ///
     /// match Client::connect("rediss://app:secret@redis.example:6380/2").await {
-    ///     Ok(client) => client.close().await.map(drop)?,
+    ///     Ok(client) => client.close().await?,
     ///     Err(error) if error.kind() == ErrorKind::Auth => eprintln!("user or password: {error}"),
     ///     Err(error) => return Err(error),
     /// }
@@ -356,28 +356,33 @@ impl Client {
     /// # Examples
     /// ```no_run
     /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
-    /// for name in client.close().await? {
-    ///     eprintln!("{name} could not be released; it ends with its lease");
+    /// if let Err(error) = client.close().await {
+    ///     for name in error.unreleased() {
+    ///         eprintln!("{name} could not be released; it ends with its lease");
+    ///     }
+    ///     return Err(error);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn close(&self) -> Operation<Vec<String>> {
+    pub fn close(&self) -> Operation<()> {
         self.close_within(self.0.options.close_limit)
     }
 
     /// Releases what is held, ends all waits, and stops the I/O thread. Holders are told `lost`
-    /// (`closed`). Closing twice is no error.
+    /// (`closed`). Closing twice is no error. A limit of zero releases nothing.
     ///
-    /// Returns the names of the locks that could not be released within `limit`; they end with
-    /// their leases. A limit of zero releases none of them.
+    /// # Errors
+    /// `unavailable` when some locks could not be released within `limit`;
+    /// [`unreleased`](Error::unreleased) has their names. They end with their leases. The client is
+    /// closed all the same.
     ///
     /// # Cancel safety
     /// Once sent, closing goes on by itself.
-    pub fn close_within(&self, limit: Duration) -> Operation<Vec<String>> {
-        let finish = |outcome| match outcome {
-            Outcome::Closed(names) => Ok(names),
-            Outcome::Failed(error) if error.kind() == ErrorKind::Closed => Ok(Vec::new()),
+    pub fn close_within(&self, limit: Duration) -> Operation<()> {
+        let finish = move |outcome| match outcome {
+            Outcome::Closed(names) => Error::check_released(names, limit),
+            Outcome::Failed(error) if error.kind() == ErrorKind::Closed => Ok(()),
             Outcome::Failed(error) => Err(error),
             other => Err(unexpected(&other)),
         };
@@ -774,7 +779,7 @@ mod tests {
             .build()
             .expect("no I/O");
         assert!(!client.is_closed());
-        assert_eq!(client.close().wait().expect("closed"), Vec::<String>::new());
+        client.close().wait().expect("closed");
         assert!(client.is_closed() && client.0.started().is_none());
         let error = client
             .lock("n")

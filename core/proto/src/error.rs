@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Builds an enum whose variants carry a stable number, a name and a meaning.
 macro_rules! table {
@@ -213,6 +214,7 @@ struct Inner {
     reason: Option<LostReason>,
     operation: Option<&'static str>,
     option: Option<OptionFault>,
+    unreleased: Vec<String>,
 }
 
 /// An option that cannot be used as it was given.
@@ -299,6 +301,7 @@ impl Error {
             reason: None,
             operation: None,
             option: None,
+            unreleased: Vec::new(),
         }))
     }
 
@@ -344,6 +347,27 @@ impl Error {
         )
     }
 
+    /// The error of a client that has closed, unless it has released everything: `names` are the
+    /// locks that it could not release within `limit`.
+    ///
+    /// # Errors
+    /// `unavailable`, with the names.
+    pub fn check_released(names: Vec<String>, limit: Duration) -> Result<()> {
+        let Some((first, others)) = names.split_first() else {
+            return Ok(());
+        };
+        let mut text = format!(
+            "the client is closed, and could not release these within {limit:?}: {first:?}"
+        );
+        for name in others {
+            text += &format!(", {name:?}");
+        }
+        text += ". They end with their leases; release them before closing, or close while the server can be reached";
+        let mut error = Self::new(ErrorKind::Unavailable, text).during("close");
+        error.0.unreleased = names;
+        Err(error)
+    }
+
     /// Adds the name of the lock that the error concerns.
     pub fn on(mut self, lock: &Arc<str>) -> Self {
         self.0.lock = Some(lock.clone());
@@ -381,6 +405,11 @@ impl Error {
     /// refused before there was one.
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation
+    }
+
+    /// The names of the locks that closing a client could not release. They end with their leases.
+    pub fn unreleased(&self) -> &[String] {
+        &self.0.unreleased
     }
 
     /// The option that cannot be used, if the error is about one.
