@@ -1,5 +1,6 @@
 //! A client: one identity and one engine, which starts with the first request.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use redlatch_proto::key::OwnerKey;
 
 use crate::completion_queue::Outcome;
+use crate::credentials::{Credentials, Provider};
 use crate::driver::{
     DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink, Way,
 };
@@ -71,6 +73,7 @@ pub struct ClientBuilder {
     error: Option<Error>,
     /// Shown in the names of the connections; `None` for Rust.
     language: Option<&'static str>,
+    provider: Option<Provider>,
 }
 
 pub(crate) struct ClientInner {
@@ -476,6 +479,38 @@ impl ClientBuilder {
         }
     }
 
+    /// Asks `provider` for user name and password, in place of the URL: for passwords and tokens that
+    /// change.
+    ///
+    /// It is asked before each connection of this client is made, so also after a connection was
+    /// lost, and once more when the server refuses what it gave. It runs on a thread of its own,
+    /// may block for the [`connect_timeout`](ClientOptions::connect_timeout), and may be asked for
+    /// several connections at the same time. While it fails the server counts as unreachable: holds
+    /// stay until their deadlines, and it is asked again. Sentinels log in with the URL's
+    /// `sentinel_user` and `sentinel_password`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// use redlatch::{Client, Credentials};
+    ///
+    /// let client = Client::builder("redis://localhost")
+    ///     .credentials(|| {
+    ///         let token = std::fs::read_to_string("/run/secrets/redis")?;
+    ///         Ok(Credentials::new("app", token.trim()))
+    ///     })
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn credentials<F>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Result<Credentials, Box<dyn StdError + Send + Sync>> + Send + Sync + 'static,
+    {
+        self.provider = Some(Provider::new(provider));
+        self
+    }
+
     /// Makes the client. No I/O: the I/O thread starts with the first request.
     ///
     /// # Errors
@@ -512,7 +547,12 @@ impl ClientBuilder {
             Some(given) => url::parse(given),
             None => url::from_env(std::env::var(url::VARIABLE).ok().as_deref()),
         }?;
-        let manner = Manner::new(&self.options, place.tls)?;
+        let logs_in = place.server.user.is_some() || place.server.password.is_some();
+        if self.provider.is_some() && logs_in {
+            let text = "the URL has a user name or password, and there is a credential provider; give one of both";
+            return Err(Error::invalid(text));
+        }
+        let manner = Manner::new(&self.options, place.tls, self.provider.clone())?;
         Ok((place, manner))
     }
 }

@@ -94,6 +94,7 @@ mod blocking;
 mod canceller;
 mod client;
 mod completion_queue;
+mod credentials;
 mod driver;
 pub mod embed;
 #[doc(hidden)] // reached as `embed::exit`
@@ -104,6 +105,7 @@ pub mod fuzz;
 mod guard;
 mod inspector;
 mod lock;
+mod log;
 mod loss;
 mod operation;
 mod options;
@@ -124,6 +126,7 @@ use redlatch_proto::{engine, error, event, hold, maps, moment, url, wire};
 use sys::{clock, process};
 
 pub use client::{Client, ClientBuilder};
+pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
 pub use guard::Guard;

@@ -10,6 +10,7 @@ use crate::engine::{Request, Target};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
+use crate::log;
 use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
@@ -188,8 +189,8 @@ impl Lock {
             terms: self.options.terms(&options),
             token: options.token,
         };
-        let span = tracing::debug_span!(target: "redlatch", "acquire", lock = &*self.name);
-        self.ask(request, finish).in_span(span)
+        self.ask(request, finish)
+            .in_span(log::acquisition(&self.name))
     }
 
     /// Releases the newest level that `key` holds.

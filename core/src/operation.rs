@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tracing::Span;
-
 use crate::canceller::Canceller;
 use crate::client::{ClientInner, Running};
 use crate::completion_queue::{Answers, CompletionQueue, Outcome};
@@ -19,6 +17,7 @@ use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, spent};
 use crate::hold::HoldCell;
+use crate::log::Span;
 use crate::parking::ParkingGroup;
 use crate::wake_list::{DeferredWakers, WakeList};
 use crate::yield_budget::YieldBudget;

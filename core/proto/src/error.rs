@@ -5,7 +5,9 @@
 //! and [`LostReason::ALL`], or a test compares them.
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,7 +204,9 @@ impl LostReason {
 
 /// A failed call: its [kind](ErrorKind), a text for people, and the lock it concerns.
 ///
-/// `{}` prints one line that names the value and the remedy. No text ever contains a password.
+/// `{}` prints one line that names the value and the remedy. It leaves out the text of the
+/// [`source`](std::error::Error::source), because whoever prints that prints it behind; `{:#}` and
+/// `{:?}` have everything in one line. No text ever contains a password.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -215,7 +219,12 @@ struct Inner {
     operation: Option<&'static str>,
     option: Option<OptionFault>,
     unreleased: Vec<String>,
+    cause: Option<Arc<dyn StdError + Send + Sync>>,
 }
+
+// A cause is only read, so that a panic cannot have left it half changed.
+impl UnwindSafe for Error {}
+impl RefUnwindSafe for Error {}
 
 /// An option that cannot be used as it was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -302,6 +311,7 @@ impl Error {
             operation: None,
             option: None,
             unreleased: Vec::new(),
+            cause: None,
         }))
     }
 
@@ -368,6 +378,25 @@ impl Error {
         Err(error)
     }
 
+    /// Adds the error behind this one. The message already has its text, after a colon.
+    #[must_use]
+    pub fn caused_by(mut self, cause: Arc<dyn StdError + Send + Sync>) -> Self {
+        self.0.cause = Some(cause);
+        self
+    }
+
+    /// The error behind this one, for another error about the same failure.
+    pub fn cause(&self) -> Option<Arc<dyn StdError + Send + Sync>> {
+        self.0.cause.clone()
+    }
+
+    /// The same failure in other words, which have the message of this one in them.
+    #[must_use]
+    pub fn reworded(mut self, message: String) -> Self {
+        self.0.message = message;
+        self
+    }
+
     /// Adds the name of the lock that the error concerns.
     pub fn on(mut self, lock: &Arc<str>) -> Self {
         self.0.lock = Some(lock.clone());
@@ -386,7 +415,7 @@ impl Error {
         self.0.kind
     }
 
-    /// The text, without the kind and the name of the lock.
+    /// The whole text, without the kind and the name of the lock.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -449,17 +478,28 @@ impl fmt::Display for Error {
         if let Some(lock) = &self.0.lock {
             write!(f, ": lock {lock:?}")?;
         }
-        write!(f, ": {}", self.0.message)
+        match &self.0.cause {
+            Some(cause) if !f.alternate() => {
+                let brief = self.0.message.replacen(&format!(": {cause}"), "", 1);
+                write!(f, ": {brief}")
+            }
+            _ => write!(f, ": {}", self.0.message),
+        }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({self})")
+        write!(f, "Error({self:#})")
     }
 }
 
-impl std::error::Error for Error {}
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let cause = self.0.cause.as_deref()?;
+        Some(cause)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -516,6 +556,34 @@ mod tests {
         assert_eq!(error.message(), "tls_key goes with TLS_CERT");
         let other = Error::invalid("tls_key").spelled(str::to_uppercase);
         assert_eq!(other.message(), "tls_key");
+    }
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        let cause = refused.to_string();
+        let error = Error::new(
+            ErrorKind::Unavailable,
+            format!("cannot reach here: {cause}; is it on?"),
+        )
+        .caused_by(Arc::new(refused));
+        assert_eq!(
+            error.to_string(),
+            "unavailable: cannot reach here; is it on?"
+        );
+        let whole = format!("unavailable: cannot reach here: {cause}; is it on?");
+        assert_eq!(format!("{error:#}"), whole);
+        assert_eq!(format!("{error:?}"), format!("Error({whole})"));
+        let source = error.source().and_then(|source| source.downcast_ref());
+        assert_eq!(source.and_then(std::io::Error::raw_os_error), Some(111));
+        let longer = error
+            .clone()
+            .reworded(format!("service s: {}", error.message()));
+        assert_eq!(
+            longer.to_string(),
+            "unavailable: service s: cannot reach here; is it on?"
+        );
+        assert!(longer.source().is_some());
     }
 
     #[test]

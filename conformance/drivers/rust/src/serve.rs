@@ -97,7 +97,7 @@ fn with(field: &str, value: Value) -> Reply {
 
 fn failed(error: &Error) -> Reply {
     let mut reply = status(error.kind().name());
-    reply.insert("text".into(), json!(error.to_string()));
+    reply.insert("text".into(), json!(format!("{error:#}")));
     if let Some(reason) = error.lost_reason() {
         reply.insert("reason".into(), json!(reason.name()));
     }
