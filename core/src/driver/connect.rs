@@ -606,8 +606,10 @@ impl Address {
     /// or password.
     pub(crate) fn explain(&self, error: &RedisError) -> Error {
         let addr = self.shown();
-        if error.kind() == redis::ErrorKind::AuthenticationFailed {
-            return connecting::log_in_refused(&addr, self.manner.provider.is_some());
+        let provided = self.manner.provider.is_some();
+        let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
+        if error.kind() == redis::ErrorKind::AuthenticationFailed || provided && refused {
+            return connecting::log_in_refused(&addr, provided);
         }
         if let Some(code) = error.code() {
             return connecting::refused(&addr, code, &detail(error));

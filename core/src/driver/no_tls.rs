@@ -34,3 +34,19 @@ impl Tls {
 pub(super) fn explain(_: &str, _: &RedisError) -> Option<Error> {
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_build_without_tls_names_the_feature() {
+        let Err(error) = Tls::new(&ClientOptions::new());
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(
+            error.message().contains("turn on the feature tls"),
+            "{error}"
+        );
+    }
+}

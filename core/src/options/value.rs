@@ -246,6 +246,7 @@ impl Pem {
         }
     }
 
+    #[cfg(feature = "tls")]
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
