@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -91,6 +92,13 @@ pub(crate) struct ClientInner {
     starting: Mutex<()>,
     running: OnceLock<Arc<Running>>,
 }
+
+// A panic of the program leaves nothing half changed: its code runs only in callbacks, which are
+// caught, and a mutex is used on as if it were not poisoned.
+impl UnwindSafe for ClientInner {}
+impl RefUnwindSafe for ClientInner {}
+impl UnwindSafe for Running {}
+impl RefUnwindSafe for Running {}
 
 /// In place of a process id: the engine has not been started.
 const UNSTARTED: u32 = 0;

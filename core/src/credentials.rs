@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 /// A user name and a password, as a credential provider gives them; see
@@ -51,6 +52,10 @@ pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 /// Gives the credentials for each connection.
 #[derive(Clone)]
 pub(crate) struct Provider(Arc<dyn Fn() -> Result<Credentials, Failure> + Send + Sync>);
+
+// A panic of the program's function reaches nobody but the thread that it is asked on.
+impl UnwindSafe for Provider {}
+impl RefUnwindSafe for Provider {}
 
 impl Provider {
     pub(crate) fn new(

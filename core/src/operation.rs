@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::mem;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -62,6 +63,11 @@ pub struct Operation<T> {
     finish: Option<Finish<T>>,
     span: Span,
 }
+
+// A panic leaves nothing half changed: the state is replaced as a whole, and what it is taken out of
+// for the time of a call is then over.
+impl<T> UnwindSafe for Operation<T> {}
+impl<T> RefUnwindSafe for Operation<T> {}
 
 type Finish<T> = Box<dyn FnOnce(Outcome) -> Result<T> + Send + Sync>;
 

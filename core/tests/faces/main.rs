@@ -21,6 +21,7 @@ mod slow;
 mod tls;
 mod together;
 mod tokens;
+mod traits;
 mod ways_to_wait;
 mod wire_budget;
 
