@@ -152,6 +152,14 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument` when there is no such variable, and as [`connect`](Client::connect).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// let client = redlatch::Client::from_env().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_env() -> Operation<Client> {
         Client::open(Client::builder_from_env())
     }
@@ -194,6 +202,14 @@ impl Client {
 
     /// Begins a client whose URL is read from the environment variable `REDLATCH_URL` when it is
     /// built.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// let client = redlatch::Client::builder_from_env().build()?; // no I/O yet
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder_from_env() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -205,6 +221,15 @@ impl Client {
     ///
     /// # Cancel safety
     /// Dropping the operation changes nothing; the client goes on trying to connect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// let client = redlatch::Client::builder("redis://localhost").build()?;
+    /// client.ready().await?; // without it the first call connects
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ready(&self) -> Operation<()> {
         Operation::new(&self.0, Request::Connect, unit)
     }
@@ -213,6 +238,15 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let lock = client.lock("orders:42")?;
+    /// let guard = lock.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock(&self, name: &str) -> Result<Lock> {
         Ok(Lock::new(
             self.0.clone(),
@@ -245,6 +279,17 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let prices = client.rw_lock("prices")?;
+    /// let reading = prices.read().acquire().await?; // beside other readers
+    /// reading.release().await?;
+    /// let writing = prices.write().acquire().await?; // alone
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rw_lock(&self, name: &str) -> Result<RwLock> {
         self.rw_lock_with(name, self.lock_options())
     }
@@ -254,6 +299,18 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument`, as [`lock_with`](Client::lock_with).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use redlatch::LockOptions;
+    /// use std::time::Duration;
+    ///
+    /// let options = LockOptions::new().watchdog_lease(Duration::from_secs(60));
+    /// let prices = client.rw_lock_with("prices", options)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rw_lock_with(&self, name: &str, options: LockOptions) -> Result<RwLock> {
         let [read, write] = options.sides();
         Ok(RwLock {
@@ -267,6 +324,15 @@ impl Client {
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long, or a limit above
     /// 2,147,483,647.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let uploads = client.semaphore("uploads", 5)?; // five at a time, in all programs
+    /// let permit = uploads.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn semaphore(&self, name: &str, limit: usize) -> Result<Semaphore> {
         self.semaphore_with(name, self.semaphore_options().limit(limit))
     }
@@ -276,12 +342,31 @@ impl Client {
     /// # Errors
     /// `invalid_argument`, as [`lock_with`](Client::lock_with), and for options that mean nothing
     /// for a semaphore: begin with [`semaphore_options`](Client::semaphore_options).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let options = client.semaphore_options().watchdog_lease(Duration::from_secs(60));
+    /// let uploads = client.semaphore_with("uploads", options.limit(5))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
         let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
         Ok(Semaphore { lock })
     }
 
     /// The default options of this client's locks.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let lock = client.lock_with("orders:42", client.lock_options().fencing(true))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock_options(&self) -> LockOptions {
         (*self.0.locks).clone()
     }
@@ -301,6 +386,15 @@ impl Client {
     ///
     /// # Errors
     /// `forked`, `internal`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// // Each owner of this client in Redis begins with it.
+    /// println!("{}", client.id()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn id(&self) -> Result<String> {
         let running = self.0.running()?;
         Ok(running
@@ -312,6 +406,15 @@ impl Client {
     }
 
     /// The counters of what the client has done so far.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let stats = client.stats();
+    /// println!("{} held, {} waiting, {} lost", stats.holds, stats.waiting, stats.lost);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let Some(running) = self.0.started() else {
             return Stats::default();
@@ -348,6 +451,20 @@ impl Client {
     ///
     /// # Errors
     /// `forked`, `closed`, `internal`, because it starts the engine.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let (more, events) = std::sync::mpsc::channel();
+    /// client.on_events(move || drop(more.send(())))?;
+    /// while events.recv().is_ok() {
+    ///     for event in client.events() {
+    ///         println!("{}: {}", event.kind, event.text);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_events(&self, notify: impl Fn() + Send + Sync + 'static) -> Result<()> {
         self.0.running()?.shared.ring.set_notify(Box::new(notify));
         Ok(())
@@ -390,6 +507,16 @@ impl Client {
     ///
     /// # Cancel safety
     /// Once sent, closing goes on by itself.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// client.close_within(Duration::from_millis(500)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn close_within(&self, limit: Duration) -> Operation<()> {
         let finish = move |outcome| match outcome {
             Outcome::Closed(names) => Error::check_released(names, limit),
@@ -421,6 +548,15 @@ impl Client {
     }
 
     /// Whether the client was closed, or is being closed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// client.close().await?;
+    /// assert!(client.is_closed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_closed(&self) -> bool {
         self.0.pid.load(Ordering::Acquire) == CLOSED
             || self
@@ -523,6 +659,17 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// `invalid_argument` for a bad URL or option.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// let error = Client::builder("http://localhost").build().err();
+    /// assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::InvalidArgument));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn build(self) -> Result<Client> {
         let (place, manner) = self.place()?;
         let locks = Arc::new(self.locks);

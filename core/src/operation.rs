@@ -40,6 +40,13 @@ thread_local! {
 /// | [`wait_interruptibly`](crate::embed::OperationExt::wait_interruptibly) | threads that signals must reach (Python) |
 /// | [`deliver_to`](crate::embed::OperationExt::deliver_to) | event loops of other languages |
 ///
+/// # Blocking
+/// While nobody else uses the client, the first poll makes the call itself: it writes to the server
+/// and waits up to 100 us for the answer. When a server that has always answered in time is late,
+/// that poll ends with the system's next tick (within 8 ms at 250 Hz), and the following calls are
+/// not waited for. With the option [`direct`](crate::ClientOptions::direct) off, with TLS and in a
+/// cluster, no poll touches the network.
+///
 /// # Cancel safety
 /// Dropping an operation cancels what it has sent. An acquisition that was granted but not taken is
 /// released. A release that was sent goes on. Other requests may or may not have taken effect.
