@@ -662,7 +662,9 @@ impl Attempt {
                         _ => refused(),
                     });
                 }
-                Step::Auth if !turned_away() => return Err(connecting::log_in_refused(&shown(), false)),
+                Step::Auth if !turned_away() => {
+                    return Err(connecting::log_in_refused(&shown(), false));
+                }
                 Step::Auth | Step::Select | Step::Time => return Err(refused()),
                 Step::Name if turned_away() => return Err(refused()),
                 Step::Track => self.untracked = Some(refused().message().to_owned()),

@@ -1,4 +1,4 @@
-//! What every public type is; the compiler runs this test.
+//! The traits of every public type, checked by the compiler.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
