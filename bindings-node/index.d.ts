@@ -291,6 +291,12 @@ export class Lock {
   /** All holders of the lock: of a read lock there may be several. */
   holders(): Promise<Holder[]>
   /**
+   * The queue of a fair lock, in the order in which its waiters are served, those of other programs included: the length
+   * is that of the queue, the index a position. `count` is 0; `remaining` is how long the place is kept if its waiter does
+   * not ask again. Rejects with InvalidArgumentError for a lock of another kind, of which Redis keeps no queue.
+   */
+  waiters(): Promise<Holder[]>
+  /**
    * Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only. Rejects with
    * NotOwnerError if the lock is free or has another value.
    */

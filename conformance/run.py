@@ -851,7 +851,7 @@ def main() -> int:
             Play(world, row, number).run()
             if row.failure:
                 with shown:
-                    print(f"FAILED {row.title}\n  {row.failure}", *row.trace, sep="\n  ", flush=True)
+                    print(f"FAILED {row.title}: {row.failure}", *row.trace, sep="\n  ", flush=True)
 
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(play, enumerate(chosen)))

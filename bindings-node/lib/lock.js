@@ -127,7 +127,7 @@ class Lock {
   }
 
   async isLocked() {
-    return (await resultOf(this.#family.locks.holders(this.#name, false))).length > 0
+    return (await resultOf(this.#family.locks.owners(this.#name))).length > 0
   }
 
   async holder() {
@@ -135,7 +135,11 @@ class Lock {
   }
 
   holders() {
-    return resultOf(this.#family.locks.holders(this.#name, true))
+    return resultOf(this.#family.locks.holders(this.#name))
+  }
+
+  waiters() {
+    return resultOf(this.#family.locks.waiters(this.#name))
   }
 
   async releaseToken(token) {

@@ -13,7 +13,9 @@ use std::rc::Rc;
 
 use napi::bindgen_prelude::{BigInt, Env, FnArgs, Function};
 use napi_derive::napi;
-use redlatch::embed::{ClientBuilderExt, GuardExt, SemaphoreExt, read_count, read_duration};
+use redlatch::embed::{
+    ClientBuilderExt, GuardExt, LockExt, SemaphoreExt, read_count, read_duration,
+};
 use redlatch::{AcquireOptions, OptionValue, ReentryKey, Semaphore};
 
 use border::{Id, State};
@@ -326,17 +328,22 @@ impl Locks {
         })
     }
 
+    /// Asks for the current holders of the lock.
+    #[napi]
+    pub fn owners(&self, name: String) -> Checked<Asked> {
+        caught(|| self.0.client.ask(self.0.first.named(&name)?.owners()))
+    }
+
     /// Asks for the current holders of the lock, and which processes they are.
     #[napi]
-    pub fn holders(&self, name: String, processes: bool) -> Checked<Asked> {
-        caught(|| {
-            let (lock, client) = (self.0.first.named(&name)?, &self.0.client);
-            if processes {
-                client.ask(lock.holders())
-            } else {
-                client.ask(lock.is_locked())
-            }
-        })
+    pub fn holders(&self, name: String) -> Checked<Asked> {
+        caught(|| self.0.client.ask(self.0.first.named(&name)?.holders()))
+    }
+
+    /// Asks for the queue of a fair lock.
+    #[napi]
+    pub fn waiters(&self, name: String) -> Checked<Asked> {
+        caught(|| self.0.client.ask(self.0.first.named(&name)?.waiters()))
     }
 
     /// Frees the lock if `token` is its value.

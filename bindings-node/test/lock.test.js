@@ -325,6 +325,33 @@ test('a simple lock is a string with the token that was given, and does not re-e
   assert.throws(() => context.client.lock(name, { kind: 'fairest' }), /give it reentrant, simple/)
 })
 
+test('the queue of a fair lock can be asked', async () => {
+  const name = freshName()
+  const lock = context.client.lock(name, { kind: 'fair' })
+  const hold = await lock.acquire()
+  assert.deepEqual(await lock.waiters(), [])
+  const first = lock.acquire()
+  await until(async () => (await lock.waiters()).length === 1)
+  const second = lock.acquire()
+  await until(async () => (await lock.waiters()).length === 2)
+  const [head, ...others] = await lock.waiters()
+  assert.equal(head.count, 0)
+  assert.equal(head.process.pid, process.pid)
+  assert.ok(head.remaining > 0)
+  await hold.release()
+  const next = await first
+  assert.deepEqual(
+    (await lock.waiters()).map(({ owner }) => owner),
+    others.map(({ owner }) => owner)
+  )
+  await next.release()
+  await (await second).release()
+  assert.deepEqual(await lock.waiters(), [])
+  await assert.rejects(context.client.lock(name).waiters(), (error) => {
+    return error instanceof InvalidArgumentError && /of the kind reentrant; give it the kind fair/.test(error.message)
+  })
+})
+
 test('locks that share what they have in common keep what they have not', async () => {
   const { client } = context
   const name = freshName()

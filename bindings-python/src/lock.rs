@@ -233,6 +233,11 @@ impl Lock {
     }
 
     #[pyo3(signature = (to=None))]
+    fn waiters(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(py, self.core.waiters(), to)
+    }
+
+    #[pyo3(signature = (to=None))]
     fn force_release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
         run(py, self.core.force_release(), to)
     }

@@ -633,6 +633,28 @@ async def test_fencing_force_release_and_holder(name: str) -> None:
         assert caught.value.reason == "forced"
 
 
+async def test_the_queue_of_a_fair_lock_can_be_asked(name: str) -> None:
+    async with aio.Client() as client:
+        lock = client.lock(name, kind="fair")
+        waits = []
+        async with lock:
+            for position in range(3):
+                waits.append(asyncio.create_task(in_task(lock.acquire)))
+                while len(await lock.waiters()) == position:
+                    pass
+            assert all(waiter.process for waiter in await lock.waiters())
+            # A waiter that is cancelled leaves the queue at once.
+            waits[0].cancel()
+            while len(await lock.waiters()) == 3:
+                pass
+            waits[1].cancel(), waits[2].cancel()
+            await asyncio.wait(waits)
+        while await lock.waiters():
+            pass
+        with pytest.raises(ValueError, match="of the kind reentrant; give it the kind fair"):
+            await client.lock(name).waiters()
+
+
 async def test_a_blocked_loop_loses_nothing(name: str) -> None:
     async with aio.Client(watchdog_lease=RENEWED) as client, client.lock(name) as grant:
         eventually(lambda: client.stats()["renewed"] >= 3, "a whole lease has passed")  # blocks the loop

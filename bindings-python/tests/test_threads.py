@@ -125,6 +125,32 @@ def test_two_clients_exclude_each_other(client: redlatch.Client, name: str) -> N
     assert client.lock(name).holder() is None
 
 
+def test_the_queue_of_a_fair_lock_can_be_asked(client: redlatch.Client, name: str) -> None:
+    lock = client.lock(name, kind="fair")
+    with redlatch.Client() as other, ThreadPoolExecutor(2) as pool:
+        theirs = other.lock(name, kind="fair")
+
+        def turn(lock: redlatch.Lock) -> None:
+            with lock:
+                pass
+
+        with lock as grant:
+            assert lock.waiters() == []
+            first = pool.submit(turn, theirs)
+            eventually(lambda: len(lock.waiters()) == 1)
+            second = pool.submit(turn, lock)
+            eventually(lambda: len(theirs.waiters()) == 2)
+            one, two = lock.waiters()
+            ours = grant.owner.split(":")[0]
+            assert not one.owner.startswith(ours) and two.owner.startswith(ours)
+            assert one.count == 0 and one.remaining and one.process and one.process.pid == os.getpid()
+        first.result(LIMIT)
+        second.result(LIMIT)
+        assert lock.waiters() == []
+    with pytest.raises(ValueError, match="of the kind reentrant; give it the kind fair"):
+        client.lock(name).waiters()
+
+
 def test_a_block_may_be_left_by_another_thread(client: redlatch.Client, name: str, look: redis.Redis) -> None:
     lock = client.lock(name)
 

@@ -24,6 +24,8 @@ def threads() -> None:
         holder: redlatch.Holder | None = lock.holder()
         if holder is not None:
             print(holder.owner, holder.count + 1, holder.remaining)
+        queue: list[redlatch.Holder] = client.lock("b", kind="fair").waiters()
+        print(queue)
         print(held, lock.locked() and lock.owned(), lock.hold_count + 1)
         unreleased: list[str] = client.close()
         print(unreleased)

@@ -117,8 +117,8 @@ calls! {
     redlatch_acquire(id, family, now) => |module, given| module.acquire(moment(now), id as Id, family as Id, given);
     /// Acquires once more as the owner of a hold.
     redlatch_reenter(id, family, hold, now) => |module, given| module.reenter(moment(now), id as Id, family as Id, hold as Id, given);
-    /// Asks for the holders of a lock.
-    redlatch_holders(id, family, now) => |module, given| module.holders(moment(now), id as Id, family as Id, given);
+    /// Asks who has a lock, or waits for it.
+    redlatch_inspect(id, family, now) => |module, given| module.inspect(moment(now), id as Id, family as Id, given);
     /// Deletes a lock.
     redlatch_force(id, family, now) => |module, given| module.force(moment(now), id as Id, family as Id, given);
     /// Asks how many permits a semaphore has, and may set it first.

@@ -15,7 +15,7 @@ use redlatch_proto::hold::{HoldCell, Listener, LossListener};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::url;
-use redlatch_proto::wire::{Form, Name};
+use redlatch_proto::wire::{Form, Inspection, Name};
 
 use crate::bytes::{Arguments, Records, record, value};
 use crate::client::{Answer, Client, Program, Question, lock_name};
@@ -475,7 +475,7 @@ impl Module {
         Ok(())
     }
 
-    pub(crate) fn holders(
+    pub(crate) fn inspect(
         &mut self,
         now: Moment,
         id: Id,
@@ -486,7 +486,11 @@ impl Module {
         let request = Request::Inspect {
             name,
             kind: options.kind,
-            processes: given.byte()? == 1,
+            what: match given.byte()? {
+                0 => Inspection::Owners,
+                1 => Inspection::Holders,
+                _ => Inspection::Waiters,
+            },
         };
         self.ask(now, id, client, request, None);
         Ok(())

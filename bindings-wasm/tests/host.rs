@@ -306,7 +306,7 @@ fn a_host_of_another_kind_locks_a_real_server() {
     assert!(redlatch_remaining(4.0, now()) > 20_000.0);
     for (processes, end) in [(0, ""), (1, " redlatch test 7 here")] {
         host.call(given().text("orders:42").byte(processes), || {
-            redlatch_holders(5.0, 3.0, now())
+            redlatch_inspect(5.0, 3.0, now())
         });
         let Answer::Holders(owners) = host.wait(5) else {
             panic!("no holders");

@@ -305,7 +305,7 @@ enum {
 /** redlatch_lock_is_locked_start() has ended; value is 1 if somebody holds the lock, else 0. */
 #define REDLATCH_EVENT_IS_LOCKED 6
 
-/** redlatch_lock_holders_start() has ended; value is the number of holders. */
+/** redlatch_lock_holders_start() or redlatch_lock_waiters_start() has ended; value is their number. */
 #define REDLATCH_EVENT_HOLDERS 7
 
 /** redlatch_client_ready_start() has ended: result says how. */
@@ -815,6 +815,21 @@ redlatch_status redlatch_lock_holder(redlatch_lock *lock,
 redlatch_status redlatch_lock_holders(redlatch_lock *lock, redlatch_holder_fn function, void *user);
 
 /**
+ * Asks Redis for the queue of a fair lock, and calls function with user for each waiter, in the order
+ * in which they are served, those of other programs included; as redlatch_lock_holders() does. count
+ * is 0; remaining_ms is how long the place is kept if its waiter does not ask again.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the lock is not of the kind fair, and Redis keeps no queue for it; or
+ *   an argument is NULL.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+redlatch_status redlatch_lock_waiters(redlatch_lock *lock,
+                                      redlatch_holder_fn function,
+                                      void *user);
+
+/**
  * Whether owner can rely on the lock now. Like the following ones it answers at once, from a clock
  * that counts suspend, and has false or 0 for a failure.
  */
@@ -1010,6 +1025,21 @@ redlatch_status redlatch_lock_force_release_start(redlatch_lock *lock, uint64_t 
  * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
 redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_waiters() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+ * with this tag comes, as for redlatch_lock_holders_start().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+ *   NULL. That the lock is not of the kind fair, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_waiters_start(redlatch_lock *lock,
+                                            redlatch_holder_fn function,
+                                            void *user,
+                                            uint64_t tag);
 
 /**
  * Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS

@@ -375,6 +375,13 @@ public:
         return found;
     }
 
+    /// Asks Redis for the queue of a fair lock, in the order in which its waiters are served.
+    std::vector<redlatch::holder> waiters() const {
+        std::vector<redlatch::holder> found;
+        require(redlatch_lock_waiters(get(), &mutex::add_holder, &found));
+        return found;
+    }
+
     bool is_held(std::uint64_t owner = REDLATCH_THREAD) const noexcept { return redlatch_lock_is_held(get(), owner); }
 
     /// Throws why the lock is not held, if it is not.

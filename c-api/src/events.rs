@@ -30,7 +30,7 @@ pub const REDLATCH_EVENT_EXTEND: i32 = 4;
 pub const REDLATCH_EVENT_FORCE_RELEASE: i32 = 5;
 /// redlatch_lock_is_locked_start() has ended; value is 1 if somebody holds the lock, else 0.
 pub const REDLATCH_EVENT_IS_LOCKED: i32 = 6;
-/// redlatch_lock_holders_start() has ended; value is the number of holders.
+/// redlatch_lock_holders_start() or redlatch_lock_waiters_start() has ended; value is their number.
 pub const REDLATCH_EVENT_HOLDERS: i32 = 7;
 /// redlatch_client_ready_start() has ended: result says how.
 pub const REDLATCH_EVENT_READY: i32 = 8;
@@ -411,6 +411,25 @@ pub unsafe extern "C" fn redlatch_lock_is_locked_start(
     })
 }
 
+/// Begins what redlatch_lock_waiters() does and returns at once: an event REDLATCH_EVENT_HOLDERS
+/// with this tag comes, as for redlatch_lock_holders_start().
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
+///   NULL. That the lock is not of the kind fair, the event says.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_waiters_start(
+    lock: *mut redlatch_lock,
+    function: redlatch_holder_fn,
+    user: *mut c_void,
+    tag: u64,
+) -> redlatch_status {
+    // SAFETY: as the header asks.
+    unsafe { start_telling(lock, function, user, tag, Lock::waiters) }
+}
+
 /// Begins what redlatch_lock_holders() does and returns at once: an event REDLATCH_EVENT_HOLDERS
 /// with this tag comes. redlatch_client_next_event() calls function with user for each holder
 /// before it returns that event.
@@ -427,16 +446,26 @@ pub unsafe extern "C" fn redlatch_lock_holders_start(
     user: *mut c_void,
     tag: u64,
 ) -> redlatch_status {
+    // SAFETY: as the header asks.
+    unsafe { start_telling(lock, function, user, tag, Lock::holders) }
+}
+
+/// Begins to ask; the event calls a function of the program for each of the answer.
+///
+/// # Safety
+/// `lock` is a live handle; the function can be called with `user` when the event is read.
+unsafe fn start_telling(
+    lock: *mut redlatch_lock,
+    function: redlatch_holder_fn,
+    user: *mut c_void,
+    tag: u64,
+    question: fn(&Lock) -> Operation<Vec<Holder>>,
+) -> redlatch_status {
     status(|| {
-        // SAFETY: the header asks for a live handle.
+        // SAFETY: as the caller promises.
         let lock = unsafe { shared(lock, "lock") }?;
         let function = function.ok_or_else(|| is_null("function"))?;
-        start(
-            &lock,
-            tag,
-            What::Holders(function, User(user)),
-            Lock::holders,
-        )
+        start(&lock, tag, What::Holders(function, User(user)), question)
     })
 }
 

@@ -743,14 +743,47 @@ pub unsafe extern "C" fn redlatch_lock_holders(
     function: redlatch_holder_fn,
     user: *mut c_void,
 ) -> redlatch_status {
+    // SAFETY: as the header asks.
+    unsafe { tell_all(lock, function, user, Lock::holders) }
+}
+
+/// Asks Redis for the queue of a fair lock, and calls function with user for each waiter, in the order
+/// in which they are served, those of other programs included; as redlatch_lock_holders() does. count
+/// is 0; remaining_ms is how long the place is kept if its waiter does not ask again.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: the lock is not of the kind fair, and Redis keeps no queue for it; or
+///   an argument is NULL.
+/// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_waiters(
+    lock: *mut redlatch_lock,
+    function: redlatch_holder_fn,
+    user: *mut c_void,
+) -> redlatch_status {
+    // SAFETY: as the header asks.
+    unsafe { tell_all(lock, function, user, Lock::waiters) }
+}
+
+/// Asks, and calls a function of the program for each of the answer.
+///
+/// # Safety
+/// `lock` is a live handle; the function can be called with `user`.
+unsafe fn tell_all(
+    lock: *mut redlatch_lock,
+    function: redlatch_holder_fn,
+    user: *mut c_void,
+    question: fn(&Lock) -> Operation<Vec<Holder>>,
+) -> redlatch_status {
     status(|| {
-        // SAFETY: the header asks for a live handle.
+        // SAFETY: as the caller promises.
         let lock = unsafe { shared(lock, "lock")? };
         let Some(function) = function else {
             return Err(is_null("function"));
         };
-        for holder in lock.core.holders().wait()? {
-            // SAFETY: the header asks for a function that can be called with user.
+        for holder in question(&lock.core).wait()? {
+            // SAFETY: as the caller promises.
             unsafe { tell_holder(&holder, function, user) };
         }
         Ok(())

@@ -128,6 +128,9 @@ static void questions_and_changes_are_events(void)
     CHECK_OK(redlatch_lock_holders_start(lock, note_holder, client, 72));
     event = await_event(client);
     CHECK(is(event, REDLATCH_EVENT_HOLDERS, 72, REDLATCH_OK) && event.value == 0);
+    CHECK_OK(redlatch_lock_waiters_start(lock, note_holder, client, 72));
+    event = await_event(client); /* this lock is not fair */
+    CHECK(is(event, REDLATCH_EVENT_HOLDERS, 72, REDLATCH_INVALID_ARGUMENT));
     CHECK_OK(redlatch_lock_force_release_start(lock, 73));
     event = await_event(client);
     CHECK(is(event, REDLATCH_EVENT_FORCE_RELEASE, 73, REDLATCH_OK) && event.value == 0);

@@ -553,7 +553,56 @@ static void events_escape_what_cannot_be_printed(void)
     close_client(client);
 }
 
-MAIN(TEST(acquire_and_release), TEST(a_thread_makes_its_calls_on_the_direct_connection),
+static void count_waiter(void *user, const redlatch_holder *waiter)
+{
+    CHECK(waiter->count == 0 && waiter->remaining_ms > 0 && waiter->pid == (uint32_t)getpid());
+    ++*(int *)user;
+}
+
+static int waiters(redlatch_lock *lock)
+{
+    int found = 0;
+    CHECK_OK(redlatch_lock_waiters(lock, count_waiter, &found));
+    return found;
+}
+
+static void *take_a_turn(void *lock)
+{
+    CHECK_OK(redlatch_lock_acquire(lock, REDLATCH_THREAD, REDLATCH_FOREVER, 0, NULL));
+    CHECK_OK(redlatch_lock_release(lock, REDLATCH_THREAD));
+    return NULL;
+}
+
+static void the_queue_of_a_fair_lock_can_be_asked(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = NULL, *plain = lock_of(client, "c:fair");
+    redlatch_options *options = NULL;
+    pthread_t first, second;
+
+    CHECK_OK(redlatch_options_new(&options));
+    CHECK_OK(redlatch_options_set(options, "kind", "fair"));
+    CHECK_OK(redlatch_lock_new(client, "c:fair", options, &lock));
+    redlatch_options_free(options);
+    CHECK_OK(redlatch_lock_acquire(lock, 1, REDLATCH_FOREVER, 0, NULL));
+    CHECK(waiters(lock) == 0);
+    CHECK(pthread_create(&first, NULL, take_a_turn, lock) == 0);
+    EVENTUALLY(waiters(lock) == 1);
+    CHECK(pthread_create(&second, NULL, take_a_turn, lock) == 0);
+    EVENTUALLY(waiters(lock) == 2);
+    CHECK_OK(redlatch_lock_release(lock, 1));
+    CHECK(pthread_join(first, NULL) == 0 && pthread_join(second, NULL) == 0);
+    CHECK(waiters(lock) == 0);
+
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_waiters(plain, count_waiter, NULL));
+    CHECK(strstr(redlatch_last_error(), "of the kind reentrant; give it the kind fair") != NULL);
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_waiters(lock, NULL, NULL));
+    redlatch_lock_free(plain);
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
+MAIN(TEST(acquire_and_release), TEST(the_queue_of_a_fair_lock_can_be_asked), TEST(a_thread_makes_its_calls_on_the_direct_connection),
      TEST(a_simple_lock_is_a_string), TEST(the_same_owner_enters_again), TEST(threads_exclude_each_other),
      TEST(a_new_owner_is_nobody_else), TEST(a_wait_ends_in_time), TEST(a_fixed_lease_ends_by_itself),
      TEST(a_fixed_lease_that_was_left_to_run_out_is_acquired_anew), TEST(a_hold_outlives_its_lease),

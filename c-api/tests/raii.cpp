@@ -188,6 +188,7 @@ void a_lease_is_for_one_acquisition() {
     redlatch::mutex mutex(client, "cpp:lease");
     const redlatch::lease lease(std::chrono::hours(1));
     CHECK(mutex.holder().owner.empty() && mutex.holder().count == 0);
+    CHECK(thrown_by([&] { mutex.waiters(); }) == REDLATCH_INVALID_ARGUMENT);
     {
         redlatch::lock_guard held(mutex, lease);
         CHECK(mutex.remaining() > std::chrono::minutes(50));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::error::{ErrorKind, Result};
 use crate::options::{LockOptions, OptionValue};
 use crate::wire::names::{channel, name_from_bytes, token_key};
-use crate::wire::{Fencing, Form, Kind, Op, Renewal, Topic, decode, refusal};
+use crate::wire::{Fencing, Form, Inspection, Kind, Op, Renewal, Topic, decode, refusal};
 use crate::{AcquireOptions, Client};
 
 /// How long an error's text may be, whatever it was made of.
@@ -70,7 +70,7 @@ fn ops() -> Vec<Op> {
         Op::Inspect {
             name: name(),
             kind,
-            processes: true,
+            what: Inspection::Holders,
         },
     ]
 }

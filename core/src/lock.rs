@@ -15,7 +15,7 @@ use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
 use crate::owner::ReentryKey;
-use crate::wire::{Form, Holder, Name, Permits, names};
+use crate::wire::{Form, Holder, Inspection, Name, Permits, names};
 
 /// A lock: a name on a client, with options. Making and cloning it is cheap and does no I/O.
 ///
@@ -256,11 +256,11 @@ impl Lock {
         }
     }
 
-    fn inspection(&self, processes: bool) -> Request {
+    fn inspection(&self, what: Inspection) -> Request {
         Request::Inspect {
             name: self.name.clone(),
             kind: self.options.kind,
-            processes,
+            what,
         }
     }
 
@@ -399,7 +399,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn is_locked(&self) -> Operation<bool> {
-        self.ask(self.inspection(false), |outcome| {
+        self.ask(self.inspection(Inspection::Owners), |outcome| {
             holders(outcome).map(|holders| !holders.is_empty())
         })
     }
@@ -422,7 +422,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn holder(&self) -> Operation<Option<Holder>> {
-        self.ask(self.inspection(true), |outcome| {
+        self.ask(self.inspection(Inspection::Holders), |outcome| {
             holders(outcome).map(|holders| holders.into_iter().next())
         })
     }
@@ -443,11 +443,32 @@ impl Lock {
     /// # }
     /// ```
     pub fn holders(&self) -> Operation<Vec<Holder>> {
-        self.ask(self.inspection(true), holders)
+        self.ask(self.inspection(Inspection::Holders), holders)
     }
 
     pub(crate) fn owners_only(&self) -> Operation<Vec<Holder>> {
-        self.ask(self.inspection(false), holders)
+        self.ask(self.inspection(Inspection::Owners), holders)
+    }
+
+    /// The waiters of a fair lock, in the order in which they are served: its length is the length
+    /// of the queue, its index a position. Waiters of all programs stand there, Redisson's
+    /// `RFairLock` included. `count` is 0; `remaining` is how long the place is kept if the waiter
+    /// does not ask again, and 0 for the place of a dead one that nobody has cleared yet.
+    ///
+    /// # Errors
+    /// `invalid_argument` if the kind of the lock is not [`Kind::Fair`]: no other keeps its queue
+    /// in Redis. `unavailable` and the other errors of a connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// let queue = lock.waiters().await?;
+    /// println!("{} wait, the first is {:?}", queue.len(), queue.first());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn waiters(&self) -> Operation<Vec<Holder>> {
+        self.ask(self.inspection(Inspection::Waiters), holders)
     }
 
     /// Deletes the lock, regardless of its holder, and wakes the waiters. Holders of this client

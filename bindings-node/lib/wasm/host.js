@@ -566,9 +566,21 @@ function backendOf(module, platform) {
       return this.#border.ask(this.#instance, 'redlatch_reenter', this.#id, hold)
     }
 
-    holders(name, processes) {
-      this.#instance.given.text(name).byte(processes ? 1 : 0)
-      return this.#border.ask(this.#instance, 'redlatch_holders', this.#id)
+    owners(name) {
+      return this.#inspect(name, 0)
+    }
+
+    holders(name) {
+      return this.#inspect(name, 1)
+    }
+
+    waiters(name) {
+      return this.#inspect(name, 2)
+    }
+
+    #inspect(name, what) {
+      this.#instance.given.text(name).byte(what)
+      return this.#border.ask(this.#instance, 'redlatch_inspect', this.#id)
     }
 
     forceRelease(name) {

@@ -1,6 +1,6 @@
 // Compiled and run by types.test.ts's sibling types.test.js: every part of the declared interface, as a user writes it.
 import { strict as assert } from 'node:assert'
-import { Client, type Hold, LockError, LockLostError, LockTimeoutError, type LostReason, type Permits } from 'redlatch'
+import { Client, type Hold, type Holder, LockError, LockLostError, LockTimeoutError, type LostReason, type Permits } from 'redlatch'
 import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
 async function main(): Promise<void> {
@@ -26,6 +26,8 @@ async function main(): Promise<void> {
   const name: string = await lock.using((hold) => hold.name)
   assert.deepEqual([answer, name], [1, lock.name])
   assert.equal((await lock.holder())?.owner, undefined)
+  const queue: Holder[] = await client.lock('types-fair', { kind: 'fair' }).waiters()
+  assert.deepEqual(queue, [])
 
   {
     await using lost = await lock.acquire()

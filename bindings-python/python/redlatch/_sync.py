@@ -290,6 +290,15 @@ class Lock(Blocks, BaseLock):
         self._client._start()
         return holders_of(ask(self._core.holders))
 
+    def waiters(self) -> list[Holder]:
+        """The queue of a fair lock, in the order in which its waiters are served, those of other programs included.
+
+        The length is that of the queue, the index a position. `count` is 0; `remaining` is how long the place is kept if
+        its waiter does not ask again. Raises ValueError for a lock of another kind, of which Redis keeps no queue.
+        """
+        self._client._start()
+        return holders_of(ask(self._core.waiters))
+
     def extend(self, seconds: float) -> None:
         """Makes the lock of the calling flow live at least so many seconds from now; never shortens it."""
         ask(self._core.extend, None, seconds)

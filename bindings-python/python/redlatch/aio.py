@@ -569,6 +569,14 @@ class Lock(Blocks, BaseLock):
         """All holders of the lock, as Redis sees them now: of a read lock there may be several."""
         return holders_of(await ask(self._client, self._core.holders))
 
+    async def waiters(self) -> list[Holder]:
+        """The queue of a fair lock, in the order in which its waiters are served, those of other programs included.
+
+        The length is that of the queue, the index a position. `count` is 0; `remaining` is how long the place is kept if
+        its waiter does not ask again. Raises ValueError for a lock of another kind, of which Redis keeps no queue.
+        """
+        return holders_of(await ask(self._client, self._core.waiters))
+
     async def release_token(self, token: str) -> None:
         """Frees the lock if `token` is its value, in whatever process it was acquired. Simple kinds only.
 

@@ -31,7 +31,7 @@ use crate::options::{ClientOptions, Protocol};
 use crate::parking::ParkingGroups;
 use crate::support::Server;
 use crate::sys::HAS_RECEIVE_MINIMUM;
-use crate::wire::{Fencing, Form, Kind, Op, Reply, Topic, names};
+use crate::wire::{Fencing, Form, Inspection, Kind, Op, Reply, Topic, names};
 
 /// How long anything may take on a busy machine before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ fn inspect(text: &str) -> Op {
     Op::Inspect {
         name: name(text),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     }
 }
 
@@ -1895,7 +1895,7 @@ fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
             Request::Inspect {
                 name: name("n"),
                 kind: Kind::Reentrant,
-                processes: false,
+                what: Inspection::Owners,
             },
         )
         .unwrap();
@@ -1906,7 +1906,7 @@ fn answers_that_came_during_a_pause_are_read_before_anything_is_given_up() {
         Request::Inspect {
             name: name("n"),
             kind: Kind::Reentrant,
-            processes: false,
+            what: Inspection::Owners,
         },
     );
     while proxy.passed.load(Ordering::SeqCst) == before {

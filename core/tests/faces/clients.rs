@@ -119,6 +119,53 @@ async fn a_holder_has_its_process() {
 }
 
 #[tokio::test]
+async fn the_queue_of_a_fair_lock_can_be_asked() {
+    let mut world = World::new().await;
+    let fair = || LockOptions::new().kind(Kind::Fair);
+    let lock = world.client.lock_with("n", fair()).unwrap();
+    let other = Client::builder(&world.server.url()).build().unwrap();
+    let theirs = other.lock_with("n", fair()).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(theirs.waiters().await.unwrap(), []);
+
+    let mut waits = Vec::new();
+    for (position, lock) in [&theirs, &lock].into_iter().enumerate() {
+        let waiter = lock.clone();
+        waits.push(tokio::spawn(async move { waiter.acquire().await }));
+        while lock.waiters().await.unwrap().len() == position {}
+    }
+    let queue = lock.waiters().await.unwrap();
+    let clients: Vec<_> = queue
+        .iter()
+        .map(|waiter| waiter.process.as_ref().expect("it is connected").id.clone())
+        .collect();
+    assert_eq!(clients, [other.id().unwrap(), world.client.id().unwrap()]);
+    assert!(
+        queue.iter().all(|waiter| waiter.count == 0
+            && waiter.remaining.is_some_and(|left| !left.is_zero()))
+    );
+
+    guard.release().await.unwrap();
+    let second = waits.remove(0).await.unwrap().unwrap();
+    assert_eq!(lock.waiters().await.unwrap().len(), 1);
+    second.release().await.unwrap();
+    let third = waits.remove(0).await.unwrap().unwrap();
+    assert_eq!(lock.waiters().await.unwrap(), []);
+    third.release().await.unwrap();
+    // Waiters of Redisson stand in the same queue; which process they are, it does not say.
+    let redisson = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e:1";
+    world.command::<u32>(&["RPUSH", "redisson_lock_queue:{n}", redisson]);
+    let queue = lock.waiters().await.unwrap();
+    assert_eq!((&*queue[0].owner, &queue[0].process), (redisson, &None));
+
+    let error = world.lock("n").waiters().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let text = error.to_string();
+    assert!(text.contains("reentrant; give it the kind fair"), "{text}");
+    other.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_server_that_lists_no_connections_tells_the_holder() {
     let mut world = World::new().await;
     let guard = world.lock("n").acquire().await.unwrap();

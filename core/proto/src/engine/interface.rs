@@ -9,7 +9,9 @@ use crate::error::{Error, LostReason, Result};
 use crate::event::Event;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
-use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, Permits, Reply, Topic};
+use crate::wire::{
+    Fencing, Form, Holder, Inspection, Kind, Name, Op, OwnerId, Permits, Reply, Topic,
+};
 
 /// Identifies a request of a caller. The caller's side draws it and never reuses it.
 pub type RequestId = u64;
@@ -98,11 +100,11 @@ pub enum Request {
     },
     /// Delete the lock, no matter which owner holds it.
     Force { name: Name, kind: Kind },
-    /// Read the current holders, and with `processes` which processes they are.
+    /// Read who has the lock, or who waits for it.
     Inspect {
         name: Name,
         kind: Kind,
-        processes: bool,
+        what: Inspection,
     },
     /// Read how many permits a semaphore has, after it was given `limit` permits if that is asked
     /// for.
@@ -122,6 +124,10 @@ impl Request {
             Request::ReleaseToken { .. } => "release_token",
             Request::ExtendToken { .. } => "extend_token",
             Request::Force { .. } => "force_release",
+            Request::Inspect {
+                what: Inspection::Waiters,
+                ..
+            } => "waiters",
             Request::Inspect { .. } => "holder",
             Request::Count { limit: None, .. } => "permits",
             Request::Count { .. } => "set_permits",

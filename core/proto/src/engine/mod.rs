@@ -50,7 +50,7 @@ use crate::event::Level as EventLevel;
 use crate::hold::HoldCell;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Form, Name, Op, OwnerId, Topic, first_owner};
+use crate::wire::{Form, Inspection, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
@@ -283,17 +283,18 @@ impl Engine {
                 self.ask(id, Some(extension_of(name, form, lease)))
             }
             Request::Force { name, kind } => self.ask(id, Some(Op::Force { name, kind })),
-            Request::Inspect {
-                name,
-                kind,
-                processes,
-            } => {
-                let op = Op::Inspect {
-                    name,
-                    kind,
-                    processes,
-                };
-                self.ask(id, Some(op));
+            Request::Inspect { name, kind, what }
+                if what == Inspection::Waiters && !kind.layout().queues() =>
+            {
+                let text = format!(
+                    "Redis keeps no queue of a lock of the kind {}; give it the kind fair",
+                    kind.name()
+                );
+                let error = Error::new(ErrorKind::InvalidArgument, text);
+                self.cx.fail(id, error.on(&name).during("waiters"));
+            }
+            Request::Inspect { name, kind, what } => {
+                self.ask(id, Some(Op::Inspect { name, kind, what }));
             }
             Request::Count { name, limit } => self.ask(id, Some(Op::Count { name, limit })),
             Request::Close { limit } => self.close(id, limit),

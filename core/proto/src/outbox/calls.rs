@@ -624,7 +624,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Fencing, Form, Kind, Name};
+    use crate::wire::{Fencing, Form, Inspection, Kind, Name};
 
     const LIMIT: Duration = Duration::from_millis(200);
 
@@ -669,7 +669,7 @@ mod tests {
         let op = Op::Inspect {
             name: Name::from("n"),
             kind: Kind::Reentrant,
-            processes: false,
+            what: Inspection::Owners,
         };
         OutgoingCall {
             op: op.into(),

@@ -149,7 +149,7 @@ impl ConcurrencyLimiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Fencing, Form, Kind, Name};
+    use crate::wire::{Fencing, Form, Inspection, Kind, Name};
 
     const LIMIT: Duration = Duration::from_secs(1);
 
@@ -161,7 +161,7 @@ mod tests {
         let op = Op::Inspect {
             name: Name::from("n"),
             kind: Kind::Reentrant,
-            processes: false,
+            what: Inspection::Owners,
         };
         OutgoingCall {
             call,

@@ -254,7 +254,7 @@ fn shortened(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Form, Kind, Renewal};
+    use super::super::{Form, Inspection, Kind, Renewal};
     use super::*;
 
     fn acquire() -> Op {
@@ -397,7 +397,7 @@ mod tests {
                 Op::Inspect {
                     name: "o".into(),
                     kind: Kind::Reentrant,
-                    processes: false,
+                    what: Inspection::Owners,
                 },
                 ints(&[5, 9]),
                 Reply::Holders(Vec::new()),
@@ -406,7 +406,7 @@ mod tests {
                 Op::Inspect {
                     name: "o".into(),
                     kind: Kind::Reentrant,
-                    processes: false,
+                    what: Inspection::Owners,
                 },
                 Value::Array(vec![
                     Value::Int(5),
@@ -433,7 +433,7 @@ mod tests {
         let op = Op::Inspect {
             name: "o".into(),
             kind: Kind::Read,
-            processes: true,
+            what: Inspection::Holders,
         };
         let id = "0b0e6f2a-8d1c-4c7a-9e55";
         let (ours, others) = (format!("{id}-3d2b1a0f9c8e:1"), "u:1");
@@ -573,7 +573,7 @@ mod tests {
             Op::Inspect {
                 name: "o".into(),
                 kind: Kind::Reentrant,
-                processes: false,
+                what: Inspection::Owners,
             },
         ];
         for op in &ops {

@@ -190,6 +190,41 @@ fn the_data_are_those_that_redisson_knows() {
 }
 
 #[test]
+fn the_queue_is_read_in_its_order() {
+    let mut live = Live::with_queue(&[1, 2, 3]);
+    live.queued_by_redisson("7", 50_000);
+    live.run_out(3);
+    let keys = live.cmd::<i64>("DBSIZE", &[]);
+    let waiters = Op::Inspect {
+        name: "orders".into(),
+        kind: Kind::Fair,
+        what: Inspection::Waiters,
+    };
+    let Reply::Holders(queue) = live.run(&waiters) else {
+        panic!("no queue")
+    };
+    let owners: Vec<_> = queue.iter().map(|waiter| waiter.owner.clone()).collect();
+    assert_eq!(owners, [field(U, 2), field(U, 3), format!("{V}:7")]);
+    assert!(queue.iter().all(|waiter| waiter.count == 0));
+    let left: Vec<_> = queue
+        .iter()
+        .map(|waiter| waiter.remaining.unwrap())
+        .collect();
+    assert!(
+        left[0] <= PLACE_KEPT && left[0] > PLACE_KEPT / 2,
+        "{left:?}"
+    );
+    assert_eq!(left[1], Duration::ZERO);
+    assert!(left[2] > PLACE_KEPT, "{left:?}");
+    // To look changes nothing: the place that has run out still stands there.
+    assert_eq!(live.cmd::<i64>("DBSIZE", &[]), keys);
+    assert_eq!(live.queue(), "U:2 U:3 V:7");
+    // A free lock that nobody waits for.
+    let mut live = Live::new();
+    assert_eq!(live.run(&waiters), Reply::Holders(Vec::new()));
+}
+
+#[test]
 fn the_time_of_the_holder_is_told() {
     let mut live = Live::with_queue(&[1]);
     live.cmd::<i64>("PEXPIRE orders 20000", &[]);

@@ -11,6 +11,7 @@ use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::real::{cmd, eval};
 use crate::support::Server;
+use crate::value::Value as Reading;
 
 /// The owner U:76 of the recorded vectors, and another client V.
 pub(super) const U: &str = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
@@ -77,6 +78,11 @@ impl Live {
         .map_err(|error: RedisError| {
             refusal(error.code().unwrap(), error.detail().unwrap_or_default())
         })?;
+        // No connection is listed behind the script.
+        let value = match op.follow_up(Duration::ZERO) {
+            Some(FollowUp::Clients) => Reading::Array(vec![value, Reading::BulkString(Vec::new())]),
+            _ => value,
+        };
         let before: u64 = 1_700_000_000_000;
         let (server_ms, reply) = decode(op, value).unwrap();
         assert!(
@@ -194,7 +200,7 @@ pub(super) fn inspect() -> Op {
     Op::Inspect {
         name: "orders".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     }
 }
 
@@ -892,7 +898,7 @@ fn the_documented_commands_are_enough() {
     let other = Op::Inspect {
         name: "elsewhere".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     };
     assert_eq!(live.refused(&other), (ErrorKind::Denied, false));
 }

@@ -130,11 +130,11 @@ pub enum Op {
     /// Delete the lock of any owner, and publish that. Carries a not-after: a late copy must not
     /// hit the next holder.
     Force { name: Name, kind: Kind },
-    /// Read the current holders, and with `processes` which processes they are.
+    /// Read who has the lock, or who waits for it.
     Inspect {
         name: Name,
         kind: Kind,
-        processes: bool,
+        what: Inspection,
     },
     /// Read how many permits a semaphore has, after it was given `limit` permits if that is asked
     /// for. Carries a not-after.
@@ -176,7 +176,8 @@ impl Op {
                 limit: limit / 2,
             }),
             Op::Inspect {
-                processes: true, ..
+                what: Inspection::Holders | Inspection::Waiters,
+                ..
             } => Some(FollowUp::Clients),
             _ => None,
         }
@@ -199,11 +200,28 @@ impl Op {
             Op::Renew { holds } => holds
                 .first()
                 .map_or(Layout::Hash, |hold| hold.form.kind.layout().held_as()),
+            Op::Inspect {
+                kind,
+                what: Inspection::Waiters,
+                ..
+            } => kind.layout(),
             Op::Inspect { kind, .. } => kind.layout().held_as(),
             Op::Force { kind, .. } => kind.layout(),
             Op::Count { .. } => Layout::Permits,
         }
     }
+}
+
+/// Selects what is read of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inspection {
+    /// Its holders, without their processes.
+    Owners,
+    /// Its holders, and which processes they are.
+    Holders,
+    /// The waiters in its queue in Redis, in order, and which processes they are. The kind is one
+    /// that has such a queue (`Layout::queues`).
+    Waiters,
 }
 
 /// A command that belongs to a call, as scripts may not run it.

@@ -9,8 +9,8 @@ use redis::{Commands, Connection};
 
 use super::names::{channel, channel_for, learnt_key, queue_keys, token_key};
 use super::{
-    Call, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal,
-    Reply, Topic, decode,
+    Call, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish,
+    Renewal, Reply, Topic, decode,
 };
 use crate::engine::tests::simulation::server::{Lock, Origin, Server, Uuid};
 use crate::real::eval;
@@ -197,7 +197,7 @@ impl Both {
             _ => Op::Inspect {
                 name,
                 kind,
-                processes: false,
+                what: Inspection::Owners,
             },
         };
         (uuid, op)

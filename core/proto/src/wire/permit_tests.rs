@@ -467,7 +467,7 @@ impl Both {
             26 | 27 => Op::Inspect {
                 name,
                 kind: Kind::Semaphore,
-                processes: false,
+                what: Inspection::Owners,
             },
             _ => Op::Count {
                 name,
@@ -891,7 +891,7 @@ fn the_documented_commands_are_enough_for_semaphores() {
             live.run(&Op::Inspect {
                 name: "orders".into(),
                 kind: Kind::Semaphore,
-                processes: false
+                what: Inspection::Owners
             }),
             Reply::Holders(_)
         ));

@@ -172,6 +172,7 @@ scripts! {
     ACQUIRE_QUEUED = "fair_acquire" Hash;
     RELEASE_QUEUED = "fair_release" Hash;
     FORCE_QUEUED = "fair_force" Hash;
+    INSPECT_QUEUED = "fair_inspect" Hash;
 }
 
 /// Parts that several scripts share.
@@ -270,7 +271,8 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Release { .. }, Hash | Queued) => &LOWER,
         (Op::Renew { .. }, Hash | Queued) => &RENEW,
         (Op::Force { .. }, Hash) => &FORCE,
-        (Op::Inspect { .. }, Hash | Queued) => &INSPECT,
+        (Op::Inspect { .. }, Queued) => &INSPECT_QUEUED,
+        (Op::Inspect { .. }, Hash) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
         // The engine hands over no lock of the other layouts (`Layout::hands_over`).
         (Op::HandOver { .. }, Plain | Learning | Read | Write | Permits | Queued) => {
@@ -830,7 +832,7 @@ pub(super) fn whole_ms(lease: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Kind;
+    use super::super::{Inspection, Kind};
     use super::*;
     use crate::real::cmd;
 
@@ -1036,7 +1038,7 @@ mod tests {
             &Op::Inspect {
                 name: "o".into(),
                 kind: Kind::Reentrant,
-                processes: false,
+                what: Inspection::Owners,
             },
             UUID,
             0,

@@ -351,7 +351,7 @@ fn a_question_ends_when_its_caller_goes() {
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     });
     let sent = rig.sent();
     rig.cancel(id);

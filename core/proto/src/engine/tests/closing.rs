@@ -80,7 +80,7 @@ fn closing_ends_every_wait_and_sends_nothing_for_it() {
     let question = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     });
     rig.sent();
     let id = close(&mut rig, secs(5));

@@ -35,7 +35,7 @@ fn a_server_that_was_never_reached_fails_everybody_at_once() {
         rig.request(Request::Inspect {
             name: "c".into(),
             kind: Kind::Reentrant,
-            processes: false,
+            what: Inspection::Owners,
         }),
     ];
     rig.input(down());
@@ -124,7 +124,7 @@ fn a_long_outage_ends_every_wait() {
     let asked = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     });
     let sent = rig.all_sent();
     rig.input(down());
@@ -208,7 +208,7 @@ fn questions_are_asked_again_and_answered() {
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     });
     let sent = rig.sent();
     rig.outcome(&sent, CallOutcome::Unanswered);
@@ -221,7 +221,7 @@ fn questions_are_asked_again_and_answered() {
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     });
     let sent = rig.sent();
     rig.reply(&sent, Reply::Foreign("a set".into()));
@@ -230,7 +230,7 @@ fn questions_are_asked_again_and_answered() {
     let id = rig.request(Request::Inspect {
         name: "n".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     });
     for _ in 0..10 {
         let sent = rig.sent();

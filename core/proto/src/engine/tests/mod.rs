@@ -39,7 +39,9 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Form, Holder, Kind, Name, Op, OwnerId, RenewReply, Reply, Topic};
+use crate::wire::{
+    Fencing, Form, Holder, Inspection, Kind, Name, Op, OwnerId, RenewReply, Reply, Topic,
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 const WATCHED: Terms = Terms {

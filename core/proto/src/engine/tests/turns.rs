@@ -325,7 +325,7 @@ fn an_inline_release_needs_no_wake_up_for_its_own_message() {
     rig.request(Request::Inspect {
         name: "other".into(),
         kind: Kind::Reentrant,
-        processes: false,
+        what: Inspection::Owners,
     });
     assert_eq!(
         skipped(&rig),

@@ -8,7 +8,7 @@ use crate::engine::{Input, Lease, LevelId, Request, RequestId, Target, Terms};
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::support::random::Random;
-use crate::wire::{Fencing, Form, Kind, Name, OwnerId};
+use crate::wire::{Fencing, Form, Inspection, Kind, Name, OwnerId};
 
 /// A thread or task of a program.
 #[derive(Debug)]
@@ -130,9 +130,13 @@ impl Caller {
                 Deed::Ask(Request::Count { name, limit })
             }
             90..92 => Deed::Ask(Request::Inspect {
+                what: match side_of(random, &name) {
+                    Kind::Fair if random.chance(300) => Inspection::Waiters,
+                    _ if random.chance(500) => Inspection::Holders,
+                    _ => Inspection::Owners,
+                },
                 kind: side_of(random, &name),
                 name,
-                processes: random.chance(500),
             }),
             92..94 => self.abandon(random),
             94..95 => self.end_key(next),

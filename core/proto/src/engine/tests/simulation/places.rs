@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::server::{Claim, Lock, Origin, Server, Uuid};
 use crate::error::LostReason;
 use crate::tuning::PLACE_KEPT;
-use crate::wire::{Fencing, Form, Kind, Name, OwnerId, Reply, Topic};
+use crate::wire::{Fencing, Form, Holder, Kind, Name, OwnerId, Reply, Topic};
 
 /// A place in the queue of a fair lock.
 #[derive(Debug, Clone)]
@@ -39,6 +39,20 @@ impl Server {
         if let Some(place) = places.find(|place| place.owner == was) {
             place.owner = owner;
         }
+    }
+
+    /// The queue, in order.
+    pub fn waiters(&self, name: &Name) -> Reply {
+        let waiter = |place: &Place| Holder {
+            owner: format!("{:?}", place.owner),
+            count: 0,
+            remaining: Some(Duration::from_millis(
+                place.due_ms.saturating_sub(self.now_ms()),
+            )),
+            process: None,
+        };
+        let queue = self.queues.get(name).into_iter().flatten();
+        Reply::Holders(queue.map(waiter).collect())
     }
 
     /// Gives up a place.

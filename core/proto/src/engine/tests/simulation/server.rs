@@ -11,8 +11,8 @@ use super::shared::Shared;
 use crate::error::LostReason;
 use crate::wire::names::channel_for;
 use crate::wire::{
-    BatchKey, Fencing, Form, Holder, Kind, Layout, LeaseSample, Name, Op, OwnerId, RenewReply,
-    Renewal, Reply, Topic,
+    BatchKey, Fencing, Form, Holder, Inspection, Kind, Layout, LeaseSample, Name, Op, OwnerId,
+    RenewReply, Renewal, Reply, Topic,
 };
 
 /// A client in the names of its owners: a number in place of the UUID.
@@ -755,6 +755,11 @@ impl Server {
                 Reply::Forced(deleted)
             }
             Op::Count { .. } => panic!("only semaphores are counted"),
+            Op::Inspect {
+                name,
+                what: Inspection::Waiters,
+                ..
+            } => self.waiters(name),
             Op::Inspect { name, .. } => {
                 let holder = |lock: &Lock| Holder {
                     owner: format!("{:?}", lock.owner),
