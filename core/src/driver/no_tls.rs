@@ -1,4 +1,4 @@
-//! What stands for TLS in a build without the feature `tls`: nothing can be encrypted.
+//! The place of TLS in a build without the feature `tls`: nothing can be encrypted.
 
 use std::io;
 
