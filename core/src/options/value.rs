@@ -246,7 +246,8 @@ impl Pem {
         }
     }
 
-    #[cfg(feature = "tls")]
+    // Only TLS reads it.
+    #[allow(dead_code)]
     pub(crate) fn text(&self) -> &str {
         &self.0
     }

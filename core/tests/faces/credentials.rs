@@ -194,7 +194,7 @@ async fn a_provider_that_fails_is_the_source_of_the_error() {
 fn a_url_with_a_password_is_refused_beside_a_provider() {
     let builder = Client::builder("redis://:geheim@localhost")
         .credentials(|| Ok(Credentials::password("other")));
-    let error = builder.build().err().expect("refused");
+    let error = builder.build().expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("give one of both"), "{error}");
 }
