@@ -456,7 +456,7 @@ impl Lock {
     /// does not ask again, and 0 for the place of a dead one that nobody has cleared yet.
     ///
     /// # Errors
-    /// `invalid_argument` if the kind of the lock is not [`Kind::Fair`]: no other keeps its queue
+    /// `invalid_argument` if the kind of the lock is not [`Kind::Fair`](crate::Kind::Fair): no other keeps its queue
     /// in Redis. `unavailable` and the other errors of a connection.
     ///
     /// # Examples
