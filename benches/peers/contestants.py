@@ -240,4 +240,16 @@ SEMAPHORES = [
     ),
 ]
 
-CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + BUSY + SEMAPHORES
+# Locks of the family, beside our re-entrant one and Redisson's of the same kind.
+FAMILY = [
+    *(
+        replace(ours(face, kind), on=(workload,))
+        for workload, kinds in (("F3", ("fair", "reentrant")), ("R1", ("read", "reentrant")))
+        for kind in kinds
+        for face in ("Rust", "C", "Node")
+    ),
+    java("Redisson RFairLock", "fair", ("F3",), quick=True),
+    java("Redisson RReadWriteLock, read", "read", ("R1",), quick=True),
+]
+
+CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + BUSY + SEMAPHORES + FAMILY

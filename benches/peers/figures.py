@@ -24,9 +24,11 @@ RANKED = {
     "S1": ("pairs_s", False),
     "S4": ("acq_s", False),
     "S5": ("cpu_ss", True),
+    "F3": ("handoffs_s", False),
+    "R1": ("pairs_s", False),
 }
-# Those of semaphores run as these do, and report the same.
-LIKE = {"W1B": "W1", "S1": "W1", "S4": "W4", "S5": "W5"}
+# Those of semaphores, of fair locks and of readers run as these do, and report the same.
+LIKE = {"W1B": "W1", "S1": "W1", "S4": "W4", "S5": "W5", "F3": "W3", "R1": "W1"}
 CPU = [("client CPU µs", "cpu_us", "{:,.1f}"), ("server CPU µs", "srv_us", "{:,.1f}")]
 # Per workload the columns: heading, figure, format.
 COLUMNS = {
@@ -90,6 +92,7 @@ COLUMNS = {
     ],
 }
 COLUMNS |= {"S1": COLUMNS["W1"], "S4": COLUMNS["W4"][1:], "S5": COLUMNS["W5"]}
+COLUMNS |= {"F3": COLUMNS["W3"], "R1": COLUMNS["W1"]}
 # For the gaps of W3, as for all times that programs report.
 SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)
 

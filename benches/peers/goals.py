@@ -216,6 +216,17 @@ def permits(run: Run) -> Iterable[Verdict]:
     yield ours_at_most(run, "S5", "permits lost, every face", "lost", 0.0)
 
 
+def family(run: Run) -> Iterable[Verdict]:
+    """Fair locks and readers, beside our re-entrant lock and Redisson's of the same kind."""
+    for workload, kind, least in (("F3", "fair", 0.8), ("R1", "read", 0.9)):
+        for face in ("Rust", "C", "Node"):
+            ratio = run.of(workload, f"redlatch {face}, {kind}") / run.of(
+                workload, f"redlatch {face}, reentrant"
+            )
+            yield at_least(workload, f"{face}, {kind} × reentrant", ratio, least)
+            yield to_peer(run, workload, f"{face}, {kind}", 5.0)
+
+
 def verdicts(everything: dict[str, Any]) -> list[Verdict]:
     run = Run(everything)
     workloads = {
@@ -225,6 +236,7 @@ def verdicts(everything: dict[str, Any]) -> list[Verdict]:
         "W4": callers,
         "W5": held,
         "S1": permits,
+        "F3": family,
     }
     return [verdict for name, goals in workloads.items() if name in everything for verdict in goals(run)]
 

@@ -104,6 +104,16 @@ impl Layout {
         }
     }
 
+    /// Whether a hold can go on for the next caller under the same owner although there are other
+    /// holders. `hands_over` tells it for locks with one holder.
+    pub fn passes_among_others(self) -> bool {
+        match self {
+            Layout::Permits => true,
+            Layout::Hash | Layout::Plain | Layout::Learning => false,
+            Layout::Read | Layout::Write | Layout::Queued => false,
+        }
+    }
+
     /// Whether each waiter has a place in a queue that Redis keeps, for which it asks itself.
     pub fn queues(self) -> bool {
         match self {

@@ -12,6 +12,9 @@
 //! was gone, every caller that passed it on since then, and the current holder, hear that it is
 //! lost, as if that had happened a moment later. One verification is in flight at a time. It
 //! answers all callers that passed the lock on before it was sent.
+//!
+//! The permits of a semaphore are passed on in this second way alone. The next caller has been
+//! refused, and so has everybody behind it: they stay parked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +42,11 @@ impl Engine {
         let hold = self.holds.get(&owner).filter(|hold| is_free_to_go(hold))?;
         let name = hold.cell.name.clone();
         let queue = self.names.queues.get(&name)?;
-        let to = self.receiver(queue, hold)?;
         let form = hold.cell.form();
+        if !form.kind.layout().hands_over() {
+            return None;
+        }
+        let to = self.receiver(queue, hold)?;
         self.renew_owner(to);
         let waiter = self.names.waiters.get_mut(&to)?;
         waiter.handed = true;
@@ -59,9 +65,13 @@ impl Engine {
 
     /// The head of the queue, if this hold may be handed to it.
     fn receiver(&self, queue: &WaitQueue, hold: &Hold) -> Option<RequestId> {
-        let can = queue.attempt == Attempt::Idle
-            && self.closing.is_none()
-            && self.cx.links.is_up(&hold.cell.name);
+        // No holder of a semaphore blocks its waiters: the head has asked, and waits for a message.
+        let waits = match queue.attempt {
+            Attempt::Idle => true,
+            Attempt::Parked => hold.cell.kind.layout().passes_among_others(),
+            Attempt::InFlight { .. } => false,
+        };
+        let can = waits && self.closing.is_none() && self.cx.links.is_up(&hold.cell.name);
         let others_turn = queue.run.is_over(self.cx.now, self.cx.config.handovers);
         let head = *queue.waiters.front().filter(|_| can && !others_turn)?;
         self.names
@@ -93,16 +103,16 @@ impl Engine {
             return None;
         }
         let queue = self.names.queues.get(&hold.cell.name)?;
-        let heard = queue
-            .run
-            .heard
-            .filter(|heard| self.cx.now < heard.after(tuning::HANDOVER_FRESH))?;
         let to = self.receiver(queue, hold)?;
-        self.names
-            .waiters
-            .get(&to)
-            .filter(|waiter| takes_behind(waiter, hold, heard))
-            .map(|_| (to, heard))
+        let waiter = self.names.waiters.get(&to)?;
+        let heard = if hold.cell.kind.layout().passes_among_others() {
+            // An answer about one of several holders says nothing about the others.
+            hold.deadline().before(timing::trusted(hold.longest()))
+        } else {
+            queue.run.heard?
+        };
+        let fresh = self.cx.now < heard.after(tuning::HANDOVER_FRESH);
+        (fresh && takes_behind(waiter, hold, heard)).then_some((to, heard))
     }
 
     /// Gives the lock to the next caller, and has the server verify that it was there to be given.
@@ -112,6 +122,7 @@ impl Engine {
         (to, heard): (RequestId, Moment),
         release: Task,
     ) {
+        let refused = self.refused_until(to);
         let Some(waiter) = self.names.take_waiter(&mut self.cx, to) else {
             return self.add_task(owner, release);
         };
@@ -154,7 +165,24 @@ impl Engine {
         );
         self.add_task(owner, release.passed());
         self.adopt_waiters(&name, key, owner, &form);
-        self.advance(&name);
+        let next = self.names.queues.get(&name);
+        let next = next.and_then(|queue| queue.waiters.front().copied());
+        let is_alike = |id: &RequestId| {
+            let waiter = self.names.waiters.get(id);
+            waiter.is_some_and(|one| one.form == form && !one.once() && !one.is_asking())
+        };
+        match refused.zip(next.filter(is_alike)) {
+            // The server has refused the one, so it would refuse the other.
+            Some((end, next)) => self.names.park(&mut self.cx, next, end),
+            None => self.advance(&name),
+        }
+    }
+
+    /// Until when this waiter is parked.
+    fn refused_until(&self, id: RequestId) -> Option<Moment> {
+        let waiter = self.names.waiters.get(&id)?;
+        let queue = self.names.queues.get(&waiter.name)?;
+        waiter.retry.filter(|_| queue.attempt == Attempt::Parked)
     }
 
     /// Replaces the cell of a hold. Questions by key find the new one.
@@ -268,9 +296,10 @@ fn is_free_to_go(hold: &Hold) -> bool {
 
 /// Whether this caller can take over the lock of this hold.
 fn takes(waiter: &Waiter, hold: &Hold) -> bool {
-    let form = &waiter.form;
-    let same = *form == hold.cell.form() && form.token.is_none() && form.kind.layout().hands_over();
-    same && waiter.terms.replicas == 0
+    let (form, layout) = (&waiter.form, waiter.form.kind.layout());
+    let same = *form == hold.cell.form() && form.token.is_none();
+    same && (layout.hands_over() || layout.passes_among_others())
+        && waiter.terms.replicas == 0
         && waiter.unsettled.is_none()
         && !waiter.answered
         && !waiter.once()

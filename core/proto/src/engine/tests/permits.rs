@@ -1,6 +1,7 @@
 //! Semaphores: several owners at a time, each with its number of permits.
 
 use super::*;
+use crate::tuning;
 use crate::wire::Permits;
 
 const SEMAPHORE: Terms = Terms {
@@ -187,6 +188,7 @@ fn an_own_release_wakes_the_waiter() {
     let mut rig = Rig::new();
     let held = rig.permits(1);
     let waits = rig.parked(1);
+    rig.pass(tuning::HANDOVER_FRESH);
     // No message comes of it.
     rig.free(&held);
     let sent = rig.sent();
@@ -194,6 +196,112 @@ fn an_own_release_wakes_the_waiter() {
     let next = rig.granted(waits);
     rig.free(&next);
     rig.nothing_left();
+}
+
+#[test]
+fn permits_are_passed_on_to_the_head_that_was_refused() {
+    let mut rig = Rig::new();
+    let held = [rig.permits(1), rig.permits(1)];
+    let waits = [rig.parked(1), rig.want(1), rig.want(1), rig.want(1)];
+    let releases = [rig.release(&held[0]), rig.release(&held[1])];
+    let next = [rig.granted(waits[0]), rig.granted(waits[1])];
+    assert_eq!(next[0].owner(), held[0].owner());
+    assert_eq!(next[1].owner(), held[1].owner());
+    // Each is verified by itself, and nobody behind them asks.
+    let questions = rig.all_sent();
+    assert_eq!(questions.len(), 2, "{questions:?}");
+    for question in &questions {
+        question.question();
+    }
+    rig.keep(&questions[0]);
+    rig.released(releases[0]);
+    assert!(rig.pending(releases[1]));
+    // The one was lost. The other, and the permits that its caller passed on, are not.
+    rig.reply(
+        &questions[1],
+        Reply::Renewed(vec![RenewReply::Gone(LostReason::Deleted)]),
+    );
+    assert_eq!(rig.lost_by(releases[1]), LostReason::Deleted);
+    assert_eq!(rig.lost, [(next[1].owner(), LostReason::Deleted)]);
+    assert!(rig.is_held(&next[0]) && !rig.is_held(&next[1]));
+}
+
+#[test]
+fn permits_are_not_passed_on_where_that_would_change_something() {
+    let giving = |held: Terms, wanted: Terms, pause: Duration| {
+        let mut rig = Rig::new();
+        let held = rig.hold_with("n", OwnerKey::Once, held);
+        rig.acquire_with("n", OwnerKey::Once, None, wanted);
+        let sent = rig.sent();
+        rig.busy(&sent, secs(9));
+        rig.input(Input::Subscribed("n".into()));
+        let sent = rig.sent();
+        rig.busy(&sent, secs(9));
+        rig.pass(pause);
+        rig.release(&held);
+        matches!(rig.sent().op, Op::Release { .. })
+    };
+    let fixed = |lease| Terms {
+        permits: 1,
+        kind: Kind::Semaphore,
+        ..fixed(lease)
+    };
+    assert!(!giving(SEMAPHORE, SEMAPHORE, ms(1)));
+    assert!(giving(SEMAPHORE, SEMAPHORE, tuning::HANDOVER_FRESH));
+    assert!(giving(wanting(2), SEMAPHORE, ms(1)));
+    assert!(giving(SEMAPHORE, wanting(2), ms(1)));
+    assert!(giving(fixed(secs(9)), fixed(secs(5)), ms(1)));
+    assert!(!giving(fixed(secs(9)), fixed(secs(9)), ms(1)));
+}
+
+#[test]
+fn a_head_that_wants_another_number_asks_for_itself() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = [rig.parked(1), rig.want(2)];
+    let release = rig.release(&held);
+    rig.granted(waits[0]);
+    let sent = rig.all_sent();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    let (asks, verifies): (Vec<_>, Vec<_>) = sent
+        .into_iter()
+        .partition(|sent| matches!(sent.op, Op::Acquire { .. }));
+    assert_eq!(asked(&asks[0]).1, 2);
+    rig.keep(&verifies[0]);
+    rig.released(release);
+}
+
+#[test]
+fn a_message_wakes_the_head_that_took_over_the_parking() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = [rig.parked(1), rig.want(1)];
+    rig.release(&held);
+    rig.granted(waits[0]);
+    let question = rig.sent();
+    rig.keep(&question);
+    rig.input(Input::Message("n".into()));
+    let sent = rig.sent();
+    rig.grant(&sent);
+    rig.granted(waits[1]);
+}
+
+#[test]
+fn a_parking_that_was_taken_over_ends_in_time() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = [rig.parked(1), rig.want(1)];
+    rig.release(&held);
+    rig.granted(waits[0]);
+    let question = rig.sent();
+    rig.keep(&question);
+    rig.pass(secs(9) + tuning::EXPIRY_SLACK);
+    let asks = rig.all_sent();
+    assert!(
+        asks.iter()
+            .any(|sent| matches!(sent.op, Op::Acquire { .. })),
+        "{asks:?}"
+    );
 }
 
 #[test]

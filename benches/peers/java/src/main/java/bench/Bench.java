@@ -23,7 +23,7 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin; permits of a semaphore. Arguments and output: see benches/README.md. */
+/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin, read; permits of a semaphore. Arguments and output: see benches/README.md. */
 public final class Bench {
     static String peer = "rlock", workload = "W1", url = "redis://127.0.0.1:6379", tsFile = "", name = "bench";
     static double seconds = 5, warmup = 1.5;      // the JIT needs longer than 0.3 s
@@ -43,7 +43,10 @@ public final class Bench {
 
     static Held lockFor(String n) {
         if (peer.equals("permits")) return permitFor(n);
-        RLock l = peer.equals("fair") ? client.getFairLock(n) : peer.equals("spin") ? client.getSpinLock(n) : client.getLock(n);
+        RLock l = peer.equals("fair") ? client.getFairLock(n)
+            : peer.equals("spin") ? client.getSpinLock(n)
+            : peer.equals("read") ? client.getReadWriteLock(n).readLock()
+            : client.getLock(n);
         return new Held() {
             public void lock() { l.lock(); }
 
