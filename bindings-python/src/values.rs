@@ -25,7 +25,7 @@ fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>>
         Ok::<_, PyErr>(classes.unbind())
     })?;
     let class = classes.bind(py).as_any().get_item(error.kind().name())?;
-    let value = class.call1((error.to_string(),))?;
+    let value = class.call1((format!("{error:#}"),))?;
     value.setattr("lock_name", error.lock_name())?;
     if let Some(reason) = error.lost_reason() {
         value.setattr("reason", reason.name())?;

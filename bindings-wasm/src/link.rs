@@ -658,11 +658,13 @@ impl Attempt {
                         return Ok(Setup::Older);
                     }
                     return Err(match code {
-                        "WRONGPASS" => connecting::log_in_refused(&shown()),
+                        "WRONGPASS" => connecting::log_in_refused(&shown(), false),
                         _ => refused(),
                     });
                 }
-                Step::Auth if !turned_away() => return Err(connecting::log_in_refused(&shown())),
+                Step::Auth if !turned_away() => {
+                    return Err(connecting::log_in_refused(&shown(), false));
+                }
                 Step::Auth | Step::Select | Step::Time => return Err(refused()),
                 Step::Name if turned_away() => return Err(refused()),
                 Step::Track => self.untracked = Some(refused().message().to_owned()),

@@ -12,7 +12,7 @@ use redlatch::{Error, ErrorKind, Holder, Lock, Operation, OptionValue, ReentryKe
 
 use crate::arguments::{Out, is_null, shared};
 use crate::calls::User;
-use crate::client::{all_released, redlatch_client};
+use crate::client::redlatch_client;
 use crate::lock::{HolderFn, key, redlatch_holder_fn, redlatch_lock, tell_holder};
 use crate::status::{fail, redlatch_status, status};
 
@@ -208,7 +208,7 @@ impl Events {
             (Outcome::Failed(error), ..) => (fail(&error), 0),
             (Outcome::Forced(deleted), ..) => (0, deleted.into()),
             (Outcome::Closed(left), What::Close(limit), _) => {
-                let failed = all_released(&left, limit).err();
+                let failed = Error::check_released(left, limit).err();
                 (failed.map_or(0, |error| fail(&error)), 0)
             }
             (Outcome::Inspected(holders), what, _) => {

@@ -93,7 +93,7 @@ fn run<T>(body: impl FnOnce() -> Result<T>) -> Result<T, redlatch_status> {
 /// Keeps a failure as this thread's last one.
 pub(crate) fn fail(error: &Error) -> redlatch_status {
     // A text with a NUL (a lock's name may have one) is shown with its escape.
-    let text = CString::new(error.to_string().replace('\0', "\\0")).unwrap_or_default();
+    let text = CString::new(format!("{error:#}").replace('\0', "\\0")).unwrap_or_default();
     let reason = error
         .lost_reason()
         .map_or(NO_REASON, |reason| reason.number().into());

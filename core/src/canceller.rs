@@ -48,6 +48,15 @@ impl Canceller {
     ///
     /// # Errors
     /// `internal` when the process or the system has no file descriptor left.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// let canceller = redlatch::Canceller::new()?;
+    /// assert!(!canceller.is_cancelled());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new() -> Result<Canceller> {
         let cancelled = StopFlag::new().map_err(|error| {
             let text = format!(

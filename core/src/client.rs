@@ -1,6 +1,8 @@
 //! A client: one identity and one engine, which starts with the first request.
 
+use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use redlatch_proto::key::OwnerKey;
 
 use crate::completion_queue::Outcome;
+use crate::credentials::{Credentials, Provider};
 use crate::driver::{
     DriverConfig, Handle, InlineCall, Manner, Registry, Servers, Shared, Sink, Way,
 };
@@ -71,6 +74,7 @@ pub struct ClientBuilder {
     error: Option<Error>,
     /// Shown in the names of the connections; `None` for Rust.
     language: Option<&'static str>,
+    provider: Option<Provider>,
 }
 
 pub(crate) struct ClientInner {
@@ -88,6 +92,13 @@ pub(crate) struct ClientInner {
     starting: Mutex<()>,
     running: OnceLock<Arc<Running>>,
 }
+
+// A panic of the program leaves nothing half changed: its code runs only in callbacks, which are
+// caught, and a mutex is used on as if it were not poisoned.
+impl UnwindSafe for ClientInner {}
+impl RefUnwindSafe for ClientInner {}
+impl UnwindSafe for Running {}
+impl RefUnwindSafe for Running {}
 
 /// In place of a process id: the engine has not been started.
 const UNSTARTED: u32 = 0;
@@ -126,7 +137,7 @@ impl Client {
     /// use redlatch::{Client, ErrorKind};
     ///
     /// match Client::connect("rediss://app:secret@redis.example:6380/2").await {
-    ///     Ok(client) => client.close().await.map(drop)?,
+    ///     Ok(client) => client.close().await?,
     ///     Err(error) if error.kind() == ErrorKind::Auth => eprintln!("user or password: {error}"),
     ///     Err(error) => return Err(error),
     /// }
@@ -141,6 +152,14 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument` when there is no such variable, and as [`connect`](Client::connect).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// let client = redlatch::Client::from_env().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_env() -> Operation<Client> {
         Client::open(Client::builder_from_env())
     }
@@ -183,6 +202,14 @@ impl Client {
 
     /// Begins a client whose URL is read from the environment variable `REDLATCH_URL` when it is
     /// built.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// let client = redlatch::Client::builder_from_env().build()?; // no I/O yet
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder_from_env() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -194,6 +221,15 @@ impl Client {
     ///
     /// # Cancel safety
     /// Dropping the operation changes nothing; the client goes on trying to connect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// let client = redlatch::Client::builder("redis://localhost").build()?;
+    /// client.ready().await?; // without it the first call connects
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ready(&self) -> Operation<()> {
         Operation::new(&self.0, Request::Connect, unit)
     }
@@ -202,6 +238,15 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let lock = client.lock("orders:42")?;
+    /// let guard = lock.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock(&self, name: &str) -> Result<Lock> {
         Ok(Lock::new(
             self.0.clone(),
@@ -234,6 +279,17 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let prices = client.rw_lock("prices")?;
+    /// let reading = prices.read().acquire().await?; // beside other readers
+    /// reading.release().await?;
+    /// let writing = prices.write().acquire().await?; // alone
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rw_lock(&self, name: &str) -> Result<RwLock> {
         self.rw_lock_with(name, self.lock_options())
     }
@@ -243,6 +299,18 @@ impl Client {
     ///
     /// # Errors
     /// `invalid_argument`, as [`lock_with`](Client::lock_with).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use redlatch::LockOptions;
+    /// use std::time::Duration;
+    ///
+    /// let options = LockOptions::new().watchdog_lease(Duration::from_secs(60));
+    /// let prices = client.rw_lock_with("prices", options)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rw_lock_with(&self, name: &str, options: LockOptions) -> Result<RwLock> {
         let [read, write] = options.sides();
         Ok(RwLock {
@@ -256,6 +324,15 @@ impl Client {
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long, or a limit above
     /// 2,147,483,647.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let uploads = client.semaphore("uploads", 5)?; // five at a time, in all programs
+    /// let permit = uploads.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn semaphore(&self, name: &str, limit: usize) -> Result<Semaphore> {
         self.semaphore_with(name, self.semaphore_options().limit(limit))
     }
@@ -265,12 +342,31 @@ impl Client {
     /// # Errors
     /// `invalid_argument`, as [`lock_with`](Client::lock_with), and for options that mean nothing
     /// for a semaphore: begin with [`semaphore_options`](Client::semaphore_options).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let options = client.semaphore_options().watchdog_lease(Duration::from_secs(60));
+    /// let uploads = client.semaphore_with("uploads", options.limit(5))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
         let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
         Ok(Semaphore { lock })
     }
 
     /// The default options of this client's locks.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let lock = client.lock_with("orders:42", client.lock_options().fencing(true))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock_options(&self) -> LockOptions {
         (*self.0.locks).clone()
     }
@@ -290,6 +386,15 @@ impl Client {
     ///
     /// # Errors
     /// `forked`, `internal`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// // Each owner of this client in Redis begins with it.
+    /// println!("{}", client.id()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn id(&self) -> Result<String> {
         let running = self.0.running()?;
         Ok(running
@@ -301,6 +406,15 @@ impl Client {
     }
 
     /// The counters of what the client has done so far.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let stats = client.stats();
+    /// println!("{} held, {} waiting, {} lost", stats.holds, stats.waiting, stats.lost);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let Some(running) = self.0.started() else {
             return Stats::default();
@@ -337,6 +451,20 @@ impl Client {
     ///
     /// # Errors
     /// `forked`, `closed`, `internal`, because it starts the engine.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let (more, events) = std::sync::mpsc::channel();
+    /// client.on_events(move || drop(more.send(())))?;
+    /// while events.recv().is_ok() {
+    ///     for event in client.events() {
+    ///         println!("{}: {}", event.kind, event.text);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_events(&self, notify: impl Fn() + Send + Sync + 'static) -> Result<()> {
         self.0.running()?.shared.ring.set_notify(Box::new(notify));
         Ok(())
@@ -356,28 +484,43 @@ impl Client {
     /// # Examples
     /// ```no_run
     /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
-    /// for name in client.close().await? {
-    ///     eprintln!("{name} could not be released; it ends with its lease");
+    /// if let Err(error) = client.close().await {
+    ///     for name in error.unreleased() {
+    ///         eprintln!("{name} could not be released; it ends with its lease");
+    ///     }
+    ///     return Err(error);
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn close(&self) -> Operation<Vec<String>> {
+    pub fn close(&self) -> Operation<()> {
         self.close_within(self.0.options.close_limit)
     }
 
     /// Releases what is held, ends all waits, and stops the I/O thread. Holders are told `lost`
-    /// (`closed`). Closing twice is no error.
+    /// (`closed`). Closing twice is no error. A limit of zero releases nothing.
     ///
-    /// Returns the names of the locks that could not be released within `limit`; they end with
-    /// their leases. A limit of zero releases none of them.
+    /// # Errors
+    /// `unavailable` when some locks could not be released within `limit`;
+    /// [`unreleased`](Error::unreleased) has their names. They end with their leases. The client is
+    /// closed all the same.
     ///
     /// # Cancel safety
     /// Once sent, closing goes on by itself.
-    pub fn close_within(&self, limit: Duration) -> Operation<Vec<String>> {
-        let finish = |outcome| match outcome {
-            Outcome::Closed(names) => Ok(names),
-            Outcome::Failed(error) if error.kind() == ErrorKind::Closed => Ok(Vec::new()),
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// client.close_within(Duration::from_millis(500)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close_within(&self, limit: Duration) -> Operation<()> {
+        let finish = move |outcome| match outcome {
+            Outcome::Closed(names) => Error::check_released(names, limit),
+            Outcome::Failed(error) if error.kind() == ErrorKind::Closed => Ok(()),
             Outcome::Failed(error) => Err(error),
             other => Err(unexpected(&other)),
         };
@@ -405,6 +548,15 @@ impl Client {
     }
 
     /// Whether the client was closed, or is being closed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// client.close().await?;
+    /// assert!(client.is_closed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_closed(&self) -> bool {
         self.0.pid.load(Ordering::Acquire) == CLOSED
             || self
@@ -471,10 +623,53 @@ impl ClientBuilder {
         }
     }
 
+    /// Asks `provider` for user name and password, in place of the URL: for passwords and tokens that
+    /// change.
+    ///
+    /// It is asked before each connection of this client is made, so also after a connection was
+    /// lost, and once more when the server refuses what it gave. It runs on a thread of its own,
+    /// may block for the [`connect_timeout`](ClientOptions::connect_timeout), and may be asked for
+    /// several connections at the same time. While it fails the server counts as unreachable: holds
+    /// stay until their deadlines, and it is asked again. Sentinels log in with the URL's
+    /// `sentinel_user` and `sentinel_password`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// use redlatch::{Client, Credentials};
+    ///
+    /// let client = Client::builder("redis://localhost")
+    ///     .credentials(|| {
+    ///         let token = std::fs::read_to_string("/run/secrets/redis")?;
+    ///         Ok(Credentials::new("app", token.trim()))
+    ///     })
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn credentials<F>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Result<Credentials, Box<dyn StdError + Send + Sync>> + Send + Sync + 'static,
+    {
+        self.provider = Some(Provider::new(provider));
+        self
+    }
+
     /// Makes the client. No I/O: the I/O thread starts with the first request.
     ///
     /// # Errors
     /// `invalid_argument` for a bad URL or option.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> redlatch::Result<()> {
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// let error = Client::builder("http://localhost").build().err();
+    /// assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::InvalidArgument));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn build(self) -> Result<Client> {
         let (place, manner) = self.place()?;
         let locks = Arc::new(self.locks);
@@ -507,7 +702,12 @@ impl ClientBuilder {
             Some(given) => url::parse(given),
             None => url::from_env(std::env::var(url::VARIABLE).ok().as_deref()),
         }?;
-        let manner = Manner::new(&self.options, place.tls)?;
+        let logs_in = place.server.user.is_some() || place.server.password.is_some();
+        if self.provider.is_some() && logs_in {
+            let text = "the URL has a user name or password, and there is a credential provider; give one of both";
+            return Err(Error::invalid(text));
+        }
+        let manner = Manner::new(&self.options, place.tls, self.provider.clone())?;
         Ok((place, manner))
     }
 }
@@ -774,7 +974,7 @@ mod tests {
             .build()
             .expect("no I/O");
         assert!(!client.is_closed());
-        assert_eq!(client.close().wait().expect("closed"), Vec::<String>::new());
+        client.close().wait().expect("closed");
         assert!(client.is_closed() && client.0.started().is_none());
         let error = client
             .lock("n")

@@ -106,7 +106,7 @@ pub trait ClientExt: Sized {
 
     /// Closes within the time of the option `exit_limit`, for languages that close clients when the
     /// program ends.
-    fn close_at_exit(&self) -> Operation<Vec<String>>;
+    fn close_at_exit(&self) -> Operation<()>;
 
     /// Waits until the I/O thread has ended after a close, at most `limit`.
     fn join(&self, limit: Duration);
@@ -173,7 +173,7 @@ impl ClientExt for Client {
         self.0.options.close_limit
     }
 
-    fn close_at_exit(&self) -> Operation<Vec<String>> {
+    fn close_at_exit(&self) -> Operation<()> {
         self.close_within(self.exit_limit())
     }
 

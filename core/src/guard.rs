@@ -144,6 +144,15 @@ impl Guard {
     }
 
     /// The local view of the hold. It stays readable after the release.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// let hold = guard.hold();
+    /// tokio::spawn(async move { println!("lost: {}", hold.lost().await) });
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hold(&self) -> Hold {
         // Only the methods that consume a guard disarm it.
         self.0
@@ -190,6 +199,18 @@ impl Guard {
 
     /// How long the caller can rely on the lock if nothing more is heard from Redis; zero once
     /// lost.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// if guard.remaining() < Duration::from_secs(1) {
+    ///     return Ok(()); // too short for the next step
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> Duration {
         self.hold().remaining()
     }
@@ -230,6 +251,16 @@ impl Guard {
     }
 
     /// Why the lock was lost, if it was.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+    /// if let Some(reason) = guard.lost_reason() {
+    ///     eprintln!("lost: {}", reason.advice());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.hold().lost_reason()
     }
@@ -396,6 +427,19 @@ impl Guard {
 
     /// Gives up the guard and keeps the level. From now on only its key releases it
     /// ([`Lock::release_by`](crate::Lock::release_by)), and it ends with the key's thread or task.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::{AcquireOptions, ReentryKey};
+    ///
+    /// let key = ReentryKey::new_task();
+    /// let hold = lock.acquire_with(AcquireOptions::new().key(key)).await?.detach();
+    /// hold.check()?;
+    /// lock.release_by(key).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn detach(mut self) -> Hold {
         let hold = self.hold();
         if let Some(armed) = self.0.take() {

@@ -75,12 +75,24 @@
 //! with a [`ReentryKey`] ([`AcquireOptions::key`]). The lock is free when all its levels are
 //! released.
 //!
+//! # Features
+//!
+//! | feature | default | brings |
+//! |---|---|---|
+//! | `tls` | no | encrypted connections (`rediss://`), by rustls and ring. Without it such a URL is an error that names the feature |
+//! | `tracing` | yes | events, and spans of acquisitions, for subscribers of `tracing`. Without it [`Client::events`] has the events |
+//!
+//! TLS is not a default because ring is compiled by a C compiler, and because most clients of a lock
+//! are in one network with their server. Sentinel and Cluster are always there: they are code of
+//! this crate, and bring no other.
+//!
 //! # Threads, runtimes, fork
 //!
 //! Each client has one thread for its connections, *the I/O thread*. It starts with the first
 //! request and renews the leases, so a blocked executor loses no lock. It runs none of your code
 //! except callbacks, which must not block. A caller that is alone makes its call on its own thread,
-//! over a second, inline connection ([`direct`](ClientOptions::direct)).
+//! over a second, inline connection ([`direct`](ClientOptions::direct)). A task does so in the first
+//! poll of its [`Operation`], which then blocks; see there.
 //!
 //! A [`Canceller`] stops a waiting thread from another thread. Dropping a future cancels it.
 //!
@@ -94,6 +106,7 @@ mod blocking;
 mod canceller;
 mod client;
 mod completion_queue;
+mod credentials;
 mod driver;
 pub mod embed;
 #[doc(hidden)] // reached as `embed::exit`
@@ -104,6 +117,7 @@ pub mod fuzz;
 mod guard;
 mod inspector;
 mod lock;
+mod log;
 mod loss;
 mod operation;
 mod options;
@@ -124,6 +138,7 @@ use redlatch_proto::{engine, error, event, hold, maps, moment, url, wire};
 use sys::{clock, process};
 
 pub use client::{Client, ClientBuilder};
+pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
 pub use guard::Guard;

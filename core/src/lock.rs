@@ -10,6 +10,7 @@ use crate::engine::{Request, Target};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::guard::{Guard, guard, unexpected, unit};
 use crate::hold::HoldCell;
+use crate::log;
 use crate::loss::{self, Watcher};
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions, check_lease, check_limit};
@@ -51,6 +52,14 @@ impl Lock {
     ///
     /// # Errors
     /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// let other = lock.named("orders:43")?; // the same options
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn named(&self, name: &str) -> Result<Lock> {
         Ok(Lock::new(
             self.client.clone(),
@@ -188,8 +197,8 @@ impl Lock {
             terms: self.options.terms(&options),
             token: options.token,
         };
-        let span = tracing::debug_span!(target: "redlatch", "acquire", lock = &*self.name);
-        self.ask(request, finish).in_span(span)
+        self.ask(request, finish)
+            .in_span(log::acquisition(&self.name))
     }
 
     /// Releases the newest level that `key` holds.
@@ -201,6 +210,18 @@ impl Lock {
     ///
     /// # Cancel safety
     /// A release that was sent continues.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::{AcquireOptions, ReentryKey};
+    ///
+    /// let key = ReentryKey::new_task();
+    /// lock.acquire_with(AcquireOptions::new().key(key)).await?.detach();
+    /// lock.release_by(key).await?; // from anywhere that knows the key
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn release_by(&self, key: ReentryKey) -> Operation<()> {
         self.ask(Request::Release(self.target(key)), unit)
     }
@@ -212,6 +233,16 @@ impl Lock {
     ///
     /// # Cancel safety
     /// An extension that was sent continues.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock, key: redlatch::ReentryKey) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// lock.extend_by(key, Duration::from_secs(60)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn extend_by(&self, key: ReentryKey, lease: Duration) -> Operation<()> {
         match check_lease(lease) {
             Ok(()) => self.ask(
@@ -281,6 +312,17 @@ impl Lock {
     ///
     /// # Cancel safety
     /// An extension that was sent may or may not take effect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// // The token came from another process, with the work.
+    /// lock.extend_token("6f1c", Duration::from_secs(60)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn extend_token(&self, token: &str, lease: Duration) -> Operation<()> {
         let form = check_lease(lease).and_then(|()| self.form(token));
         match form {
@@ -318,6 +360,19 @@ impl Lock {
     }
 
     /// The local view of the hold that `key` has on this name. No I/O.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::ReentryKey;
+    ///
+    /// let hold = lock.hold(ReentryKey::thread());
+    /// if hold.is_held() {
+    ///     println!("good for {:?}", hold.remaining());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hold(&self, key: ReentryKey) -> Hold {
         let view = self.client.started().and_then(|running| {
             let cell = running.cell(&self.name, key.into(), self.options.kind)?;
@@ -333,6 +388,16 @@ impl Lock {
     ///
     /// # Errors
     /// `foreign_kind`, `unavailable` and the other errors of a connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// if lock.is_locked().await? {
+    ///     println!("somebody has it"); // or had: it may have changed by now
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_locked(&self) -> Operation<bool> {
         self.ask(self.inspection(Inspection::Owners), |outcome| {
             holders(outcome).map(|holders| !holders.is_empty())
@@ -367,6 +432,16 @@ impl Lock {
     ///
     /// # Errors
     /// `foreign_kind`, `unavailable` and the other errors of a connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// for holder in lock.holders().await? {
+    ///     println!("{} has it {} times", holder.owner, holder.count);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holders(&self) -> Operation<Vec<Holder>> {
         self.ask(self.inspection(Inspection::Holders), holders)
     }
@@ -545,6 +620,15 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Lock::acquire`]: a wait that is dropped leaves no permit behind, and loses its place.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(semaphore: redlatch::Semaphore) -> redlatch::Result<()> {
+    /// let permit = semaphore.acquire().await?;
+    /// permit.release().await?; // or drop it
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire(&self) -> Operation<Guard> {
         self.lock.acquire()
     }
@@ -557,6 +641,14 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(semaphore: redlatch::Semaphore) -> redlatch::Result<()> {
+    /// let three = semaphore.acquire_many(3).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_many(&self, permits: usize) -> Operation<Guard> {
         self.acquire_with(AcquireOptions::new().permits(permits))
     }
@@ -568,6 +660,16 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(semaphore: redlatch::Semaphore) -> redlatch::Result<()> {
+    /// if let Some(permit) = semaphore.try_acquire().await? {
+    ///     permit.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_acquire(&self) -> Operation<Option<Guard>> {
         self.lock.try_acquire()
     }
@@ -610,6 +712,15 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// It changes nothing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(semaphore: redlatch::Semaphore) -> redlatch::Result<()> {
+    /// let permits = semaphore.permits().await?;
+    /// println!("{} of {} are free", permits.available, permits.limit);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn permits(&self) -> Operation<Permits> {
         self.count(None)
     }
@@ -622,6 +733,14 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// A change that was sent may or may not take effect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(semaphore: redlatch::Semaphore) -> redlatch::Result<()> {
+    /// semaphore.set_permits(10).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_permits(&self, limit: usize) -> Operation<Permits> {
         match check_limit(limit) {
             Ok(()) => self.count(Some(limit)),
@@ -651,6 +770,15 @@ fn holders(outcome: Outcome) -> Result<Vec<Holder>> {
 
 /// A view of a hold without I/O. Its clock includes the time in suspend
 /// (`CLOCK_BOOTTIME`).
+///
+/// # Examples
+/// ```no_run
+/// # async fn example(guard: redlatch::Guard) -> redlatch::Result<()> {
+/// let hold = guard.hold(); // for another task: it says how things stand, and releases nothing
+/// println!("{} levels, good for {:?}", hold.count(), hold.remaining());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Hold {
     /// The name of the lock, for errors when there is no hold.

@@ -117,6 +117,18 @@ impl ReentryKey {
     ///
     /// While the thread's local data is being destroyed, that number is gone, and a fresh key is
     /// returned.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::{AcquireOptions, ReentryKey};
+    ///
+    /// let options = AcquireOptions::new().key(ReentryKey::thread());
+    /// let outer = lock.acquire_with(options.clone()).wait()?;
+    /// let inner = lock.acquire_with(options).wait()?; // the same thread enters again
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn thread() -> ReentryKey {
         THREAD
             .try_with(|thread| ReentryKey::Thread(thread.number))
@@ -145,6 +157,18 @@ impl ReentryKey {
     }
 
     /// A key for a new task; the caller keeps it with the task.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: redlatch::Lock) -> redlatch::Result<()> {
+    /// use redlatch::{AcquireOptions, ReentryKey};
+    ///
+    /// let key = ReentryKey::new_task();
+    /// let outer = lock.acquire_with(AcquireOptions::new().key(key)).await?;
+    /// let inner = lock.acquire_with(AcquireOptions::new().key(key)).await?; // the same task enters again
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new_task() -> ReentryKey {
         ReentryKey::Task(next())
     }

@@ -30,7 +30,7 @@ edition = "2024"
 rust-version = "{rust}"
 [workspace]
 [dependencies]
-redlatch = {{ path = "../core" }}
+redlatch = {{ path = "../core", features = ["tls"] }}
 tokio = {{ version = "~{tokio}", features = ["rt"] }}
 """
 

@@ -24,9 +24,15 @@ pub fn broken(addr: &str, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, text)
 }
 
-/// The error for a user or password that the server refuses.
-pub fn log_in_refused(addr: &str) -> Error {
-    let text = format!("{addr}: the server refused user name or password; check them in the URL");
+/// The error for a user or password that the server refuses. `provided`: a credential provider of
+/// the program gave them, not the URL.
+pub fn log_in_refused(addr: &str, provided: bool) -> Error {
+    let place = if provided {
+        "check what the credential provider gives"
+    } else {
+        "check them in the URL"
+    };
+    let text = format!("{addr}: the server refused user name or password; {place}");
     Error::new(ErrorKind::Auth, text)
 }
 
@@ -158,7 +164,7 @@ pub fn evictable(addr: &str, policy: &str) -> Event {
 
 /// The event for messages that do not arrive.
 pub fn unsubscribed(error: &dyn Display) -> Event {
-    let text = format!("no wake-ups for now, waiters look by themselves: {error}");
+    let text = format!("no wake-ups for now, waiters look by themselves: {error:#}");
     Event::new("unsubscribed", Level::Info, None, text)
 }
 

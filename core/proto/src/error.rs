@@ -5,8 +5,11 @@
 //! and [`LostReason::ALL`], or a test compares them.
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Builds an enum whose variants carry a stable number, a name and a meaning.
 macro_rules! table {
@@ -201,7 +204,9 @@ impl LostReason {
 
 /// A failed call: its [kind](ErrorKind), a text for people, and the lock it concerns.
 ///
-/// `{}` prints one line that names the value and the remedy. No text ever contains a password.
+/// `{}` prints one line that names the value and the remedy. It leaves out the text of the
+/// [`source`](std::error::Error::source), because whoever prints that prints it behind; `{:#}` and
+/// `{:?}` have everything in one line. No text ever contains a password.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -213,7 +218,13 @@ struct Inner {
     reason: Option<LostReason>,
     operation: Option<&'static str>,
     option: Option<OptionFault>,
+    unreleased: Vec<String>,
+    cause: Option<Arc<dyn StdError + Send + Sync>>,
 }
+
+// A cause is only read, so that a panic cannot have left it half changed.
+impl UnwindSafe for Error {}
+impl RefUnwindSafe for Error {}
 
 /// An option that cannot be used as it was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -299,6 +310,8 @@ impl Error {
             reason: None,
             operation: None,
             option: None,
+            unreleased: Vec::new(),
+            cause: None,
         }))
     }
 
@@ -344,6 +357,46 @@ impl Error {
         )
     }
 
+    /// The error of a client that has closed, unless it has released everything: `names` are the
+    /// locks that it could not release within `limit`.
+    ///
+    /// # Errors
+    /// `unavailable`, with the names.
+    pub fn check_released(names: Vec<String>, limit: Duration) -> Result<()> {
+        let Some((first, others)) = names.split_first() else {
+            return Ok(());
+        };
+        let mut text = format!(
+            "the client is closed, and could not release these within {limit:?}: {first:?}"
+        );
+        for name in others {
+            text += &format!(", {name:?}");
+        }
+        text += ". They end with their leases; release them before closing, or close while the server can be reached";
+        let mut error = Self::new(ErrorKind::Unavailable, text).during("close");
+        error.0.unreleased = names;
+        Err(error)
+    }
+
+    /// Adds the error behind this one. The message already has its text, after a colon.
+    #[must_use]
+    pub fn caused_by(mut self, cause: Arc<dyn StdError + Send + Sync>) -> Self {
+        self.0.cause = Some(cause);
+        self
+    }
+
+    /// The error behind this one, for another error about the same failure.
+    pub fn cause(&self) -> Option<Arc<dyn StdError + Send + Sync>> {
+        self.0.cause.clone()
+    }
+
+    /// The same failure in other words, which have the message of this one in them.
+    #[must_use]
+    pub fn reworded(mut self, message: String) -> Self {
+        self.0.message = message;
+        self
+    }
+
     /// Adds the name of the lock that the error concerns.
     pub fn on(mut self, lock: &Arc<str>) -> Self {
         self.0.lock = Some(lock.clone());
@@ -362,7 +415,7 @@ impl Error {
         self.0.kind
     }
 
-    /// The text, without the kind and the name of the lock.
+    /// The whole text, without the kind and the name of the lock.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -381,6 +434,11 @@ impl Error {
     /// refused before there was one.
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation
+    }
+
+    /// The names of the locks that closing a client could not release. They end with their leases.
+    pub fn unreleased(&self) -> &[String] {
+        &self.0.unreleased
     }
 
     /// The option that cannot be used, if the error is about one.
@@ -420,17 +478,28 @@ impl fmt::Display for Error {
         if let Some(lock) = &self.0.lock {
             write!(f, ": lock {lock:?}")?;
         }
-        write!(f, ": {}", self.0.message)
+        match &self.0.cause {
+            Some(cause) if !f.alternate() => {
+                let brief = self.0.message.replacen(&format!(": {cause}"), "", 1);
+                write!(f, ": {brief}")
+            }
+            _ => write!(f, ": {}", self.0.message),
+        }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({self})")
+        write!(f, "Error({self:#})")
     }
 }
 
-impl std::error::Error for Error {}
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let cause = self.0.cause.as_deref()?;
+        Some(cause)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -487,6 +556,34 @@ mod tests {
         assert_eq!(error.message(), "tls_key goes with TLS_CERT");
         let other = Error::invalid("tls_key").spelled(str::to_uppercase);
         assert_eq!(other.message(), "tls_key");
+    }
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        let cause = refused.to_string();
+        let error = Error::new(
+            ErrorKind::Unavailable,
+            format!("cannot reach here: {cause}; is it on?"),
+        )
+        .caused_by(Arc::new(refused));
+        assert_eq!(
+            error.to_string(),
+            "unavailable: cannot reach here; is it on?"
+        );
+        let whole = format!("unavailable: cannot reach here: {cause}; is it on?");
+        assert_eq!(format!("{error:#}"), whole);
+        assert_eq!(format!("{error:?}"), format!("Error({whole})"));
+        let source = error.source().and_then(|source| source.downcast_ref());
+        assert_eq!(source.and_then(std::io::Error::raw_os_error), Some(111));
+        let longer = error
+            .clone()
+            .reworded(format!("service s: {}", error.message()));
+        assert_eq!(
+            longer.to_string(),
+            "unavailable: service s: cannot reach here; is it on?"
+        );
+        assert!(longer.source().is_some());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Makes the connections for commands and for pub/sub, with the same errors and pauses.
 
-use std::error::Error as _;
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,17 +12,18 @@ use redis::{
     ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio_rustls::client::TlsStream;
 
 use super::attentive::Attentive;
+use super::causes;
 use super::receive_threshold::ReceiveThreshold;
 use super::replies;
 use super::server_clock::ServerClock;
 use super::slotmap::{self, Range};
+use super::tcp::tcp;
 use super::tls::{self, Tls};
 use crate::clock;
+use crate::credentials::{Credentials, Provider};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ClientOptions, Protocol};
 use crate::sys;
@@ -48,12 +49,18 @@ pub(crate) struct Manner {
     protocol: Protocol,
     keep_alive: Duration,
     tls: Option<Tls>,
+    /// Asked for user and password at each connection.
+    provider: Option<Provider>,
 }
 
 impl Manner {
     /// # Errors
     /// `invalid_argument` for certificates that cannot be used.
-    pub(crate) fn new(options: &ClientOptions, encrypted: bool) -> Result<Self> {
+    pub(crate) fn new(
+        options: &ClientOptions,
+        encrypted: bool,
+        provider: Option<Provider>,
+    ) -> Result<Self> {
         options.check_tls(encrypted)?;
         let tls = encrypted.then(|| Tls::new(options)).transpose()?;
         Ok(Manner {
@@ -62,7 +69,16 @@ impl Manner {
             protocol: options.protocol,
             keep_alive: options.keep_alive,
             tls,
+            provider,
         })
+    }
+
+    /// The same for sentinels: their users are not those of the servers.
+    pub(super) fn for_sentinels(&self) -> Self {
+        Manner {
+            provider: None,
+            ..self.clone()
+        }
     }
 }
 
@@ -107,6 +123,48 @@ impl Address {
             info: info.set_tcp_settings(tcp).set_redis_settings(settings),
             manner,
         })
+    }
+
+    /// Connects by `connect`, with fresh credentials if there is a provider. The server may have
+    /// got new ones since the provider was asked: if it refuses them, the provider is asked once
+    /// more.
+    async fn logged_in<T, F>(self, connect: impl Fn(Address) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let Some(provider) = self.manner.provider.clone() else {
+            return connect(self).await;
+        };
+        let given = ask_provider(&provider).await?;
+        match connect(self.with(&given)).await {
+            Err(error) if error.kind() == ErrorKind::Auth => {
+                let newer = ask_provider(&provider).await?;
+                if newer == given {
+                    return Err(error);
+                }
+                connect(self.with(&newer)).await
+            }
+            done => done,
+        }
+    }
+
+    /// The same server, with fresh credentials if there is a provider.
+    pub(super) async fn fresh(self) -> Result<Address> {
+        self.logged_in(|address| async { Ok(address) }).await
+    }
+
+    fn with(&self, credentials: &Credentials) -> Address {
+        let mut settings = RedisConnectionInfo::default()
+            .set_db(self.info.redis_settings().db())
+            .set_skip_set_lib_name()
+            .set_password(&credentials.password);
+        if let Some(user) = &credentials.user {
+            settings = settings.set_username(user);
+        }
+        Address {
+            info: self.info.clone().set_redis_settings(settings),
+            manner: self.manner.clone(),
+        }
     }
 
     /// The same server, whose connections get this name.
@@ -177,7 +235,7 @@ impl Address {
     }
 
     /// A TLS stream, if the address asks for one. There is no fallback to plain TCP.
-    async fn encrypted(&self) -> RedisResult<Option<TlsStream<TcpStream>>> {
+    async fn encrypted(&self) -> RedisResult<Option<tls::Stream>> {
         match (self.info.addr(), &self.manner.tls) {
             (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) => Ok(Some(
                 tls.connect(host, *port, self.info.tcp_settings()).await?,
@@ -195,7 +253,7 @@ impl Address {
             return Ok((self.connect_on(stream, protocol, config).await?, None));
         }
         if let ConnectionAddr::Tcp(host, port) = self.info.addr() {
-            let stream = tls::tcp(host, *port, self.info.tcp_settings()).await?;
+            let stream = tcp(host, *port, self.info.tcp_settings()).await?;
             let threshold = ReceiveThreshold::of(&stream);
             return Ok((self.connect_on(stream, protocol, config).await?, threshold));
         }
@@ -234,6 +292,11 @@ impl Address {
     ///
     /// There is no time limit here: the caller sets it.
     pub(crate) async fn commands(self, tracking: bool) -> Result<Connected> {
+        self.logged_in(|address| address.commands_as_is(tracking))
+            .await
+    }
+
+    async fn commands_as_is(self, tracking: bool) -> Result<Connected> {
         let (connection, pushes) = self.open().await.map_err(|error| self.explain(&error))?;
         let track = async {
             match (tracking, &pushes) {
@@ -318,10 +381,11 @@ impl Address {
     pub(super) async fn shard(
         self,
     ) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        let (connection, pushes) = self
-            .open_with_pushes()
-            .await
-            .map_err(|error| self.explain(&error))?;
+        let open = |address: Address| async move {
+            let opened = address.open_with_pushes().await;
+            opened.map_err(|error| address.explain(&error))
+        };
+        let (connection, pushes) = self.clone().logged_in(open).await?;
         // An error reply to the name does no harm. A connection error shows in the next command as
         // well.
         let _ = ask(
@@ -334,7 +398,11 @@ impl Address {
 
     /// Asks a node of a cluster for the slot map, on a connection of its own.
     pub(crate) async fn ask_for_slots(self) -> Result<Vec<Range>> {
-        let connection = self.plain().await.map_err(|error| self.explain(&error))?;
+        let plain = |address: Address| async move {
+            let connected = address.plain().await;
+            connected.map_err(|error| address.explain(&error))
+        };
+        let connection = self.clone().logged_in(plain).await?;
         self.ask_for_slots_on(connection).await
     }
 
@@ -453,9 +521,11 @@ impl Address {
 
     /// Makes a pub/sub connection with RESP2, which every server speaks.
     pub(super) async fn pubsub(self) -> Result<PubSub> {
-        self.open_pubsub()
-            .await
-            .map_err(|error| self.explain(&error))
+        self.logged_in(|address| async move {
+            let opened = address.open_pubsub().await;
+            opened.map_err(|error| address.explain(&error))
+        })
+        .await
     }
 
     async fn open_pubsub(&self) -> RedisResult<PubSub> {
@@ -464,7 +534,7 @@ impl Address {
         }
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) => {
-                self.pubsub_on(tls::tcp(host, *port, self.info.tcp_settings()).await?)
+                self.pubsub_on(tcp(host, *port, self.info.tcp_settings()).await?)
                     .await
             }
             ConnectionAddr::Unix(path) => self.pubsub_on(sys::connect_local(path).await?).await,
@@ -522,25 +592,55 @@ impl Address {
         connecting::broken(&self.shown(), why)
     }
 
+    /// The error for a connection that this error has ended.
+    pub(super) fn broken_by(&self, error: &RedisError) -> Error {
+        match causes::io_error(error) {
+            Some(cause) => self
+                .broken(&format!("broke: {cause}"))
+                .caused_by(Arc::new(cause)),
+            None => self.broken(&format!("broke: {error}")),
+        }
+    }
+
     /// Explains an error of the connection. The text contains the address, but never the user name
     /// or password.
     pub(crate) fn explain(&self, error: &RedisError) -> Error {
         let addr = self.shown();
-        if error.kind() == redis::ErrorKind::AuthenticationFailed {
-            return connecting::log_in_refused(&addr);
+        let provided = self.manner.provider.is_some();
+        let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
+        if error.kind() == redis::ErrorKind::AuthenticationFailed || provided && refused {
+            return connecting::log_in_refused(&addr, provided);
         }
         if let Some(code) = error.code() {
             return connecting::refused(&addr, code, &detail(error));
         }
-        if let Some((kind, text)) = tls::explain(error) {
-            return Error::new(kind, format!("{addr}: {text}"));
+        if let Some(refusal) = tls::explain(&addr, error) {
+            return refusal;
+        }
+        let garbled = error.kind() == redis::ErrorKind::Parse && self.manner.tls.is_none();
+        if let Some(cause) = causes::io_error(error) {
+            return connecting::unreachable(&addr, &cause.to_string(), garbled)
+                .caused_by(Arc::new(cause));
         }
         let why = error
             .source()
             .map_or_else(|| error.to_string(), ToString::to_string);
-        let garbled = error.kind() == redis::ErrorKind::Parse && self.manner.tls.is_none();
         connecting::unreachable(&addr, &why, garbled)
     }
+}
+
+/// Asks a credential provider, on a thread where it may block.
+async fn ask_provider(provider: &Provider) -> Result<Credentials> {
+    let provider = provider.clone();
+    let Ok(asked) = tokio::task::spawn_blocking(move || provider.ask()).await else {
+        let text = "the credential provider panicked; the panic hook has reported it";
+        return Err(Error::new(ErrorKind::Unavailable, text));
+    };
+    asked.map_err(|failure| {
+        let cause: Arc<dyn StdError + Send + Sync> = failure.into();
+        let text = format!("the credential provider failed: {cause}; asking it again");
+        Error::new(ErrorKind::Unavailable, text).caused_by(cause)
+    })
 }
 
 /// A random number for the last group of the uuid in all owners made from now on. It comes from the

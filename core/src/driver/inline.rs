@@ -267,6 +267,7 @@ impl Plan {
             clock,
             generation,
         } = self;
+        let address = address.fresh().await.map_err(io::Error::other)?;
         let made = tokio::task::spawn_blocking(move || {
             let mut connection = InlineConnection {
                 stream: Arc::new(connect(&address)?),

@@ -229,8 +229,11 @@ impl Link {
 
     /// Leaves the server, because it is no longer the one that is wanted.
     pub(super) fn leave(&mut self, why: &str, news: &mut News) {
-        match self.state {
-            State::Up(_) => self.down(why, news),
+        match &self.state {
+            State::Up(live) => {
+                let error = live.address.broken(why);
+                self.down(error, news);
+            }
             State::Connecting { .. } | State::Resting { .. } => self.connect(clock::now()),
         }
     }
@@ -247,7 +250,7 @@ impl Link {
                 },
                 State::Up(live) => match live.poll(cx, news) {
                     Ok(()) => return,
-                    Err(why) => self.down(&why, news),
+                    Err(error) => self.down(error, news),
                 },
             }
         }
@@ -272,7 +275,10 @@ impl Link {
             State::Connecting { .. } => self.failed(self.target.late(), news),
             State::Up(live) => {
                 if let Err(silent) = live.traffic.wake(now, news) {
-                    self.down(&format!("has been silent for {silent:?}"), news);
+                    let error = live
+                        .address
+                        .broken(&format!("has been silent for {silent:?}"));
+                    self.down(error, news);
                 }
             }
         }
@@ -312,9 +318,9 @@ impl Link {
         self.rest();
     }
 
-    fn down(&mut self, why: &str, news: &mut News) {
+    fn down(&mut self, error: Error, news: &mut News) {
         let Some(live) = self.take_live() else { return };
-        news.tell(Input::Down(self.id, live.address.broken(why)));
+        news.tell(Input::Down(self.id, error));
         self.backoff.ended(live.since.until(clock::now()));
         live.traffic.broken(news);
         self.rest();
@@ -397,12 +403,12 @@ impl Live {
     }
 
     /// Takes in replies and pushes.
-    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), String> {
+    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<()> {
         let mut demoted = false;
         loop {
             self.traffic.send_gathered();
             while let Poll::Ready(((), result)) = self.poll_replies(cx) {
-                let value = result.map_err(|error| format!("broke ({error})"))?;
+                let value = result.map_err(|error| self.address.broken_by(&error))?;
                 demoted |= self
                     .traffic
                     .replied(clock::now(), replies::value(value), news);
@@ -415,7 +421,7 @@ impl Live {
         self.poll_pushes(cx, news)?;
         // The same address may lead to the new primary by now.
         if demoted {
-            Err("leads to a replica".to_owned())
+            Err(self.address.broken("leads to a replica"))
         } else {
             Ok(())
         }
@@ -469,7 +475,7 @@ impl Live {
         self.replies.poll(cx)
     }
 
-    fn poll_pushes(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<(), String> {
+    fn poll_pushes(&mut self, cx: &mut Context<'_>, news: &mut News) -> Result<()> {
         let Some(pushes) = &mut self.pushes else {
             return Ok(());
         };
@@ -480,7 +486,7 @@ impl Live {
                     kind: PushKind::Disconnection,
                     ..
                 }) => {
-                    return Err("was closed".to_owned());
+                    return Err(self.address.broken("was closed"));
                 }
                 Some(PushInfo {
                     kind: PushKind::Invalidate,

@@ -52,7 +52,7 @@ fn address_by(protocol: Protocol, url: &str) -> Address {
         .client_name("redlatch-test")
         .protocol(protocol);
     let place = crate::url::parse(url).unwrap();
-    let manner = Manner::new(&options, false).unwrap();
+    let manner = Manner::new(&options, false, None).unwrap();
     Address::new(&place.at, &place.server, false, manner).unwrap()
 }
 

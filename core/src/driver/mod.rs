@@ -4,6 +4,7 @@
 //! The I/O thread never enters an interpreter and never waits for a caller.
 
 mod attentive;
+mod causes;
 mod channels;
 mod cluster;
 mod connect;
@@ -13,6 +14,10 @@ mod link;
 #[cfg(test)]
 mod live_tests;
 mod net;
+// Its test runs in the tests' build, which has TLS.
+#[cfg(any(test, not(feature = "tls")))]
+#[cfg_attr(feature = "tls", allow(dead_code))]
+mod no_tls;
 mod pubsub;
 mod receive_threshold;
 mod replies;
@@ -21,6 +26,8 @@ mod sentinel;
 mod server_connections;
 mod session;
 mod shared_engine;
+mod tcp;
+#[cfg(feature = "tls")]
 mod tls;
 
 use std::borrow::Borrow;
@@ -38,6 +45,7 @@ use redlatch_proto::key::OwnerKey;
 use redlatch_proto::outbox::{News, calls, limiter, server_clock, slotmap, wanted};
 
 use crate::hold::HoldCell;
+use crate::log;
 use crate::maps::Set;
 use crate::options::ClusterPubsub;
 use crate::parking::ParkingGroups;
@@ -50,6 +58,8 @@ use crate::wire::{Kind, Name, Side};
 pub(crate) use connect::{Address, Connected, Manner};
 use inbox::Closed;
 use inline::InlineSlot;
+#[cfg(not(feature = "tls"))]
+use no_tls as tls;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replies::value as reply;
 use run::{Driver, Threads};
@@ -99,7 +109,7 @@ impl Servers {
                     .iter()
                     .map(|host| {
                         let at = At::Tcp(host.clone());
-                        Address::new(&at, &place.sentinel, place.tls, manner.clone())
+                        Address::new(&at, &place.sentinel, place.tls, manner.for_sentinels())
                     })
                     .collect::<Result<_>>()?,
                 service: service.clone(),
@@ -162,19 +172,13 @@ pub(crate) struct Shared {
 impl Shared {
     /// Whether anybody may want events of level debug, which come with every acquisition.
     fn is_followed(&self) -> bool {
-        self.ring.wants(Level::Debug)
-            || tracing::enabled!(target: "redlatch", tracing::Level::DEBUG)
+        self.ring.wants(Level::Debug) || log::wants_debug()
     }
 
-    /// Logs an event with `tracing`, and keeps it for the bindings that ask for it.
+    /// Logs an event, and keeps it for the bindings that ask for it.
     fn tell(&self, event: Event) {
         let tell = || {
-            let (kind, lock) = (event.kind, event.lock.as_deref().unwrap_or_default());
-            match event.level {
-                Level::Info => tracing::info!(target: "redlatch", kind, lock, "{}", event.text),
-                Level::Warn => tracing::warn!(target: "redlatch", kind, lock, "{}", event.text),
-                _ => tracing::debug!(target: "redlatch", kind, lock, "{}", event.text),
-            }
+            log::tell(&event);
             self.ring.push(event);
         };
         // A panic of the program's subscriber has been reported by its panic hook.

@@ -112,7 +112,7 @@ impl Sentinels {
                         error.message()
                     ),
                 };
-                Error::new(error.kind(), text)
+                error.reworded(text)
             }
         }
     }

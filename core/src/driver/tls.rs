@@ -5,14 +5,12 @@
 //! connection. It also takes its cryptography from a process-wide setting, which belongs to the
 //! program and not to a library.
 
-use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use futures_util::future::select_ok;
+use redis::RedisError;
 use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::SockRef;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
@@ -22,11 +20,14 @@ use tokio_rustls::rustls::{
     AlertDescription, CertificateError, ClientConfig, Error as Failure, RootCertStore,
 };
 
+use super::causes::causes;
+use super::tcp::tcp;
 use crate::error::Piece::{self, Name};
 use crate::error::{Error, ErrorKind, OptionFault, Result};
 use crate::options::{ClientOptions, Pem};
-use crate::sys;
 use redlatch_proto::connecting::TlsFault;
+
+pub(super) type Stream = TlsStream<TcpStream>;
 
 /// A TLS configuration.
 #[derive(Clone)]
@@ -73,30 +74,11 @@ impl Tls {
         host: &str,
         port: u16,
         settings: &TcpSettings,
-    ) -> io::Result<TlsStream<TcpStream>> {
+    ) -> io::Result<Stream> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let tcp = tcp(host, port, settings).await?;
         self.0.connect(name, tcp).await
     }
-}
-
-/// A TCP connection without TLS, to the first address of the host that answers.
-pub(super) async fn tcp(host: &str, port: u16, settings: &TcpSettings) -> io::Result<TcpStream> {
-    let attempts: Vec<_> = lookup_host((host, port))
-        .await?
-        .map(|address| Box::pin(TcpStream::connect(address)))
-        .collect();
-    if attempts.is_empty() {
-        return Err(io::Error::other("the name of the host has no address"));
-    }
-    let (tcp, _) = select_ok(attempts).await?;
-    tcp.set_nodelay(settings.nodelay())?;
-    let socket = SockRef::from(&tcp);
-    if let Some(keepalive) = settings.keepalive() {
-        socket.set_tcp_keepalive(keepalive)?;
-    }
-    sys::set_user_timeout(&socket, settings)?;
-    Ok(tcp)
 }
 
 /// The certificates that `tls_ca` gives.
@@ -164,25 +146,10 @@ fn fault(option: &'static str, text: &[Piece]) -> Error {
     OptionFault::new(option, [&[Name(option)], text].concat()).into()
 }
 
-/// Explains a failed handshake and how to fix it; `None` if the failure has another cause. A server
-/// may refuse our certificate after the handshake has ended on our side.
-pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, String)> {
-    let mut cause = Some(error);
-    let failure = loop {
-        match cause? {
-            failure if failure.is::<Failure>() => break failure.downcast_ref::<Failure>()?,
-            // `source` of an I/O error skips the error that it wraps.
-            io if io.is::<io::Error>() => match io.downcast_ref::<io::Error>()?.get_ref() {
-                Some(inner) => cause = Some(inner),
-                None => cause = io.source(),
-            },
-            // redis-rs wraps errors in an `Arc`, whose `source` skips the wrapped error.
-            other => match other.downcast_ref::<Arc<dyn StdError + Send + Sync>>() {
-                Some(shared) => cause = Some(&**shared),
-                None => cause = other.source(),
-            },
-        }
-    };
+/// Explains a failed handshake with this server and how to fix it; `None` if the failure has another
+/// cause. A server may refuse our certificate after the handshake has ended on our side.
+pub(super) fn explain(addr: &str, error: &RedisError) -> Option<Error> {
+    let failure = causes(error).find_map(|cause| cause.downcast_ref::<Failure>())?;
     let fault = match failure {
         Failure::InvalidCertificate(why) => untrusted(why),
         Failure::AlertReceived(
@@ -201,7 +168,8 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, St
         Failure::InvalidMessage(_) => TlsFault::NoTls,
         _ => TlsFault::Other,
     };
-    Some((fault.kind(), fault.text(&failure.to_string())))
+    let text = format!("{addr}: {}", fault.text(&failure.to_string()));
+    Some(Error::new(fault.kind(), text).caused_by(Arc::new(failure.clone())))
 }
 
 /// The reason why the certificate of a server is not accepted.

@@ -246,6 +246,8 @@ impl Pem {
         }
     }
 
+    // Only TLS reads it.
+    #[allow(dead_code)]
     pub(crate) fn text(&self) -> &str {
         &self.0
     }

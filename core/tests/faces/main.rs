@@ -6,6 +6,7 @@ mod support;
 
 mod cancelling;
 mod clients;
+mod credentials;
 mod direct;
 mod input;
 mod invalidations;
@@ -20,6 +21,7 @@ mod slow;
 mod tls;
 mod together;
 mod tokens;
+mod traits;
 mod ways_to_wait;
 mod wire_budget;
 

@@ -1,6 +1,7 @@
 //! Encrypted connections: a real server behind a terminator of TLS, because the servers that tests
 //! get by themselves are built without it.
 
+use std::error::Error as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -124,10 +125,8 @@ async fn refused(builder: ClientBuilder) -> Error {
 fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     for word in words {
-        assert!(
-            error.to_string().contains(word),
-            "{word:?} is not in {error}"
-        );
+        let text = format!("{error:#}");
+        assert!(text.contains(word), "{word:?} is not in {text}");
     }
 }
 
@@ -203,11 +202,15 @@ async fn a_certificate_that_is_not_right_is_refused() {
     let right = Terminator::start(&server, "server", false).await;
     let stranger =
         Client::builder(&right.url()).option("tls_ca", OptionValue::Text(&path("other.pem")));
+    let error = refused(stranger).await;
     says(
-        &refused(stranger).await,
+        &error,
         ErrorKind::Auth,
         &["TLS", "give tls_ca", &right.addr.port().to_string()],
     );
+    let cause = error.source().expect("that of rustls");
+    assert!(cause.is::<tokio_rustls::rustls::Error>());
+    assert!(!error.to_string().contains(&cause.to_string()), "{error}");
     // Nobody in the world has signed it either. A system may have nobody to trust; that is told
     // too.
     match Client::builder(&right.url()).build() {

@@ -97,7 +97,7 @@ fn with(field: &str, value: Value) -> Reply {
 
 fn failed(error: &Error) -> Reply {
     let mut reply = status(error.kind().name());
-    reply.insert("text".into(), json!(error.to_string()));
+    reply.insert("text".into(), json!(format!("{error:#}")));
     if let Some(reason) = error.lost_reason() {
         reply.insert("reason".into(), json!(reason.name()));
     }
@@ -200,7 +200,12 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
     if text(request, "op") == "close" {
         locked(&state.seats).retain(|(owner, ..), _| owner != name);
         locked(&state.keys).retain(|(owner, _), _| owner != name);
-        return Ok(with("value", json!(client.close().await?)));
+        let unreleased = match client.close().await {
+            Err(error) if error.unreleased().is_empty() => return Err(error),
+            Err(error) => error.unreleased().to_vec(),
+            Ok(()) => Vec::new(),
+        };
+        return Ok(with("value", json!(unreleased)));
     }
     let lock = lock_of(&client, request)?;
     let seat = state.seat(request, &lock);

@@ -268,7 +268,7 @@ pub(crate) async fn soak(plan: &Value) -> Result<(), Failure> {
     let (middle_memory, middle_attempts) = work(&worker).await?;
     let memory = Usage::now().memory;
     let stats = worker.client.stats();
-    let unreleased = worker.client.close().await?;
+    let closed = worker.client.close().await;
     worker.client.join(PATIENCE);
     let after = left(&before).await;
     let attempts = worker.attempts.load(Ordering::Relaxed);
@@ -277,7 +277,7 @@ pub(crate) async fn soak(plan: &Value) -> Result<(), Failure> {
         "granted": worker.granted.load(Ordering::Relaxed),
         "holds": stats.holds,
         "waiting": stats.waiting,
-        "unreleased": unreleased.len(),
+        "unreleased": closed.map_or_else(|error| error.unreleased().len(), |()| 0),
         "files": after.files.saturating_sub(before.files),
         "threads": after.threads.saturating_sub(before.threads),
         "memory": memory.saturating_sub(middle_memory),

@@ -551,7 +551,7 @@ impl Engine {
         } else {
             EventLevel::Debug
         };
-        let text = format!("not connected: {error}");
+        let text = format!("not connected: {error:#}");
         self.cx.link_event("disconnected", level, text);
         let routes = self.cx.links.routes.clone();
         let which = |name: &Name| routes.link(name) == id;

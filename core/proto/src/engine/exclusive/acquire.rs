@@ -836,7 +836,7 @@ impl Engine {
     pub(in crate::engine) fn unsubscribable(&mut self, name: &Name, error: &Error) {
         if self.names.queues.contains_key(name) {
             let text = format!(
-                "cannot subscribe, so waiters look every {:?} only: {error}",
+                "cannot subscribe, so waiters look every {:?} only: {error:#}",
                 self.cx.config.recheck
             );
             self.cx

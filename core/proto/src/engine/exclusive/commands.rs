@@ -781,17 +781,20 @@ impl Engine {
 
     /// The server did not confirm this operation for as long as callers wait for it.
     fn late(&self, what: &str, name: &Name, remedy: &str) -> Error {
-        let why = self
-            .cx
-            .links
-            .error(name)
+        let down = self.cx.links.error(name);
+        let why = down
+            .as_ref()
             .map(|down| format!(" ({})", down.message()))
             .unwrap_or_default();
         let text = format!(
             "the server did not confirm the {what}{why}, and the option outage ({:?}) bounds the wait for it; {remedy}",
             self.cx.config.outage
         );
-        Error::new(ErrorKind::Unavailable, text)
+        let error = Error::new(ErrorKind::Unavailable, text);
+        match down.and_then(|down| down.cause()) {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
     }
 
     /// Ends the re-entries of a hold that try only once.

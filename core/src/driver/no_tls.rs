@@ -1,0 +1,52 @@
+//! The place of TLS in a build without the feature `tls`: nothing can be encrypted.
+
+use std::io;
+
+use redis::RedisError;
+use redis::io::tcp::TcpSettings;
+use tokio::net::TcpStream;
+
+use crate::error::{Error, Result};
+use crate::options::ClientOptions;
+
+/// A TLS configuration, of which there is none.
+#[derive(Clone)]
+pub(super) enum Tls {}
+
+pub(super) type Stream = TcpStream;
+
+impl Tls {
+    /// # Errors
+    /// `invalid_argument`, always.
+    pub(super) fn new(_: &ClientOptions) -> Result<Tls> {
+        Err(Error::invalid(
+            "the URL asks for TLS (rediss), which this program was built without; turn on the feature tls: \
+             `cargo add redlatch --features tls`",
+        ))
+    }
+
+    pub(super) async fn connect(&self, _: &str, _: u16, _: &TcpSettings) -> io::Result<Stream> {
+        match *self {}
+    }
+}
+
+/// No error comes from a handshake.
+pub(super) fn explain(_: &str, _: &RedisError) -> Option<Error> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_build_without_tls_names_the_feature() {
+        let Err(error) = Tls::new(&ClientOptions::new());
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(
+            error.message().contains("turn on the feature tls"),
+            "{error}"
+        );
+    }
+}
