@@ -500,16 +500,19 @@ impl Engine {
                 .is_some_and(|hold| hold.phase == Phase::Releasing)
         };
         // Others may release a read-write lock meanwhile. A try in vain is cheap.
-        let alone = queue.channel.topic == Topic::Lock;
-        if alone && queue.holds().iter().any(on_its_way) {
-            // Nobody else can have released the lock, so this is our own message.
-            queue.channel.echoed = true;
+        let topic = queue.channel.topic;
+        let echoes = matches!(topic, Topic::Lock | Topic::Semaphore);
+        if echoes && queue.holds().iter().any(on_its_way) {
+            // Nobody else can have released a lock, so this is our own message. Where others have
+            // released permits, the end of our hold wakes the head.
+            queue.channel.echoed = queue.channel.echoed.saturating_add(1);
             return;
         }
-        if queue.channel.echo.take().is_some_and(|until| now < until) {
+        if !queue.channel.takes(now) {
+            queue.turn.passed(now);
+        } else if topic == Topic::Lock {
             return;
         }
-        queue.turn.passed(now);
         let head = queue
             .waiters
             .front()
@@ -522,8 +525,8 @@ impl Engine {
     pub(super) fn subscribed(&mut self, name: &Name) {
         if let Some(queue) = self.names.queues.get_mut(name) {
             queue.channel.confirmed = true;
-            queue.channel.echo = None;
-            queue.channel.echoed = false;
+            (queue.channel.echo, queue.channel.echoes) = (None, 0);
+            queue.channel.echoed = 0;
         }
         self.wake_head(name);
     }

@@ -131,11 +131,25 @@ impl WaitQueue {
 }
 
 impl WaitQueue {
-    /// The server confirmed our release. `heard` subscribers got its message.
-    pub(super) fn give_turn(&mut self, now: Moment, heard: u32, handovers: (usize, Duration)) {
+    /// The server confirmed our release of so many permits, 0 for a lock. `heard` subscribers got
+    /// its message.
+    pub(super) fn give_turn(
+        &mut self,
+        now: Moment,
+        heard: u32,
+        permits: u16,
+        handovers: (usize, Duration),
+    ) {
         let own = self.channel.confirmed && heard > 0;
-        if own && self.channel.topic == Topic::Lock && !std::mem::take(&mut self.channel.echoed) {
-            self.channel.echo = Some(now.after(tuning::OWN_MESSAGE));
+        let messages = match self.channel.topic {
+            Topic::Lock => 1,
+            Topic::Semaphore => permits.min(tuning::PERMIT_MESSAGES),
+            Topic::ReadWrite | Topic::Place(_) => 0,
+        };
+        if own && messages > 0 {
+            let until = now.after(tuning::OWN_MESSAGE);
+            self.channel
+                .expect(u8::try_from(messages).unwrap_or(u8::MAX), until);
         }
         let handed = self.run.has_handed_over();
         let last = handed && self.run.is_over(now, handovers);

@@ -712,7 +712,10 @@ impl Engine {
         waiting
             .turn
             .taken(self.cx.now, waiter.announced, self.cx.config.handovers.1);
-        waiting.note_refusal(self.cx.now);
+        // Permits that one caller got leave others for the next, as far as is known here.
+        if waiter.form.kind != Kind::Semaphore {
+            waiting.note_refusal(self.cx.now);
+        }
         if waiting.waiters.is_empty() && !waiting.channel.wanted {
             // The common case: nobody else waits, so there is no waiter to look for.
             queue.rest(&mut self.names.rooms);

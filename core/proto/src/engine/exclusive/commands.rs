@@ -605,7 +605,8 @@ impl Engine {
             }
             (HoldOp::Leave(_), Reply::Released(heard)) => {
                 if let Some(queue) = self.names.queues.get_mut(&hold.cell.name) {
-                    queue.give_turn(self.cx.now, heard, self.cx.config.handovers);
+                    let permits = hold.cell.form().permits;
+                    queue.give_turn(self.cx.now, heard, permits, self.cx.config.handovers);
                 }
                 self.freed(owner, request);
             }

@@ -30,7 +30,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Name, Op, OwnerId, Reply};
+use crate::wire::{Fencing, Form, Name, Op, OwnerId, Reply};
 
 impl Engine {
     /// The call that releases this hold and gives its lock to the next caller. `None` if the two
@@ -142,6 +142,7 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&owner) else {
             return;
         };
+        let limit = terms.limit;
         hold.levels.clear();
         hold.must_end = terms
             .max_hold
@@ -153,12 +154,16 @@ impl Engine {
         before.set_count(0);
         before.set_released();
         self.change_keys(before, cell);
+        let among_others = form.kind.layout().passes_among_others();
         if let Some(queue) = self.names.queues.get_mut(&name) {
             queue.run = queue.run.one_more(self.cx.now);
-            queue
-                .turn
-                .taken(self.cx.now, announced, self.cx.config.handovers.1);
-            queue.note_refusal(self.cx.now);
+            // A turn that others have is not over because one of several holders goes on, and the
+            // server has refused nobody.
+            if !among_others {
+                let pause = self.cx.config.handovers.1;
+                queue.turn.taken(self.cx.now, announced, pause);
+                queue.note_refusal(self.cx.now);
+            }
         }
         self.holds.add_level(
             &mut self.cx,
@@ -170,24 +175,41 @@ impl Engine {
         );
         self.add_task(owner, release.passed());
         self.adopt_waiters(&name, key, owner, &form);
-        let next = self.names.queues.get(&name);
-        let next = next.and_then(|queue| queue.waiters.front().copied());
-        let is_alike = |id: &RequestId| {
-            let waiter = self.names.waiters.get(id);
-            waiter.is_some_and(|one| one.form == form && !one.once() && !one.is_asking())
-        };
-        match refused.zip(next.filter(is_alike)) {
-            // The server has refused the one, so it would refuse the other.
-            Some((end, next)) => self.names.park(&mut self.cx, next, end),
+        match refused {
+            Some(end) => self.pass_refusal_on(&name, &form, limit, end),
             None => self.advance(&name),
         }
     }
 
-    /// Until when this waiter is parked.
+    /// Until when this waiter is parked, because the server has refused it.
     fn refused_until(&self, id: RequestId) -> Option<Moment> {
         let waiter = self.names.waiters.get(&id)?;
         let queue = self.names.queues.get(&waiter.name)?;
-        waiter.retry.filter(|_| queue.attempt == Attempt::Parked)
+        let refused = queue.attempt == Attempt::Parked
+            && waiter.announced
+            && waiter.failures == 0
+            && queue.turn.of_others(self.cx.now).is_none();
+        waiter.retry.filter(|_| refused)
+    }
+
+    /// The head that the server had refused until `end` got its permits from a holder. The server
+    /// would refuse the next one too, if it wants the same.
+    fn pass_refusal_on(&mut self, name: &Name, form: &Form, limit: u32, end: Moment) {
+        let next = self.names.queues.get(name);
+        let next = next.and_then(|queue| queue.waiters.front().copied());
+        let alike = next.and_then(|id| {
+            let waiter = self.names.waiters.get_mut(&id)?;
+            let asks = waiter.once() || waiter.is_asking();
+            let same = waiter.form == *form && waiter.terms.limit == limit;
+            (same && !asks).then_some((id, waiter))
+        });
+        match alike {
+            Some((id, waiter)) => {
+                waiter.announced = true;
+                self.names.park(&mut self.cx, id, end);
+            }
+            None => self.advance(name),
+        }
     }
 
     /// Replaces the cell of a hold. Questions by key find the new one.

@@ -308,6 +308,89 @@ fn a_head_that_wants_another_number_asks_for_itself() {
     rig.released(release);
 }
 
+/// The permits of this hold go back to the server, and another client hears of it.
+fn given_to_others(rig: &mut Rig, held: &Grant, echo_first: bool) {
+    rig.release(held);
+    let back = rig.sent();
+    assert_eq!(given_back(&back).0, held.owner());
+    if echo_first {
+        rig.input(Input::Message("n".into()));
+    }
+    rig.reply(&back, Reply::Released(2));
+    if !echo_first {
+        rig.nothing_sent();
+        rig.input(Input::Message("n".into()));
+    }
+}
+
+#[test]
+fn the_message_of_an_own_release_does_not_end_the_turn_of_others() {
+    for echo_first in [false, true] {
+        let mut rig = Rig::new();
+        let mut held = rig.permits(1);
+        let first = rig.parked(1);
+        let waits: Vec<_> = (0..HANDOVERS).map(|_| rig.want(1)).collect();
+        for id in [first].iter().chain(&waits[..HANDOVERS - 1]) {
+            rig.release(&held);
+            held = rig.granted(*id);
+            let question = rig.sent();
+            rig.keep(&question);
+        }
+        given_to_others(&mut rig, &held, echo_first);
+        rig.nothing_sent();
+        // Another client took a permit and gave it back. Now it is our turn.
+        rig.input(Input::Message("n".into()));
+        rig.sent();
+    }
+}
+
+#[test]
+fn permits_that_are_passed_on_leave_others_their_turn() {
+    let mut rig = Rig::new();
+    let old = rig.permits(1);
+    rig.pass(tuning::HANDOVER_FRESH);
+    let fresh = [rig.permits(1), rig.permits(1)];
+    let waits = [rig.parked(1), rig.want(1), rig.want(1)];
+    rig.release(&fresh[0]);
+    rig.granted(waits[0]);
+    let question = rig.sent();
+    rig.keep(&question);
+    given_to_others(&mut rig, &old, true);
+    rig.nothing_sent();
+    rig.release(&fresh[1]);
+    rig.granted(waits[1]);
+    let turn = &rig.engine.names.queues[&Name::from("n")].turn;
+    assert!(turn.of_others(rig.now).is_some() && turn.needless <= rig.now);
+}
+
+#[test]
+fn a_caller_behind_a_parking_that_was_taken_over_runs_out_of_time() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = [rig.parked(1), rig.want(1)];
+    rig.release(&held);
+    rig.granted(waits[0]);
+    let question = rig.sent();
+    rig.keep(&question);
+    rig.pass(ms(1));
+    let late = rig.acquire_with("n", OwnerKey::Once, Some(secs(2)), SEMAPHORE);
+    rig.pass(secs(2));
+    assert_eq!(rig.failed(late), ErrorKind::Timeout);
+}
+
+#[test]
+fn permits_that_are_passed_on_are_no_answer_to_a_head_without_one() {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let (_head, second) = (rig.want(1), rig.want(1));
+    let third = rig.acquire_with("n", OwnerKey::Once, Some(ms(1500)), SEMAPHORE);
+    rig.sent();
+    rig.release(&held);
+    rig.granted(second);
+    rig.pass(ms(1500));
+    assert_eq!(rig.failed(third), ErrorKind::Unavailable);
+}
+
 #[test]
 fn a_message_wakes_the_head_that_took_over_the_parking() {
     let mut rig = Rig::new();
