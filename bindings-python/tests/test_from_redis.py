@@ -288,9 +288,13 @@ def test_what_cannot_be_taken_over_is_refused(make: Callable[[], Any], text: str
 
 
 def test_what_is_no_client_is_refused() -> None:
-    for client in (object(), "redis://localhost", None):
-        with pytest.raises(TypeError, match=r"is no client of redis-py; give a redis\.Redis"):
-            redlatch.Client.from_redis(client)  # type: ignore[arg-type]
+    for client in (object(), "redis://:secret@localhost", None):
+        for refused in (redlatch.Client.from_redis, lambda client: redispy.Lock(client, "a")):
+            with pytest.raises(TypeError, match=r"is no client of redis-py; give a redis\.Redis") as caught:
+                refused(client)
+            assert type(client).__name__ in str(caught.value)
+            assert "redlatch.Client(url)" in str(caught.value)
+            assert "secret" not in str(caught.value)
 
 
 def test_no_connection_of_theirs_is_used(server: Server, name: str) -> None:

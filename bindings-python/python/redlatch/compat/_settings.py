@@ -18,7 +18,8 @@ def settings_of(redis: RedisClient) -> Settings:
         return _of_cluster(redis, manager)
     if (pool := getattr(redis, "connection_pool", None)) is None:
         raise TypeError(
-            f"{redis!r} is no client of redis-py; give a redis.Redis, redis.RedisCluster or one of redis.asyncio"
+            f"{_kind(redis)} is no client of redis-py; give a redis.Redis, redis.RedisCluster or one of redis.asyncio; "
+            "redlatch.Client(url) takes a URL"
         )
     given: dict[str, Any] = pool.connection_kwargs
     if _has_base(pool.connection_class, lambda base: base.__module__.partition(".")[0] == "fakeredis"):
@@ -85,7 +86,7 @@ def _sentinel_url(redis: RedisClient, pool: Any, given: dict[str, Any], encrypte
 
 
 def _kind(redis: RedisClient) -> str:
-    """The client for people: all that it is made of fills a screen, and older versions show a password."""
+    """The type, for people: a URL shows its password, a client of older versions does so too, and fills a screen."""
     return f"this {type(redis).__module__}.{type(redis).__qualname__}"
 
 
