@@ -243,8 +243,17 @@ class Rotating(redis.CredentialProvider):
         return "app", "of this hour"
 
 
+class UsernamePasswordOfThisHour(UsernamePasswordCredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", "of this hour"
+
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: wanting(credential_provider=Rotating()), "a Rotating, and redlatch asks no credential provider"),
+    (
+        lambda: wanting(credential_provider=UsernamePasswordOfThisHour("app", "secret")),
+        "a UsernamePasswordOfThisHour, and redlatch asks no credential provider",
+    ),
     (lambda: wanting(redis_connect_func=print), "a redis_connect_func, and redlatch logs in by itself"),
     (lambda: wanting(ssl=True, ssl_cert_reqs="none"), "ssl_cert_reqs='none', and redlatch checks"),
     (lambda: wanting(ssl=True, ssl_cert_reqs=ssl.CERT_NONE), "redlatch checks the server's certificate"),
