@@ -304,7 +304,7 @@ fn leave(
         .getattr(intern!(py, "_tags"))?
         .cast_into::<PyTuple>()?;
     let interrupted = match interrupt_of(grant)?.cast::<Interrupt>() {
-        Ok(interrupt) => interrupt.get().leave(error, py)?,
+        Ok(interrupt) => interrupt.get().leave(error, py),
         Err(_) => false,
     };
     let Some(level) = guard.get().spend() else {

@@ -39,17 +39,15 @@ impl Interrupt {
     }
 
     /// Ends the block. Whether `error`, with which it is left, is the one that was raised here.
-    pub(crate) fn leave(&self, error: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<bool> {
-        if self.state.swap(LEFT, Ordering::SeqCst) != RAISED {
-            return Ok(false);
+    pub(crate) fn leave(&self, error: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> bool {
+        let raised = self.state.swap(LEFT, Ordering::SeqCst) == RAISED;
+        let ours = |error: &Bound<'_, PyAny>| error.is_instance(self.error.bind(py));
+        let interrupted = raised && error.is_some_and(|error| ours(error).unwrap_or(false));
+        if raised && !interrupted {
+            // If it fails, the level is given back all the same, which tells the loss.
+            let _ = self.take_back.call0(py);
         }
-        if let Some(error) = error
-            && error.is_instance(self.error.bind(py))?
-        {
-            return Ok(true);
-        }
-        self.take_back.call0(py)?;
-        Ok(false)
+        interrupted
     }
 }
 

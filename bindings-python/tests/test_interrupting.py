@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -109,6 +110,29 @@ def test_a_level_that_was_given_back_in_the_body_tells_all_the_same(
         finally:
             with pytest.raises(redlatch.LockLostError):
                 grant.release()
+
+
+def test_it_does_not_depend_on_what_others_do_to_ctypes(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    monkeypatch.setattr(shared, "argtypes", [ctypes.c_char_p, ctypes.py_object])
+    monkeypatch.setattr(shared, "restype", ctypes.py_object)
+    assert lose(client.lock(name, interrupt_on_lost=True), look).reason == "deleted"
+
+
+def test_an_interrupt_that_cannot_be_taken_back_does_not_hide_the_loss(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = threading.Event()
+
+    def take_back() -> None:
+        raise MemoryError
+
+    made = redlatch._redlatch.Interrupt(raised.set, take_back, redlatch.LostInterrupt)
+    monkeypatch.setattr(redlatch._sync, "_interrupt", lambda: made)
+    lost = lose(client.lock(name, interrupt_on_lost=True), look, lambda: raised.wait(LIMIT))
+    assert (raised.is_set(), lost.reason) == (True, "deleted")
 
 
 def test_a_block_inside_is_left_as_well(client: redlatch.Client, look: redis.Redis, name: str) -> None:

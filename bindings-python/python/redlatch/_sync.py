@@ -182,10 +182,11 @@ def _interrupt() -> _redlatch.Interrupt:
         )
     import ctypes
 
-    interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    thread = ctypes.c_ulong(_green.original("_thread", "get_ident")())
-    raise_ = partial(interrupt, thread, ctypes.py_object(LostInterrupt))
-    return _redlatch.Interrupt(raise_, partial(interrupt, thread, None), LostInterrupt)
+    # An object of our own: the attribute of this name is one for the process, whose argument types others may set.
+    interrupt = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
+    interrupt.argtypes, interrupt.restype = (ctypes.c_ulong, ctypes.py_object), ctypes.c_int
+    call = partial(interrupt, _green.original("_thread", "get_ident")())
+    return _redlatch.Interrupt(partial(call, LostInterrupt), partial(call, ctypes.py_object()), LostInterrupt)
 
 
 class Blocks(BaseName):
