@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,15 @@ def test_cluster(cluster: int, name: str) -> None:
 async def test_cluster_in_asyncio(cluster: int, name: str) -> None:
     async with redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster) as client:
         await locks_in_asyncio(client, name)
+
+
+async def test_locks_share_a_client_when_the_nodes_of_the_cluster_change(cluster: int, name: str) -> None:
+    async with aclosing(redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster)) as client:
+        before = redispy_aio.Lock(client, name)
+        assert len(client.nodes_manager.startup_nodes) == 1
+        await client.initialize()
+        assert len(client.nodes_manager.startup_nodes) > 1
+        assert redispy_aio.Lock(client, name)._client is before._client
 
 
 def test_the_connection_to_a_cluster_is_taken_over() -> None:
