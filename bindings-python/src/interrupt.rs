@@ -30,12 +30,10 @@ impl Interrupt {
         self.state.compare_exchange(from, to, order, order).is_ok()
     }
 
-    /// Begins the block. From now on the exception comes in its body.
-    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.change(BEFORE, INSIDE) && self.change(TOLD, RAISED) {
-            self.raise_.call0(py)?;
-        }
-        Ok(())
+    /// Begins the block, in whose body the exception comes from now on. Whether it did: not if the
+    /// loss was told before.
+    pub(crate) fn enter(&self) -> bool {
+        self.change(BEFORE, INSIDE)
     }
 
     /// Ends the block. Whether `error`, with which it is left, is the one that was raised here.
@@ -67,6 +65,10 @@ impl Interrupt {
     fn __call__(&self, py: Python<'_>, _lost: &Bound<'_, PyAny>) -> PyResult<()> {
         if !self.change(BEFORE, TOLD) && self.change(INSIDE, RAISED) {
             self.raise_.call0(py)?;
+            // Garbage may be collected before the call, and its finalizers let the thread leave.
+            if self.state.load(Ordering::SeqCst) == LEFT {
+                self.take_back.call0(py)?;
+            }
         }
         Ok(())
     }

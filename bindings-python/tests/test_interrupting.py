@@ -6,6 +6,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -147,8 +148,9 @@ def test_a_block_inside_is_left_as_well(client: redlatch.Client, look: redis.Red
     assert not inner.locked()
 
 
-def test_a_loss_before_the_body_interrupts_the_body(
-    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_loss_before_the_body_leaves_the_body_out(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch, by_hand: bool
 ) -> None:
     told, on_lost = threading.Event(), redlatch.Grant.on_lost
 
@@ -158,9 +160,21 @@ def test_a_loss_before_the_body_interrupts_the_body(
         look.delete(name)
         assert told.wait(LIMIT)
 
-    monkeypatch.setattr(redlatch.Grant, "on_lost", lose_at_once)
-    with pytest.raises(redlatch.LockLostError), client.lock(name, interrupt_on_lost=True):
-        work()
+    lock = client.lock(name, interrupt_on_lost=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(redlatch.Grant, "on_lost", lose_at_once)
+        with pytest.raises(redlatch.LockLostError) as caught, ExitStack() as stack:
+            if by_hand:
+                stack.enter_context(lock)
+                work()
+            else:
+                with lock:
+                    work()
+    assert (caught.value.reason, caught.value.__cause__) == ("deleted", None)
+    # Nothing of it is left behind.
+    with ExitStack() as stack:
+        assert stack.enter_context(lock).held
+    assert not lock.locked()
 
 
 def test_nothing_comes_after_the_block(client: redlatch.Client, look: redis.Redis, name: str) -> None:
@@ -193,6 +207,31 @@ def test_without_a_block_nothing_is_interrupted(
     look.delete(name)
     with client.lock(name):
         pass
+
+
+def test_an_interrupt_that_comes_after_the_block_is_taken_back(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if garbage were collected between the decision to raise and the raise."""
+    calls: list[str] = []
+    raising, left, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def raise_() -> None:
+        raising.set()
+        assert left.wait(LIMIT)
+        calls.append("raised")
+
+    def take_back() -> None:
+        calls.append("taken back")
+        if len(calls) > 1:
+            ended.set()
+
+    made = redlatch._redlatch.Interrupt(raise_, take_back, redlatch.LostInterrupt)
+    monkeypatch.setattr(redlatch._sync, "_interrupt", lambda: made)
+    lose(client.lock(name, interrupt_on_lost=True), look, lambda: raising.wait(LIMIT))
+    left.set()
+    assert ended.wait(LIMIT)
+    assert calls == ["taken back", "raised", "taken back"]
 
 
 def test_greenlets_are_refused(name: str) -> None:
