@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -232,6 +233,57 @@ def test_an_interrupt_that_comes_after_the_block_is_taken_back(
     left.set()
     assert ended.wait(LIMIT)
     assert calls == ["taken back", "raised", "taken back"]
+
+
+def test_a_block_that_may_be_suspended_is_refused(client: redlatch.Client, name: str) -> None:
+    lock = client.lock(name, interrupt_on_lost=True)
+
+    def generator() -> Iterator[None]:
+        with lock:
+            yield
+
+    def stack_of_generator() -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(lock)
+            yield
+
+    def condition_of_generator() -> Iterator[None]:
+        with threading.Condition(lock):  # type: ignore[arg-type]
+            yield
+
+    async def coroutine() -> None:
+        with lock:
+            pass
+
+    async def asynchronous_generator() -> AsyncIterator[None]:
+        with lock:
+            yield
+
+    enters: list[Callable[[], object]] = [
+        lambda: next(generator()),
+        lambda: next(stack_of_generator()),
+        lambda: next(condition_of_generator()),
+        lambda: coroutine().send(None),
+        lambda: asynchronous_generator().__anext__().__await__().send(None),
+        contextmanager(generator)().__enter__,
+    ]
+    for enter in enters:
+        with pytest.raises(
+            redlatch.InvalidArgumentError, match=r"suspended .*; leave it out, and call grant\.check"
+        ):
+            enter()
+        # Nothing is left held.
+        with client.lock(name, timeout=LIMIT):
+            pass
+
+
+def test_a_function_that_a_coroutine_calls_is_interrupted(
+    client: redlatch.Client, look: redis.Redis, name: str
+) -> None:
+    async def coroutine() -> None:
+        lose(client.lock(name, interrupt_on_lost=True), look)
+
+    asyncio.run(coroutine())
 
 
 def test_greenlets_are_refused(name: str) -> None:
