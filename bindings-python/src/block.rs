@@ -255,13 +255,18 @@ fn enter<'py>(lock: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
                 block.as_ref().map(|block| block.bind(py)),
                 grant.clone().unbind(),
             )?;
-            if let Ok(interrupt) = interrupt_of(&grant)?.cast::<Interrupt>() {
-                interrupt.get().enter(py)?;
+            if let Ok(interrupt) = interrupt_of(&grant)?.cast::<Interrupt>()
+                && !interrupt.get().enter()
+            {
+                // The exception could come before the body, where no end of a block replaces it.
+                lock.call_method1(intern!(py, "_forget_by_hand"), (&grant,))?;
+                grant.call_method0(intern!(py, "check"))?;
             }
             Ok(grant)
         });
     if begun.is_err() {
-        // A signal handler raised, or the recursion limit was reached: the block does not begin.
+        // A signal handler raised, the recursion limit was reached, or the lock is lost already:
+        // the block does not begin.
         guard.get().let_go();
     }
     begun
@@ -304,7 +309,7 @@ fn leave(
         .getattr(intern!(py, "_tags"))?
         .cast_into::<PyTuple>()?;
     let interrupted = match interrupt_of(grant)?.cast::<Interrupt>() {
-        Ok(interrupt) => interrupt.get().leave(error, py)?,
+        Ok(interrupt) => interrupt.get().leave(error, py),
         Err(_) => false,
     };
     let Some(level) = guard.get().spend() else {

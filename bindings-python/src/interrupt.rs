@@ -30,26 +30,22 @@ impl Interrupt {
         self.state.compare_exchange(from, to, order, order).is_ok()
     }
 
-    /// Begins the block. From now on the exception comes in its body.
-    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.change(BEFORE, INSIDE) && self.change(TOLD, RAISED) {
-            self.raise_.call0(py)?;
-        }
-        Ok(())
+    /// Begins the block, in whose body the exception comes from now on. Whether it did: not if the
+    /// loss was told before.
+    pub(crate) fn enter(&self) -> bool {
+        self.change(BEFORE, INSIDE)
     }
 
     /// Ends the block. Whether `error`, with which it is left, is the one that was raised here.
-    pub(crate) fn leave(&self, error: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> PyResult<bool> {
-        if self.state.swap(LEFT, Ordering::SeqCst) != RAISED {
-            return Ok(false);
+    pub(crate) fn leave(&self, error: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> bool {
+        let raised = self.state.swap(LEFT, Ordering::SeqCst) == RAISED;
+        let ours = |error: &Bound<'_, PyAny>| error.is_instance(self.error.bind(py));
+        let interrupted = raised && error.is_some_and(|error| ours(error).unwrap_or(false));
+        if raised && !interrupted {
+            // If it fails, the level is given back all the same, which tells the loss.
+            let _ = self.take_back.call0(py);
         }
-        if let Some(error) = error
-            && error.is_instance(self.error.bind(py))?
-        {
-            return Ok(true);
-        }
-        self.take_back.call0(py)?;
-        Ok(false)
+        interrupted
     }
 }
 
@@ -69,6 +65,10 @@ impl Interrupt {
     fn __call__(&self, py: Python<'_>, _lost: &Bound<'_, PyAny>) -> PyResult<()> {
         if !self.change(BEFORE, TOLD) && self.change(INSIDE, RAISED) {
             self.raise_.call0(py)?;
+            // Garbage may be collected before the call, and its finalizers let the thread leave.
+            if self.state.load(Ordering::SeqCst) == LEFT {
+                self.take_back.call0(py)?;
+            }
         }
         Ok(())
     }

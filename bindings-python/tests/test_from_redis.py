@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +217,15 @@ async def test_cluster_in_asyncio(cluster: int, name: str) -> None:
         await locks_in_asyncio(client, name)
 
 
+async def test_locks_share_a_client_when_the_nodes_of_the_cluster_change(cluster: int, name: str) -> None:
+    async with aclosing(redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster)) as client:
+        before = redispy_aio.Lock(client, name)
+        assert len(client.nodes_manager.startup_nodes) == 1
+        await client.initialize()
+        assert len(client.nodes_manager.startup_nodes) > 1
+        assert redispy_aio.Lock(client, name)._client is before._client
+
+
 def test_the_connection_to_a_cluster_is_taken_over() -> None:
     client = redis.asyncio.RedisCluster(
         host="n1", port=7, username="app", password="x", ssl=True, ssl_ca_certs=CA
@@ -243,8 +252,17 @@ class Rotating(redis.CredentialProvider):
         return "app", "of this hour"
 
 
+class UsernamePasswordOfThisHour(UsernamePasswordCredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", "of this hour"
+
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: wanting(credential_provider=Rotating()), "a Rotating, and redlatch asks no credential provider"),
+    (
+        lambda: wanting(credential_provider=UsernamePasswordOfThisHour("app", "secret")),
+        "a UsernamePasswordOfThisHour, and redlatch asks no credential provider",
+    ),
     (lambda: wanting(redis_connect_func=print), "a redis_connect_func, and redlatch logs in by itself"),
     (lambda: wanting(ssl=True, ssl_cert_reqs="none"), "ssl_cert_reqs='none', and redlatch checks"),
     (lambda: wanting(ssl=True, ssl_cert_reqs=ssl.CERT_NONE), "redlatch checks the server's certificate"),
@@ -288,9 +306,13 @@ def test_what_cannot_be_taken_over_is_refused(make: Callable[[], Any], text: str
 
 
 def test_what_is_no_client_is_refused() -> None:
-    for client in (object(), "redis://localhost", None):
-        with pytest.raises(TypeError, match=r"is no client of redis-py; give a redis\.Redis"):
-            redlatch.Client.from_redis(client)  # type: ignore[arg-type]
+    for client in (object(), "redis://:secret@localhost", None):
+        for refused in (redlatch.Client.from_redis, lambda client: redispy.Lock(client, "a")):
+            with pytest.raises(TypeError, match=r"is no client of redis-py; give a redis\.Redis") as caught:
+                refused(client)
+            assert type(client).__name__ in str(caught.value)
+            assert "redlatch.Client(url)" in str(caught.value)
+            assert "secret" not in str(caught.value)
 
 
 def test_no_connection_of_theirs_is_used(server: Server, name: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -111,6 +114,29 @@ def test_a_level_that_was_given_back_in_the_body_tells_all_the_same(
                 grant.release()
 
 
+def test_it_does_not_depend_on_what_others_do_to_ctypes(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    monkeypatch.setattr(shared, "argtypes", [ctypes.c_char_p, ctypes.py_object])
+    monkeypatch.setattr(shared, "restype", ctypes.py_object)
+    assert lose(client.lock(name, interrupt_on_lost=True), look).reason == "deleted"
+
+
+def test_an_interrupt_that_cannot_be_taken_back_does_not_hide_the_loss(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = threading.Event()
+
+    def take_back() -> None:
+        raise MemoryError
+
+    made = redlatch._redlatch.Interrupt(raised.set, take_back, redlatch.LostInterrupt)
+    monkeypatch.setattr(redlatch._sync, "_interrupt", lambda: made)
+    lost = lose(client.lock(name, interrupt_on_lost=True), look, lambda: raised.wait(LIMIT))
+    assert (raised.is_set(), lost.reason) == (True, "deleted")
+
+
 def test_a_block_inside_is_left_as_well(client: redlatch.Client, look: redis.Redis, name: str) -> None:
     inner = client.lock(f"{name}:inner")
 
@@ -123,8 +149,9 @@ def test_a_block_inside_is_left_as_well(client: redlatch.Client, look: redis.Red
     assert not inner.locked()
 
 
-def test_a_loss_before_the_body_interrupts_the_body(
-    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_loss_before_the_body_leaves_the_body_out(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch, by_hand: bool
 ) -> None:
     told, on_lost = threading.Event(), redlatch.Grant.on_lost
 
@@ -134,9 +161,21 @@ def test_a_loss_before_the_body_interrupts_the_body(
         look.delete(name)
         assert told.wait(LIMIT)
 
-    monkeypatch.setattr(redlatch.Grant, "on_lost", lose_at_once)
-    with pytest.raises(redlatch.LockLostError), client.lock(name, interrupt_on_lost=True):
-        work()
+    lock = client.lock(name, interrupt_on_lost=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(redlatch.Grant, "on_lost", lose_at_once)
+        with pytest.raises(redlatch.LockLostError) as caught, ExitStack() as stack:
+            if by_hand:
+                stack.enter_context(lock)
+                work()
+            else:
+                with lock:
+                    work()
+    assert (caught.value.reason, caught.value.__cause__) == ("deleted", None)
+    # Nothing of it is left behind.
+    with ExitStack() as stack:
+        assert stack.enter_context(lock).held
+    assert not lock.locked()
 
 
 def test_nothing_comes_after_the_block(client: redlatch.Client, look: redis.Redis, name: str) -> None:
@@ -169,6 +208,82 @@ def test_without_a_block_nothing_is_interrupted(
     look.delete(name)
     with client.lock(name):
         pass
+
+
+def test_an_interrupt_that_comes_after_the_block_is_taken_back(
+    client: redlatch.Client, look: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if garbage were collected between the decision to raise and the raise."""
+    calls: list[str] = []
+    raising, left, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def raise_() -> None:
+        raising.set()
+        assert left.wait(LIMIT)
+        calls.append("raised")
+
+    def take_back() -> None:
+        calls.append("taken back")
+        if len(calls) > 1:
+            ended.set()
+
+    made = redlatch._redlatch.Interrupt(raise_, take_back, redlatch.LostInterrupt)
+    monkeypatch.setattr(redlatch._sync, "_interrupt", lambda: made)
+    lose(client.lock(name, interrupt_on_lost=True), look, lambda: raising.wait(LIMIT))
+    left.set()
+    assert ended.wait(LIMIT)
+    assert calls == ["taken back", "raised", "taken back"]
+
+
+def test_a_block_that_may_be_suspended_is_refused(client: redlatch.Client, name: str) -> None:
+    lock = client.lock(name, interrupt_on_lost=True)
+
+    def generator() -> Iterator[None]:
+        with lock:
+            yield
+
+    def stack_of_generator() -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(lock)
+            yield
+
+    def condition_of_generator() -> Iterator[None]:
+        with threading.Condition(lock):  # type: ignore[arg-type]
+            yield
+
+    async def coroutine() -> None:
+        with lock:
+            pass
+
+    async def asynchronous_generator() -> AsyncIterator[None]:
+        with lock:
+            yield
+
+    enters: list[Callable[[], object]] = [
+        lambda: next(generator()),
+        lambda: next(stack_of_generator()),
+        lambda: next(condition_of_generator()),
+        lambda: coroutine().send(None),
+        lambda: asynchronous_generator().__anext__().__await__().send(None),
+        contextmanager(generator)().__enter__,
+    ]
+    for enter in enters:
+        with pytest.raises(
+            redlatch.InvalidArgumentError, match=r"suspended .*; leave it out, and call grant\.check"
+        ):
+            enter()
+        # Nothing is left held.
+        with client.lock(name, timeout=LIMIT):
+            pass
+
+
+def test_a_function_that_a_coroutine_calls_is_interrupted(
+    client: redlatch.Client, look: redis.Redis, name: str
+) -> None:
+    async def coroutine() -> None:
+        lose(client.lock(name, interrupt_on_lost=True), look)
+
+    asyncio.run(coroutine())
 
 
 def test_greenlets_are_refused(name: str) -> None:

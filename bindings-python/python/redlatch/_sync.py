@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from redlatch import _dispatcher, _green, _redlatch
@@ -91,7 +91,8 @@ class Client(BaseClient):
         Under gevent and eventlet it is called in a greenlet of its own, which may wait; and on that thread if the hub in
         which it was given has ended. With `interrupt_on_lost` the thread inside a `with` block is interrupted then, and the
         block raises LockLostError: by a LostInterrupt, at its next line of Python. A call that blocks outside of Python, as
-        `time.sleep` or a read, ends first. Not for greenlets.
+        `time.sleep` or a read, ends first. The block stays on one thread, without a `yield` or `await`: greenlets are
+        refused, and so is a block inside a generator or coroutine.
         """
         return Lock(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
 
@@ -174,18 +175,31 @@ def canceller_of(canceller: _redlatch.Canceller | None) -> _redlatch.Canceller |
     return canceller
 
 
+_SUSPENDS = 0x20 | 0x80 | 0x200
+"""The flags of a generator, a coroutine and an asynchronous generator, as `inspect` has them."""
+
+
 def _interrupt() -> _redlatch.Interrupt:
     """Interrupts the calling thread when it is called."""
     if _green.hub_here() is not None:
         raise InvalidArgumentError(
             "invalid_argument: interrupt_on_lost is True, and a greenlet cannot be interrupted; give an on_lost that kills it"
         )
+    frame: FrameType | None = sys._getframe(1)
+    while frame and frame.f_code.co_name in ("_grant", "__enter__", "enter_context"):
+        frame = frame.f_back
+    if frame and frame.f_code.co_flags & _SUSPENDS:
+        raise InvalidArgumentError(
+            f"invalid_argument: interrupt_on_lost is True, and {frame.f_code.co_name!r} may be suspended inside the block: the "
+            "interrupt would reach other code; leave it out, and call grant.check() or give an on_lost"
+        )
     import ctypes
 
-    interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    thread = ctypes.c_ulong(_green.original("_thread", "get_ident")())
-    raise_ = partial(interrupt, thread, ctypes.py_object(LostInterrupt))
-    return _redlatch.Interrupt(raise_, partial(interrupt, thread, None), LostInterrupt)
+    # An object of our own: the attribute of this name is one for the process, whose argument types others may set.
+    interrupt = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
+    interrupt.argtypes, interrupt.restype = (ctypes.c_ulong, ctypes.py_object), ctypes.c_int
+    call = partial(interrupt, _green.original("_thread", "get_ident")())
+    return _redlatch.Interrupt(partial(call, LostInterrupt), partial(call, ctypes.py_object()), LostInterrupt)
 
 
 class Blocks(BaseName):

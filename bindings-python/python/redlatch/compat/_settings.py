@@ -18,7 +18,8 @@ def settings_of(redis: RedisClient) -> Settings:
         return _of_cluster(redis, manager)
     if (pool := getattr(redis, "connection_pool", None)) is None:
         raise TypeError(
-            f"{redis!r} is no client of redis-py; give a redis.Redis, redis.RedisCluster or one of redis.asyncio"
+            f"{_kind(redis)} is no client of redis-py; give a redis.Redis, redis.RedisCluster or one of redis.asyncio; "
+            "redlatch.Client(url) takes a URL"
         )
     given: dict[str, Any] = pool.connection_kwargs
     if _has_base(pool.connection_class, lambda base: base.__module__.partition(".")[0] == "fakeredis"):
@@ -85,7 +86,7 @@ def _sentinel_url(redis: RedisClient, pool: Any, given: dict[str, Any], encrypte
 
 
 def _kind(redis: RedisClient) -> str:
-    """The client for people: all that it is made of fills a screen, and older versions show a password."""
+    """The type, for people: a URL shows its password, a client of older versions does so too, and fills a screen."""
     return f"this {type(redis).__module__}.{type(redis).__qualname__}"
 
 
@@ -153,11 +154,15 @@ def _tls_options(redis: RedisClient, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
+_FIXED_LOGIN = [f"{name}.credentials.UsernamePasswordCredentialProvider" for name in ("redis", "valkey")]
+
+
 def _login(redis: RedisClient, given: dict[str, Any]) -> tuple[str, str]:
     provider = given.get("credential_provider")
     if provider is None:
         return _text(given.get("username")), _text(given.get("password"))
-    if not _has_base(type(provider), lambda base: base.__name__ == "UsernamePasswordCredentialProvider"):
+    # Not of a class derived from it, which may give another password each time.
+    if f"{type(provider).__module__}.{type(provider).__qualname__}" not in _FIXED_LOGIN:
         _refuse(
             redis,
             f"a {type(provider).__qualname__}",

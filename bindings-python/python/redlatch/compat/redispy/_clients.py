@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from redlatch._base import BaseClient
 from redlatch._typing import RedisClient
@@ -28,11 +29,15 @@ class Clients(Generic[C]):
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[Settings, C] = {}
+        self._of_cluster: WeakKeyDictionary[RedisClient, Settings] = WeakKeyDictionary()
 
     def of(self, redis: RedisClient) -> C:
         """The client for what this one is connected to. No I/O."""
         settings = settings_of(redis)
         with self._lock:
+            if hasattr(redis, "nodes_manager"):
+                # The first ones stay: its nodes are others whenever it has asked the cluster for them.
+                settings = self._of_cluster.setdefault(redis, settings)
             if settings not in self._clients:
                 url, options = settings
                 self._clients[settings] = self._make(url, **dict(options))
