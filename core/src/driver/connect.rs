@@ -69,7 +69,7 @@ impl Manner {
             protocol: options.protocol,
             keep_alive: options.keep_alive,
             tls,
-            provider,
+            provider: provider.map(Provider::for_client),
         })
     }
 
@@ -135,10 +135,10 @@ impl Address {
         let Some(provider) = self.manner.provider.clone() else {
             return connect(self).await;
         };
-        let given = ask_provider(&provider).await?;
+        let given = provider.ask().await?;
         match connect(self.with(&given)).await {
             Err(error) if error.kind() == ErrorKind::Auth => {
-                let newer = ask_provider(&provider).await?;
+                let newer = provider.ask().await?;
                 if newer == given {
                     return Err(error);
                 }
@@ -627,20 +627,6 @@ impl Address {
             .map_or_else(|| error.to_string(), ToString::to_string);
         connecting::unreachable(&addr, &why, garbled)
     }
-}
-
-/// Asks a credential provider, on a thread where it may block.
-async fn ask_provider(provider: &Provider) -> Result<Credentials> {
-    let provider = provider.clone();
-    let Ok(asked) = tokio::task::spawn_blocking(move || provider.ask()).await else {
-        let text = "the credential provider panicked; the panic hook has reported it";
-        return Err(Error::new(ErrorKind::Unavailable, text));
-    };
-    asked.map_err(|failure| {
-        let cause: Arc<dyn StdError + Send + Sync> = failure.into();
-        let text = format!("the credential provider failed: {cause}; asking it again");
-        Error::new(ErrorKind::Unavailable, text).caused_by(cause)
-    })
 }
 
 /// A random number for the last group of the uuid in all owners made from now on. It comes from the
