@@ -4,11 +4,12 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 
 use tokio::sync::watch;
 
-use crate::embed::spawn;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::without_signals;
 
 /// A user name and a password, as a credential provider gives them; see
 /// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). `Debug` shows neither.
@@ -122,7 +123,9 @@ impl Provider {
             *own.in_flight() = None;
             let _ = sender.send(Some(answer));
         };
-        spawn("redlatch", life).map_err(|error| {
+        let thread = || Builder::new().name("redlatch".to_owned()).spawn(life);
+        let started = without_signals(thread).and_then(|thread| thread);
+        started.map_err(|error| {
             let text = format!("the credential provider needs a thread: {error}; trying again");
             Error::new(ErrorKind::Unavailable, text).caused_by(Arc::new(error))
         })?;
@@ -145,7 +148,7 @@ mod tests {
 
     use futures_util::future::{join, join_all};
     use tokio::net::lookup_host;
-    use tokio::runtime::Builder;
+    use tokio::runtime;
     use tokio::time::timeout;
 
     use super::*;
@@ -165,7 +168,7 @@ mod tests {
             gate.recv_timeout(LIMIT)?;
             Ok(Credentials::password(number.to_string()))
         });
-        let runtime = Builder::new_current_thread()
+        let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(1)
             .build()
@@ -205,7 +208,7 @@ mod tests {
             Ok(Credentials::password("p"))
         });
         let (one, other) = (provider.clone().for_client(), provider.for_client());
-        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let both = async { timeout(LIMIT, join(one.ask(), other.ask())).await };
         let done = runtime.expect("a runtime").block_on(both);
         let (one, other) = done.expect("both are asked");

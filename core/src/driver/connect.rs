@@ -716,7 +716,8 @@ pub(super) async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> R
         .extract_error()
 }
 
-#[cfg(all(test, feature = "tls"))]
+#[cfg(feature = "tls")]
+#[cfg(test)]
 mod tests {
     use std::io;
     use std::sync::atomic::{AtomicU32, Ordering};
