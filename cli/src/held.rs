@@ -13,6 +13,8 @@ pub(crate) struct Held {
     pub(crate) kind: &'static str,
     /// More than one for the readers of a read-write lock, and for a semaphore.
     pub(crate) owners: Vec<Owner>,
+    /// There may be others, which were not read.
+    pub(crate) more: bool,
     /// How long it lives without a renewal. `None` if it has no expiry.
     pub(crate) remaining: Option<Duration>,
     /// How many clients wait, at most; `None` if the server does not tell.
@@ -80,6 +82,7 @@ impl Held {
             name: name.to_owned(),
             kind: kind.name(),
             owners: vec![Owner::new(holder.owner, holder.count)],
+            more: false,
             remaining: holder.remaining,
             waiting: None,
         }
@@ -115,7 +118,8 @@ impl Held {
             Some(1) => "; 1 client waits".to_owned(),
             Some(count) => format!("; {count} clients wait"),
         };
-        let owners = owners.join(" and ");
+        let more = if self.more { " and perhaps others" } else { "" };
+        let owners = owners.join(" and ") + more;
         let name = shown(&self.name);
         format!("{name} is held by {owners}, {end}{waiting}")
     }
@@ -128,6 +132,7 @@ impl Held {
             "kind": self.kind,
             "remaining_ms": self.remaining.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             "holders": owners,
+            "more": self.more,
             "waiting": self.waiting,
         })
     }

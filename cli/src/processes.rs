@@ -73,6 +73,7 @@ mod tests {
             kind: "reentrant",
             owners: vec![Owner::new(owner.to_owned(), 1)],
             remaining: None,
+            more: false,
             waiting: None,
         }
     }

@@ -13,8 +13,10 @@ use crate::reply::to;
 
 /// How many keys a server looks at for one answer.
 const COUNT: &str = "1000";
-/// More holders than this has no lock; a hash with more fields is not read.
+/// A hash with more fields than this is not read, and no more permits of a semaphore.
 const MOST_HOLDERS: u64 = 1024;
+/// The place of the first permit that is read: one more than are shown.
+const FIRST_PERMIT: &str = "-1025";
 /// The longest owner that a plain key may have, in bytes.
 const LONGEST_OWNER: u64 = 128;
 
@@ -57,24 +59,38 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
 
 /// The lock of this name as it is stored, whatever its kind; `None` if there is none.
 pub(crate) fn lock(inspector: &mut Inspector, name: &str) -> Result<Option<Held>, Failure> {
+    if let Some(held) = at(inspector, name)? {
+        return Ok(Some(held));
+    }
+    // The rights of a user without semaphores do not reach the other key.
+    match is_semaphore(inspector, name)? {
+        true => at(inspector, &taken_key(name)),
+        false => Ok(None),
+    }
+}
+
+/// The lock that this key keeps.
+fn at(inspector: &mut Inspector, key: &str) -> Result<Option<Held>, Failure> {
     for node in 0..inspector.nodes().len() {
-        // The other nodes of a cluster refuse the keys.
-        let keys = vec![name.to_owned(), taken_key(name)];
-        if let Some(held) = read(inspector, node, keys)?.pop() {
+        // The other nodes of a cluster refuse the key.
+        if let Some(held) = read(inspector, node, vec![key.to_owned()])?.pop() {
             return Ok(Some(held));
         }
     }
     Ok(None)
 }
 
-/// Whether the number of free permits is at this name, and nobody has one.
-pub(crate) fn is_semaphore(inspector: &mut Inspector, name: &str) -> bool {
-    (0..inspector.nodes().len()).any(|node| {
-        let reply = inspector.ask(node, &[vec!["GET", name]]);
-        let text = reply.ok().and_then(|mut all| all.pop()?.ok());
-        let free = text.and_then(to::<String>);
-        free.is_some_and(|free| free.parse::<i64>().is_ok())
-    })
+/// Whether the number of free permits of a semaphore is at this name.
+pub(crate) fn is_semaphore(inspector: &mut Inspector, name: &str) -> Result<bool, Failure> {
+    for node in 0..inspector.nodes().len() {
+        // The other nodes of a cluster refuse the key.
+        let free = ask_each(inspector, node, vec![name], |name| vec!["GET", name])?;
+        let free = free.into_iter().find_map(|(_, reply)| to::<String>(reply?));
+        if free.is_some_and(|free| free.parse::<i64>().is_ok()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The key with the taken permits of a semaphore.
@@ -188,20 +204,15 @@ fn semaphores(
     node: usize,
     keys: Vec<Key>,
 ) -> Result<Vec<Held>, Failure> {
-    let sizes = ask_each(inspector, node, keys, |key| vec!["ZCARD", key])?;
-    let small = sizes.into_iter().filter(|(_, reply)| {
-        let size = reply.clone().and_then(to::<u64>);
-        size.is_some_and(|size| size <= MOST_HOLDERS)
-    });
-    let small: Vec<Key> = small.map(|(key, _)| key).collect();
-    if small.is_empty() {
+    if keys.is_empty() {
         return Ok(Vec::new());
     }
     let time = inspector.ask(node, &[vec!["TIME"]])?.pop().transpose()?;
     let now = time.and_then(to::<(u64, u64)>);
     let now = now.map_or(0, |(seconds, micros)| seconds * 1000 + micros / 1000);
-    let sets = ask_each(inspector, node, small, |key| {
-        vec!["ZRANGE", key, "0", "-1", "WITHSCORES"]
+    // Those that end last: permits whose time is over may lie there too.
+    let sets = ask_each(inspector, node, keys, |key| {
+        vec!["ZRANGE", key, FIRST_PERMIT, "-1", "WITHSCORES"]
     })?;
     let permits = sets.into_iter().filter_map(|(key, reply)| {
         let ids = to::<Vec<(Vec<u8>, f64)>>(reply?)?;
@@ -210,10 +221,13 @@ fn semaphores(
     Ok(permits.collect())
 }
 
-/// The semaphore that has these taken permits, unless the time of all of them is over.
+/// The semaphore that has these taken permits, unless the time of all of them is over. There may be
+/// more if there are more than [`MOST_HOLDERS`].
 fn semaphore(name: String, now: u64, ids: Vec<(Vec<u8>, f64)>) -> Option<Held> {
     let (mut owners, mut ends): (Vec<Owner>, f64) = (Vec::new(), 0.0);
-    for (id, end) in ids.iter().filter(|(_, end)| *end > now as f64) {
+    let taken: Vec<_> = ids.iter().filter(|(_, end)| *end > now as f64).collect();
+    let more = taken.len() as u64 > MOST_HOLDERS;
+    for (id, end) in taken {
         // Redisson up to 3.16 writes 32 digits. The permits of one of our owners differ in the last 2 bytes.
         let [begin @ .., _, _] = <&[u8; 16]>::try_from(id.as_slice()).ok()?;
         ends = ends.max(*end);
@@ -236,6 +250,7 @@ fn semaphore(name: String, now: u64, ids: Vec<(Vec<u8>, f64)>) -> Option<Held> {
         owners,
         // Redisson keeps a permit without a lease until a time like this.
         remaining: (ends < 9e14).then(|| Duration::from_millis(ends as u64 - now)),
+        more,
         waiting: None,
     })
 }
@@ -287,6 +302,7 @@ fn held(name: String, remaining: i64, content: Value) -> Option<Held> {
         kind,
         owners,
         remaining,
+        more: false,
         waiting: None,
     })
 }

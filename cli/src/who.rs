@@ -34,18 +34,21 @@ pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure
     let held = match holder(lock) {
         // The other side may be held.
         Ok(None) if matches!(lock.kind(), Kind::Read | Kind::Write) => {
-            scan::lock(&mut inspector, lock.name()).unwrap_or_default()
+            scan::lock(&mut inspector, lock.name())?
         }
-        // It has many holders, and each of them an end of its own.
-        Ok(Some(_)) if lock.kind() == Kind::Semaphore => {
-            scan::lock(&mut inspector, lock.name()).unwrap_or_default()
+        // It has many holders, and each of them an end of its own. One is known.
+        Ok(Some(known)) if lock.kind() == Kind::Semaphore => {
+            let stored = scan::lock(&mut inspector, lock.name());
+            Some(stored.ok().flatten().unwrap_or(Held {
+                more: true,
+                ..known
+            }))
         }
         // Another kind than was asked for. A read-write lock of Redisson has many holders.
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
-            // Without the rights to look closer, the first error says enough.
-            match scan::lock(&mut inspector, lock.name()).unwrap_or_default() {
+            match scan::lock(&mut inspector, lock.name())? {
                 Some(stored) => Some(stored),
-                None if scan::is_semaphore(&mut inspector, lock.name()) => None,
+                None if scan::is_semaphore(&mut inspector, lock.name())? => None,
                 None => return Err(error.into()),
             }
         }

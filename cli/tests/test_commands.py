@@ -11,12 +11,13 @@ import shutil
 import signal
 import subprocess
 import termios
+import time
 from pathlib import Path
 
 import pytest
 import redis
 from conftest import LIMIT, PROGRAM, Start, ended, line, run
-from server import eventually
+from server import Server, eventually
 
 
 @pytest.fixture
@@ -36,7 +37,14 @@ def test_who_shows_the_holder(held: str, look: redis.Redis) -> None:
     shown = json.loads(run("who", "--json", held).stdout)
     assert 0 < shown.pop("remaining_ms") <= 600_000
     holder = {"owner": "somebody:1", "levels": 2, "client": None}
-    assert shown == {"name": held, "held": True, "kind": "reentrant", "holders": [holder], "waiting": 0}
+    assert shown == {
+        "name": held,
+        "held": True,
+        "kind": "reentrant",
+        "holders": [holder],
+        "more": False,
+        "waiting": 0,
+    }
     look.persist(held)
     assert "never ends by itself" in run("who", held).stdout
     assert json.loads(run("who", "--json", held).stdout)["remaining_ms"] is None
@@ -69,6 +77,66 @@ def test_who_knows_a_read_write_lock(name: str, look: redis.Redis) -> None:
     look.delete(name)
     look.hset(name, mapping={"price": 3, "mode": "x"})
     assert run("who", name).returncode == 65
+
+
+def of_user(server: Server, look: redis.Redis, *rules: str) -> str:
+    """The URL of a user with these rights."""
+    look.execute_command("ACL", "SETUSER", "few", "reset", "on", ">pw", "&*", "+@all", *rules)
+    return f"redis://few:pw@127.0.0.1:{server.port}"
+
+
+def test_a_semaphore_that_cannot_be_read_is_not_free(
+    name: str, server: Server, look: redis.Redis, start: Start
+) -> None:
+    holder = start("run", "--permits", "2", name, "sh", "-c", "echo on; sleep 1000")
+    assert line(holder) == "on"
+    url = ("--url", of_user(server, look, "~*", "-strlen"))
+    for words in ["who"], ["free", "--force", "--yes"]:
+        done = run(*words, *url, name)
+        assert (done.returncode, done.stdout) == (77, ""), words
+        assert "strlen" in done.stderr
+    # One holder is known without that right.
+    done = run("who", *url, "-o", "kind=semaphore", name)
+    assert done.returncode == 0, done.stderr
+    assert f"process {holder.pid} on " in done.stdout
+    assert " and perhaps others, ends in " in done.stdout
+    assert json.loads(run("who", "--json", name).stdout)["more"] is False
+    assert holder.poll() is None
+
+
+@pytest.mark.parametrize("words", [[], ["-o", "kind=semaphore"]], ids=["any", "semaphore"])
+def test_more_permits_than_are_listed_are_not_free(
+    name: str, server: Server, look: redis.Redis, words: list[str]
+) -> None:
+    taken, end = f"{{{name}}}:timeout", time.time() * 1000 + 600_000
+    look.set(name, 0)
+    ids = [number.to_bytes(14, "big") + bytes(2) for number in range(1, 1101)]
+    with redis.Redis(port=server.port) as raw:
+        raw.zadd(taken, dict.fromkeys(ids[:1024], end))
+        assert json.loads(run("who", "--json", *words, name).stdout)["more"] is False
+        # Those whose time is over do not count.
+        raw.zadd(taken, dict.fromkeys(ids[1024:], 1))
+        shown = json.loads(run("who", "--json", *words, name).stdout)
+        assert (len(shown["holders"]), shown["more"]) == (1024, False)
+        raw.zadd(taken, dict.fromkeys(ids, end))
+    done = run("who", *words, name)
+    assert done.returncode == 0, done.stderr
+    assert " and perhaps others, ends in " in done.stdout
+    assert json.loads(run("who", "--json", *words, name).stdout)["more"] is True
+    assert name in run("ls", "cli:test_more_*").stdout
+    assert run("free", "--force", "--yes", *words, name).stdout.startswith("deleted. ")
+    assert look.zcard(taken) == 0
+
+
+def test_the_rights_of_a_plain_lock_show_its_kind(name: str, server: Server, look: redis.Redis) -> None:
+    reader = "0b0e6f2a-8d1c-4c7a-9e55-3d2b1a0f9c8e:17"
+    url = ("--url", of_user(server, look, f"~{name}*"))
+    look.hset(name, mapping={"mode": "read", reader: 1})
+    look.pexpire(name, 600_000)
+    assert f"is held by {reader}, ends in" in run("who", *url, name).stdout
+    look.delete(name)
+    look.hset(name, mapping={"price": 3, "mode": "x"})
+    assert run("who", *url, name).returncode == 65
 
 
 def test_free_deletes_and_tells_the_holder(name: str, start: Start) -> None:

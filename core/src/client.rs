@@ -626,12 +626,16 @@ impl ClientBuilder {
     /// Asks `provider` for user name and password, in place of the URL: for passwords and tokens that
     /// change.
     ///
-    /// It is asked before each connection of this client is made, so also after a connection was
-    /// lost, and once more when the server refuses what it gave. It runs on a thread of its own,
-    /// may block for the [`connect_timeout`](ClientOptions::connect_timeout), and may be asked for
-    /// several connections at the same time. While it fails the server counts as unreachable: holds
-    /// stay until their deadlines, and it is asked again. Sentinels log in with the URL's
-    /// `sentinel_user` and `sentinel_password`.
+    /// It is asked before a connection of this client is made, so also after a connection was lost,
+    /// and once more when the server refuses what it gave. It runs on a thread of its own, and may
+    /// block. A client asks for one answer at a time, and all its connections that wait share that
+    /// answer. An attempt to connect waits for the
+    /// [`connect_timeout`](ClientOptions::connect_timeout) in all. A call that takes longer goes on,
+    /// and the next attempt waits for the same call: let it end by itself, because no other call
+    /// begins before. Each client that is built from a clone of this builder asks for itself.
+    ///
+    /// While it fails the server counts as unreachable: holds stay until their deadlines, and it is
+    /// asked again. Sentinels log in with the URL's `sentinel_user` and `sentinel_password`.
     ///
     /// # Examples
     /// ```no_run

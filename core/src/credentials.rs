@@ -3,7 +3,13 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+
+use tokio::sync::watch;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::without_signals;
 
 /// A user name and a password, as a credential provider gives them; see
 /// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). `Debug` shows neither.
@@ -49,9 +55,18 @@ impl fmt::Debug for Credentials {
 /// Why a credential provider has no credentials.
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 
+type Answer = std::result::Result<Credentials, Arc<dyn StdError + Send + Sync>>;
+
+/// A call that is in flight. The channel closes without an answer if the call panics.
+type Call = watch::Receiver<Option<Answer>>;
+
 /// Gives the credentials for each connection.
 #[derive(Clone)]
-pub(crate) struct Provider(Arc<dyn Fn() -> Result<Credentials, Failure> + Send + Sync>);
+pub(crate) struct Provider {
+    function: Arc<dyn Fn() -> std::result::Result<Credentials, Failure> + Send + Sync>,
+    /// The clones for one client share it.
+    in_flight: Arc<Mutex<Option<Call>>>,
+}
 
 // A panic of the program's function reaches nobody but the thread that it is asked on.
 impl UnwindSafe for Provider {}
@@ -59,13 +74,145 @@ impl RefUnwindSafe for Provider {}
 
 impl Provider {
     pub(crate) fn new(
-        ask: impl Fn() -> Result<Credentials, Failure> + Send + Sync + 'static,
+        function: impl Fn() -> std::result::Result<Credentials, Failure> + Send + Sync + 'static,
     ) -> Self {
-        Provider(Arc::new(ask))
+        Provider {
+            function: Arc::new(function),
+            in_flight: Arc::default(),
+        }
     }
 
-    /// May block for as long as the program's function does.
-    pub(crate) fn ask(&self) -> Result<Credentials, Failure> {
-        (self.0)()
+    /// The same function for another client, which shares no calls.
+    pub(crate) fn for_client(self) -> Self {
+        Provider {
+            in_flight: Arc::default(),
+            ..self
+        }
+    }
+
+    /// Asks the function, or waits for the answer to a call that is in flight. A call goes on when
+    /// nobody waits for it any more, so that attempts that are given up do not pile up calls.
+    pub(crate) async fn ask(&self) -> Result<Credentials> {
+        let mut call = self.call()?;
+        let Ok(answer) = call.wait_for(Option::is_some).await else {
+            let text = "the credential provider panicked; the panic hook has reported it";
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        };
+        match &*answer {
+            Some(Err(cause)) => {
+                let text = format!("the credential provider failed: {cause}; asking it again");
+                Err(Error::new(ErrorKind::Unavailable, text).caused_by(cause.clone()))
+            }
+            Some(Ok(credentials)) => Ok(credentials.clone()),
+            None => Err(Error::new(ErrorKind::Internal, "an answer is missing")),
+        }
+    }
+
+    /// The call that is in flight, or a new one. It has a thread of its own: it may block for long,
+    /// and nothing else may wait for it.
+    fn call(&self) -> Result<Call> {
+        let mut in_flight = self.in_flight();
+        if let Some(call) = in_flight.as_ref().filter(|call| call.has_changed().is_ok()) {
+            return Ok(call.clone());
+        }
+        let (sender, call) = watch::channel(None);
+        let own = self.clone();
+        let life = move || {
+            let answer = (own.function)().map_err(Arc::from);
+            // A connection that asks from now on wants a newer answer.
+            *own.in_flight() = None;
+            let _ = sender.send(Some(answer));
+        };
+        let thread = || Builder::new().name("redlatch".to_owned()).spawn(life);
+        let started = without_signals(thread).and_then(|thread| thread);
+        started.map_err(|error| {
+            let text = format!("the credential provider needs a thread: {error}; trying again");
+            Error::new(ErrorKind::Unavailable, text).caused_by(Arc::new(error))
+        })?;
+        *in_flight = Some(call.clone());
+        Ok(call)
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, Option<Call>> {
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use futures_util::future::{join, join_all};
+    use tokio::net::lookup_host;
+    use tokio::runtime;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// A call that hung took the threads of the look-ups, and each attempt that was given up left
+    /// another one behind.
+    #[test]
+    fn look_ups_go_on_beside_the_one_call_in_flight() {
+        let (release, released) = mpsc::channel::<()>();
+        let (released, asked) = (Mutex::new(released), Arc::new(AtomicUsize::new(0)));
+        let count = asked.clone();
+        let provider = Provider::new(move || {
+            let number = count.fetch_add(1, Ordering::SeqCst);
+            let gate = released.lock().expect("no panic");
+            gate.recv_timeout(LIMIT)?;
+            Ok(Credentials::password(number.to_string()))
+        });
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            for _ in 0..3 {
+                let given_up = timeout(Duration::from_millis(1), provider.ask()).await;
+                assert!(given_up.is_err(), "it hangs");
+            }
+            let waiting = join_all((0..6).map(|_| provider.ask()));
+            let others = async {
+                let found = timeout(LIMIT, lookup_host(("localhost", 1))).await;
+                release.send(()).expect("it waits");
+                drop(found.expect("in time").expect("an address"));
+            };
+            let (answers, ()) = join(waiting, others).await;
+            for answer in answers {
+                assert_eq!(answer.expect("an answer").password, "0");
+            }
+            assert_eq!(asked.load(Ordering::SeqCst), 1);
+            release.send(()).expect("it is still there");
+            let next = provider.ask().await.expect("an answer");
+            assert_eq!(next.password, "1", "an answer is not kept");
+        });
+    }
+
+    #[test]
+    fn clients_of_one_function_share_no_calls() {
+        let (all_ask, asking) = (
+            Arc::new(std::sync::Barrier::new(2)),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let count = asking.clone();
+        let provider = Provider::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            all_ask.wait();
+            Ok(Credentials::password("p"))
+        });
+        let (one, other) = (provider.clone().for_client(), provider.for_client());
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let both = async { timeout(LIMIT, join(one.ask(), other.ask())).await };
+        let done = runtime.expect("a runtime").block_on(both);
+        let (one, other) = done.expect("both are asked");
+        assert!(one.is_ok() && other.is_ok());
+        assert_eq!(asking.load(Ordering::SeqCst), 2);
     }
 }

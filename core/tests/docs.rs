@@ -377,6 +377,7 @@ fn acl() -> String {
          many callers do not share commands. `+select` is for a database other \
          than 0, `+info` for a warning when the server may evict locks, `+wait` for the option `replicas`. On \
          Redis 7 or newer also `{SINCE_7}`: without it an acquisition costs the server one refused command.\n\n\
+         The program `redlatch` needs [other commands](cli.md#what-it-shows-about-locks) as well, to show locks.\n\n\
          Behind sentinels also `+role`.\n\n\
          In a cluster also `{CLUSTER}` (Redis 7 or newer), before that `+cluster +asking +pubsub`.\n\n"
     )

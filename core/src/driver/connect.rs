@@ -69,7 +69,7 @@ impl Manner {
             protocol: options.protocol,
             keep_alive: options.keep_alive,
             tls,
-            provider,
+            provider: provider.map(Provider::for_client),
         })
     }
 
@@ -125,32 +125,37 @@ impl Address {
         })
     }
 
-    /// Connects by `connect`, with fresh credentials if there is a provider. The server may have
-    /// got new ones since the provider was asked: if it refuses them, the provider is asked once
-    /// more.
-    async fn logged_in<T, F>(self, connect: impl Fn(Address) -> F) -> Result<T>
+    /// Connects by `connect`, with fresh credentials if there is a provider; returns the address
+    /// with those that the server took. The server may have got new ones since the provider was
+    /// asked: if it refuses the log-in, the provider is asked once more.
+    pub(super) async fn logged_in<T, F>(
+        self,
+        connect: impl Fn(Address) -> F,
+    ) -> Result<(Address, T)>
     where
-        F: Future<Output = Result<T>>,
+        F: Future<Output = RedisResult<T>>,
     {
-        let Some(provider) = self.manner.provider.clone() else {
-            return connect(self).await;
+        let open = async |address: Address| {
+            let opened = connect(address.clone()).await;
+            opened.map(|opened| (address, opened))
         };
-        let given = ask_provider(&provider).await?;
-        match connect(self.with(&given)).await {
-            Err(error) if error.kind() == ErrorKind::Auth => {
-                let newer = ask_provider(&provider).await?;
+        let Some(provider) = self.manner.provider.clone() else {
+            let opened = open(self.clone()).await;
+            return opened.map_err(|error| self.explain(&error));
+        };
+        let given = provider.ask().await?;
+        let opened = match open(self.with(&given)).await {
+            Err(error) if is_log_in_refused(&error) => {
+                let newer = provider.ask().await?;
                 if newer == given {
-                    return Err(error);
+                    Err(error)
+                } else {
+                    open(self.with(&newer)).await
                 }
-                connect(self.with(&newer)).await
             }
-            done => done,
-        }
-    }
-
-    /// The same server, with fresh credentials if there is a provider.
-    pub(super) async fn fresh(self) -> Result<Address> {
-        self.logged_in(|address| async { Ok(address) }).await
+            opened => opened,
+        };
+        opened.map_err(|error| self.explain(&error))
     }
 
     fn with(&self, credentials: &Credentials) -> Address {
@@ -292,12 +297,17 @@ impl Address {
     ///
     /// There is no time limit here: the caller sets it.
     pub(crate) async fn commands(self, tracking: bool) -> Result<Connected> {
-        self.logged_in(|address| address.commands_as_is(tracking))
-            .await
+        let open = |address: Address| async move { address.open().await };
+        let (address, (connection, pushes)) = self.logged_in(open).await?;
+        address.commands_on(connection, pushes, tracking).await
     }
 
-    async fn commands_as_is(self, tracking: bool) -> Result<Connected> {
-        let (connection, pushes) = self.open().await.map_err(|error| self.explain(&error))?;
+    async fn commands_on(
+        self,
+        connection: MultiplexedConnection,
+        pushes: Option<Pushes>,
+        tracking: bool,
+    ) -> Result<Connected> {
         let track = async {
             match (tracking, &pushes) {
                 (false, _) => None,
@@ -381,29 +391,20 @@ impl Address {
     pub(super) async fn shard(
         self,
     ) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
-        let open = |address: Address| async move {
-            let opened = address.open_with_pushes().await;
-            opened.map_err(|error| address.explain(&error))
-        };
-        let (connection, pushes) = self.clone().logged_in(open).await?;
+        let open = |address: Address| async move { address.open_with_pushes().await };
+        let (address, (connection, pushes)) = self.logged_in(open).await?;
         // An error reply to the name does no harm. A connection error shows in the next command as
         // well.
-        let _ = ask(
-            &connection,
-            &["CLIENT", "SETNAME", &self.manner.client_name],
-        )
-        .await;
+        let name = ["CLIENT", "SETNAME", &address.manner.client_name];
+        let _ = ask(&connection, &name).await;
         Ok((connection, pushes.said))
     }
 
     /// Asks a node of a cluster for the slot map, on a connection of its own.
     pub(crate) async fn ask_for_slots(self) -> Result<Vec<Range>> {
-        let plain = |address: Address| async move {
-            let connected = address.plain().await;
-            connected.map_err(|error| address.explain(&error))
-        };
-        let connection = self.clone().logged_in(plain).await?;
-        self.ask_for_slots_on(connection).await
+        let plain = |address: Address| async move { address.plain().await };
+        let (address, connection) = self.logged_in(plain).await?;
+        address.ask_for_slots_on(connection).await
     }
 
     /// Asks a node of a cluster for the slot map (`CLUSTER SLOTS`) on this connection.
@@ -521,11 +522,8 @@ impl Address {
 
     /// Makes a pub/sub connection with RESP2, which every server speaks.
     pub(super) async fn pubsub(self) -> Result<PubSub> {
-        self.logged_in(|address| async move {
-            let opened = address.open_pubsub().await;
-            opened.map_err(|error| address.explain(&error))
-        })
-        .await
+        let open = |address: Address| async move { address.open_pubsub().await };
+        Ok(self.logged_in(open).await?.1)
     }
 
     async fn open_pubsub(&self) -> RedisResult<PubSub> {
@@ -607,8 +605,8 @@ impl Address {
     pub(crate) fn explain(&self, error: &RedisError) -> Error {
         let addr = self.shown();
         let provided = self.manner.provider.is_some();
-        let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
-        if error.kind() == redis::ErrorKind::AuthenticationFailed || provided && refused {
+        let by_redis_rs = error.kind() == redis::ErrorKind::AuthenticationFailed;
+        if by_redis_rs || provided && is_log_in_refused(error) {
             return connecting::log_in_refused(&addr, provided);
         }
         if let Some(code) = error.code() {
@@ -627,20 +625,6 @@ impl Address {
             .map_or_else(|| error.to_string(), ToString::to_string);
         connecting::unreachable(&addr, &why, garbled)
     }
-}
-
-/// Asks a credential provider, on a thread where it may block.
-async fn ask_provider(provider: &Provider) -> Result<Credentials> {
-    let provider = provider.clone();
-    let Ok(asked) = tokio::task::spawn_blocking(move || provider.ask()).await else {
-        let text = "the credential provider panicked; the panic hook has reported it";
-        return Err(Error::new(ErrorKind::Unavailable, text));
-    };
-    asked.map_err(|failure| {
-        let cause: Arc<dyn StdError + Send + Sync> = failure.into();
-        let text = format!("the credential provider failed: {cause}; asking it again");
-        Error::new(ErrorKind::Unavailable, text).caused_by(cause)
-    })
 }
 
 /// A random number for the last group of the uuid in all owners made from now on. It comes from the
@@ -697,6 +681,17 @@ pub(super) fn is_turned_away(error: &RedisError) -> bool {
         .is_some_and(|code| wire::refusal(code, &detail(error)).1)
 }
 
+/// Whether the server refuses user name or password.
+fn is_log_in_refused(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || match error.code() {
+            Some("WRONGPASS" | "NOAUTH") => true,
+            // Before Redis 6.
+            Some("ERR") => detail(error).contains("invalid password"),
+            _ => false,
+        }
+}
+
 /// The server's text, or that of redis-rs if there is none.
 fn detail(error: &RedisError) -> String {
     error
@@ -719,4 +714,52 @@ pub(super) async fn ask(connection: &MultiplexedConnection, words: &[&str]) -> R
         .send_packed_command(&command)
         .await?
         .extract_error()
+}
+
+#[cfg(feature = "tls")]
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use redis::make_extension_error;
+    use tokio::runtime::Builder;
+    use tokio_rustls::rustls::{CertificateError, Error as Failure};
+
+    use super::*;
+
+    /// How often the provider is asked for one attempt that ends with this error, and the kind of
+    /// the error that is told.
+    fn asked(refusal: impl Fn() -> RedisError) -> (u32, ErrorKind) {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = asked.clone();
+        let provider = Provider::new(move || {
+            let number = count.fetch_add(1, Ordering::SeqCst);
+            Ok(Credentials::password(number.to_string()))
+        });
+        let manner = Manner::new(&ClientOptions::new(), false, Some(provider)).expect("fit");
+        let at = At::Unix("/nowhere".into());
+        let address = Address::new(&at, &Login::default(), false, manner).expect("an address");
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let attempt = address.logged_in(async |_| Err::<(), _>(refusal()));
+        let error = runtime.block_on(attempt).err().expect("refused");
+        (asked.load(Ordering::SeqCst), error.kind())
+    }
+
+    #[test]
+    fn a_provider_is_asked_again_only_if_the_log_in_is_refused() {
+        let said = |code: &str, text: &str| make_extension_error(code.into(), Some(text.into()));
+        let expired = || Failure::InvalidCertificate(CertificateError::Expired);
+        assert_eq!(asked(|| said("WRONGPASS", "")), (2, ErrorKind::Auth));
+        assert_eq!(asked(|| said("NOAUTH", "")), (2, ErrorKind::Auth));
+        assert_eq!(
+            asked(|| said("ERR", "invalid password")),
+            (2, ErrorKind::Auth)
+        );
+        assert_eq!(asked(|| said("NOPERM", "")), (1, ErrorKind::Denied));
+        assert_eq!(
+            asked(|| io::Error::other(expired()).into()),
+            (1, ErrorKind::Auth)
+        );
+    }
 }

@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use redis::io::tcp::socket2::SockRef;
-use redis::{Cmd, ConnectionAddr};
+use redis::{Cmd, ConnectionAddr, RedisResult};
 use redlatch_proto::value::Value;
 
 use super::News;
@@ -36,6 +36,7 @@ use super::replies;
 use super::server_clock::ServerClock;
 use crate::clock;
 use crate::engine::Input;
+use crate::error::Result;
 use crate::moment::Moment;
 use crate::sys::{self, BlockingSocket, StopFlag};
 use crate::tuning;
@@ -208,7 +209,7 @@ pub(super) struct InlineConnector {
     rests_until: Moment,
 }
 
-type Attempt = Pin<Box<dyn Future<Output = io::Result<InlineConnection>>>>;
+type Attempt = Pin<Box<dyn Future<Output = Result<InlineConnection>>>>;
 
 impl InlineConnector {
     /// Makes a connection if one is wanted.
@@ -259,7 +260,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    async fn open(self) -> io::Result<InlineConnection> {
+    async fn open(self) -> Result<InlineConnection> {
         let Plan {
             address,
             tracked,
@@ -267,27 +268,29 @@ impl Plan {
             clock,
             generation,
         } = self;
-        let address = address.fresh().await.map_err(io::Error::other)?;
-        let made = tokio::task::spawn_blocking(move || {
-            let mut connection = InlineConnection {
-                stream: Arc::new(connect(&address)?),
-                call: None,
-                command: Vec::new(),
-                answer: vec![0; tuning::INLINE_READ],
-                got: 0,
-                clock,
-                publish,
-                generation,
-                used: clock::now(),
-                patience: None,
-                took: Duration::ZERO,
-                pace: Pace::default(),
-                tracked,
-            };
-            connection.log_in(&address)?;
-            Ok(connection)
-        });
-        made.await.map_err(io::Error::other)?
+        let open = |address: Address| async move {
+            let made = tokio::task::spawn_blocking(move || {
+                let mut connection = InlineConnection {
+                    stream: Arc::new(connect(&address)?),
+                    call: None,
+                    command: Vec::new(),
+                    answer: vec![0; tuning::INLINE_READ],
+                    got: 0,
+                    clock,
+                    publish,
+                    generation,
+                    used: clock::now(),
+                    patience: None,
+                    took: Duration::ZERO,
+                    pace: Pace::default(),
+                    tracked,
+                };
+                connection.log_in(&address)?;
+                Ok(connection)
+            });
+            made.await.map_err(io::Error::other)?
+        };
+        Ok(address.logged_in(open).await?.1)
     }
 }
 
@@ -314,9 +317,9 @@ pub(super) struct InlineConnection {
 }
 
 impl InlineConnection {
-    fn log_in(&mut self, address: &Address) -> io::Result<()> {
+    fn log_in(&mut self, address: &Address) -> RedisResult<()> {
         let deadline = clock::now().after(address.timeout());
-        let mut ask = |command: &Cmd| {
+        let mut ask = |command: &Cmd| -> io::Result<Value> {
             self.command = command.get_packed_command();
             self.send(clock::now())?;
             loop {
@@ -333,7 +336,8 @@ impl InlineConnection {
             if let Value::ServerError(error) = ask(&command)?
                 && (vital || wire::refusal(error.code(), error.details().unwrap_or_default()).1)
             {
-                return Err(io::Error::other(error.code().to_owned()));
+                let (code, details) = (error.code().to_owned(), error.details().map(str::to_owned));
+                return Err(redis::make_extension_error(code, details));
             }
         }
         Ok(())

@@ -4,10 +4,11 @@ use std::error::Error as _;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use redlatch::{ClientBuilder, Credentials, Guard, OptionValue};
 
+use super::support::direct_connection;
 use super::*;
 
 /// A server whose user `app` has one password at a time, and what the program knows of it.
@@ -134,6 +135,61 @@ async fn credentials_that_were_replaced_meanwhile_are_asked_for_again() {
     assert_eq!(world.asked.load(Ordering::SeqCst), 2);
     let guard = acquired(&client, "n").await;
     guard.release().await.unwrap();
+    client.close().await.unwrap();
+}
+
+#[test]
+fn the_direct_connection_asks_again_too() {
+    let mut world = Rotating::new();
+    let (known, asked) = (world.known.clone(), world.asked.clone());
+    let client = Client::builder(&world.server.url())
+        .credentials(move || {
+            asked.fetch_add(1, Ordering::SeqCst);
+            // From now on the server takes the second one only, and the first answer is out of date.
+            let now = std::mem::replace(&mut *known.lock().unwrap(), "second".to_owned());
+            Ok(Credentials::new("app", now))
+        })
+        .build()
+        .unwrap();
+    client.ready().wait().unwrap();
+    assert_eq!(world.asked.load(Ordering::SeqCst), 1);
+    world.set_password("second");
+    *world.known.lock().unwrap() = "first".to_owned();
+    let lock = client.lock("n").unwrap();
+    let start = Instant::now();
+    let is_there = |list: String| direct_connection(&list).is_some();
+    while !is_there(world.command(&["CLIENT", "LIST"])) {
+        assert!(start.elapsed() < LIMIT, "no direct connection");
+        lock.acquire().wait().unwrap().release().wait().unwrap();
+    }
+    assert_eq!(world.asked.load(Ordering::SeqCst), 3);
+    client.close().wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_provider_that_is_slow_is_asked_once_and_answers_late() {
+    let world = Rotating::new();
+    let (release, released) = mpsc::channel::<()>();
+    let (released, asked) = (Mutex::new(released), world.asked.clone());
+    let client = Client::builder(&world.server.url())
+        .credentials(move || {
+            asked.fetch_add(1, Ordering::SeqCst);
+            // Later calls find the channel closed.
+            let _ = released.lock().unwrap().recv_timeout(LIMIT);
+            Ok(Credentials::new("app", "first"))
+        })
+        .option("connect_timeout", OptionValue::Millis(50.0))
+        .option("outage", OptionValue::Millis(50.0))
+        .build()
+        .unwrap();
+    for _ in 0..5 {
+        let error = soon("an answer", client.lock("n").unwrap().acquire()).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
+        tokio::time::sleep(ms(100)).await;
+    }
+    assert_eq!(world.asked.load(Ordering::SeqCst), 1);
+    drop(release);
+    soon("it connects", client.ready()).await.unwrap();
     client.close().await.unwrap();
 }
 
