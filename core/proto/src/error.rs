@@ -362,6 +362,7 @@ impl Error {
     ///
     /// # Errors
     /// `unavailable`, with the names.
+    #[doc(hidden)]
     pub fn check_released(names: Vec<String>, limit: Duration) -> Result<()> {
         let Some((first, others)) = names.split_first() else {
             return Ok(());
@@ -380,18 +381,21 @@ impl Error {
 
     /// Adds the error behind this one. The message already has its text, after a colon.
     #[must_use]
+    #[doc(hidden)]
     pub fn caused_by(mut self, cause: Arc<dyn StdError + Send + Sync>) -> Self {
         self.0.cause = Some(cause);
         self
     }
 
     /// The error behind this one, for another error about the same failure.
+    #[doc(hidden)]
     pub fn cause(&self) -> Option<Arc<dyn StdError + Send + Sync>> {
         self.0.cause.clone()
     }
 
     /// The same failure in other words, which have the message of this one in them.
     #[must_use]
+    #[doc(hidden)]
     pub fn reworded(mut self, message: String) -> Self {
         self.0.message = message;
         self

@@ -661,8 +661,10 @@ fn closing_ends_a_call_that_a_thread_does_itself() {
     }
     let client = world.client.clone();
     let closed = soon(move || client.close_within(ms(100)).wait());
-    // The server may have granted it.
-    assert_eq!(closed.expect_err("not released").unreleased(), ["n"]);
+    // Once it is sent, the server may have granted it.
+    if let Err(error) = closed {
+        assert_eq!(error.unreleased(), ["n"]);
+    }
     assert_eq!(
         soon(move || caller.join().expect("no panic")),
         Err(ErrorKind::Closed)
