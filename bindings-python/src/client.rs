@@ -74,7 +74,7 @@ impl Client {
 
     #[pyo3(signature = (to=None))]
     fn close(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
-        run(py, self.0.close(), to)
+        run(py, self.0.close_naming(), to)
     }
 
     /// Closes as the interpreter exits. The tag goes into the queue when closing is done.

@@ -518,9 +518,18 @@ impl Client {
     /// # }
     /// ```
     pub fn close_within(&self, limit: Duration) -> Operation<()> {
+        self.closing(limit, move |names| Error::check_released(names, limit))
+    }
+
+    /// Closes, and says what comes of the names of what could not be released.
+    pub(crate) fn closing<T: 'static>(
+        &self,
+        limit: Duration,
+        judge: impl FnOnce(Vec<String>) -> Result<T> + Send + Sync + 'static,
+    ) -> Operation<T> {
         let finish = move |outcome| match outcome {
-            Outcome::Closed(names) => Error::check_released(names, limit),
-            Outcome::Failed(error) if error.kind() == ErrorKind::Closed => Ok(()),
+            Outcome::Closed(names) => judge(names),
+            Outcome::Failed(error) if error.kind() == ErrorKind::Closed => judge(Vec::new()),
             Outcome::Failed(error) => Err(error),
             other => Err(unexpected(&other)),
         };

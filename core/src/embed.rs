@@ -104,6 +104,10 @@ pub trait ClientExt: Sized {
     /// The value of the option `close_limit`.
     fn close_limit(&self) -> Duration;
 
+    /// Closes within the time of the option `close_limit`, and gives the names of what could not be
+    /// released, for languages in which that is no error.
+    fn close_naming(&self) -> Operation<Vec<String>>;
+
     /// Closes within the time of the option `exit_limit`, for languages that close clients when the
     /// program ends.
     fn close_at_exit(&self) -> Operation<()>;
@@ -171,6 +175,10 @@ impl ClientExt for Client {
 
     fn close_limit(&self) -> Duration {
         self.0.options.close_limit
+    }
+
+    fn close_naming(&self) -> Operation<Vec<String>> {
+        self.closing(self.close_limit(), Ok)
     }
 
     fn close_at_exit(&self) -> Operation<()> {
