@@ -30,7 +30,7 @@ from machine import Cores, Measured, Redis, Server  # noqa: E402
 
 BOUNDS = HERE / "bounds.toml"
 COUNTED = str(TARGET / "debug" / "redlatch-bench-counted")
-TRIES = 3
+TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def bless(values: dict[str, float]) -> None:
 
 
 def check(measure: Measure, bound: float) -> float:
-    """The least of up to three tries; one within the bound is enough."""
+    """The least of some tries; one within the bound is enough, since other programs can only add to it."""
     values: list[float] = []
     while len(values) < TRIES and (not values or min(values) > bound):
         try:
