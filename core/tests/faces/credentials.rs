@@ -180,13 +180,22 @@ async fn a_provider_that_is_slow_is_asked_once_and_answers_late() {
         })
         .option("connect_timeout", OptionValue::Millis(50.0))
         .option("outage", OptionValue::Millis(50.0))
+        .option("debug_events", OptionValue::Flag(true))
         .build()
         .unwrap();
-    for _ in 0..5 {
-        let error = soon("an answer", client.lock("n").unwrap().acquire()).await;
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
-        tokio::time::sleep(ms(100)).await;
-    }
+    let failed = || {
+        let events = client.events();
+        let of_attempts = events.iter().filter(|event| event.kind == "disconnected");
+        of_attempts.count()
+    };
+    let error = soon("an answer", client.lock("n").unwrap().acquire()).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Unavailable);
+    let mut attempts = failed();
+    eventually("three attempts fail", || {
+        attempts += failed();
+        attempts >= 3
+    })
+    .await;
     assert_eq!(world.asked.load(Ordering::SeqCst), 1);
     drop(release);
     soon("it connects", client.ready()).await.unwrap();
