@@ -210,7 +210,7 @@ fn semaphores(
     let time = inspector.ask(node, &[vec!["TIME"]])?.pop().transpose()?;
     let now = time.and_then(to::<(u64, u64)>);
     let now = now.map_or(0, |(seconds, micros)| seconds * 1000 + micros / 1000);
-    // Those that end last: permits whose time is over may lie there too.
+    // Permits whose time is over may lie there too. They come first, so the reply is cut there.
     let sets = ask_each(inspector, node, keys, |key| {
         vec!["ZRANGE", key, FIRST_PERMIT, "-1", "WITHSCORES"]
     })?;

@@ -1,5 +1,5 @@
-//! How many clients wait for a lock: they listen to the channel on which its release is published. Those
-//! who wait for a fair lock stand in its queue.
+//! How many clients wait for a lock. A waiter listens to the channel on which the release is published. A
+//! waiter of a fair lock also stands in its queue.
 
 use redis::Value;
 use redlatch::Kind;
@@ -8,7 +8,7 @@ use redlatch::embed::{Inspector, channels, queue};
 use crate::held::Held;
 use crate::reply::to;
 
-/// Those who wait for a lock.
+/// The waiters of a lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     /// `None` if the server does not tell.

@@ -73,7 +73,8 @@ impl Manner {
         })
     }
 
-    /// The same for sentinels: their users are not those of the servers.
+    /// The manner of connections to sentinels. A sentinel has users of its own, so the provider is not
+    /// asked for them.
     pub(super) fn for_sentinels(&self) -> Self {
         Manner {
             provider: None,
