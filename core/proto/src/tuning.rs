@@ -115,8 +115,8 @@ pub(crate) const TURNS: u32 = 8;
 /// half of the default `handover_time`.
 pub(crate) const TURN_AFTER_STREAK: Duration = Duration::from_millis(20);
 
-/// How many messages tell of permits that came back, at most: the number in the scripts. Redisson
-/// wakes one asynchronous waiter for each.
+/// How many messages tell of permits that came back, at most. Redisson wakes one asynchronous waiter
+/// for each.
 pub(crate) const PERMIT_MESSAGES: u16 = 8;
 
 /// How long the message of our own release is expected.

@@ -1,11 +1,13 @@
-//! Result codes of the scripts, shared by both sides: a script gets the codes it uses as constants.
+//! Constants of the scripts, shared by both sides: a script gets those that it uses. Most are result
+//! codes.
 
 use crate::error::LostReason;
+use crate::tuning;
 
 macro_rules! codes {
-    ($( $name:ident = $code:expr; )+) => {
-        $( pub(super) const $name: i64 = $code; )+
-        /// Every code with its name in the scripts.
+    ($( $(#[$meta:meta])* $name:ident = $code:expr; )+) => {
+        $( $(#[$meta])* pub(super) const $name: i64 = $code; )+
+        /// Every constant with its name in the scripts.
         pub(super) const CODES: &[(&str, i64)] = &[$( (stringify!($name), $name) ),+];
     };
 }
@@ -29,4 +31,7 @@ codes! {
     // Why the field of an owner is missing.
     DELETED = LostReason::Deleted.number() as i64;
     STOLEN = LostReason::Stolen.number() as i64;
+    // How often a release of permits is published at most.
+    #[allow(dead_code)] // only the scripts use it
+    MESSAGES = tuning::PERMIT_MESSAGES as i64;
 }

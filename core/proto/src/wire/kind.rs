@@ -86,31 +86,32 @@ pub enum Side {
     Write,
 }
 
+/// How a lock goes from one caller of a client to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handover {
+    /// It is released, and the next caller asks the server.
+    Never,
+    /// The holder is the only one. The hold goes on under the same owner, or one call gives the lock
+    /// to the next owner.
+    Whole,
+    /// There are other holders. The hold goes on under the same owner.
+    AmongOthers,
+}
+
 /// The facts about a layout that decide more than its scripts. No match here has a wildcard, so the
 /// compiler asks each of them about a new layout.
 impl Layout {
-    /// Whether one call can give the lock from one owner to the next.
-    pub fn hands_over(self) -> bool {
+    /// How a lock goes from one caller of this client to the next.
+    pub fn handover(self) -> Handover {
         match self {
-            Layout::Hash | Layout::Plain => true,
+            Layout::Hash | Layout::Plain => Handover::Whole,
+            Layout::Permits => Handover::AmongOthers,
             // It learns from its release.
-            Layout::Learning => false,
+            Layout::Learning => Handover::Never,
             // Readers do not follow one another. After a writer all readers come at once.
-            Layout::Read | Layout::Write => false,
-            // The next caller may want another number of permits.
-            Layout::Permits => false,
+            Layout::Read | Layout::Write => Handover::Never,
             // The next one in the queue may belong to another program.
-            Layout::Queued => false,
-        }
-    }
-
-    /// Whether a hold can go on for the next caller under the same owner although there are other
-    /// holders. `hands_over` tells it for locks with one holder.
-    pub fn passes_among_others(self) -> bool {
-        match self {
-            Layout::Permits => true,
-            Layout::Hash | Layout::Plain | Layout::Learning => false,
-            Layout::Read | Layout::Write | Layout::Queued => false,
+            Layout::Queued => Handover::Never,
         }
     }
 

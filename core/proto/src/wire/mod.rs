@@ -40,7 +40,7 @@ pub use decode::decode;
 #[cfg(test)]
 pub use encode::{encode, encode_many};
 pub use kind::Kind;
-pub use kind::{Form, Layout, LeaseSample, Side, Topic, first_owner};
+pub use kind::{Form, Handover, Layout, LeaseSample, Side, Topic, first_owner};
 pub use process::Process;
 pub use script::{Call, ScriptId, is_shardable, slot_of};
 pub use server_error::refusal;

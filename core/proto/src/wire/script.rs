@@ -274,7 +274,7 @@ pub(super) fn script(op: &Op) -> &'static Script {
         (Op::Inspect { .. }, Queued) => &INSPECT_QUEUED,
         (Op::Inspect { .. }, Hash) => &INSPECT,
         (Op::Acquire { .. }, Plain) => &ACQUIRE_PLAIN,
-        // The engine hands over no lock of the other layouts (`Layout::hands_over`).
+        // The engine hands over no lock of the other layouts (`Layout::handover`).
         (Op::HandOver { .. }, Plain | Learning | Read | Write | Permits | Queued) => {
             &HAND_OVER_PLAIN
         }

@@ -13,8 +13,9 @@
 //! lost, as if that had happened a moment later. One verification is in flight at a time. It
 //! answers all callers that passed the lock on before it was sent.
 //!
-//! The permits of a semaphore are passed on in this second way alone. The next caller has been
-//! refused, and so has everybody behind it: they stay parked.
+//! The permits of a semaphore are handed over optimistically only. Its head has asked the server. If it
+//! was refused, it gets the permits, and the next waiter takes over its parking, since the server
+//! would refuse it too. If its call is in flight, the waiter behind it gets the permits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Fencing, Form, Name, Op, OwnerId, Reply};
+use crate::wire::{Fencing, Form, Handover, Kind, Name, Op, OwnerId, Reply};
 
 impl Engine {
     /// The call that releases this hold and gives its lock to the next caller. `None` if the two
@@ -43,7 +44,7 @@ impl Engine {
         let name = hold.cell.name.clone();
         let queue = self.names.queues.get(&name)?;
         let form = hold.cell.form();
-        if !form.kind.layout().hands_over() {
+        if form.kind.layout().handover() != Handover::Whole {
             return None;
         }
         let to = self.receiver(queue, hold)?;
@@ -70,7 +71,7 @@ impl Engine {
         if !can || others_turn {
             return None;
         }
-        let among_others = hold.cell.kind.layout().passes_among_others();
+        let among_others = goes_among_others(hold.cell.kind);
         let at = match queue.attempt {
             Attempt::Idle => 0,
             // No holder of a semaphore blocks its waiters. This head has asked, and waits for a message.
@@ -110,7 +111,7 @@ impl Engine {
         let queue = self.names.queues.get(&hold.cell.name)?;
         let to = self.receiver(queue, hold)?;
         let waiter = self.names.waiters.get(&to)?;
-        let heard = if hold.cell.kind.layout().passes_among_others() {
+        let heard = if goes_among_others(hold.cell.kind) {
             // An answer about one of several holders says nothing about the others.
             hold.deadline().before(timing::trusted(hold.longest()))
         } else {
@@ -154,7 +155,7 @@ impl Engine {
         before.set_count(0);
         before.set_released();
         self.change_keys(before, cell);
-        let among_others = form.kind.layout().passes_among_others();
+        let among_others = goes_among_others(form.kind);
         if let Some(queue) = self.names.queues.get_mut(&name) {
             queue.run = queue.run.one_more(self.cx.now);
             // A turn that others have is not over because one of several holders goes on, and the
@@ -316,6 +317,11 @@ impl Engine {
     }
 }
 
+/// Whether a hold of this kind goes to the next caller while there are other holders.
+fn goes_among_others(kind: Kind) -> bool {
+    kind.layout().handover() == Handover::AmongOthers
+}
+
 /// Whether the release of this hold can give the lock to another owner.
 fn is_free_to_go(hold: &Hold) -> bool {
     hold.phase == Phase::Releasing && hold.levels.is_empty() && !hold.lingers
@@ -323,9 +329,9 @@ fn is_free_to_go(hold: &Hold) -> bool {
 
 /// Whether this caller can take over the lock of this hold.
 fn takes(waiter: &Waiter, hold: &Hold) -> bool {
-    let (form, layout) = (&waiter.form, waiter.form.kind.layout());
+    let form = &waiter.form;
     let same = *form == hold.cell.form() && form.token.is_none();
-    same && (layout.hands_over() || layout.passes_among_others())
+    same && form.kind.layout().handover() != Handover::Never
         && waiter.terms.replicas == 0
         && waiter.unsettled.is_none()
         && !waiter.answered

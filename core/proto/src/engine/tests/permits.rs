@@ -291,6 +291,19 @@ fn nobody_overtakes_a_head_that_asks_for_more() {
     assert!(rig.pending(second));
 }
 
+/// A permit went from its holder to the head, which was parked, and is verified. The waiter behind it
+/// took over the parking.
+fn passed_on() -> (Rig, RequestId) {
+    let mut rig = Rig::new();
+    let held = rig.permits(1);
+    let waits = [rig.parked(1), rig.want(1)];
+    rig.release(&held);
+    rig.granted(waits[0]);
+    let question = rig.sent();
+    rig.keep(&question);
+    (rig, waits[1])
+}
+
 #[test]
 fn a_head_that_wants_another_number_asks_for_itself() {
     let mut rig = Rig::new();
@@ -365,13 +378,7 @@ fn permits_that_are_passed_on_leave_others_their_turn() {
 
 #[test]
 fn a_caller_behind_a_parking_that_was_taken_over_runs_out_of_time() {
-    let mut rig = Rig::new();
-    let held = rig.permits(1);
-    let waits = [rig.parked(1), rig.want(1)];
-    rig.release(&held);
-    rig.granted(waits[0]);
-    let question = rig.sent();
-    rig.keep(&question);
+    let (mut rig, _) = passed_on();
     rig.pass(ms(1));
     let late = rig.acquire_with("n", OwnerKey::Once, Some(secs(2)), SEMAPHORE);
     rig.pass(secs(2));
@@ -393,28 +400,16 @@ fn permits_that_are_passed_on_are_no_answer_to_a_head_without_one() {
 
 #[test]
 fn a_message_wakes_the_head_that_took_over_the_parking() {
-    let mut rig = Rig::new();
-    let held = rig.permits(1);
-    let waits = [rig.parked(1), rig.want(1)];
-    rig.release(&held);
-    rig.granted(waits[0]);
-    let question = rig.sent();
-    rig.keep(&question);
+    let (mut rig, next) = passed_on();
     rig.input(Input::Message("n".into()));
     let sent = rig.sent();
     rig.grant(&sent);
-    rig.granted(waits[1]);
+    rig.granted(next);
 }
 
 #[test]
 fn a_parking_that_was_taken_over_ends_in_time() {
-    let mut rig = Rig::new();
-    let held = rig.permits(1);
-    let waits = [rig.parked(1), rig.want(1)];
-    rig.release(&held);
-    rig.granted(waits[0]);
-    let question = rig.sent();
-    rig.keep(&question);
+    let (mut rig, _) = passed_on();
     rig.pass(secs(9) + tuning::EXPIRY_SLACK);
     let asks = rig.all_sent();
     assert!(

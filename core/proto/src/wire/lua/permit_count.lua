@@ -18,7 +18,7 @@ if wanted then
   end
   free = wanted - taken
   if free > 0 and free > before then
-    for i = 1, math.min(free - before, 8) do
+    for i = 1, math.min(free - before, MESSAGES) do
       for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], free) end
     end
   end

@@ -16,7 +16,7 @@ if type(gone) == 'table' then
   return gone
 end
 if free then
-  for i = 1, free > 0 and math.min(back, 8) or 0 do
+  for i = 1, free > 0 and math.min(back, MESSAGES) or 0 do
     for verb in string.gmatch(ARGV[3], '%u+') do redis.pcall(verb, ARGV[2], free) end
   end
 end

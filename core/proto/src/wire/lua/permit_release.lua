@@ -20,7 +20,7 @@ if gone > 0 and type(free) == 'string' and string.find(free, '^-?%d+$') and stri
     return free
   end
   -- Redisson wakes one asynchronous waiter for each message.
-  for i = 1, free > 0 and math.min(gone, 8) or 0 do
+  for i = 1, free > 0 and math.min(gone, MESSAGES) or 0 do
     for verb in string.gmatch(ARGV[3], '%u+') do heard = redis.pcall(verb, ARGV[2], free) end
   end
 end
