@@ -17,6 +17,10 @@ const COUNT: &str = "1000";
 const MOST_HOLDERS: u64 = 1024;
 /// The place of the first permit that is read: one more than are shown.
 const FIRST_PERMIT: &str = "-1025";
+const _: () = match i64::from_str_radix(FIRST_PERMIT, 10) {
+    Ok(place) => assert!(place.unsigned_abs() == MOST_HOLDERS + 1),
+    Err(_) => panic!("no number"),
+};
 /// The longest owner that a plain key may have, in bytes.
 const LONGEST_OWNER: u64 = 128;
 
