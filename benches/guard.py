@@ -30,7 +30,7 @@ from machine import Cores, Measured, Redis, Server  # noqa: E402
 
 BOUNDS = HERE / "bounds.toml"
 COUNTED = str(TARGET / "debug" / "redlatch-bench-counted")
-TRIES = 20
+TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,10 @@ def check(measure: Measure, bound: float) -> float:
         except (run.Broken, subprocess.CalledProcessError) as broken:
             print(f"{measure.name} could not be measured: {broken}", flush=True)
             values.append(float("inf"))
+        if values[-1] > bound:
+            # The next try measures anew; a run serves several measures.
+            w1.cache_clear()
+            w5.cache_clear()
     return min(values)
 
 
