@@ -2,7 +2,7 @@
 // REDLATCH_SHOTS=FOLDER leaves pictures of the pages there.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { createReadStream, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { createReadStream, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { extname, join, relative } from 'node:path'
@@ -34,7 +34,10 @@ before(async () => {
   const executablePath = await chromium.executablePath()
   const libraries = readFileSync(new URL('node_modules/@sparticuz/chromium/bin/al2023.tar.br', import.meta.url))
   execFileSync('tar', ['-x', '-C', place], { input: brotliDecompressSync(libraries) })
-  const env = { ...process.env, LD_LIBRARY_PATH: join(place, 'lib'), FONTCONFIG_PATH: join(place, 'fonts') }
+  // The package's own list of fonts names /tmp/fonts. Without a font a page has no text, and the browser ends at the first symbol.
+  const fonts = join(place, 'fonts')
+  writeFileSync(join(fonts, 'fonts.conf'), `<fontconfig><dir>${fonts}</dir><cachedir>${fonts}/cache</cachedir></fontconfig>`)
+  const env = { ...process.env, LD_LIBRARY_PATH: join(place, 'lib'), FONTCONFIG_PATH: fonts }
   browser = await playwright.launch({ executablePath, env, args: ['--no-sandbox', '--disable-gpu', '--headless=shell'] })
 })
 
