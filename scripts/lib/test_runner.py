@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -60,3 +64,83 @@ def test_ci_prints_the_summary_that_the_runner_writes() -> None:
         subprocess.run(["bash", "-n", ".ci/run"], cwd=runner.ROOT, env=os.environ, check=False).returncode
         == 0
     )
+
+
+def phase(name: str, *, shares: str = "", alone: bool = False) -> runner.Phase:
+    return runner.Phase(name, [], [], [], shares=shares, alone=alone)
+
+
+@dataclass
+class Played:
+    """What runs now, and what has begun, in order."""
+
+    now: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    beside: list[set[str]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        with self.lock:
+            self.now.append(name)
+            self.begun.append(name)
+            self.beside.append(set(self.now))
+        yield
+        with self.lock:
+            self.now.remove(name)
+
+
+def in_parallel(phases: list[runner.Phase], jobs: int, broken: str = "") -> tuple[Played, list[str]]:
+    played = Played()
+
+    def build(phase: runner.Phase) -> bool:
+        with played.step(f"build {phase.name}"):
+            return phase.name != broken
+
+    def play(phase: runner.Phase) -> None:
+        with played.step(phase.name):
+            pass
+
+    return played, [phase.name for phase in runner.in_parallel(phases, jobs, build, play)]
+
+
+def test_with_one_job_everything_is_built_first() -> None:
+    played, built = in_parallel([phase("a"), phase("alone", alone=True), phase("b")], 1)
+    assert played.begun == ["build a", "build alone", "build b", "a", "b", "alone"]
+    assert built == ["a", "alone", "b"]
+
+
+def test_what_cannot_be_built_is_not_played_and_the_rest_is() -> None:
+    played, built = in_parallel([phase("a"), phase("b"), phase("c")], 2, broken="b")
+    assert sorted(played.begun) == ["a", "build a", "build b", "build c", "c"]
+    assert built == ["a", "c"]
+
+
+def test_phases_that_share_files_never_run_beside_each_other() -> None:
+    shared = {"a", "b", "c"}
+    played, _ = in_parallel([*(phase(name, shares="files") for name in sorted(shared)), phase("d")], 4)
+    assert all(len(beside & shared) <= 1 for beside in played.beside)
+    assert {"a", "b", "c", "d"} <= set(played.begun)
+
+
+def test_a_phase_that_counts_runs_last_and_alone() -> None:
+    played, _ = in_parallel([phase("counts", alone=True), phase("a"), phase("b")], 3)
+    assert (played.begun[-1], played.beside[-1]) == ("counts", {"counts"})
+
+
+def test_a_phase_runs_while_the_next_is_built() -> None:
+    begun = threading.Event()
+
+    def build(phase: runner.Phase) -> bool:
+        return phase.name == "a" or begun.wait(60)
+
+    built = runner.in_parallel([phase("a"), phase("b")], 2, build, lambda _: begun.set())
+    assert [phase.name for phase in built] == ["a", "b"]
+
+
+def test_the_error_of_a_phase_is_not_lost() -> None:
+    def play(_: runner.Phase) -> None:
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        runner.in_parallel([phase("a"), phase("b")], 2, lambda _: True, play)
