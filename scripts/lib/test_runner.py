@@ -118,9 +118,37 @@ def test_what_cannot_be_built_is_not_played_and_the_rest_is() -> None:
 
 def test_phases_that_share_files_never_run_beside_each_other() -> None:
     shared = {"a", "b", "c"}
-    played, _ = in_parallel([*(phase(name, shares="files") for name in sorted(shared)), phase("d")], 4)
+    begun = threading.Event()
+    played = Played()
+
+    def play(phase: runner.Phase) -> None:
+        with played.step(phase.name):
+            # The first of those that share waits for a phase that is built behind them all.
+            assert phase.name == "d" or begun.wait(60)
+            if phase.name == "d":
+                begun.set()
+
+    phases = [*(phase(name, shares="files") for name in sorted(shared)), phase("d")]
+    runner.in_parallel(phases, 4, lambda _: True, play)
+    assert sorted(played.begun) == ["a", "b", "c", "d"]
     assert all(len(beside & shared) <= 1 for beside in played.beside)
-    assert {"a", "b", "c", "d"} <= set(played.begun)
+
+
+def test_one_phase_is_built_at_a_time() -> None:
+    begun = threading.Event()
+    played = Played()
+
+    def build(phase: runner.Phase) -> bool:
+        with played.step(phase.name):
+            # Long enough for a worker that is free to see it.
+            return phase.name == "a" or begun.wait(60)
+
+    def play(phase: runner.Phase) -> None:
+        if phase.name == "a":
+            begun.set()
+
+    runner.in_parallel([phase(name) for name in "abcd"], 3, build, play)
+    assert played.beside == [{"a"}, {"b"}, {"c"}, {"d"}]
 
 
 def test_a_phase_that_counts_runs_last_and_alone() -> None:
