@@ -591,7 +591,7 @@ def in_parallel(
     changed = threading.Condition()
 
     def next_step() -> tuple[Phase, bool] | None:
-        """What a worker does next, and whether it builds; nothing once nothing can follow."""
+        """The next step of a worker, and whether it builds; nothing once nothing can follow."""
         nonlocal is_building
         with changed:
             while True:

@@ -72,7 +72,7 @@ def phase(name: str, *, shares: str = "", alone: bool = False) -> runner.Phase:
 
 @dataclass
 class Played:
-    """What runs now, and what has begun, in order."""
+    """The steps that run now, and those that have begun, in order."""
 
     now: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
