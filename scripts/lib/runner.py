@@ -44,7 +44,7 @@ SHORT = ["--drivers", "rust", "redisson-4.7.0"]
 # The system that continuous integration builds for besides its own.
 FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
-BUILD_LIMIT = 45 * 60.0  # the same for a command that builds, beside tests
+BUILD_LIMIT = 45 * 60.0  # the same for a command that compiles, beside tests
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
 
@@ -217,6 +217,20 @@ def matrix(line: str, counts: Counts) -> None:
         counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
 
 
+def simulation(line: str, counts: Counts) -> None:
+    if found := re.match(r"sim: seeds=(\d+) .*violations=(\d+)", line):
+        counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
+
+
+def lint(line: str, counts: Counts) -> None:
+    if line == "lint: clean":
+        counts.passed += 1
+    elif found := re.match(r"lint failed: (.+)", line):
+        counts.add(Counts(failed=1, failures=[found[1]]))
+    elif found := re.match(r"SKIPPED (.+)", line):
+        counts.add(Counts(skipped=1, skips=[found[1]]))
+
+
 def on_server(parser: Parser) -> Parser:
     """scripts/on-server says itself what cannot be had, all else its command does."""
 
@@ -244,6 +258,7 @@ class Phase:
     alone: bool = False
     # Phases with the same word here use the same files, and never run beside each other.
     shares: str = ""
+    limit: float = LIMIT  # seconds for each of its commands
     # Runs unasked: in `make test` and continuous integration, in the latter only, or in none.
     when: Literal["always", "ci", "asked"] = "always"
 
@@ -485,6 +500,24 @@ def phases() -> list[Phase]:
             repeated=False,
             when="ci",
         ),
+        # The same seeds each time, so that a change is judged by itself. `make sim` draws new ones.
+        Phase(
+            "sim",
+            ["scripts/sim"],
+            [],
+            [(["env", "FIRST=0", "SEEDS=4000", "PROFILE=test", "scripts/sim"], simulation)],
+            repeated=False,
+            when="ci",
+        ),
+        Phase(
+            "lint",
+            ["scripts/lint"],
+            [],
+            [(["scripts/lint"], lint)],
+            repeated=False,
+            limit=BUILD_LIMIT,
+            when="ci",
+        ),
     ]
 
 
@@ -703,7 +736,7 @@ def main() -> int:
             print(f"\n== test {name}", flush=True)
             began = time.monotonic()
             for command, counting in phase.run:
-                counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting, mark))
+                counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting, mark, phase.limit))
         total.add(counts)
         built_in = building.pop(phase.name, 0.0)  # in the first turn
         rows.append(
