@@ -325,13 +325,14 @@ def phases() -> list[Phase]:
             [[build, "node"]],
             [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
         ),
-        # The same suite as above on the WebAssembly part, with what only that has.
+        # The same suite as above on the WebAssembly part, with what only that has; and the module in another runtime.
         Phase(
             "wasm",
             ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
             [[build, "wasm"], [build, "node"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
+                (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
                 *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "types", "readme", "wasm/wasm"]),
             ],
             when="ci",
