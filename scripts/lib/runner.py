@@ -331,6 +331,7 @@ def phases() -> list[Phase]:
             "wasm",
             [
                 "tool node",
+                "tool npm",
                 "tool javac",
                 "tool mvn",
                 "bindings-wasm/Cargo.toml",
