@@ -15,7 +15,7 @@ import redis
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "scripts" / "lib"), str(HERE.parent / "examples")]
-from host import Failed, Host  # noqa: E402
+from host import Failed, Host, now, text, value  # noqa: E402
 from server import Server  # noqa: E402
 
 MODULE = ROOT / "bindings-node" / "redlatch.wasm"
@@ -70,17 +70,13 @@ def test_release_wakes_the_refused_client(host: Host, server: Server, eye: redis
     host.wait(waiting)
     assert (host.is_held(hold), host.is_held(waiting)) == (False, True)
     assert next(iter(eye.hgetall(NAME))) != owner
-    found = host.wait(host.ask("redlatch_inspect", ours, given=packed(NAME) + b"\1"))
+    found = host.wait(host.ask("redlatch_inspect", ours, given=text(NAME) + b"\1"))
     assert [(each["language"], each["pid"]) for each in found] == [("python-wasmtime", os.getpid())]
 
     assert host.close(second) == []
     assert eye.exists(NAME) == 0
     host.close(first)
     assert not host.sockets
-
-
-def packed(text: str) -> bytes:
-    return len(text).to_bytes(4, "little") + text.encode()
 
 
 def test_wake_renews_the_watchdog_lease(host: Host, server: Server, eye: redis.Redis) -> None:
@@ -130,6 +126,52 @@ def test_hold_survives_its_connections(host: Host, server: Server, eye: redis.Re
     assert host.is_held(hold)
     host.release(hold)
     assert eye.exists(NAME) == 0
+    host.close(client)
+
+
+def test_answers_have_the_values_of_the_table(host: Host, server: Server, eye: redis.Redis) -> None:
+    client = host.open(server.url)
+    fenced = host.locks(client, NAME, fencing=True)
+    tokens = []
+    for _ in range(2):
+        hold = host.begin(fenced, NAME, lease=20_000)
+        tokens.append(host.wait(hold))
+        host.wait(host.ask("redlatch_extend", hold, given=value(60_000)))
+        assert 20_000 < host.get("redlatch_remaining", hold, now()) <= 60_000
+        again = host.ask("redlatch_reenter", fenced, hold)
+        host.wait(again)
+        assert host.get("redlatch_count", again) == 2
+        host.release(again)
+        host.release(hold)
+    assert tokens[0] < tokens[1]
+
+    permits = host.locks(client, "permits", kind="semaphore", limit=3)
+    hold = host.acquire(permits, "permits", permits=2)
+    assert host.wait(host.ask("redlatch_permits", permits, given=text("permits"))) == (1, 3)
+    assert host.wait(host.ask("redlatch_force", permits, given=text("permits"))) is True
+    until(host, lambda: host.lost.get(hold) == "forced")
+    with pytest.raises(Failed) as failed:
+        host.call("redlatch_check", hold, now())
+    assert (failed.value.kind, failed.value.reason) == ("lost", "forced")
+
+    assert host.call("redlatch_name", fenced, given=text(NAME)) == [NAME]
+    stats = host.call("redlatch_stats", client)
+    assert int(dict(zip(stats[::2], stats[1::2], strict=True))["acquired"]) == 5
+    host.close(client)
+
+
+def test_call_refused_at_once_has_no_other_answer(host: Host, server: Server) -> None:
+    client = host.open(server.url)
+    locks = host.locks(client, NAME)
+    for begin in (
+        lambda: host.begin(locks, NAME, lease=1),
+        lambda: host.ask("redlatch_release", 10**6),
+        lambda: host.ask("redlatch_inspect", 10**6, given=text(NAME) + b"\0"),
+    ):
+        with pytest.raises(Failed):
+            begin()
+    host.turn(0.0)
+    assert not host.answers
     host.close(client)
 
 
