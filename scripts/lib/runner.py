@@ -325,15 +325,26 @@ def phases() -> list[Phase]:
             [[build, "node"]],
             [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
         ),
-        # The same suite as above on the WebAssembly part, with what only that has.
+        # The same suite as above on the WebAssembly part, with what only that has; the module in another runtime; and what
+        # concerns its waiters with Redisson, in every kind of lock.
         Phase(
             "wasm",
-            ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
+            [
+                "tool node",
+                "tool npm",
+                "tool javac",
+                "tool mvn",
+                "bindings-wasm/Cargo.toml",
+                "says scripts/build-wasm --can",
+            ],
             [[build, "wasm"], [build, "node"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
+                (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
                 *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "types", "readme", "wasm/wasm"]),
+                ([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance),
             ],
+            shares="conformance",
             when="ci",
         ),
         Phase(
