@@ -329,22 +329,13 @@ def phases() -> list[Phase]:
         # concerns its waiters with Redisson, in every kind of lock.
         Phase(
             "wasm",
-            [
-                "tool node",
-                "tool npm",
-                "tool javac",
-                "tool mvn",
-                "bindings-wasm/Cargo.toml",
-                "says scripts/build-wasm --can",
-            ],
+            ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
             [[build, "wasm"], [build, "node"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
                 *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "types", "readme", "wasm/wasm"]),
-                ([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance),
             ],
-            shares="conformance",
             when="ci",
         ),
         Phase(
@@ -426,9 +417,23 @@ def phases() -> list[Phase]:
         ),
         Phase(
             "topologies",
-            ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
-            everything,
-            [([*scenarios, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
+            [
+                "tool node",
+                "tool javac",
+                "tool mvn",
+                "conformance/run.py",
+                *languages,
+                "says scripts/build-wasm --can",
+            ],
+            [*everything, [build, "wasm"]],
+            [
+                *(
+                    ([*scenarios, "--topology", name, *SHORT], conformance)
+                    for name in ("sentinel", "cluster")
+                ),
+                # The module for WebAssembly has one server so far.
+                ([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance),
+            ],
             shares="conformance",
             when="ci",
         ),
