@@ -314,6 +314,18 @@ enum {
 /** redlatch_client_close_start() has ended: result says how. */
 #define REDLATCH_EVENT_CLOSE 9
 
+/** redlatch_lock_release_token_start() has ended: result says how. */
+#define REDLATCH_EVENT_RELEASE_TOKEN 10
+
+/** redlatch_lock_extend_token_start() has ended: result says how. */
+#define REDLATCH_EVENT_EXTEND_TOKEN 11
+
+/**
+ * redlatch_semaphore_permits_start() or redlatch_semaphore_set_permits_start() has ended; value is
+ * how many permits are free: cast it to int64_t.
+ */
+#define REDLATCH_EVENT_PERMITS 12
+
 /**
  * Ends waits from another thread. One canceller serves any number of waits, at the same time too.
  * It is used once: after redlatch_canceller_cancel() each wait with it ends at once.
@@ -403,6 +415,12 @@ typedef void (*redlatch_lost_fn)(void *user,
                                  uint64_t owner,
                                  uint64_t token,
                                  redlatch_lost_reason reason);
+
+/**
+ * Called with the numbers of permits of a semaphore: those that are free, and all, taken ones
+ * included, as redlatch_semaphore_permits() stores them.
+ */
+typedef void (*redlatch_permits_fn)(void *user, int64_t available, int64_t limit);
 
 #ifdef __cplusplus
 extern "C" {
@@ -1056,6 +1074,65 @@ redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
                                             redlatch_holder_fn function,
                                             void *user,
                                             uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_release_token() does and returns at once: an event
+ * REDLATCH_EVENT_RELEASE_TOKEN with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
+ *   argument is NULL. That locks of this kind have no token, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_release_token_start(redlatch_lock *lock,
+                                                  const char *token,
+                                                  uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_extend_token() does and returns at once: an event
+ * REDLATCH_EVENT_EXTEND_TOKEN with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+ *   redlatch_lock_release_token_start().
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_extend_token_start(redlatch_lock *lock,
+                                                 const char *token,
+                                                 int64_t lease_ms,
+                                                 uint64_t tag);
+
+/**
+ * Begins what redlatch_semaphore_permits() does and returns at once: an event
+ * REDLATCH_EVENT_PERMITS with this tag comes. redlatch_client_next_event() calls function, unless it
+ * is NULL, with user and both numbers before it returns that event.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+ *   NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_semaphore_permits_start(redlatch_lock *semaphore,
+                                                 redlatch_permits_fn function,
+                                                 void *user,
+                                                 uint64_t tag);
+
+/**
+ * Begins what redlatch_semaphore_set_permits() does and returns at once: an event
+ * REDLATCH_EVENT_PERMITS with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+ *   NULL. That limit is above 2147483647, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_semaphore_set_permits_start(redlatch_lock *semaphore,
+                                                     uint32_t limit,
+                                                     uint64_t tag);
 
 /**
  * Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this

@@ -234,6 +234,11 @@ def cmake(folder: Path, prefix: Path) -> None:
             run(f"build/{program}", cwd=folder, env={**CLEAN, "REDLATCH_URL": server.url})
 
 
+def c_suite(folder: Path) -> None:
+    """The library as it is shipped: optimized, under valgrind and the sanitizers too."""
+    run(ROOT / "c-api/tests/run", c_tarball(folder), cwd=folder)
+
+
 def debian(folder: Path) -> None:
     """Debian's packages have the libraries in a folder of the processor's name. Unpacked elsewhere they work as well."""
     c_programs(folder)
@@ -451,6 +456,7 @@ PACKAGES: list[Callable[[Path], None]] = [
     crate,
     c_pkg_config,
     c_cmake,
+    c_suite,
     debian,
     metadata,
     licences,

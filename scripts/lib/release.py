@@ -100,12 +100,20 @@ def owners() -> list[str]:
     return bad
 
 
+def broken(tag: str) -> list[str]:
+    """What the C library has no more of what programs of that release rely on. Under another name it breaks nothing."""
+    then, now = (git("show", f"{revision}:c-api/abi.txt").splitlines() for revision in (tag, "HEAD"))
+    return sorted(set(then) - set(now)) if then[0] == now[0] else []
+
+
 def compatible(wanted: str) -> list[str]:
     """Whether programs for the last release go on working, as far as their compiler can tell."""
     tags = [tag for tag in git("tag", "--list", "v*", "--sort=-v:refname").split() if tag != f"v{wanted}"]
     if not tags:
         print("no other tag v*: there is no release to be compatible with")
         return []
+    if gone := broken(tags[0]):
+        return [f"the C library breaks programs of {tags[0]}: {', '.join(gone)}"]
     tool = shutil.which("cargo-semver-checks")
     if tool is None:
         tool = str(TOOLS / "bin" / "cargo-semver-checks")
