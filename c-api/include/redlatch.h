@@ -29,8 +29,9 @@
  * redlatch_owner_new(); equal numbers of two clients are two owners. An owner that acquires again what it
  * holds enters once more (unless the option reentrant says no): it has one level for each acquisition, and
  * the lock is free when each level is released. The kind is how the lock lies in Redis, chosen by the option
- * kind: reentrant is Redisson's lock; the simple kinds (simple, redis-py, redlock, redsync, redis-semaphore,
- * article, adaptive) are a key with a value, the token. A name has one kind. A lease is how long the server
+ * kind: reentrant is Redisson's lock; fair is its fair lock, which serves waiters in their order; the simple
+ * kinds (simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive) are a key with a value, the
+ * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is how long the server
  * keeps a hold that is not renewed. A fencing token is a number that grows with each hold, for the resource
  * to refuse late writers.
  *
@@ -71,9 +72,11 @@
  * that may wait, call pthread_cancel() and then redlatch_canceller_cancel(). Threads whose cancel type is
  * PTHREAD_CANCEL_ASYNCHRONOUS must not call anything here.
  *
- * Event loops. redlatch_client_new() and the functions that end in _start never wait for the server; what
- * becomes of them is told by redlatch_client_next_event(), when the descriptor of redlatch_client_event_fd()
- * is readable. The tag tells which call an event belongs to; it can be used again once its event was taken.
+ * Event loops. redlatch_client_new() and the functions that end in _start never wait for the server. Each
+ * function that waits has such a form; that of redlatch_client_open() is redlatch_client_new(), that of
+ * redlatch_lock_holder() is redlatch_lock_holders_start(). redlatch_client_next_event() tells what became of
+ * a call, when the descriptor of redlatch_client_event_fd() is readable. The tag tells which call an event
+ * belongs to; it can be used again once its event was taken.
  *
  * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED; releasing, closing
  * and freeing them does nothing. A client that the child opens works. The parent notices nothing.
@@ -258,7 +261,8 @@ enum {
  * limit: a whole number from 0 to 2147483647; default: 0: others set it
  *     How many permits a semaphore gets, if it has none yet.
  *
- * Those of an acquisition (wait, lease, token, permits) are parameters in C, the token redlatch_lock_set_token(). */
+ * Those of an acquisition (wait, lease, token, permits) are parameters in C; token and permits are set by
+ * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */
 
 /** For redlatch_client_close(): as long as the option close_limit says. */
 #define REDLATCH_CLOSE_LIMIT (-1)

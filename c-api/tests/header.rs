@@ -88,7 +88,7 @@ fn options() -> String {
         .map(|info| info.name)
         .collect();
     let names = acquire.join(", ");
-    writeln!(out, " *\n * Those of an acquisition ({names}) are parameters in C, the token redlatch_lock_set_token(). */").unwrap();
+    writeln!(out, " *\n * Those of an acquisition ({names}) are parameters in C; token and permits are set by\n * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */").unwrap();
     // In the table they are written for Markdown.
     out.replace('`', "")
 }
@@ -205,6 +205,24 @@ fn each_function_lists_its_statuses() {
                 || list.contains("REDLATCH_INVALID_ARGUMENT,")),
             "{name} does not list its statuses"
         );
+    }
+}
+
+#[test]
+fn each_function_that_waits_for_the_server_has_a_form_for_event_loops() {
+    let header = header();
+    let functions = functions(&header);
+    let is_there = |name: &str| functions.iter().any(|(known, _)| known == name);
+    for (name, comment) in &functions {
+        let form = match name.as_str() {
+            "redlatch_client_open" => "redlatch_client_ready_start".to_owned(),
+            "redlatch_lock_holder" => "redlatch_lock_holders_start".to_owned(),
+            "redlatch_lock_acquire_cancellable" => "redlatch_lock_acquire_cancel".to_owned(),
+            _ => format!("{name}_start"),
+        };
+        let statuses = comment.split_once("Statuses:").map_or("", |(_, list)| list);
+        let waits = statuses.contains("REDLATCH_UNAVAILABLE");
+        assert!(!waits || is_there(&form), "{name} has no {form}");
     }
 }
 
