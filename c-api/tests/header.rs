@@ -243,14 +243,13 @@ fn each_constant_that_the_header_names_is_there() {
     }
 }
 
-/// What a compiled program relies on, one fact a line: functions with their parameters, types of
-/// functions, fields of structures in their order, and values of constants.
+/// The facts that a compiled program relies on, one a line: functions with their parameters, types
+/// of functions, fields of structures in their order, and values of constants.
 fn abi(header: &str) -> Vec<String> {
     let code = without_comments(header);
     let mut facts = Vec::new();
     let mut declarations = String::new();
-    let mut lines = code.lines();
-    while let Some(line) = lines.next() {
+    for line in code.lines() {
         if let Some(constant) = line.strip_prefix("#define REDLATCH_") {
             // The version changes with each release, and the others are no values.
             match constant.split_once(' ') {

@@ -101,7 +101,7 @@ def owners() -> list[str]:
 
 
 def broken(tag: str) -> list[str]:
-    """What the C library has no more of what programs of that release rely on. Under another name it breaks nothing."""
+    """Lines of abi.txt that programs of that release rely on, and that are gone. Under another name a library breaks nothing."""
     then, now = (git("show", f"{revision}:c-api/abi.txt").splitlines() for revision in (tag, "HEAD"))
     return sorted(set(then) - set(now)) if then[0] == now[0] else []
 
