@@ -425,18 +425,17 @@ def release(folder: Path) -> None:
             "has version 9.9.9",
         ),
         (lambda: run("git", "tag", f"v{version}", cwd=place), f"there is a tag v{version} already"),
-        (
-            lambda: (
-                run("git", "tag", "v0.0.1", cwd=place),
-                edit(place / "c-api" / "abi.txt", "REDLATCH_TIMEOUT = 1", "REDLATCH_TIMEOUT = 7"),
-            ),
-            "breaks programs of v0.0.1: REDLATCH_TIMEOUT = 1",
-        ),
     ):
         step()
         if wanted not in (objections := refusal(place, version)):
             raise RuntimeError(f"the checks of a release do not say '{wanted}': {objections}")
         run("git", "checkout", "-q", ".", cwd=place)
+    run("git", "tag", "v0.0.1", cwd=place)
+    edit(place / "c-api" / "abi.txt", "REDLATCH_TIMEOUT = 1", "REDLATCH_TIMEOUT = 7")
+    wanted = "breaks programs of v0.0.1: REDLATCH_TIMEOUT = 1"
+    if wanted not in (objections := refusal(place, version)):
+        raise RuntimeError(f"the checks of a release do not say '{wanted}': {objections}")
+    run("git", "checkout", "-q", ".", cwd=place)
 
     out = folder / "out"
     out.mkdir()
