@@ -176,3 +176,25 @@ pub(crate) unsafe fn optional(
     // SAFETY: passed on.
     unsafe { shared(options, "options") }.map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_of_an_acquisition_has_its_place_in_c() {
+        let settable = settable();
+        let others: Vec<&str> = all_options()
+            .map(|option| option.name)
+            .filter(|name| !settable.contains(name))
+            .collect();
+        assert!(others.len() >= 3, "{others:?}");
+        for name in others {
+            let error = Client::builder_from_env()
+                .set(name, OptionValue::Unset)
+                .expect_err("no option of a client");
+            let error = in_terms_of_c(name, error);
+            assert!(error.message().contains("; use "), "{error}");
+        }
+    }
+}
