@@ -470,7 +470,7 @@ PACKAGES: list[Callable[[Path], None]] = [
     release,
 ]
 # Tools that a package needs and that not every machine has.
-NEEDS: dict[Callable[[Path], None], tuple[str, ...]] = {debian: ("dpkg-deb",)}
+NEEDS: dict[Callable[[Path], None], tuple[str, ...]] = {c_suite: ("valgrind",), debian: ("dpkg-deb",)}
 
 
 def lacking(package: Callable[[Path], None]) -> str:
