@@ -58,8 +58,14 @@ const reasons = new Map(native.lostReasons().map((reason) => [reason.number, rea
 const on = (lockName, message) => (lockName === undefined ? message : `lock ${JSON.stringify(lockName)}: ${message}`)
 
 // Lets the stack of an error of ours begin with the line that called `above`, a function that is running or awaits what is.
-function calledFrom(above, error) {
-  if (error instanceof LockError) Error.captureStackTrace?.(error, above)
+// `lockName` is for an error that does not know its lock, such as that of a closed client. A wrong argument speaks for itself.
+function calledFrom(above, error, lockName) {
+  if (!(error instanceof LockError)) return error
+  if (lockName !== undefined && error.lockName === undefined && error.kind !== 'invalid_argument') {
+    error.message = on(lockName, error.message)
+    error.lockName = lockName
+  }
+  Error.captureStackTrace?.(error, above)
   return error
 }
 
@@ -72,14 +78,14 @@ function surfaced(owner, { sync = [], async = [] }) {
           try {
             return method.apply(this, given)
           } catch (error) {
-            throw calledFrom(outer, error)
+            throw calledFrom(outer, error, typeof this === 'object' ? this.name : undefined)
           }
         }
       : async function (...given) {
           try {
             return await method.apply(this, given)
           } catch (error) {
-            throw calledFrom(outer, error)
+            throw calledFrom(outer, error, typeof this === 'object' ? this.name : undefined)
           }
         }
     Object.defineProperty(outer, 'name', { value: name })

@@ -89,7 +89,7 @@ class Lock {
     } catch (error) {
       if (error === signal?.reason) throw error
       // acquire() does not await: while this does, it is the innermost function that the program waits for.
-      throw calledFrom(waited ? this.#acquire : this.acquire, error)
+      throw calledFrom(waited ? this.#acquire : this.acquire, error, this.#name)
     }
     if (!signal?.aborted) return hold
     // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
