@@ -8,7 +8,7 @@ const { PACKAGE, Server, aborted, freshName, run, shared, test } = require('./su
 
 const context = shared()
 
-// What a function of the program is rejected with, or throws; its stack has to begin with that function.
+// Gives the error of a function of the program, and checks that its stack begins with that function.
 async function seen(meets) {
   async function program() {
     await meets()

@@ -1,5 +1,5 @@
 'use strict'
-// What is said to a wrong use, word for word: conformance/wrong_uses.json has the texts of every language.
+// A wrong use is told what is wrong, word for word: conformance/wrong_uses.json has the texts of every language.
 
 const assert = require('node:assert/strict')
 const { readFileSync, writeFileSync } = require('node:fs')

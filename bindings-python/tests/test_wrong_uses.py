@@ -1,4 +1,4 @@
-"""What is said to a wrong use, word for word: conformance/wrong_uses.json has the texts of every language."""
+"""A wrong use is told what is wrong, word for word: conformance/wrong_uses.json has the texts of every language."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_wrong_use_is_told_what_is_wrong_and_what_to_do(server: Server) ->
             if row is None:  # Python itself refuses it, in the words of its version
                 continue
             with pytest.raises((redlatch.LockError, TypeError)) as caught:
-                eval(row[0], dict(given))  # noqa: S307
+                eval(row[0], dict(given))
                 pytest.fail(f"{what}: nothing is wrong")
             text = f"{type(caught.value).__name__}: {caught.value}"
             # Systems have words of their own for a refusal.
