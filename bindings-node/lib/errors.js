@@ -57,6 +57,9 @@ const reasons = new Map(native.lostReasons().map((reason) => [reason.number, rea
 
 const on = (lockName, message) => (lockName === undefined ? message : `lock ${JSON.stringify(lockName)}: ${message}`)
 
+// Bun's stacks end where a function awaits: without the lines of the package there would be none.
+const tracesWaits = process.versions.bun === undefined
+
 // Lets the stack of an error of ours begin with the line that called `above`, a function that is running or awaits what is.
 // `lockName` is for an error that does not know its lock, such as that of a closed client. A wrong argument speaks for itself.
 function calledFrom(above, error, lockName) {
@@ -65,7 +68,7 @@ function calledFrom(above, error, lockName) {
     error.message = on(lockName, error.message)
     error.lockName = lockName
   }
-  Error.captureStackTrace?.(error, above)
+  if (tracesWaits) Error.captureStackTrace(error, above)
   return error
 }
 

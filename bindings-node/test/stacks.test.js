@@ -15,7 +15,8 @@ async function seen(meets) {
   }
   const error = await program().then(() => assert.fail('nothing was thrown'), (thrown) => thrown)
   const [first] = error.stack.split('\n').filter((line) => /^ {4}at (?!.*\(node:)/.test(line))
-  assert.ok(first?.includes(__filename), error.stack)
+  // Bun's stacks end where a function awaits.
+  if (process.versions.bun === undefined) assert.ok(first?.includes(__filename), error.stack)
   return error
 }
 
@@ -86,7 +87,7 @@ test('every other call is where its error begins', async () => {
   ]
   for (const call of calls) assert.ok((await seen(async () => await call())) instanceof LockError, `${call}`)
   await hold.release()
-  assert.throws(() => hold.check(), (error) => error.stack.split('\n')[1].includes(__filename))
+  await seen(async () => hold.check())
   await context.redis.send('SET', name, 'other data')
   for (const ask of ['acquire', 'tryAcquire', 'isLocked', 'holder', 'holders', 'forceRelease']) await seen(async () => await lock[ask]())
 })
