@@ -116,7 +116,7 @@ test('unknown options, in the spelling of the caller', () =>
     assert.throws(() => client.lock('a', { signal: null }), refusal(InvalidArgumentError, 'signal'))
     await assert.rejects(client.lock('a').acquire({ waitFor: 5 }), refusal(InvalidArgumentError, '"waitFor"', 'wait'))
     assert.throws(() => new Client(url, { conectTimeout: 5 }), refusal(InvalidArgumentError, 'connectTimeout'))
-    for (const options of [null, 5, 'lease', true]) {
+    for (const options of [null, 5, 'lease', true, []]) {
       assert.throws(() => client.lock('a', options), refusal(InvalidArgumentError, 'options', 'object'))
       await assert.rejects(client.lock('a').acquire(options), refusal(InvalidArgumentError, 'options', 'object'))
     }

@@ -409,8 +409,23 @@ impl Error {
     #[must_use]
     #[doc(hidden)]
     pub fn reworded(mut self, message: String) -> Self {
+        if let Some(fault) = &mut self.0.option
+            && let Some((before, behind)) = message.split_once(&self.0.message)
+        {
+            fault.text.insert(0, before.to_owned().into());
+            fault.text.push(behind.to_owned().into());
+        }
         self.0.message = message;
         self
+    }
+
+    /// An error that is about no option, but has names of options in its text.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn with_names(kind: ErrorKind, text: Vec<Piece>) -> Self {
+        let mut error = Self::from(OptionFault::new("", text));
+        error.0.kind = kind;
+        error
     }
 
     /// Adds the name of the lock that the error concerns.
@@ -459,7 +474,8 @@ impl Error {
 
     /// The option that cannot be used, if the error is about one.
     pub fn option_fault(&self) -> Option<&OptionFault> {
-        self.0.option.as_ref()
+        let fault = self.0.option.as_ref();
+        fault.filter(|fault| !fault.option.is_empty())
     }
 
     /// The same error with the names of options in another spelling, for other languages.
@@ -572,6 +588,15 @@ mod tests {
         assert_eq!(error.message(), "tls_key goes with TLS_CERT");
         let other = Error::invalid("tls_key").spelled(str::to_uppercase);
         assert_eq!(other.message(), "tls_key");
+        let text = vec!["give ".into(), Piece::Name("tls_ca")];
+        let mentioned = Error::with_names(ErrorKind::Auth, text);
+        let longer = format!("service s: {}; try again", mentioned.message());
+        let mentioned = mentioned.reworded(longer).spelled(str::to_uppercase);
+        assert_eq!(mentioned.message(), "service s: give TLS_CA; try again");
+        assert_eq!(
+            (mentioned.kind(), mentioned.option_fault()),
+            (ErrorKind::Auth, None)
+        );
     }
 
     #[test]
