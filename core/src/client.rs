@@ -17,7 +17,7 @@ use crate::driver::{
 use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
-use crate::guard::{Guard, unexpected, unit};
+use crate::guard::{Guard, PlainPermit, unexpected, unit};
 use crate::hold::HoldCell;
 use crate::lock::{Lock, RwLock, Semaphore};
 use crate::operation::Operation;
@@ -951,6 +951,12 @@ impl Running {
             Ok(Done::Extended) => Outcome::Extended,
             Ok(Done::Forced(deleted)) => Outcome::Forced(deleted),
             Ok(Done::Counted(permits)) => Outcome::Counted(permits),
+            Ok(Done::Taken { name, permits }) => {
+                Outcome::Taken(PlainPermit::new(self.clone(), name, permits))
+            }
+            Ok(Done::Open) => Outcome::Open,
+            Ok(Done::Set(set)) => Outcome::Set(set),
+            Ok(Done::Number(number)) => Outcome::Number(number),
             Ok(Done::Inspected(holders)) => Outcome::Inspected(holders),
             Ok(Done::Closed(names)) => {
                 Outcome::Closed(names.iter().map(ToString::to_string).collect())

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::counting::CounterKey;
 use super::interface::{CallId, Config, Done, Inline, Output, RequestId};
 use super::links::{LinkId, Links};
 use super::timers::Timers;
@@ -30,6 +31,8 @@ pub(super) enum Purpose {
     },
     /// A clean-up release.
     Cleanup { link: LinkId, owner: OwnerId },
+    /// The command in flight of a counter.
+    Counter(CounterKey),
     /// A force-release or an inspection.
     Query { id: RequestId, name: Name },
 }
