@@ -123,6 +123,9 @@ pub(crate) const PERMIT_MESSAGES: u16 = 8;
 /// answer can be repeated as long: longer than most partitions last.
 pub const MARKER_LIFE: Duration = Duration::from_secs(300);
 
+/// How often an invalidation has a latch looked at, at most: each step of its count sends one.
+pub(crate) const LATCH_LOOK: Duration = Duration::from_millis(250);
+
 /// How many waiters of a counter one command serves at most.
 pub(crate) const TAKES: usize = 64;
 

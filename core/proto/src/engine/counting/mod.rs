@@ -175,8 +175,7 @@ impl Counting {
         let Some(state) = self.counters.get_mut(&key).filter(|state| state.asleep) else {
             return;
         };
-        let rest = cx.config.recheck / tuning::HINTED_TRIES;
-        let rested = state.hinted.map(|last| last.after(rest));
+        let rested = state.hinted.map(|last| last.after(tuning::LATCH_LOOK));
         let at = rested
             .unwrap_or_default()
             .max(cx.now.after(tuning::HINT_DELAY));
