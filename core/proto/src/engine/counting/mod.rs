@@ -233,7 +233,7 @@ impl Counting {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        let due = state.due();
+        let due = state.due().filter(|_| !state.is_unused());
         if state.alarm != due {
             if let Some(before) = std::mem::replace(&mut state.alarm, due) {
                 self.alarms.remove(&(before, key.clone()));

@@ -10,6 +10,7 @@
 mod cancelling;
 mod clones;
 mod closing;
+mod counting;
 mod handing;
 mod holding;
 mod invalidations;
