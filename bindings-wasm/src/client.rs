@@ -608,8 +608,12 @@ impl Running {
     ) {
         let Some(Asked { name, of }) = self.asked.remove(&id) else {
             // It was cancelled, and nobody has what it won.
-            if let Ok(Done::Granted { cell, level }) = result {
-                self.drop_level(now, &cell, level);
+            match result {
+                Ok(Done::Granted { cell, level }) => self.drop_level(now, &cell, level),
+                Ok(Done::Taken { name, permits }) => {
+                    self.tell(now, Input::GivenBack { name, permits });
+                }
+                _ => {}
             }
             return;
         };

@@ -158,6 +158,10 @@ impl Module {
             Done::Connected | Done::Released | Done::Extended => {
                 records.byte(value::NONE);
             }
+            // No call asks for these yet.
+            Done::Taken { .. } | Done::Open | Done::Set(_) | Done::Number(_) => {
+                records.byte(value::NONE);
+            }
             Done::Forced(deleted) => {
                 records.byte(value::FLAG).byte(u8::from(deleted));
             }

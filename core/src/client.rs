@@ -17,9 +17,9 @@ use crate::driver::{
 use crate::engine::{Config, Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
-use crate::guard::{Guard, unexpected, unit};
+use crate::guard::{Guard, PlainPermit, unexpected, unit};
 use crate::hold::HoldCell;
-use crate::lock::{Lock, RwLock, Semaphore};
+use crate::lock::{CountDownLatch, Lock, PlainSemaphore, RwLock, Semaphore};
 use crate::operation::Operation;
 use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
@@ -356,6 +356,39 @@ impl Client {
     pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
         let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
         Ok(Semaphore { lock })
+    }
+
+    /// A semaphore without leases. [`semaphore`](Client::semaphore) has leases, so that permits of
+    /// dead programs come back. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let seats = client.plain_semaphore("seats")?; // the same as getSemaphore("seats") in Java
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn plain_semaphore(&self, name: &str) -> Result<PlainSemaphore> {
+        Ok(PlainSemaphore::new(self.0.clone(), names::name(name)?))
+    }
+
+    /// A count-down latch. No I/O.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
+    /// let ready = client.latch("ready")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn latch(&self, name: &str) -> Result<CountDownLatch> {
+        Ok(CountDownLatch::new(self.0.clone(), names::name(name)?))
     }
 
     /// The default options of this client's locks.
@@ -954,6 +987,12 @@ impl Running {
             Ok(Done::Extended) => Outcome::Extended,
             Ok(Done::Forced(deleted)) => Outcome::Forced(deleted),
             Ok(Done::Counted(permits)) => Outcome::Counted(permits),
+            Ok(Done::Taken { name, permits }) => {
+                Outcome::Taken(PlainPermit::new(self.clone(), name, permits))
+            }
+            Ok(Done::Open) => Outcome::Open,
+            Ok(Done::Set(set)) => Outcome::Set(set),
+            Ok(Done::Number(number)) => Outcome::Number(number),
             Ok(Done::Inspected(holders)) => Outcome::Inspected(holders),
             Ok(Done::Closed(names)) => {
                 Outcome::Closed(names.iter().map(ToString::to_string).collect())

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, ErrorKind, LostReason, Result};
-use crate::guard::Guard;
+use crate::guard::{Guard, PlainPermit};
 use crate::loss::Watcher;
 use crate::maps::Map;
 use crate::operation::{Cancelled, Pending};
@@ -34,6 +34,14 @@ pub enum Outcome {
     Inspected(Vec<Holder>),
     /// The permits of a semaphore.
     Counted(Permits),
+    /// Permits of a plain semaphore are taken. Dropping the permit gives them back.
+    Taken(PlainPermit),
+    /// The latch is at 0.
+    Open,
+    /// Whether a counter was set: it had no number yet.
+    Set(bool),
+    /// The number of a counter, or how many permits were drained.
+    Number(i64),
     /// The client is closed. These locks could not be released in time.
     Closed(Vec<String>),
     /// The operation failed.

@@ -24,8 +24,8 @@ use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};
 use crate::engine::Input;
 use crate::error::Result;
-use crate::guard::Guard;
-use crate::lock::{Hold, Lock, RwLock, Semaphore};
+use crate::guard::{Guard, PlainPermit};
+use crate::lock::{CountDownLatch, Hold, Lock, PlainSemaphore, RwLock, Semaphore, taken};
 use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
@@ -97,6 +97,18 @@ pub trait ClientExt: Sized {
     /// As [`lock_from_bytes`](ClientExt::lock_from_bytes).
     fn semaphore_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<Semaphore>;
 
+    /// The plain semaphore of a name given as bytes. No I/O.
+    ///
+    /// # Errors
+    /// For bytes that are not UTF-8, or not 1 to 1,024.
+    fn plain_semaphore_from_bytes(&self, name: &[u8]) -> Result<PlainSemaphore>;
+
+    /// The latch of a name given as bytes. No I/O.
+    ///
+    /// # Errors
+    /// As [`plain_semaphore_from_bytes`](ClientExt::plain_semaphore_from_bytes).
+    fn latch_from_bytes(&self, name: &[u8]) -> Result<CountDownLatch>;
+
     /// Reports that the task behind `key` will never run again, for example because its event loop
     /// was closed. None of its levels is renewed any more, not even those with a guard.
     fn key_gone(&self, key: ReentryKey);
@@ -167,6 +179,20 @@ impl ClientExt for Client {
         Ok(Semaphore { lock })
     }
 
+    fn plain_semaphore_from_bytes(&self, name: &[u8]) -> Result<PlainSemaphore> {
+        Ok(PlainSemaphore::new(
+            self.0.clone(),
+            names::name_from_bytes(name)?,
+        ))
+    }
+
+    fn latch_from_bytes(&self, name: &[u8]) -> Result<CountDownLatch> {
+        Ok(CountDownLatch::new(
+            self.0.clone(),
+            names::name_from_bytes(name)?,
+        ))
+    }
+
     fn key_gone(&self, key: ReentryKey) {
         if let Some(running) = self.0.started() {
             running.tell(Input::KeyGone(key.into()));
@@ -193,6 +219,42 @@ impl ClientExt for Client {
 
     fn is_forked(&self) -> bool {
         self.0.is_forked()
+    }
+}
+
+/// Methods of [`PlainSemaphore`] for bindings.
+pub trait PlainSemaphoreExt: Sized {
+    /// Takes so many permits. `wait`: `None` waits for ever, zero tries once. Permits that were not
+    /// granted in time are an error of the kind `timeout`.
+    ///
+    /// The answer is [`Outcome::Taken`]. A language whose callers give permits back by number calls
+    /// [`forget`](PlainPermit::forget) on the permit, and later
+    /// [`release`](PlainSemaphore::release).
+    ///
+    /// # Errors
+    /// As [`acquire_many_timeout`](PlainSemaphore::acquire_many_timeout).
+    fn take(&self, permits: usize, wait: Option<Duration>) -> Operation<PlainPermit>;
+}
+
+impl PlainSemaphoreExt for PlainSemaphore {
+    fn take(&self, permits: usize, wait: Option<Duration>) -> Operation<PlainPermit> {
+        self.take(permits, wait, taken)
+    }
+}
+
+/// Methods of [`CountDownLatch`] for bindings.
+pub trait CountDownLatchExt: Sized {
+    /// Waits until the count is 0. `wait`: `None` waits for ever, zero looks once. A count that does
+    /// not get to 0 in time is an error of the kind `timeout`. The answer is [`Outcome::Open`].
+    ///
+    /// # Errors
+    /// As [`wait_timeout`](CountDownLatch::wait_timeout).
+    fn wait_within(&self, wait: Option<Duration>) -> Operation<()>;
+}
+
+impl CountDownLatchExt for CountDownLatch {
+    fn wait_within(&self, wait: Option<Duration>) -> Operation<()> {
+        self.wait_for(wait)
     }
 }
 

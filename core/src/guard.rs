@@ -13,7 +13,7 @@ use crate::lock::Hold;
 use crate::moment::Span;
 use crate::operation::Operation;
 use crate::options::check_lease;
-use crate::wire::{Fencing, Kind};
+use crate::wire::{Change, Fencing, Kind, Name};
 use redlatch_proto::key::OwnerKey;
 
 /// A held lock. Dropping it releases the lock in the background, without blocking and without
@@ -471,6 +471,127 @@ impl fmt::Debug for Guard {
             self.name(),
             if self.is_held() { "" } else { "not " }
         )
+    }
+}
+
+/// Permits of a `PlainSemaphore`. Dropping it gives them back in the
+/// background. [`release`](PlainPermit::release) reports whether that worked.
+///
+/// It has no lease: the permits of a program that dies never come back. In a forked child it has no
+/// effect, because it belongs to the parent.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example(seats: redlatch::PlainSemaphore) -> redlatch::Result<()> {
+/// let permit = seats.acquire().await?;
+/// permit.release().await?; // or drop it
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "if unused, the permits are given back at once"]
+pub struct PlainPermit(Option<Taken>);
+
+struct Taken {
+    running: Arc<Running>,
+    name: Name,
+    permits: u32,
+}
+
+impl PlainPermit {
+    pub(crate) fn new(running: Arc<Running>, name: Name, permits: u32) -> Self {
+        PlainPermit(Some(Taken {
+            running,
+            name,
+            permits,
+        }))
+    }
+
+    /// The name of the semaphore.
+    pub fn name(&self) -> &str {
+        self.0.as_ref().map_or("", |taken| &taken.name)
+    }
+
+    /// How many permits it has.
+    pub fn permits(&self) -> usize {
+        self.0.as_ref().map_or(0, |taken| taken.permits as usize)
+    }
+
+    /// Gives the permits back.
+    ///
+    /// # Errors
+    /// `unavailable` when the server did not confirm within the option `outage`: the permits are
+    /// given back as soon as it answers, so do not release them again. `foreign_kind`, `closed`. In a
+    /// forked child this does nothing and succeeds.
+    ///
+    /// # Cancel safety
+    /// Dropping the operation, sent or not, still gives the permits back.
+    pub fn release(self) -> Operation<()> {
+        let Some(taken) = &self.0 else {
+            return Operation::known(Outcome::Released, unit);
+        };
+        let request = Request::Change {
+            name: taken.name.clone(),
+            change: Change::Trade {
+                given: taken.permits,
+                wanted: Vec::new(),
+            },
+        };
+        Operation::giving_back(request, self, unit)
+    }
+
+    /// Keeps the permits taken without a guard, as
+    /// [`SemaphorePermit::forget`](https://docs.rs/tokio/latest/tokio/sync/struct.SemaphorePermit.html)
+    /// of tokio. `PlainSemaphore::release` gives such permits back,
+    /// in this program or in another one.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(seats: redlatch::PlainSemaphore) -> redlatch::Result<()> {
+    /// seats.acquire_many(2).await?.forget();
+    /// seats.release(2).await?; // later, elsewhere
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn forget(mut self) {
+        let _ = self.disarm();
+    }
+
+    /// Takes the permits out without giving them back.
+    pub(crate) fn disarm(&mut self) -> Option<Arc<Running>> {
+        let taken = self.0.take()?;
+        if taken.running.is_forked() {
+            // All of this is the parent's, as when it is dropped.
+            std::mem::forget(taken);
+            return None;
+        }
+        Some(taken.running)
+    }
+
+    /// Fails if it belongs to the parent of this process.
+    pub(crate) fn refuse_fork(&self) -> Result<()> {
+        self.0
+            .as_ref()
+            .map_or(Ok(()), |taken| taken.running.refuse_fork())
+    }
+}
+
+impl Drop for PlainPermit {
+    fn drop(&mut self) {
+        let Some(taken) = self.0.take() else { return };
+        if taken.running.is_forked() {
+            // All of this is the parent's. Even dropping it could wake the parent's thread.
+            return std::mem::forget(taken);
+        }
+        taken.running.tell(Input::GivenBack {
+            name: taken.name.clone(),
+            permits: taken.permits,
+        });
+    }
+}
+
+impl fmt::Debug for PlainPermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlainPermit({:?}, {})", self.name(), self.permits())
     }
 }
 

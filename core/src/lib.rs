@@ -141,8 +141,8 @@ pub use client::{Client, ClientBuilder};
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
-pub use guard::Guard;
-pub use lock::{Hold, Lock, RwLock, Semaphore};
+pub use guard::{Guard, PlainPermit};
+pub use lock::{CountDownLatch, Hold, Lock, PlainSemaphore, RwLock, Semaphore};
 pub use operation::Operation;
 pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,

@@ -16,7 +16,7 @@ use crate::completion_queue::{Answers, CompletionQueue, Outcome};
 use crate::driver::{InlineCall, Sink, Way};
 use crate::engine::{Done, Input, Request, RequestId, Terms};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Guard, spent};
+use crate::guard::{Guard, PlainPermit, spent};
 use crate::hold::HoldCell;
 use crate::log::Span;
 use crate::parking::ParkingGroup;
@@ -100,6 +100,8 @@ enum Origin {
     /// The guard whose level is to be released. If nothing is ever sent, dropping the guard
     /// releases the level.
     Released(Guard),
+    /// The permits that are to be given back. If nothing is ever sent, dropping them does it.
+    GivenBack(PlainPermit),
     /// The request was sent.
     Nobody,
 }
@@ -112,6 +114,7 @@ impl Origin {
             Origin::Client(client) => return Ok((client.running()?, None)),
             Origin::Hold(running, _) => running.refuse_fork()?,
             Origin::Released(guard) => guard.refuse_fork()?,
+            Origin::GivenBack(permit) => permit.refuse_fork()?,
             Origin::Nobody => {}
         }
         match mem::replace(self, Origin::Nobody) {
@@ -119,6 +122,10 @@ impl Origin {
             Origin::Released(guard) => guard
                 .disarm()
                 .map(|(running, cell, _)| (running, Some(cell)))
+                .ok_or_else(spent),
+            Origin::GivenBack(mut permit) => permit
+                .disarm()
+                .map(|running| (running, None))
                 .ok_or_else(spent),
             Origin::Client(_) | Origin::Nobody => Err(gone()),
         }
@@ -382,6 +389,16 @@ impl<T> Operation<T> {
         )
     }
 
+    /// An operation that gives these permits back.
+    pub(crate) fn giving_back(
+        request: Request,
+        permit: PlainPermit,
+        finish: impl FnOnce(Outcome) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        let from = Origin::GivenBack(permit);
+        Self::with(State::Unsent(Unsent { request, from }), finish)
+    }
+
     /// An operation whose outcome is known without a request.
     pub(crate) fn known(
         outcome: Outcome,
@@ -409,7 +426,8 @@ impl<T> Operation<T> {
             return;
         };
         let closing = matches!(unsent.request, Request::Close { .. });
-        let releasing = matches!(unsent.request, Request::Release(_));
+        let releasing = matches!(unsent.request, Request::Release(_))
+            || matches!(unsent.from, Origin::GivenBack(_));
         let name = unsent.request.name();
         self.state = match unsent.send(way) {
             // A guard that a forked child has inherited belongs to the parent: there is nothing to

@@ -119,6 +119,16 @@ pub(crate) const TURN_AFTER_STREAK: Duration = Duration::from_millis(20);
 /// for each.
 pub(crate) const PERMIT_MESSAGES: u16 = 8;
 
+/// How long the marker of a counter stays after the last change by its client. A change without an
+/// answer can be repeated as long: longer than most partitions last.
+pub const MARKER_LIFE: Duration = Duration::from_secs(300);
+
+/// How often an invalidation has a latch looked at, at most: each step of its count sends one.
+pub(crate) const LATCH_LOOK: Duration = Duration::from_millis(250);
+
+/// How many waiters of a counter one command serves at most.
+pub(crate) const TAKES: usize = 64;
+
 /// How long the message of our own release is expected.
 pub(crate) const OWN_MESSAGE: Duration = Duration::from_millis(100);
 

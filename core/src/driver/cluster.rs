@@ -431,7 +431,7 @@ impl Cluster {
     fn home_of(&self, name: &Name, topic: Topic) -> Option<Home> {
         let id = self.table[usize::from(slot(name))];
         let publish = self.nodes.get(&id)?.link.publishes()?;
-        let shardable = wire::is_shardable(name);
+        let shardable = wire::is_shardable(topic, name);
         Some(Home {
             topic,
             classic: publish != Publish::Sharded || !shardable,

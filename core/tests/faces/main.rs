@@ -6,6 +6,7 @@ mod support;
 
 mod cancelling;
 mod clients;
+mod counters;
 mod credentials;
 mod direct;
 mod input;

@@ -44,13 +44,12 @@ impl Closing {
         self.requests.len() < before
     }
 
-    /// Finishes the close when nothing is left to settle, or nothing that a reachable server could
+    /// Whether the close can finish: when nothing is left to settle, or nothing that a reachable server could
     /// settle.
-    pub(super) fn finish_if_settled(&mut self, cx: &mut Context, view: View<'_>) {
+    pub(super) fn is_over(&self, cx: &Context, view: View<'_>) -> bool {
         // While calls are in flight an outcome is still to come: the scan of everything can wait.
-        if view.is_settled() || cx.calls.is_empty() && waits_in_vain(view, cx) {
-            self.finish(cx, view);
-        }
+        let over = view.is_settled() || cx.calls.is_empty() && waits_in_vain(view, cx);
+        !self.done && over
     }
 
     /// Reports to the closing callers which locks could not be released, and stops.
@@ -89,8 +88,9 @@ fn waits_in_vain(view: View<'_>, cx: &Context) -> bool {
         && others(view).all(|name| in_vain(name, false))
 }
 
-/// The locks of unanswered acquires and of pending clean-ups.
+/// The locks of unanswered acquires and of pending clean-ups, and the counters with changes.
 fn others(view: View<'_>) -> impl Iterator<Item = &Name> {
     let waiters = view.names.waiters.values().map(|waiter| &waiter.name);
-    waiters.chain(view.cleanups.iter().map(|cleanup| &cleanup.name))
+    let cleanups = view.cleanups.iter().map(|cleanup| &cleanup.name);
+    waiters.chain(cleanups).chain(view.counting.unsettled())
 }

@@ -12,7 +12,7 @@ use crate::event::Level as EventLevel;
 use crate::event::{Counters, Event};
 use crate::maps::SmallMap;
 use crate::moment::Moment;
-use crate::wire::{Name, Op, OwnerId};
+use crate::wire::{Counter, Name, Op, OwnerId};
 
 /// Why a call was sent, which says how to read its outcome.
 #[derive(Debug)]
@@ -30,9 +30,14 @@ pub(super) enum Purpose {
     },
     /// A clean-up release.
     Cleanup { link: LinkId, owner: OwnerId },
+    /// The command in flight of a counter.
+    Counter(CounterKey),
     /// A force-release or an inspection.
     Query { id: RequestId, name: Name },
 }
+
+/// A counter of a client.
+pub(super) type CounterKey = (Counter, Name);
 
 /// A call in flight.
 #[derive(Debug)]

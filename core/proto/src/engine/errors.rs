@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, LostReason};
-use crate::wire::Name;
+use crate::wire::{Counter, Name};
 
 /// A try waited in vain for an earlier attempt with the same token.
 pub(super) fn token_busy() -> Error {
@@ -107,5 +107,32 @@ pub(super) fn foreign(what: &str) -> Error {
 /// The call of a try, or of a waiter ahead of it, got no answer in time.
 pub(super) fn unanswered() -> Error {
     let text = "the server did not answer in time; try again, or raise the lease";
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// A wait for a counter is over.
+pub(super) fn counter_timeout(counter: Counter, wait: Duration) -> Error {
+    let text = match counter {
+        Counter::Semaphore => format!(
+            "no permits within {wait:?}; wait longer, or look whether somebody has died with its permits: add them anew"
+        ),
+        Counter::Latch => format!("the latch did not get to 0 within {wait:?}; wait longer"),
+    };
+    Error::new(ErrorKind::Timeout, text)
+}
+
+/// The server did not answer a caller that does not wait for others.
+pub(super) fn counter_unheard(gives: bool) -> Error {
+    let text = if gives {
+        "the server did not answer in time; the permits are given back as soon as it does, so do not release them again"
+    } else {
+        "the server did not answer in time; what was sent may still take effect"
+    };
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The server was out of reach for longer than its marker of our last change lives.
+pub(super) fn counter_unknown() -> Error {
+    let text = "the server did not answer for minutes, so nobody knows whether the change was made; look at the number";
     Error::new(ErrorKind::Unavailable, text)
 }

@@ -10,7 +10,8 @@ use crate::event::Event;
 use crate::hold::HoldCell;
 use crate::key::OwnerKey;
 use crate::wire::{
-    Fencing, Form, Holder, Inspection, Kind, Name, Op, OwnerId, Permits, Reply, Topic,
+    Change, Counter, Fencing, Form, Holder, Inspection, Kind, Name, Op, OwnerId, Permits, Reply,
+    Topic,
 };
 
 /// Identifies a request of a caller. The caller's side draws it and never reuses it.
@@ -35,6 +36,9 @@ pub enum Input {
     /// This level is no longer tied to a guard. Only its key can release it, so it ends with its
     /// key.
     Detached { owner: OwnerId, level: LevelId },
+    /// Permits of a plain semaphore were given back, for example by a guard that was dropped. Nobody
+    /// waits for the outcome.
+    GivenBack { name: Name, permits: u32 },
     /// The thread or task behind this key has ended: stop renewing its detached levels, and warn.
     KeyEnded(OwnerKey),
     /// The task behind this key will never go on: stop renewing its levels, including those that
@@ -109,6 +113,18 @@ pub enum Request {
     /// Read how many permits a semaphore has, after it was given `limit` permits if that is asked
     /// for.
     Count { name: Name, limit: Option<u32> },
+    /// Take permits of a plain semaphore. `wait` as in `Acquire`.
+    Take {
+        name: Name,
+        permits: u32,
+        wait: Option<Duration>,
+    },
+    /// Wait until a latch is at 0. `wait` as in `Acquire`.
+    Await { name: Name, wait: Option<Duration> },
+    /// Change a counter. A trade gives permits back and takes none.
+    Change { name: Name, change: Change },
+    /// Read a counter.
+    Read { name: Name, counter: Counter },
     /// Release everything within `limit`, then stop.
     Close { limit: Duration },
 }
@@ -131,6 +147,21 @@ impl Request {
             Request::Inspect { .. } => "holder",
             Request::Count { limit: None, .. } => "permits",
             Request::Count { .. } => "set_permits",
+            Request::Take { .. } => "acquire",
+            Request::Await { .. } => "wait",
+            Request::Change { change, .. } => match change {
+                Change::Trade { .. } => "release",
+                Change::SetPermits(_) => "set_permits",
+                Change::AddPermits(_) => "add_permits",
+                Change::Drain => "drain",
+                Change::SetCount(_) => "set_count",
+                Change::CountDown(_) => "count_down",
+            },
+            Request::Read {
+                counter: Counter::Semaphore,
+                ..
+            } => "available",
+            Request::Read { .. } => "count",
             Request::Close { .. } => "close",
         }
     }
@@ -241,6 +272,18 @@ pub enum Done {
     Inspected(Vec<Holder>),
     /// The permits of a semaphore.
     Counted(Permits),
+    /// These permits of a plain semaphore are taken. If the caller does not want them any more, the
+    /// engine must hear [`Input::GivenBack`].
+    Taken {
+        name: Name,
+        permits: u32,
+    },
+    /// The latch is at 0.
+    Open,
+    /// Whether a counter was set: it had no number yet.
+    Set(bool),
+    /// The number of a counter, or how many permits were drained.
+    Number(i64),
     /// The names of locks that could not be released in time.
     Closed(Vec<Name>),
 }

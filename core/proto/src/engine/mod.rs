@@ -17,6 +17,7 @@ mod channel;
 mod cleanup;
 mod closing;
 mod context;
+mod counting;
 mod errors;
 mod exclusive;
 mod expired;
@@ -54,6 +55,7 @@ use crate::wire::{Form, Inspection, Name, Op, OwnerId, Topic, first_owner};
 use cleanup::{Cleanups, Left};
 use closing::Closing;
 use context::{Call, Context, Purpose};
+use counting::Counting;
 use expired::Expired;
 use hold::Phase;
 use holds::Holds;
@@ -84,6 +86,8 @@ pub struct Engine {
     watchdog: Watchdog,
     cleanups: Cleanups,
     queries: Queries,
+    /// Semaphores without leases, and latches.
+    counting: Counting,
     closing: Option<Closing>,
 }
 
@@ -97,6 +101,7 @@ impl Engine {
             watchdog: Watchdog::default(),
             cleanups: Cleanups::default(),
             queries: Queries::default(),
+            counting: Counting::default(),
             closing: None,
         }
     }
@@ -156,6 +161,8 @@ impl Engine {
                 }
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.queries.due(&mut self.cx, id),
+                Timer::Caller(id) => self.counting.caller_due(&mut self.cx, id),
+                Timer::Counters => self.counting.counters_due(&mut self.cx),
                 Timer::Outage(link) => self.outage_over(link),
                 Timer::Channels => self.names.channels_due(&mut self.cx),
                 Timer::Close => self.finish_close(),
@@ -182,6 +189,7 @@ impl Engine {
             names: &self.names,
             holds: &self.holds,
             cleanups: &self.cleanups,
+            counting: &self.counting,
         }
     }
 
@@ -197,16 +205,10 @@ impl Engine {
     }
 
     fn end(&mut self, out: &mut Vec<Output>) {
-        let (names, holds, cleanups) = (&self.names, &self.holds, &self.cleanups);
-        if let Some(closing) = &mut self.closing {
-            closing.finish_if_settled(
-                &mut self.cx,
-                View {
-                    names,
-                    holds,
-                    cleanups,
-                },
-            );
+        self.advance_counters();
+        let closing = self.closing.as_ref();
+        if closing.is_some_and(|closing| closing.is_over(&self.cx, self.view())) {
+            self.finish_close();
         }
         self.holds.forget_alarms(&mut self.cx);
         self.holds.tidy_alarms(&mut self.cx);
@@ -214,7 +216,7 @@ impl Engine {
         self.cx
             .counters
             .waiting
-            .set(self.names.waiters.len() as u64);
+            .set((self.names.waiters.len() + self.counting.waiting()) as u64);
         std::mem::swap(&mut self.cx.out, out);
     }
 
@@ -225,6 +227,7 @@ impl Engine {
             Input::Dropped { owner, level } => self.leave(None, owner, Some(level)),
             Input::Abandoned { owner, level } => self.abandon(owner, level),
             Input::Detached { owner, level } => self.detach(owner, level),
+            Input::GivenBack { name, permits } => self.counting.give_back(name, permits),
             Input::KeyEnded(key) => self.abandon_all(|of| of.belongs_to(key), false),
             Input::KeyGone(key) => self.abandon_all(|of| of == key, true),
             Input::Orphaned => self.abandon_all(|_| true, false),
@@ -294,6 +297,18 @@ impl Engine {
                 self.ask(id, Some(Op::Inspect { name, kind, what }));
             }
             Request::Count { name, limit } => self.ask(id, Some(Op::Count { name, limit })),
+            Request::Take {
+                name,
+                permits,
+                wait,
+            } => self.counting.take(&mut self.cx, id, name, permits, wait),
+            Request::Await { name, wait } => {
+                self.counting.await_latch(&mut self.cx, id, name, wait);
+            }
+            Request::Change { name, change } => {
+                self.counting.change(&mut self.cx, id, name, change)
+            }
+            Request::Read { name, counter } => self.ask(id, Some(Op::Read { name, counter })),
             Request::Close { limit } => self.close(id, limit),
         }
     }
@@ -306,7 +321,9 @@ impl Engine {
         }
         let text = "the wait was cancelled; a release goes on, and what else was sent may have taken effect";
         let error = || error(text);
-        if self.queries.has(id) {
+        if self.counting.has(id) {
+            self.counting.cancel(&mut self.cx, id);
+        } else if self.queries.has(id) {
             self.queries.end(&mut self.cx, id, Err(error()));
         } else if self
             .closing
@@ -333,6 +350,7 @@ impl Engine {
             Purpose::HandOver { from, to } => self.handed_over(from, to, call, sent, outcome),
             Purpose::Renewal { link, asked } => self.renewed(link, &asked, sent, outcome),
             Purpose::Cleanup { link, owner } => self.cleaned(link, owner, outcome),
+            Purpose::Counter(key) => self.counting.answered(&mut self.cx, &key, sent, outcome),
             Purpose::Query { id, name } => self.answered(id, &name, outcome),
         }
     }
@@ -341,6 +359,16 @@ impl Engine {
         let op = op.into();
         let inline = self.view().inline(&self.cx, &purpose, &op);
         self.cx.send(purpose, op, limit, inline)
+    }
+
+    /// Sends what can be sent for counters.
+    fn advance_counters(&mut self) {
+        while let Some(key) = self.counting.next_ready() {
+            if let Some(op) = self.counting.next_call(&mut self.cx, &key) {
+                self.send(Purpose::Counter(key.clone()), op, tuning::PLAIN_LIMIT);
+            }
+            self.counting.settle(&mut self.cx, &key);
+        }
     }
 
     // ---- requests that concern no hold ----
@@ -399,12 +427,18 @@ impl Engine {
     /// Handles an invalidation: either the keys of these names were changed, or the server stopped
     /// tracking them (`None`: all names). Holds are probed, and waiters may try.
     pub(super) fn invalidated(&mut self, names: Option<Vec<Name>>) {
-        for name in names.unwrap_or_else(|| self.names.all_names()) {
+        let known = || {
+            let mut known = self.names.all_names();
+            known.extend(self.counting.names());
+            known
+        };
+        for name in names.unwrap_or_else(known) {
             for owner in self.names.holds_on(&name) {
                 self.watchdog
                     .key_changed(&mut self.cx, &mut self.holds, owner);
             }
             self.names.hint(&mut self.cx, &name);
+            self.counting.key_changed(&mut self.cx, &name);
         }
     }
 
@@ -470,7 +504,7 @@ impl Engine {
 
     /// Whether messages about the releases of others may come.
     pub fn has_channels(&self) -> bool {
-        self.names.channels > 0
+        self.names.channels > 0 || self.counting.has_channels()
     }
 
     /// How many release messages may stay unread in the socket before the I/O thread must wake, and
@@ -482,11 +516,13 @@ impl Engine {
 
     /// Whether there is no hold, no waiter and no call in flight.
     pub fn is_at_rest(&self) -> bool {
-        self.holds.is_empty() && self.cx.calls.is_empty() && self.names.waiters.is_empty()
+        let locks = self.holds.is_empty() && self.names.waiters.is_empty();
+        locks && self.cx.calls.is_empty() && self.counting.callers() == 0
     }
 
     /// A message on the channel of a name: the lock was released.
     pub(super) fn message(&mut self, name: &Name) {
+        self.counting.wake(name);
         let now = self.cx.now;
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
@@ -520,6 +556,7 @@ impl Engine {
     }
 
     pub(super) fn subscribed(&mut self, name: &Name) {
+        self.counting.wake(name);
         if let Some(queue) = self.names.queues.get_mut(name) {
             queue.channel.confirmed = true;
             (queue.channel.echo, queue.channel.echoes) = (None, 0);
@@ -563,6 +600,8 @@ impl Engine {
         } else {
             self.fail_waiters(&error, true, &which);
             self.fail_entries(&error, true, &which);
+            self.counting
+                .fail_callers(&mut self.cx, &error, true, &which);
         }
     }
 
@@ -579,6 +618,8 @@ impl Engine {
     fn fail_for_link(&mut self, error: &Error, which: Which<'_>) {
         self.fail_waiters(error, false, which);
         self.fail_entries(error, false, which);
+        self.counting
+            .fail_callers(&mut self.cx, error, false, which);
         self.queries.fail(&mut self.cx, error, which);
         if let Some(error) = self.cx.links.error_of_all() {
             self.queries.fail_connects(&mut self.cx, &error);
@@ -612,6 +653,7 @@ impl Engine {
         self.probe_all(which);
         self.ask_tries(which);
         self.ask_for_places(which);
+        self.counting.resume(which);
     }
 
     // ---- closing ----
@@ -627,22 +669,22 @@ impl Engine {
         self.queries.fail_all(&mut self.cx, &error);
         self.close_holds(!limit.is_zero());
         self.names.give_up_channels(&mut self.cx);
+        self.counting.close(&mut self.cx, &error);
         if limit.is_zero() {
             self.finish_close();
         }
     }
 
     fn finish_close(&mut self) {
-        let (names, holds, cleanups) = (&self.names, &self.holds, &self.cleanups);
+        self.counting.fail_all(&mut self.cx);
+        let view = View {
+            names: &self.names,
+            holds: &self.holds,
+            cleanups: &self.cleanups,
+            counting: &self.counting,
+        };
         if let Some(closing) = &mut self.closing {
-            closing.finish(
-                &mut self.cx,
-                View {
-                    names,
-                    holds,
-                    cleanups,
-                },
-            );
+            closing.finish(&mut self.cx, view);
         }
     }
 }

@@ -169,6 +169,9 @@ impl Queries {
             CallOutcome::Answered(Reply::Counted(permits)) => {
                 (Ok(Done::Counted(permits)), Effect::None)
             }
+            CallOutcome::Answered(Reply::Changed { left, .. }) => {
+                (Ok(Done::Number(left)), Effect::None)
+            }
             CallOutcome::Answered(Reply::Foreign(what)) => (Err(foreign(&what)), Effect::None),
             // A hold of this client may have had that token.
             CallOutcome::Answered(Reply::Released(_)) => (Ok(Done::Released), Effect::Unsure),

@@ -25,6 +25,10 @@ pub(super) enum Timer {
     PutOff(LinkId),
     Cleanup(OwnerId),
     Query(RequestId),
+    /// A caller of a counter.
+    Caller(RequestId),
+    /// The counters.
+    Counters,
     Outage(LinkId),
     Channels,
     Close,

@@ -1,9 +1,10 @@
-//! The names, holds and clean-ups together. A decision that looks at all of them borrows this.
+//! The names, holds, clean-ups and counters together. A decision that looks at all of them borrows this.
 
 use std::time::Duration;
 
 use super::cleanup::Cleanups;
 use super::context::{Context, Purpose};
+use super::counting::Counting;
 use super::hold::Phase;
 use super::holds::Holds;
 use super::interface::{Inline, RequestId};
@@ -11,18 +12,21 @@ use super::names::{Attempt, Names, WaitQueue};
 use crate::moment::Moment;
 use crate::wire::{Name, Op, OwnerId, Topic};
 
-/// The names, the holds and the clean-ups of a client.
+/// The names, the holds, the clean-ups and the counters of a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) names: &'a Names,
     pub(super) holds: &'a Holds,
     pub(super) cleanups: &'a Cleanups,
+    pub(super) counting: &'a Counting,
 }
 
 impl<'a> View<'a> {
-    /// Whether nothing is left to settle: no hold, no waiter, no clean-up.
+    /// Whether nothing is left to settle: no hold, no waiter, no clean-up, no change of a counter.
     pub(super) fn is_settled(&self) -> bool {
-        self.holds.is_empty() && self.names.waiters.is_empty() && self.cleanups.is_empty()
+        let locks =
+            self.holds.is_empty() && self.names.waiters.is_empty() && self.cleanups.is_empty();
+        locks && self.counting.is_settled()
     }
 
     /// How the caller that waits for this call may make it itself, if it may.
@@ -30,6 +34,14 @@ impl<'a> View<'a> {
         // The caller makes one command.
         if !cx.calls.is_empty() || op.follow_up(Duration::ZERO).is_some() {
             return None;
+        }
+        if let Purpose::Counter(key) = purpose {
+            let alone = self.names.waiters.is_empty() && self.holds.len() <= 1;
+            return Some(Inline {
+                of: self.counting.sole_caller(key)?,
+                alone: alone && self.counting.callers() <= 1,
+                tracked: self.counting.reads(key),
+            });
         }
         let (of, behind) = match purpose {
             Purpose::Try(id) => (*id, 1),
@@ -39,6 +51,7 @@ impl<'a> View<'a> {
             Purpose::HandOver { .. } | Purpose::Renewal { .. } | Purpose::Cleanup { .. } => {
                 return None;
             }
+            Purpose::Counter(_) => return None,
         };
         let queue = self.names.queues.get(op.name()?);
         if queue.is_some_and(|queue| queue.waiters.len() > behind) {
@@ -46,7 +59,9 @@ impl<'a> View<'a> {
         }
         Some(Inline {
             of,
-            alone: self.names.waiters.len() <= behind && self.holds.len() <= 1,
+            alone: self.names.waiters.len() <= behind
+                && self.holds.len() <= 1
+                && self.counting.callers() == 0,
             tracked: queue.is_some_and(|queue| self.needs_tracking(purpose, op, queue)),
         })
     }
@@ -103,6 +118,10 @@ impl<'a> View<'a> {
         now: Moment,
         elsewhere: bool,
     ) -> Option<(&'a Name, u32)> {
+        // Each message of a counter counts.
+        if self.counting.callers() > 0 {
+            return None;
+        }
         if elsewhere {
             return self.own_release(cx).map(|name| (name, 1));
         }

@@ -75,7 +75,7 @@ impl BatchKey {
                 remaining: 0,
                 lesson: None,
                 ..
-            } if verbs(name, publish) == CLASSIC => {
+            } if verbs(Topic::Lock, name, publish) == CLASSIC => {
                 Some(BatchKey::Release(shape, Spelling::of(name)))
             }
             _ => None,
@@ -127,7 +127,9 @@ impl Call {
                 | Op::Renew { .. }
                 | Op::Force { .. }
                 | Op::Inspect { .. }
-                | Op::Count { .. } => {}
+                | Op::Count { .. }
+                | Op::Change { .. }
+                | Op::Read { .. } => {}
             }
         }
         Call {

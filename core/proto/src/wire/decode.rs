@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::value::Value;
 
 use super::codes::{
-    ACQUIRED, BUSY, COUNTED, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED,
-    STALE, STOLEN,
+    ACQUIRED, BUSY, CHANGED, COUNTED, DELETED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED,
+    RENEWED, STALE, STOLEN, SUPERSEDED,
 };
 use super::script::{Script, script, whole_ms};
 use super::{Fencing, FollowUp, Holder, Op, Permits, Process, RenewReply, Reply};
@@ -88,7 +88,8 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             | Op::Release { remaining: 1.., .. }
             | Op::Renew { .. }
             | Op::Force { .. }
-            | Op::Count { .. },
+            | Op::Count { .. }
+            | Op::Change { .. },
             STALE,
             [],
         ) => Reply::Stale,
@@ -107,7 +108,9 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             | Op::HandOver { .. }
             | Op::Force { .. }
             | Op::Inspect { .. }
-            | Op::Count { .. },
+            | Op::Count { .. }
+            | Op::Change { .. }
+            | Op::Read { .. },
             FOREIGN,
             [what],
         ) => Reply::Foreign(foreign(&text(what)?)),
@@ -120,6 +123,11 @@ fn read_long(op: &Op, items: &[Value]) -> Option<(Option<u64>, Reply)> {
             available: int(available)?,
             limit: int(limit)?,
         }),
+        (Op::Change { .. } | Op::Read { .. }, CHANGED, [done, left]) => Reply::Changed {
+            done: int(done)?,
+            left: int(left)?,
+        },
+        (Op::Change { .. }, SUPERSEDED, []) => Reply::Superseded,
         (Op::Force { .. }, FORCED, [deleted]) => Reply::Forced(int(deleted)? != 0),
         (Op::Inspect { .. }, HOLDER, holders) => {
             let (each, []) = holders.as_chunks() else {

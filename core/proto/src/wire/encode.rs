@@ -3,8 +3,8 @@
 use crate::value::Value;
 
 use super::codes::{
-    ACQUIRED, ALONE, BUSY, COUNTED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED, RENEWED, STALE,
-    TAKEN,
+    ACQUIRED, ALONE, BUSY, CHANGED, COUNTED, FORCED, FOREIGN, GONE, HOLDER, KEPT, RELEASED,
+    RENEWED, STALE, SUPERSEDED, TAKEN,
 };
 use super::script::whole_ms;
 use super::{BatchKey, Fencing, FollowUp, Op, Permits, RenewReply, Reply};
@@ -88,6 +88,10 @@ fn answer(op: &Op, server_ms: u64, reply: &Reply) -> Value {
         (_, Reply::Counted(Permits { available, limit })) => {
             long(COUNTED, vec![Value::Int(*available), Value::Int(*limit)])
         }
+        (_, Reply::Changed { done, left }) => {
+            long(CHANGED, vec![Value::Int(*done), Value::Int(*left)])
+        }
+        (_, Reply::Superseded) => long(SUPERSEDED, vec![]),
         (_, Reply::NotReplicated { .. }) => panic!("{op:?} is not for replicas"),
     }
 }

@@ -73,6 +73,8 @@ pub enum Topic {
     ReadWrite,
     /// The channel of semaphores.
     Semaphore,
+    /// The channel of count-down latches.
+    Latch,
     /// The channel of this owner, which stands in the queue of a fair lock.
     Place(OwnerId),
 }

@@ -184,7 +184,7 @@ pub(super) fn of_kind(op: &Op, kind: Kind) -> Op {
         }
         Op::Renew { holds } => holds.iter_mut().for_each(|hold| hold.form.kind = kind),
         Op::Force { kind: old, .. } | Op::Inspect { kind: old, .. } => *old = kind,
-        Op::Count { .. } => {}
+        Op::Count { .. } | Op::Change { .. } | Op::Read { .. } => {}
     }
     op
 }

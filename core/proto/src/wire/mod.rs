@@ -7,6 +7,8 @@ mod batch;
 #[cfg(test)]
 mod batch_tests;
 mod codes;
+#[cfg(test)]
+mod counter_tests;
 mod decode;
 #[cfg(test)]
 mod encode;
@@ -139,6 +141,66 @@ pub enum Op {
     /// Read how many permits a semaphore has, after it was given `limit` permits if that is asked
     /// for. Carries a not-after.
     Count { name: Name, limit: Option<u32> },
+    /// Change a counter. Carries a not-after. Copies have one sequence number: the first one that
+    /// arrives changes the counter, and the others get its result, as long as the client's marker
+    /// lives ([`MARKER_LIFE`](crate::tuning::MARKER_LIFE)).
+    Change {
+        name: Name,
+        /// The identity of the client when the change was first sent. Each has a marker of its own.
+        writer: OwnerId,
+        /// Grows with each change of this client.
+        sequence: u64,
+        change: Change,
+    },
+    /// Read a counter.
+    Read { name: Name, counter: Counter },
+}
+
+/// A number that is all there is at its name: neither owners nor leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Counter {
+    /// The permits of a plain semaphore, as Redisson's `RSemaphore`.
+    Semaphore,
+    /// A count-down latch, as Redisson's `RCountDownLatch`.
+    Latch,
+}
+
+impl Counter {
+    /// The channel on which its changes are published.
+    pub fn topic(self) -> Topic {
+        match self {
+            Counter::Semaphore => Topic::Semaphore,
+            Counter::Latch => Topic::Latch,
+        }
+    }
+}
+
+/// A change of a counter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Give permits back, and then take some: for one caller after the other, as long as there are
+    /// enough for the next one.
+    Trade { given: u32, wanted: Vec<u32> },
+    /// Give a semaphore so many permits if it has no number yet.
+    SetPermits(u32),
+    /// Add permits; a negative number takes them away, and the semaphore may get below 0.
+    AddPermits(i64),
+    /// Take all permits that there are.
+    Drain,
+    /// Give a latch this count if it has none.
+    SetCount(u32),
+    /// Count a latch down.
+    CountDown(u32),
+}
+
+impl Change {
+    pub fn counter(&self) -> Counter {
+        match self {
+            Change::Trade { .. } | Change::SetPermits(_) => Counter::Semaphore,
+            Change::AddPermits(_) | Change::Drain => Counter::Semaphore,
+            Change::SetCount(_) | Change::CountDown(_) => Counter::Latch,
+        }
+    }
 }
 
 impl Op {
@@ -150,7 +212,9 @@ impl Op {
             | Op::Release { name, .. }
             | Op::Force { name, .. }
             | Op::Inspect { name, .. }
-            | Op::Count { name, .. } => Some(name),
+            | Op::Count { name, .. }
+            | Op::Change { name, .. }
+            | Op::Read { name, .. } => Some(name),
             Op::Renew { holds } => match &holds[..] {
                 [Renewal { name, .. }] => Some(name),
                 _ => None,
@@ -208,6 +272,8 @@ impl Op {
             Op::Inspect { kind, .. } => kind.layout().held_as(),
             Op::Force { kind, .. } => kind.layout(),
             Op::Count { .. } => Layout::Permits,
+            // The scripts of counters have no layouts.
+            Op::Change { .. } | Op::Read { .. } => Layout::Permits,
         }
     }
 }
@@ -301,6 +367,13 @@ pub enum Reply {
     Holders(Vec<Holder>),
     /// The permits of a semaphore.
     Counted(Permits),
+    /// The counter was changed, now or by an earlier copy. `done`: how many callers of a trade were
+    /// served, whether the counter was set (1 or 0), how many permits were drained, or the count
+    /// before it was counted down. `left`: its number then, which is also the answer to
+    /// [`Op::Read`].
+    Changed { done: i64, left: i64 },
+    /// A later change of this client arrived before this copy. Nothing was done.
+    Superseded,
 }
 
 /// How many permits a semaphore has.

@@ -1,6 +1,7 @@
 //! Lock names, and the keys and channels derived from them (Redisson's rules).
 
-use super::{Form, Name, Topic};
+use super::kind::write_identity;
+use super::{Form, Name, OwnerId, Topic};
 use crate::error::{Error, Result};
 
 /// The longest lock name, in bytes.
@@ -52,7 +53,7 @@ pub fn channel_for(uuid: &str, topic: Topic, name: &str) -> String {
     let channel = channel(topic, name);
     match topic {
         Topic::Place(owner) => channel + ":" + &Form::default().owner(uuid, owner),
-        Topic::Lock | Topic::ReadWrite | Topic::Semaphore => channel,
+        Topic::Lock | Topic::ReadWrite | Topic::Semaphore | Topic::Latch => channel,
     }
 }
 
@@ -62,6 +63,8 @@ pub(super) fn channel_parts(topic: Topic, name: &str) -> [&str; 4] {
         Topic::Lock | Topic::Place(_) => "redisson_lock__channel",
         Topic::ReadWrite => "redisson_rwlock",
         Topic::Semaphore => "redisson_sc",
+        // Redisson puts braces around every name here, also around one that has some.
+        Topic::Latch => return ["redisson_countdownlatch__channel__", "{", name, "}"],
     };
     prefixed(prefix, name)
 }
@@ -78,6 +81,14 @@ pub(super) fn timeout_prefix(name: &str) -> [&str; 3] {
 /// The key of the taken permits of a semaphore.
 pub(super) fn taken_key(name: &str) -> String {
     timeout_prefix(name).concat() + "timeout"
+}
+
+/// The key in which the client of this writer notes its last change of a counter.
+pub(super) fn marker_key(uuid: &str, name: &str, writer: OwnerId) -> String {
+    let mut key = timeout_prefix(name).concat().into_bytes();
+    key.extend_from_slice(b"redlatch:");
+    write_identity(uuid, writer, &mut key);
+    String::from_utf8_lossy(&key).into_owned()
 }
 
 /// How a time-out key goes on after the owner. Each of our owners has one.
@@ -120,6 +131,18 @@ mod tests {
         assert_eq!(queue_keys("a{b}"), keys);
         assert_eq!(taken_key("orders"), "{orders}:timeout");
         assert_eq!(taken_key("a{b}c"), "a{b}c:timeout");
+        let latch = |name| channel(Topic::Latch, name);
+        assert_eq!(latch("o"), "redisson_countdownlatch__channel__{o}");
+        assert_eq!(latch("a{b}"), "redisson_countdownlatch__channel__{a{b}}");
+        let uuid = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
+        assert_eq!(
+            marker_key(uuid, "o", 0xabcd << 16),
+            "{o}:redlatch:8c8ffe61-5bd3-4d78-a5c0-00000000abcd"
+        );
+        assert_eq!(
+            marker_key(uuid, "a{b}", 0),
+            format!("a{{b}}:redlatch:{uuid}")
+        );
         assert_eq!(timeout_prefix("orders").concat(), "{orders}:");
         assert_eq!(timeout_prefix("a{b}c").concat(), "a{b}c:");
         assert_eq!(token_key("orders"), "redisson_lock_token:{orders}");

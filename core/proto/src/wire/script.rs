@@ -7,10 +7,13 @@ use std::time::Duration;
 use super::codes::CODES;
 use super::kind::{is_same_identity, number_of, write_identity};
 use super::names::{
-    TIMEOUT_SUFFIX, channel_parts, learnt_key, queue_keys, taken_key, timeout_prefix, token_key,
+    TIMEOUT_SUFFIX, channel_parts, learnt_key, marker_key, queue_keys, taken_key, timeout_prefix,
+    token_key,
 };
 use super::slots::slot;
-use super::{Fencing, Form, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal, Topic};
+use super::{
+    Change, Fencing, Form, Kind, Layout, LeaseSample, Name, Op, OwnerId, Publish, Renewal, Topic,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tuning;
 
@@ -169,6 +172,10 @@ scripts! {
     FORCE_PERMITS = "permit_force" Permits;
     INSPECT_PERMITS = "permit_inspect" Permits;
     COUNT_PERMITS = "permit_count" Permits;
+    TRADE = "counter_trade" Permits;
+    SET_COUNTER = "counter_set" Permits;
+    COUNT_DOWN = "counter_down" Permits;
+    READ_COUNTER = "counter_read" Permits;
     ACQUIRE_QUEUED = "fair_acquire" Hash;
     RELEASE_QUEUED = "fair_release" Hash;
     FORCE_QUEUED = "fair_force" Hash;
@@ -176,7 +183,7 @@ scripts! {
 }
 
 /// Parts that several scripts share.
-const SHARED: [(&str, &str); 10] = [
+const SHARED: [(&str, &str); 13] = [
     ("clock", lua!("clock")),
     ("token", lua!("token")),
     ("recall", lua!("recall")),
@@ -184,6 +191,9 @@ const SHARED: [(&str, &str); 10] = [
     ("readers", lua!("readers")),
     ("permit_ids", lua!("permit_ids")),
     ("permit_keys", lua!("permit_keys")),
+    ("counter", lua!("counter")),
+    ("counter_value", lua!("counter_value")),
+    ("counter_marked", lua!("counter_marked")),
     ("fair_place", lua!("fair_place")),
     ("fair_heads", lua!("fair_heads")),
     ("fair_leave", lua!("fair_leave")),
@@ -243,6 +253,13 @@ pub(super) fn script(op: &Op) -> &'static Script {
     use Layout::{Hash, Learning, Permits, Plain, Queued, Read, Write};
     match (op, op.layout()) {
         (Op::Count { .. }, _) => &COUNT_PERMITS,
+        (Op::Read { .. }, _) => &READ_COUNTER,
+        (Op::Change { change, .. }, _) => match change {
+            Change::Trade { .. } => &TRADE,
+            Change::CountDown(_) => &COUNT_DOWN,
+            Change::SetPermits(_) | Change::AddPermits(_) => &SET_COUNTER,
+            Change::Drain | Change::SetCount(_) => &SET_COUNTER,
+        },
         (Op::Acquire { .. }, Permits) => &ACQUIRE_PERMITS,
         (Op::Release { remaining: 0, .. }, Permits) => &RELEASE_PERMITS,
         (Op::Release { .. }, Permits) => &LOWER_PERMITS,
@@ -409,7 +426,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                 words.number(u64::from(*limit));
                 words.number(whole_ms(tuning::PERMIT_MARGIN));
                 words.parts(&channel_parts(Topic::Semaphore, name));
-                return words.add(verbs(name, publish));
+                return words.add(verbs(Topic::Semaphore, name, publish));
             }
             if let (Some(writer), Kind::Read) = (under, form.kind) {
                 words.number(u64::from(*count));
@@ -424,7 +441,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
                     0
                 });
                 words.parts(&channel_parts(Topic::Lock, name));
-                words.add(verbs(name, publish));
+                words.add(verbs(Topic::Lock, name, publish));
                 match under {
                     Some(was) => words.owner(form, uuid, *was),
                     None => words.add(""),
@@ -465,7 +482,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             words.owner(form, uuid, *owner);
             let layout = form.kind.layout();
             words.parts(&channel_parts(layout.topic(), name));
-            let verbs = verbs(name, publish);
+            let verbs = verbs(layout.topic(), name, publish);
             if layout.topic() == Topic::ReadWrite {
                 words.add(verbs);
                 return words.parts(&timeout_prefix(name));
@@ -494,7 +511,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
             match form.kind.layout().topic() {
                 Topic::Lock | Topic::Place(_) => {}
                 Topic::ReadWrite => words.parts(&timeout_prefix(name)),
-                Topic::Semaphore => words.number(whole_ms(tuning::PERMIT_MARGIN)),
+                Topic::Semaphore | Topic::Latch => words.number(whole_ms(tuning::PERMIT_MARGIN)),
             }
         }
         Op::Renew { holds } => {
@@ -518,7 +535,7 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
         Op::Force { name, kind } => {
             words.number(not_after);
             words.parts(&channel_parts(kind.layout().topic(), name));
-            words.add(verbs(name, publish));
+            words.add(verbs(kind.layout().topic(), name, publish));
         }
         Op::Inspect { name, kind, .. } => {
             if kind.layout().topic() == Topic::ReadWrite {
@@ -528,11 +545,54 @@ fn arguments(op: &Op, uuid: &str, not_after: u64, publish: Publish, words: &mut 
         Op::Count { name, limit } => {
             words.number(not_after);
             words.parts(&channel_parts(Topic::Semaphore, name));
-            words.add(verbs(name, publish));
+            words.add(verbs(Topic::Semaphore, name, publish));
             limit
                 .iter()
                 .for_each(|limit| words.number(u64::from(*limit)));
         }
+        Op::Change {
+            name,
+            sequence,
+            change,
+            ..
+        } => {
+            let topic = change.counter().topic();
+            words.number(not_after);
+            words.number(*sequence);
+            words.parts(&channel_parts(topic, name));
+            words.add(verbs(topic, name, publish));
+            change_arguments(change, words);
+        }
+        Op::Read { .. } => {}
+    }
+}
+
+/// Adds the arguments that only this change has.
+fn change_arguments(change: &Change, words: &mut Words) {
+    match change {
+        Change::Trade { given, wanted } => {
+            words.number(u64::from(*given));
+            wanted
+                .iter()
+                .for_each(|each| words.number(u64::from(*each)));
+        }
+        Change::SetPermits(permits) => {
+            words.add("set");
+            words.number(u64::from(*permits));
+        }
+        Change::AddPermits(permits) => {
+            words.add("add");
+            words.add(&permits.to_string());
+        }
+        Change::Drain => {
+            words.add("drain");
+            words.number(0);
+        }
+        Change::SetCount(count) => {
+            words.add("latch");
+            words.number(u64::from(*count));
+        }
+        Change::CountDown(by) => words.number(u64::from(*by)),
     }
 }
 
@@ -776,6 +836,11 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             each(name);
             each(&taken_key(name));
         }
+        Op::Change { name, writer, .. } => {
+            each(name);
+            each(&marker_key(uuid, name, *writer));
+        }
+        Op::Read { name, .. } => each(name),
     }
 }
 
@@ -806,17 +871,17 @@ pub(super) const CLASSIC: &str = "PUBLISH";
 /// The commands that publish a release. The channel is passed as an argument, not as a key, so that
 /// it may have another slot and an ACL need not allow it as a key. With another slot, only
 /// `PUBLISH` reaches every subscriber.
-pub(super) fn verbs(name: &Name, publish: Publish) -> &'static str {
+pub(super) fn verbs(topic: Topic, name: &Name, publish: Publish) -> &'static str {
     match publish {
-        Publish::Sharded if is_shardable(name) => "SPUBLISH",
-        Publish::Both if is_shardable(name) => "SPUBLISH PUBLISH",
+        Publish::Sharded if is_shardable(topic, name) => "SPUBLISH",
+        Publish::Both if is_shardable(topic, name) => "SPUBLISH PUBLISH",
         _ => CLASSIC,
     }
 }
 
 /// Whether the channel has the slot of the lock, as `SPUBLISH` requires.
-pub fn is_shardable(name: &str) -> bool {
-    slot(&channel_parts(Topic::Lock, name).concat()) == slot(name)
+pub fn is_shardable(topic: Topic, name: &str) -> bool {
+    slot(&channel_parts(topic, name).concat()) == slot(name)
 }
 
 /// Whole milliseconds, rounded up: the server must hold a lock at least for the lease from which
@@ -931,12 +996,18 @@ mod tests {
 
     #[test]
     fn a_release_publishes_where_it_is_heard() {
-        let verbs = |name: &str, publish| verbs(&name.into(), publish);
+        let verbs = |name: &str, publish| verbs(Topic::Lock, &name.into(), publish);
         assert_eq!(verbs("orders", Publish::Sharded), "SPUBLISH");
         assert_eq!(verbs("orders", Publish::Both), "SPUBLISH PUBLISH");
         assert_eq!(verbs("orders", Publish::Classic), "PUBLISH");
         assert_eq!(verbs("a}b", Publish::Sharded), "PUBLISH");
         assert_eq!(verbs("a}b", Publish::Both), "PUBLISH");
+        // Redisson's channel of a latch has braces around every name.
+        let latch = |name: &str| super::verbs(Topic::Latch, &name.into(), Publish::Both);
+        assert_eq!(
+            (latch("orders"), latch("{eu}:o")),
+            ("SPUBLISH PUBLISH", "PUBLISH")
+        );
     }
 
     fn release(remaining: u32) -> Op {

@@ -901,6 +901,7 @@ fn asked(op: &Op) -> Option<Duration> {
         Op::Release { ttl, remaining, .. } => Some(*ttl).filter(|_| *remaining > 0),
         Op::Renew { holds } => holds.first().map(|hold| hold.ttl),
         Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => None,
+        Op::Change { .. } | Op::Read { .. } => None,
     }
 }
 

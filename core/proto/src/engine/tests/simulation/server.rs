@@ -588,6 +588,7 @@ impl Server {
                 Reply::Stale
             }
             Op::Release { remaining: 1.., .. } | Op::Count { .. } if late => Reply::Stale,
+            Op::Change { .. } if late => Reply::Stale,
             op if is_of_semaphore(op) => self.permits(origin, op),
             Op::Acquire {
                 name,
@@ -755,6 +756,7 @@ impl Server {
                 Reply::Forced(deleted)
             }
             Op::Count { .. } => panic!("only semaphores are counted"),
+            Op::Change { .. } | Op::Read { .. } => panic!("no counters here"),
             Op::Inspect {
                 name,
                 what: Inspection::Waiters,
@@ -1226,6 +1228,7 @@ fn is_of_semaphore(op: &Op) -> bool {
         Op::Renew { holds } => holds[0].form.kind,
         Op::Force { kind, .. } | Op::Inspect { kind, .. } => *kind,
         Op::Count { .. } => Kind::Semaphore,
+        Op::Change { .. } | Op::Read { .. } => return false,
     };
     kind == Kind::Semaphore
 }
@@ -1246,7 +1249,9 @@ pub(super) fn names(op: &Op) -> Vec<Name> {
         | Op::Release { name, .. }
         | Op::Force { name, .. }
         | Op::Inspect { name, .. }
-        | Op::Count { name, .. } => {
+        | Op::Count { name, .. }
+        | Op::Change { name, .. }
+        | Op::Read { name, .. } => {
             vec![name.clone()]
         }
         Op::Renew { holds } => holds.iter().map(|hold| hold.name.clone()).collect(),
@@ -1263,6 +1268,8 @@ pub(super) fn script_of(op: &Op, sort: Option<BatchKey>) -> (u8, bool) {
         Op::Force { .. } => 4,
         Op::Inspect { .. } => 5,
         Op::Count { .. } => 6,
+        Op::Change { .. } => 7,
+        Op::Read { .. } => 8,
     };
     (script, sort.is_some())
 }

@@ -359,6 +359,7 @@ impl Client {
             Op::Release { owner, ttl, .. } => vec![(*owner, *ttl)],
             Op::Renew { holds } => holds.iter().map(|hold| (hold.owner, hold.ttl)).collect(),
             Op::Force { .. } | Op::Inspect { .. } | Op::Count { .. } => Vec::new(),
+            Op::Change { .. } | Op::Read { .. } => Vec::new(),
         };
         for (owner, lease) in asked {
             let longest = self.leases.entry(owner).or_default();
@@ -2334,6 +2335,7 @@ impl World {
                 Topic::Lock | Topic::Place(_) => (0, 0),
                 Topic::ReadWrite => (DEAD_READERS, 0),
                 Topic::Semaphore => (0, MARGIN_MS * 1000),
+                Topic::Latch => panic!("a latch has no holds"),
             };
             let lives = longest + limit + timing::drift(longest);
             self.time + margin + micros(lives).max(others)

@@ -1,0 +1,705 @@
+//! Semaphores without leases, and count-down latches: a number in Redis, which has no owners.
+//!
+//! A repeated command would count twice, and the number cannot tell. So each command that changes a
+//! counter has a sequence number, and the script notes the last one of each client beside the
+//! counter. One command of a counter is in flight at a time. It serves as many callers as it can.
+//! A command without an answer is repeated under its number until there is one: then the client
+//! knows what it did, and gives back what nobody wants any more.
+
+mod counter;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::{Context, CounterKey};
+use super::errors::{
+    clocks_differ, counter_timeout, counter_unheard, counter_unknown, foreign, not_sent,
+};
+use super::interface::{CallOutcome, Done, Output, RequestId};
+use super::links::Which;
+use super::timers::Timer;
+use crate::error::{Error, ErrorKind};
+use crate::event::Level as EventLevel;
+use crate::moment::Moment;
+use crate::tuning;
+use crate::wire::{Change, Counter, Name, Op, Reply};
+use counter::{Caller, Command, State, Want, Wish};
+
+/// The counters that callers of this client change or wait for, and those callers.
+#[derive(Debug, Default)]
+pub(super) struct Counting {
+    // Ordered, so that the same inputs give the same outputs.
+    counters: BTreeMap<CounterKey, State>,
+    callers: BTreeMap<RequestId, Caller>,
+    /// When each counter needs attention.
+    alarms: BTreeSet<(Moment, CounterKey)>,
+    /// The sequence number that was drawn last.
+    sequence: u64,
+    /// How many channels are wanted.
+    channels: usize,
+    closing: bool,
+    /// The counters for which something can perhaps be sent.
+    ready: VecDeque<CounterKey>,
+}
+
+impl Counting {
+    pub(super) fn has(&self, id: RequestId) -> bool {
+        self.callers.contains_key(&id)
+    }
+
+    /// How many callers are without an answer.
+    pub(super) fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
+    /// How many callers wait for a counter.
+    pub(super) fn waiting(&self) -> usize {
+        let waiters = self.counters.values().map(|state| state.waiters.len());
+        waiters.sum()
+    }
+
+    pub(super) fn has_channels(&self) -> bool {
+        self.channels > 0
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = Name> {
+        self.counters.keys().map(|(_, name)| name.clone())
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.counters.values().all(State::is_settled)
+    }
+
+    /// The names of the counters with changes that are not done.
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = &Name> {
+        let unsettled = |(_, state): &(&CounterKey, &State)| !state.is_settled();
+        self.counters
+            .iter()
+            .filter(unsettled)
+            .map(|((_, name), _)| name)
+    }
+
+    /// Whether the command in flight reads its counter.
+    pub(super) fn reads(&self, key: &CounterKey) -> bool {
+        let command = self
+            .counters
+            .get(key)
+            .and_then(|state| state.command.as_ref());
+        command.is_some_and(|command| command.reads())
+    }
+
+    /// The caller that the command in flight serves, if it serves only one.
+    pub(super) fn sole_caller(&self, key: &CounterKey) -> Option<RequestId> {
+        let command = self.counters.get(key)?.command.as_ref()?;
+        let mut callers = command.callers();
+        let sole = callers.next().filter(|id| self.has(*id));
+        sole.filter(|_| callers.next().is_none())
+    }
+
+    fn add(&mut self, cx: &mut Context, id: RequestId, key: &CounterKey, want: Want) {
+        let time = if want.once() || !want.waits() {
+            Some(patience(cx))
+        } else {
+            want.wait()
+        };
+        if let Some(time) = time {
+            cx.timers.arm(Timer::Caller(id), cx.now.after(time));
+        }
+        let key = key.clone();
+        self.callers.insert(id, Caller { key, want });
+    }
+
+    fn remove(&mut self, cx: &mut Context, id: RequestId) -> Option<Caller> {
+        cx.timers.disarm(Timer::Caller(id));
+        self.callers.remove(&id)
+    }
+
+    /// Ends the wait of a caller. What was sent for it goes on; what it wins is given back.
+    fn give_up(&mut self, cx: &mut Context, id: RequestId, error: Error) -> Option<CounterKey> {
+        let Caller { key, want } = self.remove(cx, id)?;
+        if let Some(state) = self.counters.get_mut(&key) {
+            state.leave(id, want);
+        }
+        cx.fail(id, error.on(&key.1));
+        Some(key)
+    }
+
+    /// Fails the callers that are left when the client ends.
+    pub(super) fn fail_all(&mut self, cx: &mut Context) {
+        for id in std::mem::take(&mut self.callers).into_keys() {
+            cx.timers.disarm(Timer::Caller(id));
+            cx.fail(id, Error::new(ErrorKind::Closed, "the client was closed"));
+        }
+    }
+
+    /// Somebody else changed the key, or the server forgot that we read it. A message follows where
+    /// a latch opens, but none where its key was deleted or has expired. A semaphore without its key
+    /// has no permits, so its waiters need not look.
+    pub(super) fn key_changed(&mut self, cx: &mut Context, name: &Name) {
+        let key = (Counter::Latch, name.clone());
+        let Some(state) = self.counters.get_mut(&key).filter(|state| state.asleep) else {
+            return;
+        };
+        let rested = state.hinted.map(|last| last.after(tuning::LATCH_LOOK));
+        let at = rested
+            .unwrap_or_default()
+            .max(cx.now.after(tuning::HINT_DELAY));
+        if state.retry.is_none_or(|retry| at < retry) {
+            (state.retry, state.hinted) = (Some(at), Some(at));
+            self.settle(cx, &key);
+        }
+    }
+
+    // ---- channels and timers ----
+
+    /// Subscribes if somebody has to wait, and forgets a counter that nobody needs any more.
+    pub(super) fn settle(&mut self, cx: &mut Context, key: &CounterKey) {
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        let (topic, name) = (key.0.topic(), &key.1);
+        if state.waiters.is_empty() {
+            (state.asleep, state.retry) = (false, None);
+            let linger = if self.closing {
+                Duration::ZERO
+            } else {
+                cx.config.linger
+            };
+            if let Some(channel) = &mut state.channel {
+                let end = *channel.idle_until.get_or_insert(cx.now.after(linger));
+                if end <= cx.now || self.closing {
+                    state.channel = None;
+                    self.channels -= 1;
+                    cx.out.push(Output::Unsubscribe(name.clone(), topic));
+                }
+            }
+        } else if state.asleep {
+            let recheck = cx.config.recheck;
+            let jitter = &mut cx.jitter;
+            let now = cx.now;
+            state
+                .retry
+                .get_or_insert_with(|| now.after(jitter.spread(recheck)));
+            if state.channel.is_none() {
+                self.channels += 1;
+                cx.out.push(Output::Subscribe(name.clone(), topic));
+            }
+            state.channel.get_or_insert_default().idle_until = None;
+        } else {
+            state.retry = None;
+            if let Some(channel) = &mut state.channel {
+                channel.idle_until = None;
+            }
+        }
+        self.arm(cx, key);
+    }
+
+    fn arm(&mut self, cx: &mut Context, key: &CounterKey) {
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        let due = state.due().filter(|_| !state.is_unused());
+        if state.alarm != due {
+            if let Some(before) = std::mem::replace(&mut state.alarm, due) {
+                self.alarms.remove(&(before, key.clone()));
+            }
+            self.alarms.extend(due.map(|at| (at, key.clone())));
+        }
+        if state.is_unused() {
+            self.counters.remove(key);
+        }
+        match self.alarms.first() {
+            Some((at, _)) => cx.timers.arm(Timer::Counters, *at),
+            None => cx.timers.disarm(Timer::Counters),
+        }
+    }
+}
+
+/// How long a caller that does not wait for others may be without an answer.
+fn patience(cx: &Context) -> Duration {
+    cx.config.outage.max(tuning::PLAIN_LIMIT)
+}
+
+impl Counting {
+    // ---- requests ----
+
+    pub(super) fn take(
+        &mut self,
+        cx: &mut Context,
+        id: RequestId,
+        name: Name,
+        permits: u32,
+        wait: Option<Duration>,
+    ) {
+        let key = (Counter::Semaphore, name);
+        self.wait(cx, id, key, Want::Permits(permits, wait));
+    }
+
+    pub(super) fn await_latch(
+        &mut self,
+        cx: &mut Context,
+        id: RequestId,
+        name: Name,
+        wait: Option<Duration>,
+    ) {
+        self.wait(cx, id, (Counter::Latch, name), Want::Open(wait));
+    }
+
+    fn wait(&mut self, cx: &mut Context, id: RequestId, key: CounterKey, want: Want) {
+        let error = cx.links.error(&key.1).filter(|_| want.once());
+        if let Some(down) = error {
+            return cx.fail(id, down.on(&key.1));
+        }
+        let state = self.counters.entry(key.clone()).or_default();
+        if want.once() && key.0 == Counter::Semaphore && state.asleep {
+            let text = "other callers of this client wait for permits, and go first";
+            let error = Error::new(ErrorKind::Timeout, text);
+            return cx.fail(id, error.on(&key.1));
+        }
+        state.waiters.push_back(id);
+        // Those that know that the latch is closed need no answer again. The new one does.
+        if key.0 == Counter::Latch {
+            state.wake();
+        }
+        self.add(cx, id, &key, want);
+        self.ready.push_back(key);
+    }
+
+    pub(super) fn change(&mut self, cx: &mut Context, id: RequestId, name: Name, change: Change) {
+        let key = (change.counter(), name);
+        let kept = matches!(change, Change::Trade { .. });
+        self.add(cx, id, &key, Want::Change { kept });
+        let request = Some(id);
+        self.add_wish(&key, Wish { request, change });
+    }
+
+    pub(super) fn give_back(&mut self, name: Name, permits: u32) {
+        let change = Change::Trade {
+            given: permits,
+            wanted: Vec::new(),
+        };
+        let request = None;
+        self.add_wish(&(Counter::Semaphore, name), Wish { request, change });
+    }
+
+    fn add_wish(&mut self, key: &CounterKey, wish: Wish) {
+        let state = self.counters.entry(key.clone()).or_default();
+        state.wishes.push_back(wish);
+        self.ready.push_back(key.clone());
+    }
+
+    pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId) {
+        let waits = self.callers.get(&id).map(|caller| caller.want);
+        let text = match waits {
+            Some(Want::Permits(..)) => "the wait was cancelled; permits that it won are given back",
+            Some(Want::Open(_)) => "the wait was cancelled",
+            Some(Want::Change { kept: true }) => {
+                "cancelled; the permits are given back all the same"
+            }
+            _ => "cancelled; what was sent may have taken effect",
+        };
+        self.end_caller(cx, id, Error::new(ErrorKind::Cancelled, text));
+    }
+
+    fn end_caller(&mut self, cx: &mut Context, id: RequestId, error: Error) {
+        let key = self.give_up(cx, id, error);
+        self.ready.extend(key);
+    }
+
+    // ---- going on ----
+
+    /// A counter for which something can perhaps be sent.
+    pub(super) fn next_ready(&mut self) -> Option<CounterKey> {
+        self.ready.pop_front()
+    }
+
+    /// A message on a channel of this name, or its subscription, which may have missed some.
+    pub(super) fn wake(&mut self, name: &Name) {
+        for counter in [Counter::Semaphore, Counter::Latch] {
+            let key = (counter, name.clone());
+            if let Some(state) = self.counters.get_mut(&key) {
+                state.wake();
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    pub(super) fn counters_due(&mut self, cx: &mut Context) {
+        while let Some((at, key)) = self.alarms.pop_first() {
+            if at > cx.now {
+                self.alarms.insert((at, key));
+                break;
+            }
+            if let Some(state) = self.counters.get_mut(&key) {
+                state.alarm = None;
+            }
+            self.due(cx, &key);
+            self.ready.push_back(key);
+        }
+    }
+
+    /// The time of a caller is over.
+    pub(super) fn caller_due(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(Caller { key, want }) = self.callers.get(&id) else {
+            return;
+        };
+        let down = cx.links.error(&key.1);
+        let silent = self.counters.get(key).is_some_and(State::is_unanswered);
+        let error = match (down, want.wait()) {
+            (None, Some(wait)) if !silent && !wait.is_zero() => counter_timeout(key.0, wait),
+            (Some(down), _) => down,
+            (None, _) => counter_unheard(*want == Want::Change { kept: true }),
+        };
+        self.end_caller(cx, id, error);
+    }
+
+    /// Ends callers with `error`: those that try once, or all.
+    pub(super) fn fail_callers(
+        &mut self,
+        cx: &mut Context,
+        error: &Error,
+        only_tries: bool,
+        which: Which<'_>,
+    ) {
+        let picked = self
+            .callers
+            .iter()
+            .filter(|(_, caller)| (!only_tries || caller.want.once()) && which(&caller.key.1));
+        let ids: Vec<RequestId> = picked.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.end_caller(cx, id, error.clone());
+        }
+    }
+
+    /// Goes on after a reconnect.
+    pub(super) fn resume(&mut self, which: Which<'_>) {
+        let keys = self.counters.keys();
+        let keys: Vec<CounterKey> = keys.filter(|(_, name)| which(name)).cloned().collect();
+        for key in keys {
+            if let Some(state) = self.counters.get_mut(&key) {
+                state.resume();
+            }
+            self.ready.push_back(key);
+        }
+    }
+
+    /// The client closes: nobody waits any more, and permits that are being given back, or that
+    /// nobody took, go back.
+    pub(super) fn close(&mut self, cx: &mut Context, error: &Error) {
+        self.closing = true;
+        let stays = |id: &RequestId, caller: &Caller| {
+            let state = self.counters.get(&caller.key);
+            let sent = state.is_some_and(|state| state.is_sent(*id));
+            caller.want == (Want::Change { kept: true }) || sent && !caller.want.waits()
+        };
+        let callers = self.callers.iter();
+        let ids: Vec<RequestId> = callers
+            .filter(|(id, caller)| !stays(id, caller))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.end_caller(cx, id, error.clone());
+        }
+        self.ready.extend(self.counters.keys().cloned());
+    }
+}
+
+/// The next command of a counter, and the effects of its answer.
+impl Counting {
+    /// The call to be sent for a counter now.
+    pub(super) fn next_call(&mut self, cx: &mut Context, key: &CounterKey) -> Option<Arc<Op>> {
+        let state = self.counters.get_mut(key)?;
+        if !cx.links.is_up(&key.1) {
+            return None;
+        }
+        if state.command.is_none() {
+            if state.rest.is_some() {
+                return None;
+            }
+            let (callers, sequence) = (&self.callers, &mut self.sequence);
+            state.command = state.next_command(key, callers, cx.first_owner, sequence);
+        }
+        let command = state.command.as_mut()?;
+        let over = command.ends().is_some_and(|end| end <= cx.now);
+        if command.in_flight || command.retry.is_some() || over {
+            return None;
+        }
+        (command.in_flight, command.again) = (true, false);
+        Some(command.op.clone())
+    }
+
+    /// A counter needs attention.
+    fn due(&mut self, cx: &mut Context, key: &CounterKey) {
+        let now = cx.now;
+        let is_due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        if is_due(state.retry) {
+            (state.retry, state.asleep) = (None, false);
+        }
+        if is_due(state.rest) {
+            state.rest = None;
+        }
+        let waiting = state.command.as_mut().filter(|command| !command.in_flight);
+        let Some(command) = waiting else { return };
+        if is_due(command.retry) {
+            command.retry = None;
+        }
+        if is_due(command.ends())
+            && let Some(command) = state.command.take()
+        {
+            self.refuse(cx, key, command, &counter_unknown());
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        sent: Moment,
+        outcome: CallOutcome,
+    ) {
+        self.ready.push_back(key.clone());
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        let Some(mut command) = state.command.take() else {
+            return;
+        };
+        command.in_flight = false;
+        let was_stale = std::mem::take(&mut state.stale);
+        match outcome {
+            CallOutcome::Answered(Reply::Changed { done, left }) => {
+                state.failures = 0;
+                self.changed(cx, key, command, done, left);
+            }
+            CallOutcome::Answered(Reply::Foreign(what)) => {
+                self.refuse(cx, key, command, &foreign(&what));
+            }
+            // The server did nothing. Its reply has taught the outbox the server's clock.
+            CallOutcome::Answered(Reply::Stale) if !was_stale => {
+                state.stale = true;
+                self.put_back(cx, key, command, None);
+            }
+            CallOutcome::Answered(Reply::Stale) if command.unsettled.is_none() => {
+                self.refuse(cx, key, command, &clocks_differ());
+            }
+            CallOutcome::Answered(other) if !matches!(other, Reply::Stale) => {
+                let text = format!("unexpected reply: {other:?}");
+                let error = Error::new(ErrorKind::Internal, text);
+                self.refuse(cx, key, command, &error);
+            }
+            CallOutcome::Refused {
+                error,
+                passing: false,
+            } => self.refuse(cx, key, command, &error),
+            CallOutcome::Answered(_) | CallOutcome::Refused { .. } => {
+                state.failures += 1;
+                let at = cx.now.after(cx.jitter.backoff(state.failures));
+                self.put_back(cx, key, command, Some(at));
+            }
+            CallOutcome::NotSent if !cx.links.is_up(&key.1) => {
+                self.put_back(cx, key, command, None);
+            }
+            CallOutcome::NotSent => {
+                state.failures += 1;
+                let at = cx.now.after(cx.jitter.backoff(state.failures));
+                if command.unsettled.is_none() {
+                    self.refuse_hasty(cx, &command, &not_sent());
+                }
+                self.put_back(cx, key, command, Some(at));
+            }
+            // A read changes nothing, and may be repeated at any time.
+            CallOutcome::Unanswered if command.reads() => self.put_back(cx, key, command, None),
+            CallOutcome::Unanswered => {
+                command.unsettled.get_or_insert(sent);
+                self.put_back(cx, key, command, None);
+            }
+        }
+    }
+
+    /// The command is sent again at `at`. If no copy of it can have been executed, its parts go
+    /// back to where they came from.
+    fn put_back(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        mut command: Command,
+        at: Option<Moment>,
+    ) {
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        if command.unsettled.is_some() {
+            command.retry = at;
+            let over = command.ends().is_some_and(|end| end <= cx.now);
+            if over {
+                return self.refuse(cx, key, command, &counter_unknown());
+            }
+            state.command = Some(command);
+            return;
+        }
+        state.rest = at;
+        for mut wish in command.wishes.into_iter().rev() {
+            wish.request = wish.request.filter(|id| self.callers.contains_key(id));
+            if wish.request.is_some() || wish.is_kept() {
+                state.wishes.push_front(wish);
+            }
+        }
+    }
+
+    /// Fails the callers of a command that do not wait: they can decide what to do. Permits that are
+    /// given back are the engine's to give back.
+    fn refuse_hasty(&mut self, cx: &mut Context, command: &Command, error: &Error) {
+        for id in command.callers() {
+            let want = self.callers.get(&id).map(|caller| caller.want);
+            let hasty = |want: Want| want.once() || want == Want::Change { kept: false };
+            if want.is_some_and(hasty) {
+                self.give_up(cx, id, error.clone());
+            }
+        }
+    }
+
+    /// The command was not done and never will be, or nobody can know.
+    fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
+        for wish in &command.wishes {
+            let answered = wish
+                .request
+                .is_some_and(|id| self.callers.contains_key(&id));
+            if !answered && let Change::Trade { given, .. } = wish.change {
+                let text = format!("{given} permits could not be given back: {error:#}");
+                cx.event("permits_lost", EventLevel::Warn, &key.1, text);
+            }
+        }
+        for id in command.callers() {
+            self.give_up(cx, id, error.clone());
+        }
+        if let Some(state) = self.counters.get_mut(key) {
+            state.asleep = false;
+        }
+    }
+
+    fn changed(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        command: Command,
+        done: i64,
+        left: i64,
+    ) {
+        let change = match &*command.op {
+            Op::Change { change, .. } => change.clone(),
+            _ => return self.looked(cx, key, &command, left),
+        };
+        let (served, mut before) = (usize::try_from(done).unwrap_or(0), done);
+        for wish in command.wishes {
+            let answer = match wish.change {
+                Change::Trade { .. } => Done::Released,
+                Change::SetPermits(_) | Change::SetCount(_) => Done::Set(done != 0),
+                Change::AddPermits(_) => Done::Number(left),
+                Change::Drain => Done::Number(done),
+                Change::CountDown(by) => {
+                    before = (before - i64::from(by)).max(0);
+                    Done::Number(before)
+                }
+            };
+            if let Some(id) = wish.request {
+                self.complete(cx, id, answer);
+            }
+        }
+        if !matches!(change, Change::Trade { .. }) {
+            // More permits, or an open latch, wake those who wait here too.
+            if let Some(state) = self.counters.get_mut(key) {
+                state.wake();
+            }
+            return;
+        }
+        for (id, permits) in command.waiters.iter().take(served) {
+            self.serve(cx, key, *id, *permits);
+        }
+        let refused = command.waiters.get(served..).unwrap_or_default();
+        self.refuse_tries(cx, refused);
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        let first = refused.first().map(|(id, _)| id);
+        // If the first one that was refused is gone, the one behind it may want less.
+        state.asleep = first.is_some() && state.waiters.front() == first && !command.again;
+    }
+
+    /// The permits of this caller are taken. If it has left, they go back.
+    fn serve(&mut self, cx: &mut Context, key: &CounterKey, id: RequestId, permits: u32) {
+        let name = key.1.clone();
+        if self.complete(cx, id, Done::Taken { name, permits }) {
+            return;
+        }
+        if let Some(state) = self.counters.get_mut(key) {
+            let change = Change::Trade {
+                given: permits,
+                wanted: Vec::new(),
+            };
+            state.wishes.push_front(Wish {
+                request: None,
+                change,
+            });
+        }
+    }
+
+    /// A latch was read.
+    fn looked(&mut self, cx: &mut Context, key: &CounterKey, command: &Command, left: i64) {
+        if left <= 0 {
+            for (id, _) in &command.waiters {
+                self.complete(cx, *id, Done::Open);
+            }
+        } else {
+            self.refuse_tries(cx, &command.waiters);
+        }
+        if let Some(state) = self.counters.get_mut(key) {
+            state.asleep = left > 0 && !command.again;
+        }
+    }
+
+    /// Fails those who do not wait.
+    fn refuse_tries(&mut self, cx: &mut Context, refused: &[(RequestId, u32)]) {
+        for (id, _) in refused {
+            let Some(want) = self.callers.get(id).map(|caller| caller.want) else {
+                continue;
+            };
+            if want.once() {
+                let text = match want {
+                    Want::Open(_) => "the latch is not at 0",
+                    _ => "there are not enough permits now",
+                };
+                self.give_up(cx, *id, Error::new(ErrorKind::Timeout, text));
+            }
+        }
+    }
+
+    /// Answers a caller. Returns false if it has left.
+    fn complete(&mut self, cx: &mut Context, id: RequestId, done: Done) -> bool {
+        let Entry::Occupied(caller) = self.callers.entry(id) else {
+            return false;
+        };
+        let caller = caller.remove();
+        cx.timers.disarm(Timer::Caller(id));
+        if caller.want.waits()
+            && let Some(state) = self.counters.get_mut(&caller.key)
+        {
+            take_out(state, id);
+        }
+        cx.complete(id, done);
+        true
+    }
+}
+
+/// Takes a waiter out of its queue. It is usually the first one.
+fn take_out(state: &mut State, id: RequestId) {
+    if state.waiters.front() == Some(&id) {
+        state.waiters.pop_front();
+    } else {
+        state.waiters.retain(|waiter| *waiter != id);
+    }
+}

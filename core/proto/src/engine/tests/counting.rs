@@ -1,0 +1,567 @@
+//! Plain semaphores and count-down latches: one command at a time, counted once.
+
+use super::*;
+use crate::wire::{Change, Counter};
+
+fn trade(given: u32, wanted: &[u32]) -> Change {
+    Change::Trade {
+        given,
+        wanted: wanted.to_vec(),
+    }
+}
+
+impl Sent {
+    fn change(&self) -> (u64, Change) {
+        match &self.op {
+            Op::Change {
+                sequence, change, ..
+            } => (*sequence, change.clone()),
+            other => panic!("not a change: {other:?}"),
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self.op, Op::Read { .. })
+    }
+}
+
+impl Rig {
+    fn take(&mut self, permits: u32, wait: Option<Duration>) -> RequestId {
+        let name = "s".into();
+        self.request(Request::Take {
+            name,
+            permits,
+            wait,
+        })
+    }
+
+    fn ask(&mut self, change: Change) -> RequestId {
+        let name = "s".into();
+        self.request(Request::Change { name, change })
+    }
+
+    fn give(&mut self, permits: u32) -> RequestId {
+        self.ask(trade(permits, &[]))
+    }
+
+    fn dropped(&mut self, permits: u32) {
+        let name = "s".into();
+        self.input(Input::GivenBack { name, permits });
+    }
+
+    fn await_latch(&mut self, wait: Option<Duration>) -> RequestId {
+        let name = "s".into();
+        self.request(Request::Await { name, wait })
+    }
+
+    fn changed(&mut self, sent: &Sent, done: i64, left: i64) {
+        self.reply(sent, Reply::Changed { done, left });
+    }
+
+    fn unanswered(&mut self, sent: &Sent) {
+        self.outcome(sent, CallOutcome::Unanswered);
+    }
+
+    fn taken(&mut self, id: RequestId) -> u32 {
+        match self.done(id) {
+            Done::Taken { permits, .. } => permits,
+            other => panic!("not taken: {other:?}"),
+        }
+    }
+
+    fn number(&mut self, id: RequestId) -> i64 {
+        match self.done(id) {
+            Done::Number(number) => number,
+            other => panic!("not a number: {other:?}"),
+        }
+    }
+
+    fn message(&mut self) {
+        self.input(Input::Message("s".into()));
+    }
+
+    /// A waiter for so many permits that was refused, with its channel subscribed.
+    fn refused_head(&mut self, permits: u32) -> RequestId {
+        let id = self.take(permits, None);
+        let sent = self.sent();
+        self.changed(&sent, 0, 0);
+        self.input(Input::Subscribed("s".into()));
+        let sent = self.sent();
+        self.changed(&sent, 0, 0);
+        self.nothing_sent();
+        id
+    }
+}
+
+#[test]
+fn a_caller_takes_permits_and_gives_them_back() {
+    let mut rig = Rig::new();
+    let id = rig.take(2, None);
+    let sent = rig.sent();
+    assert_eq!(sent.change(), (1, trade(0, &[2])));
+    assert_eq!(sent.inline.map(|inline| inline.of), Some(id));
+    rig.changed(&sent, 1, 3);
+    assert_eq!(rig.taken(id), 2);
+    let id = rig.give(2);
+    let sent = rig.sent();
+    assert_eq!(sent.change(), (2, trade(2, &[])));
+    rig.changed(&sent, 0, 5);
+    rig.released(id);
+    rig.dropped(1);
+    let sent = rig.sent();
+    assert_eq!((sent.change(), sent.inline), ((3, trade(1, &[])), None));
+    rig.changed(&sent, 0, 6);
+    rig.nothing_left();
+}
+
+#[test]
+fn one_command_is_in_flight_and_serves_all_callers() {
+    let mut rig = Rig::new();
+    let first = rig.take(1, None);
+    let sent = rig.sent();
+    let others: Vec<_> = [2, 3, 1].map(|permits| rig.take(permits, None)).into();
+    let (one, two) = (rig.give(1), rig.give(4));
+    rig.nothing_sent();
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(first), 1);
+    let sent = rig.sent();
+    assert_eq!(sent.change(), (2, trade(5, &[2, 3, 1])));
+    rig.changed(&sent, 2, 0);
+    rig.released(one);
+    rig.released(two);
+    assert_eq!((rig.taken(others[0]), rig.taken(others[1])), (2, 3));
+    assert!(rig.pending(others[2]));
+    rig.nothing_sent();
+    assert_eq!(rig.subscribed, [Name::from("s")]);
+    assert_eq!(rig.topic, Topic::Semaphore);
+}
+
+#[test]
+fn a_lost_reply_neither_loses_nor_doubles_a_count() {
+    let mut rig = Rig::new();
+    let id = rig.take(2, None);
+    let first = rig.sent();
+    rig.unanswered(&first);
+    let again = rig.sent();
+    assert_eq!(again.op, first.op, "under the same number");
+    rig.pass(secs(100));
+    rig.unanswered(&again);
+    let again = rig.sent();
+    rig.changed(&again, 1, 0);
+    assert_eq!(rig.taken(id), 2);
+    // The answer to the first copy comes too late.
+    rig.changed(&first, 1, 0);
+    let id = rig.ask(Change::Drain);
+    let sent = rig.sent();
+    rig.input(down());
+    rig.unanswered(&sent);
+    rig.nothing_sent();
+    rig.input(Input::Identity(77));
+    rig.input(Input::Up(0));
+    let again = rig.sent();
+    assert_eq!(again.op, sent.op, "also the writer");
+    rig.changed(&again, 3, 0);
+    assert_eq!(rig.number(id), 3);
+    rig.dropped(1);
+    let sent = rig.sent();
+    let Op::Change { writer, .. } = sent.op else {
+        panic!("no change");
+    };
+    assert_eq!(writer, crate::wire::first_owner(77));
+}
+
+#[test]
+fn a_command_is_repeated_as_long_as_its_marker_lives() {
+    let mut rig = Rig::new();
+    let (id, waits) = (rig.give(2), rig.take(1, None));
+    let sent = rig.sent();
+    rig.input(down());
+    rig.unanswered(&sent);
+    rig.pass(secs(11));
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    rig.pass(secs(278));
+    rig.nothing_sent();
+    rig.pass(secs(2));
+    assert!(rig.events.contains(&"permits_lost"), "{:?}", rig.events);
+    rig.input(Input::Up(0));
+    let sent = rig.all_sent();
+    assert!(sent.iter().all(|sent| sent.change() == (2, trade(0, &[1]))));
+    let _ = waits;
+}
+
+#[test]
+fn permits_that_a_caller_has_left_behind_are_given_back() {
+    for ends in 0..3 {
+        let mut rig = Rig::new();
+        let id = rig.take(2, Some(secs(3)));
+        let behind = rig.take(1, None);
+        let sent = rig.sent();
+        match ends {
+            0 => rig.cancel(id),
+            1 => rig.pass(secs(4)),
+            _ => {
+                rig.unanswered(&sent);
+                rig.cancel(id);
+                let again = rig.sent();
+                rig.changed(&again, 1, 0);
+            }
+        }
+        let kind = rig.failed(id);
+        let expected = [
+            ErrorKind::Cancelled,
+            ErrorKind::Unavailable,
+            ErrorKind::Cancelled,
+        ];
+        assert_eq!(kind, expected[ends]);
+        if ends < 2 {
+            rig.changed(&sent, 1, 0);
+        }
+        let sent = rig.sent();
+        assert_eq!(sent.change(), (2, trade(2, &[1])));
+        rig.changed(&sent, 1, 1);
+        assert_eq!(rig.taken(behind), 1);
+        rig.nothing_left();
+    }
+}
+
+#[test]
+fn a_waiter_tries_again_when_it_hears_something_or_after_a_while() {
+    let mut rig = Rig::new();
+    let id = rig.refused_head(2);
+    rig.message();
+    let sent = rig.sent();
+    // A message that comes meanwhile counts too.
+    rig.message();
+    rig.message();
+    rig.changed(&sent, 0, 1);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.nothing_sent();
+    rig.pass(RECHECK * 2);
+    let sent = rig.sent();
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(id), 2);
+    rig.nothing_left();
+}
+
+#[test]
+fn the_head_keeps_others_waiting_and_a_try_does_not_wait() {
+    let mut rig = Rig::new();
+    let head = rig.refused_head(5);
+    let small = rig.take(1, None);
+    let tries = rig.take(1, Some(Duration::ZERO));
+    assert_eq!(rig.failed(tries), ErrorKind::Timeout);
+    rig.nothing_sent();
+    // The one behind the head fits when the head leaves.
+    rig.cancel(head);
+    assert_eq!(rig.failed(head), ErrorKind::Cancelled);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[1]));
+    rig.changed(&sent, 1, 2);
+    assert_eq!(rig.taken(small), 1);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_try_in_vain_keeps_nobody_behind_it_asleep() {
+    let mut rig = Rig::new();
+    let first = rig.give(1);
+    let sent = rig.sent();
+    let (tries, waits) = (rig.take(5, Some(Duration::ZERO)), rig.take(1, None));
+    rig.changed(&sent, 0, 1);
+    rig.released(first);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[5, 1]));
+    rig.changed(&sent, 0, 1);
+    assert_eq!(rig.failed(tries), ErrorKind::Timeout);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[1]));
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(waits), 1);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_wait_ends_with_its_time() {
+    let mut rig = Rig::new();
+    let id = rig.take(1, Some(secs(3)));
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 0);
+    rig.pass(secs(3));
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    rig.nothing_left();
+    let mut rig = Rig::new();
+    rig.input(down());
+    let id = rig.take(1, Some(secs(3)));
+    rig.pass(secs(3));
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    let id = rig.take(1, Some(Duration::ZERO));
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    assert!(rig.engine.is_settled());
+}
+
+#[test]
+fn a_stale_copy_is_sent_again_and_two_say_that_clocks_differ() {
+    let mut rig = Rig::new();
+    let id = rig.give(1);
+    let sent = rig.sent();
+    rig.reply(&sent, Reply::Stale);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.released(id);
+    let id = rig.ask(Change::AddPermits(1));
+    for _ in 0..2 {
+        let sent = rig.sent();
+        rig.reply(&sent, Reply::Stale);
+    }
+    assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+    // An earlier copy may have been done: only the marker knows.
+    let id = rig.give(1);
+    let first = rig.sent();
+    rig.unanswered(&first);
+    for _ in 0..3 {
+        rig.pass(secs(1));
+        let sent = rig.sent();
+        assert_eq!(sent.op, first.op);
+        rig.reply(&sent, Reply::Stale);
+    }
+    rig.pass(secs(1));
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.released(id);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_refusal_is_told_and_a_passing_one_is_not() {
+    let mut rig = Rig::new();
+    let (takes, gives) = (rig.take(1, None), rig.give(1));
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Server, true));
+    rig.nothing_sent();
+    rig.pass(secs(5));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[1]));
+    rig.reply(&sent, Reply::Foreign("a list".into()));
+    assert_eq!(rig.failed(takes), ErrorKind::ForeignKind);
+    assert_eq!(rig.failed(gives), ErrorKind::ForeignKind);
+    rig.dropped(1);
+    let sent = rig.sent();
+    rig.outcome(&sent, refused(ErrorKind::Denied, false));
+    assert!(rig.events.contains(&"permits_lost"), "{:?}", rig.events);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_call_that_was_not_sent_is_not_done() {
+    let mut rig = Rig::new();
+    let (gives, adds) = (rig.give(1), rig.ask(Change::AddPermits(1)));
+    let sent = rig.sent();
+    rig.outcome(&sent, CallOutcome::NotSent);
+    assert!(rig.pending(gives), "the engine gives it back");
+    rig.pass(secs(2));
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.released(gives);
+    let sent = rig.sent();
+    rig.outcome(&sent, CallOutcome::NotSent);
+    assert_eq!(rig.failed(adds), ErrorKind::Unavailable);
+    rig.nothing_sent();
+    rig.pass(secs(2));
+    rig.nothing_left();
+}
+
+#[test]
+fn changes_are_done_in_their_order() {
+    let mut rig = Rig::new();
+    let set = rig.ask(Change::SetPermits(5));
+    let add = rig.ask(Change::AddPermits(-3));
+    let drain = rig.ask(Change::Drain);
+    let gives = rig.give(1);
+    let sent = rig.sent();
+    assert_eq!(sent.change(), (1, Change::SetPermits(5)));
+    rig.changed(&sent, 1, 5);
+    assert!(matches!(rig.done(set), Done::Set(true)));
+    let sent = rig.sent();
+    assert_eq!(sent.change(), (2, Change::AddPermits(-3)));
+    rig.changed(&sent, 0, 2);
+    assert_eq!(rig.number(add), 2);
+    let sent = rig.sent();
+    rig.changed(&sent, 2, 0);
+    assert_eq!(rig.number(drain), 2);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.released(gives);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_caller_that_leaves_before_its_change_is_sent_changes_nothing() {
+    let mut rig = Rig::new();
+    let first = rig.ask(Change::AddPermits(1));
+    let (add, gives) = (rig.ask(Change::AddPermits(2)), rig.give(1));
+    rig.cancel(add);
+    rig.cancel(gives);
+    assert_eq!(rig.failed(add), ErrorKind::Cancelled);
+    assert_eq!(rig.failed(gives), ErrorKind::Cancelled);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    assert_eq!(rig.number(first), 1);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[]), "a release goes on");
+    rig.changed(&sent, 0, 2);
+    rig.nothing_left();
+}
+
+#[test]
+fn closing_gives_back_what_unanswered_callers_win() {
+    let mut rig = Rig::new();
+    let (waits, gives) = (rig.take(2, None), rig.give(1));
+    let sent = rig.sent();
+    let close = rig.request(Request::Close { limit: secs(5) });
+    assert_eq!(rig.failed(waits), ErrorKind::Closed);
+    rig.changed(&sent, 1, 0);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(3, &[]));
+    rig.changed(&sent, 0, 3);
+    rig.released(gives);
+    assert!(matches!(rig.done(close), Done::Closed(names) if names.is_empty()));
+    assert!(rig.stopped);
+    let late = rig.take(1, None);
+    assert_eq!(rig.failed(late), ErrorKind::Closed);
+}
+
+#[test]
+fn a_close_names_what_could_not_be_given_back() {
+    let mut rig = Rig::new();
+    let waits = rig.refused_head(1);
+    let gives = rig.give(1);
+    let sent = rig.sent();
+    let close = rig.request(Request::Close { limit: secs(2) });
+    assert_eq!(rig.failed(waits), ErrorKind::Closed);
+    rig.unanswered(&sent);
+    rig.pass(secs(2));
+    assert_eq!(rig.failed(gives), ErrorKind::Closed);
+    assert!(matches!(rig.done(close), Done::Closed(names) if *names == [Name::from("s")]));
+    assert!(rig.stopped);
+}
+
+#[test]
+fn an_outage_ends_waits_but_no_release() {
+    let mut rig = Rig::new();
+    let waits = rig.refused_head(1);
+    rig.input(down());
+    let gives = rig.give(1);
+    rig.pass(OUTAGE);
+    assert_eq!(rig.failed(waits), ErrorKind::Unavailable);
+    assert_eq!(rig.failed(gives), ErrorKind::Unavailable);
+    rig.pass(OUTAGE);
+    rig.input(Input::Up(0));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[]));
+    rig.changed(&sent, 0, 1);
+    rig.nothing_left();
+}
+
+#[test]
+fn those_who_wait_for_a_latch_share_a_look() {
+    let mut rig = Rig::new();
+    let first = rig.await_latch(None);
+    let sent = rig.sent();
+    assert!(sent.is_read() && sent.inline.is_some_and(|inline| inline.tracked));
+    let second = rig.await_latch(Some(secs(60)));
+    rig.nothing_sent();
+    rig.changed(&sent, 0, 3);
+    // The second came after the first look was sent.
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 3);
+    assert_eq!(rig.topic, Topic::Latch);
+    rig.input(Input::Subscribed("s".into()));
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 3);
+    rig.nothing_sent();
+    rig.message();
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 0);
+    for id in [first, second] {
+        assert!(matches!(rig.done(id), Done::Open));
+    }
+    let late = rig.await_latch(None);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 0);
+    assert!(matches!(rig.done(late), Done::Open));
+    rig.nothing_left();
+}
+
+#[test]
+fn count_downs_share_a_command_and_each_has_its_count() {
+    let mut rig = Rig::new();
+    let first = rig.ask(Change::CountDown(1));
+    let others = [2, 3, 4].map(|by| rig.ask(Change::CountDown(by)));
+    let waits = rig.await_latch(None);
+    let sent = rig.sent();
+    rig.changed(&sent, 7, 6);
+    assert_eq!(rig.number(first), 6);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, Change::CountDown(9));
+    rig.changed(&sent, 6, 0);
+    assert_eq!(others.map(|id| rig.number(id)), [4, 1, 0]);
+    let sent = rig.sent();
+    assert!(sent.is_read());
+    rig.changed(&sent, 0, 0);
+    assert!(matches!(rig.done(waits), Done::Open));
+    rig.nothing_left();
+}
+
+#[test]
+fn a_key_that_goes_away_wakes_those_who_wait_for_a_latch() {
+    let mut rig = Rig::new();
+    let id = rig.await_latch(None);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 3);
+    for names in [Some(vec!["s".into()]), None] {
+        rig.input(Input::Invalidated(names));
+        rig.pass(tuning::LATCH_LOOK + tuning::HINT_DELAY);
+        let sent = rig.sent();
+        rig.changed(&sent, 0, 3);
+    }
+    // Each step of the count sends an invalidation. They cost a look in a while.
+    for _ in 0..100 {
+        rig.input(Input::Invalidated(Some(vec!["s".into()])));
+        rig.pass(ms(1));
+    }
+    assert!(rig.all_sent().len() <= 1);
+    assert!(rig.pending(id));
+}
+
+#[test]
+fn a_look_without_an_answer_is_repeated_and_a_try_looks_once() {
+    let mut rig = Rig::new();
+    let id = rig.await_latch(Some(Duration::ZERO));
+    let sent = rig.sent();
+    rig.unanswered(&sent);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_reader_of_a_counter_asks_once() {
+    let mut rig = Rig::new();
+    let name = "s".into();
+    let counter = Counter::Semaphore;
+    let id = rig.request(Request::Read { name, counter });
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 4);
+    assert_eq!(rig.number(id), 4);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_counter_with_waiters_needs_every_message() {
+    let mut rig = Rig::new();
+    rig.refused_head(1);
+    assert!(rig.engine.has_channels() && !rig.engine.is_at_rest());
+    assert_eq!(rig.engine.skipped(rig.now, true), None);
+}

@@ -1,0 +1,17 @@
+-- Counts a latch down. At 0 its key goes away.
+-- KEYS   the count, the marker of the client
+-- ARGV   not-after ms, sequence number, channel, publish verbs, how far
+-- reply  now STALE | now CHANGED before count | now SUPERSEDED | now FOREIGN what
+--@ counter
+local before = math.max(tonumber(count or 0), 0)
+local left = math.max(before - ARGV[5], 0)
+redis.call('SET', KEYS[2], ARGV[2] .. string.format(':%.0f:%.0f', before, left), 'PX', MARKED)
+if count then
+  local changed
+  if left > 0 then changed = redis.pcall('DECRBY', KEYS[1], ARGV[5]) else changed = redis.pcall('DEL', KEYS[1]) end
+  --@ counter_marked
+end
+if before > 0 and left == 0 then
+  for verb in string.gmatch(ARGV[4], '%u+') do redis.pcall(verb, ARGV[3], '0') end
+end
+return {now, CHANGED, before, left}

@@ -1,0 +1,23 @@
+-- Gives permits of a plain semaphore back, and then takes some: for one caller after the other, as long as there are enough.
+-- KEYS   the number of permits, the marker of the client
+-- ARGV   not-after ms, sequence number, channel, publish verbs, the permits given back, those that each caller wants
+-- reply  now STALE | now CHANGED callers-served number | now SUPERSEDED | now FOREIGN what
+--@ counter
+local given, taken, served = tonumber(ARGV[5]), 0, 0
+local free = tonumber(count or 0) + given
+for i = 6, #ARGV do
+  local wanted = tonumber(ARGV[i])
+  if wanted > free then break end
+  free, taken, served = free - wanted, taken + wanted, served + 1
+end
+redis.call('SET', KEYS[2], ARGV[2] .. string.format(':%d:%.0f', served, free), 'PX', MARKED)
+if given > 0 or taken > 0 then
+  -- INCRBY leaves the time to live as it is.
+  local changed = redis.pcall('INCRBY', KEYS[1], string.format('%.0f', given - taken))
+  --@ counter_marked
+end
+-- Redisson wakes one asynchronous waiter for each message.
+for i = 1, math.min(given, free, MESSAGES) do
+  for verb in string.gmatch(ARGV[4], '%u+') do redis.pcall(verb, ARGV[3], string.format('%.0f', free)) end
+end
+return {now, CHANGED, served, free}
