@@ -789,7 +789,7 @@ impl ClientInner {
             .compare_exchange(UNSTARTED, own, Ordering::AcqRel, Ordering::Acquire)
             == Err(CLOSED)
         {
-            return Err(closed());
+            return Err(Error::closed());
         }
         let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = self.running.get() {
@@ -890,10 +890,13 @@ impl Running {
         way: Way,
     ) -> Result<(RequestId, Option<InlineCall>)> {
         let id = self.prepare(&request);
+        // Made before, because the request is gone when the thread turns out to have ended.
+        let closed = self.closed.load(Ordering::Acquire);
+        let closed = closed.then(|| request.named(Error::closed()));
         let call = self
             .handle
             .request(id, request, sink, way)
-            .map_err(|_| self.ended())?;
+            .map_err(|_| closed.unwrap_or_else(|| self.ended()))?;
         Ok((id, call))
     }
 
@@ -914,7 +917,7 @@ impl Running {
     /// The error for a caller that the I/O thread cannot answer any more.
     pub(crate) fn ended(&self) -> Error {
         if self.closed.load(Ordering::Acquire) {
-            return closed();
+            return Error::closed();
         }
         Error::new(
             ErrorKind::Internal,
@@ -979,10 +982,6 @@ fn forked() -> Error {
     )
 }
 
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client is closed; open a new one")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1002,6 +1001,7 @@ mod tests {
             .wait()
             .expect_err("closed");
         assert_eq!(error.kind(), ErrorKind::Closed);
+        assert_eq!(error.lock_name(), Some("n"));
     }
 
     #[test]

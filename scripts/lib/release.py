@@ -100,12 +100,21 @@ def owners() -> list[str]:
     return bad
 
 
+def broken(tag: str) -> list[str]:
+    """Lines of abi.txt that programs of that release rely on, and that are gone. Under another name a library breaks nothing."""
+    then = git("show", f"{tag}:c-api/abi.txt").splitlines()
+    now = (ROOT / "c-api" / "abi.txt").read_text().splitlines()
+    return sorted(set(then) - set(now)) if then[0] == now[0] else []
+
+
 def compatible(wanted: str) -> list[str]:
     """Whether programs for the last release go on working, as far as their compiler can tell."""
     tags = [tag for tag in git("tag", "--list", "v*", "--sort=-v:refname").split() if tag != f"v{wanted}"]
     if not tags:
         print("no other tag v*: there is no release to be compatible with")
         return []
+    if gone := broken(tags[0]):
+        return [f"the C library breaks programs of {tags[0]}: {', '.join(gone)}"]
     tool = shutil.which("cargo-semver-checks")
     if tool is None:
         tool = str(TOOLS / "bin" / "cargo-semver-checks")

@@ -335,6 +335,14 @@ impl Error {
         error
     }
 
+    /// The client is closed, or was closed while the caller waited.
+    #[doc(hidden)]
+    pub fn closed() -> Self {
+        let text =
+            "the client is closed; open a new one, and close it only when nobody uses it any more";
+        Self::new(ErrorKind::Closed, text)
+    }
+
     /// The caller reads, and asks for the write side of the same lock.
     pub fn upgrade() -> Self {
         let text = "the caller has the read lock and would wait for itself: release the read lock first, or acquire the \
@@ -367,9 +375,13 @@ impl Error {
         let Some((first, others)) = names.split_first() else {
             return Ok(());
         };
-        let mut text = format!(
-            "the client is closed, and could not release these within {limit:?}: {first:?}"
-        );
+        let within = if limit.is_zero() {
+            String::new()
+        } else {
+            format!(" within {limit:?}")
+        };
+        let mut text =
+            format!("the client is closed, and could not release these{within}: {first:?}");
         for name in others {
             text += &format!(", {name:?}");
         }
