@@ -26,6 +26,10 @@ const FAIR_RULES: &str = "~redisson_lock_queue:{orders* ~redisson_lock_timeout:{
      +lrem +lset +zscore +zadd +zrem";
 const PERMIT_RULES: &str = "~{orders*:timeout &redisson_sc:{orders* +zadd +zrem +zscore +zrange +zrangebyscore +zcard \
                             +zcount +incrby +persist";
+/// Plain semaphores and latches need these besides: the markers of clients, their channels, and
+/// commands.
+const COUNTER_RULES: &str = "~{orders*:redlatch:* &redisson_sc:{orders* &redisson_countdownlatch__channel__{orders* \
+                             +get +set +incrby +decrby";
 /// Read-write locks need these besides: the time-out key of each reader, and their channel.
 const RW_KEYS: &str = "~{orders*:rwlock_timeout:* &redisson_rwlock:{orders*";
 /// Commands that only newer servers know.
@@ -372,6 +376,7 @@ fn acl() -> String {
          For read-write locks give also `{RW_KEYS}`.\n\n\
          For fair locks give also `{FAIR_RULES}`.\n\n\
          For semaphores give also `{PERMIT_RULES}`.\n\n\
+         For plain semaphores and latches give also `{COUNTER_RULES}`.\n\n\
          `+get`, `+set` and the second key pattern are for `fencing`. Without `+publish` or `+subscribe` waiters try again every \
          `recheck`; without `+client|tracking` a loss is noticed at the next renewal, without `+exists` and `+mget` requests of \
          many callers do not share commands. `+select` is for a database other \
@@ -478,6 +483,23 @@ fn fair_locks_need_their_rules() {
     lock.force_release().wait().unwrap();
     client.close().wait().unwrap();
     assert_nothing_was_denied(&server);
+}
+
+#[test]
+fn counters_need_their_rules() {
+    let server = Server::start();
+    let url = make_user(&server, &format!("{KEYS} {COUNTER_RULES}"));
+    let client = Client::builder(&url).build().unwrap();
+    let seats = client.plain_semaphore("orders:42").unwrap();
+    assert!(seats.set_permits(2).wait().unwrap());
+    seats.acquire().wait().unwrap().release().wait().unwrap();
+    assert_eq!(seats.drain().wait().unwrap(), 2);
+    let latch = client.latch("orders:43").unwrap();
+    assert!(latch.set_count(2).wait().unwrap());
+    for left in [1, 0] {
+        assert_eq!(latch.count_down(1).wait().unwrap(), left);
+    }
+    latch.wait().wait().unwrap();
 }
 
 #[test]

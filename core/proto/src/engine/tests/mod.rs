@@ -11,6 +11,7 @@ mod cancelling;
 mod clones;
 mod closing;
 mod counting;
+mod counting_world;
 mod handing;
 mod holding;
 mod invalidations;
