@@ -183,7 +183,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_free(semaphore: *mut redlatch_
 ///   is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_acquire(
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_acquire(
 /// - REDLATCH_CANCELLED: canceller was cancelled.
 /// - Those of redlatch_plain_semaphore_acquire(): REDLATCH_TIMEOUT, REDLATCH_INVALID_ARGUMENT,
 ///   REDLATCH_FOREIGN_KIND, REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH,
-///   REDLATCH_DENIED, REDLATCH_SERVER.
+///   REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_cancellable(
@@ -285,8 +285,8 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_cancel(
 /// - REDLATCH_UNAVAILABLE: the server did not confirm within the option outage. The permits are given
 ///   back as soon as it answers: do not release them again.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
-/// - REDLATCH_CLOSED, REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER: "Statuses of the server" at the
-///   top.
+/// - REDLATCH_CLOSED, REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER,
+///   REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_release(
     semaphore: *mut redlatch_plain_semaphore,
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_release_start(
 /// - REDLATCH_INVALID_ARGUMENT: permits is above 2147483647, or semaphore is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits(
     semaphore: *mut redlatch_plain_semaphore,
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits_start(
 /// - REDLATCH_INVALID_ARGUMENT: permits is beyond 2147483647 either way, or semaphore is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_add_permits(
     semaphore: *mut redlatch_plain_semaphore,
@@ -426,7 +426,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_add_permits_start(
 /// - REDLATCH_INVALID_ARGUMENT: semaphore is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_drain(
     semaphore: *mut redlatch_plain_semaphore,
@@ -468,7 +468,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_drain_start(
 /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_available(
@@ -563,7 +563,7 @@ pub unsafe extern "C" fn redlatch_latch_free(latch: *mut redlatch_latch) {
 /// - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, or latch is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_wait(
@@ -581,7 +581,7 @@ pub unsafe extern "C" fn redlatch_latch_wait(
 /// - REDLATCH_CANCELLED: canceller was cancelled.
 /// - Those of redlatch_latch_wait(): REDLATCH_TIMEOUT, REDLATCH_INVALID_ARGUMENT,
 ///   REDLATCH_FOREIGN_KIND, REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH,
-///   REDLATCH_DENIED, REDLATCH_SERVER.
+///   REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_wait_cancellable(
@@ -649,7 +649,7 @@ pub unsafe extern "C" fn redlatch_latch_wait_cancel(
 /// - REDLATCH_INVALID_ARGUMENT: count is not 1 to 2147483647, or latch is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_set_count(
     latch: *mut redlatch_latch,
@@ -695,7 +695,7 @@ pub unsafe extern "C" fn redlatch_latch_set_count_start(
 /// - REDLATCH_INVALID_ARGUMENT: by is not 1 to 2147483647, or latch is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_count_down(
     latch: *mut redlatch_latch,
@@ -740,7 +740,7 @@ pub unsafe extern "C" fn redlatch_latch_count_down_start(
 /// - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
 /// - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
 /// - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
-///   REDLATCH_SERVER: "Statuses of the server" at the top.
+///   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_count(
