@@ -33,7 +33,8 @@
  * kinds (simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive) are a key with a value, the
  * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is how long the server
  * keeps a hold that is not renewed. A fencing token is a number that grows with each hold, for the resource
- * to refuse late writers.
+ * to refuse late writers. A
+ * plain semaphore and a latch are numbers without owners and leases, and have handles of their own.
  *
  * Lost. A hold can end without a release: its key was deleted, its lease ran out, the server was away for too
  * long. Then redlatch_lock_check() says REDLATCH_LOST, the function of redlatch_lock_on_lost() is called, and
@@ -46,9 +47,9 @@
  *
  * Ownership. An object that a ..._new() or ..._open() call stores is yours. Give it back once, with the ..._free()
  * call of the same name, when you begin no other call with it any more; calls under way may end later.
- * The order does not matter: locks keep their client alive. Strings that you pass are copied; strings that
+ * The order does not matter: the others keep their client alive. Strings that you pass are copied; strings that
  * you get belong to the library. close() releases and reports; free() does no I/O, so what is still held
- * ends with its lease.
+ * ends with its lease, and permits of a plain semaphore stay taken.
  *
  * Threads. Every handle may be used from any thread, by several at once. To end one wait from another thread,
  * or from a signal handler, acquire with redlatch_lock_acquire_cancellable(); to end all of them, close the

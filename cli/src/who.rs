@@ -59,7 +59,9 @@ fn find(server: &Server, lock: &Lock) -> Result<Result<Held, &'static str>, Fail
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
             match scan::lock(&mut inspector, lock.name())? {
                 Some(stored) => Some(stored),
-                None if scan::is_semaphore(&mut inspector, lock.name())? => return Ok(Err(IS_NUMBER)),
+                None if scan::is_semaphore(&mut inspector, lock.name())? => {
+                    return Ok(Err(IS_NUMBER));
+                }
                 None => return Err(error.into()),
             }
         }
