@@ -33,8 +33,8 @@
  * kinds (simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive) are a key with a value, the
  * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is how long the server
  * keeps a hold that is not renewed. A fencing token is a number that grows with each hold, for the resource
- * to refuse late writers. A
- * plain semaphore and a latch are numbers without owners and leases, and have handles of their own.
+ * to refuse late writers. A plain semaphore and a latch are numbers without owners and leases; their handles
+ * are no locks.
  *
  * Lost. A hold can end without a release: its key was deleted, its lease ran out, the server was away for too
  * long. Then redlatch_lock_check() says REDLATCH_LOST, the function of redlatch_lock_on_lost() is called, and
