@@ -74,33 +74,30 @@ impl PlainSemaphore {
     }
 
     #[pyo3(signature = (permits, to=None))]
-    fn release(
-        &self,
-        py: Python<'_>,
-        permits: &Bound<'_, PyAny>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        run(py, self.0.release(unsigned("permits", permits)?), to)
+    fn release(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(
+            permits.py(),
+            self.0.release(unsigned("permits", permits)?),
+            to,
+        )
     }
 
     #[pyo3(signature = (permits, to=None))]
-    fn set_permits(
-        &self,
-        py: Python<'_>,
-        permits: &Bound<'_, PyAny>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        run(py, self.0.set_permits(unsigned("permits", permits)?), to)
+    fn set_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(
+            permits.py(),
+            self.0.set_permits(unsigned("permits", permits)?),
+            to,
+        )
     }
 
     #[pyo3(signature = (permits, to=None))]
-    fn add_permits(
-        &self,
-        py: Python<'_>,
-        permits: &Bound<'_, PyAny>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        run(py, self.0.add_permits(whole("permits", permits)?), to)
+    fn add_permits(&self, permits: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(
+            permits.py(),
+            self.0.add_permits(whole("permits", permits)?),
+            to,
+        )
     }
 
     #[pyo3(signature = (to=None))]
@@ -257,13 +254,8 @@ impl Latch {
     }
 
     #[pyo3(signature = (count, to=None))]
-    fn set_count(
-        &self,
-        py: Python<'_>,
-        count: &Bound<'_, PyAny>,
-        to: To<'_>,
-    ) -> PyResult<Py<PyAny>> {
-        run(py, self.0.set_count(unsigned("count", count)?), to)
+    fn set_count(&self, count: &Bound<'_, PyAny>, to: To<'_>) -> PyResult<Py<PyAny>> {
+        run(count.py(), self.0.set_count(unsigned("count", count)?), to)
     }
 
     #[pyo3(signature = (by, to=None))]

@@ -77,7 +77,7 @@ def test_permits_are_counted(client: redlatch.Client, name: str, look: redis.Red
     seats.release(2)
     assert seats.available() == 5
     assert (seats.add_permits(-7), seats.drain(), seats.add_permits(4), seats.drain()) == (-2, -2, 4, 4)
-    # What one program took another one gives back.
+    # Another program gives back permits that this one took.
     with redlatch.Client() as other:
         other.plain_semaphore(name).release(3)
     assert free(look, name) == 3

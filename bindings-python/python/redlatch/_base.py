@@ -346,13 +346,18 @@ class BaseCounter:
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r}>"
 
+    def _ask(self, send: Callable[..., Any], *args: object) -> Any:
+        """Sends something and waits for the answer, in a thread or greenlet."""
+        self._client._start()
+        return _green.ask(send, *args)
+
 
 class BasePlainSemaphore(BaseCounter):
     """A plain semaphore of whoever waits for it."""
 
     _core: _redlatch.PlainSemaphore
 
-    def __init__(self, client: BaseClient, name: str, timeout: float | None) -> None:
+    def __init__(self, client: BaseClient, name: str, timeout: float | None = None) -> None:
         self._client = client
         self._core = client._core.plain_semaphore(name)
         self._timeout = timeout_of(timeout)

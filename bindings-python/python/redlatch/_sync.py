@@ -568,28 +568,23 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
         Raises UnavailableError if the server did not confirm: they are given back as soon as it answers, so do not release
         them again.
         """
-        self._client._start()
-        ask(self._core.release, n)
+        self._ask(self._core.release, n)
 
     def set_permits(self, permits: int) -> bool:
         """Gives the semaphore so many permits if it has no number yet; whether it did."""
-        self._client._start()
-        return bool(ask(self._core.set_permits, permits))
+        return bool(self._ask(self._core.set_permits, permits))
 
     def add_permits(self, permits: int) -> int:
         """Adds permits, or takes some away if the number is negative, without waiting for them; the new number."""
-        self._client._start()
-        return int(ask(self._core.add_permits, permits))
+        return int(self._ask(self._core.add_permits, permits))
 
     def drain(self) -> int:
         """Takes all permits that there are; how many. A number below 0 becomes 0."""
-        self._client._start()
-        return int(ask(self._core.drain))
+        return int(self._ask(self._core.drain))
 
     def available(self) -> int:
         """How many permits there are, as Redis sees it now."""
-        self._client._start()
-        return int(ask(self._core.available))
+        return int(self._ask(self._core.available))
 
 
 class Latch(BaseLatch):
@@ -604,9 +599,6 @@ class Latch(BaseLatch):
     without a count is open. Its key goes away at 0, and it can get a count again.
     """
 
-    def __init__(self, client: BaseClient, name: str) -> None:
-        super().__init__(client, name)
-
     def wait(self, timeout: float | None = None, *, canceller: _redlatch.Canceller | None = None) -> bool:
         """Waits until the count is 0, as threading.Event.wait: True then, False if the time in seconds was over before.
 
@@ -619,18 +611,15 @@ class Latch(BaseLatch):
 
     def set_count(self, count: int) -> bool:
         """Gives the latch this count if it has none; whether it did."""
-        self._client._start()
-        return bool(ask(self._core.set_count, count))
+        return bool(self._ask(self._core.set_count, count))
 
     def count_down(self, by: int = 1) -> int:
         """Counts down, to 0 at most; what is left."""
-        self._client._start()
-        return int(ask(self._core.count_down, by))
+        return int(self._ask(self._core.count_down, by))
 
     def count(self) -> int:
         """The count, as Redis sees it now; 0 if the latch is open."""
-        self._client._start()
-        return int(ask(self._core.count))
+        return int(self._ask(self._core.count))
 
 
 class Grant(BaseGrant):

@@ -789,9 +789,6 @@ class PlainSemaphore(BasePlainSemaphore):
     What `acquire` took, `release` gives back, in whatever task and program; unlike that of asyncio it has to be awaited.
     """
 
-    def __init__(self, client: BaseClient, name: str, timeout: float | None = None) -> None:
-        super().__init__(client, name, timeout)
-
     async def __aenter__(self) -> None:
         permit = await ask(self._client, lambda to: self._core.take(1, self._timeout, to))
         try:
@@ -870,9 +867,6 @@ class Latch(BaseLatch):
     At 0 the latch is open: everybody who waits goes on, and so does a late caller at once, as with asyncio.Event. A latch
     without a count is open. Its key goes away at 0, and it can get a count again.
     """
-
-    def __init__(self, client: BaseClient, name: str) -> None:
-        super().__init__(client, name)
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Waits until the count is 0, as asyncio.Event.wait: True then, False if the time in seconds was over before.
