@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ import redlatch
 from conftest import LIMIT, LOOPS, eventually, run, soon
 from redlatch import aio
 from test_flows import LOOKS, lock_tests, python_tests, run_case
+from test_greenlets import both, program
 from test_semaphore import Inside
 
 
@@ -438,34 +438,35 @@ async def test_a_latch_wakes_tasks(name: str, look: redis.Redis) -> None:
 # ---- for greenlets ----
 
 
-@pytest.mark.skipif(not find_spec("gevent"), reason="gevent is not installed")
-def test_greenlets_wait_in_their_hub(name: str, look: redis.Redis) -> None:
-    program = """
-        from gevent import monkey
-        monkey.patch_all()
-        import sys, gevent, redlatch
+@both
+def test_greenlets_wait_in_their_hub(library: str, name: str, look: redis.Redis) -> None:
+    pytest.importorskip(library)
+    source = """
         client = redlatch.Client()
-        seats, ready = client.plain_semaphore(sys.argv[1]), client.latch(sys.argv[1] + ":latch")
+        seats, ready = client.plain_semaphore(name), client.latch(name + ":latch")
         ready.set_count(1)
 
         def enter():
             with seats:
                 return "inside"
 
-        waits = [gevent.spawn(seats.acquire), gevent.spawn(enter), gevent.spawn(ready.wait)]
-        killed = gevent.spawn(seats.acquire, permits=5)
-        while client.stats()["waiting"] < 4:
-            gevent.sleep(0.002)
-        killed.kill()
+        waits = [spawn(seats.acquire), spawn(enter), spawn(ready.wait)]
+        eventually(lambda: client.stats()["waiting"] == 3)
+        killed = spawn(seats.acquire, permits=5)
+        eventually(lambda: client.stats()["waiting"] == 4)
+        kill(killed)
+        eventually(lambda: client.stats()["waiting"] == 3)
         seats.release(2)
         ready.count_down()
-        print([each.get() for each in waits], seats.available(), seats.acquire(False), seats.acquire(False), ready.wait(0))
-        try:
-            seats.acquire(canceller=redlatch.Canceller())
-        except redlatch.InvalidArgumentError:
-            print("refused")
+        print([wait_for(each) for each in waits], seats.available(), seats.acquire(False), seats.acquire(False), ready.wait(0))
+        for refused in (seats.acquire, ready.wait, client.plain_semaphore(name, canceller=redlatch.Canceller()).__enter__):
+            try:
+                refused(**({} if "enter" in refused.__name__ else {"canceller": redlatch.Canceller()}))
+            except redlatch.InvalidArgumentError as error:
+                print("a greenlet waits in its hub" in str(error))
     """
-    assert run(program, name) == "[True, 'inside', True] 1 True False True\nrefused\n"
+    printed = run(program(library, source), name)
+    assert printed == "[True, 'inside', True] 1 True False True\nTrue\nTrue\nTrue\n"
     assert free(look, name) == 0
 
 
