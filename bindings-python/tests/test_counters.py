@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -159,7 +159,7 @@ def test_a_canceller_ends_a_wait(client: redlatch.Client, name: str, look: redis
             pytest.fail("the body ran")
 
     with ThreadPoolExecutor(3) as pool:
-        waits = [
+        waits: list[Future[Any]] = [
             pool.submit(enter),
             pool.submit(seats.acquire, canceller=canceller),
             pool.submit(latch.wait, canceller=canceller),
