@@ -5,6 +5,7 @@ const { isMainThread } = require('node:worker_threads')
 const { InvalidArgumentError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock, RwLock, Semaphore, anonymous } = require('./lock.js')
+const { CountDownLatch, PlainSemaphore } = require('./counters.js')
 const { asyncDispose, statsReader } = require('./names.js')
 const { plain, shown, split, text } = require('./options.js')
 const { unwrap } = internal
@@ -81,6 +82,14 @@ class Client extends EventEmitter {
     const others = { reentrant: null, fencing: null, fencingExpires: null }
     const semaphore = { ...others, ...anonymous(given), kind: 'semaphore' }
     return new Semaphore(this.#family(text('the name of the semaphore', name), semaphore), name)
+  }
+
+  plainSemaphore(name) {
+    return new PlainSemaphore(this, unwrap(this.#native.plainSemaphore(text('the name of the semaphore', name))), name)
+  }
+
+  latch(name) {
+    return new CountDownLatch(this, unwrap(this.#native.latch(text('the name of the latch', name))), name)
   }
 
   // Locks with these options share this; those that were given before may have had the same options.

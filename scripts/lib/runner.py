@@ -315,7 +315,7 @@ def phases() -> list[Phase]:
             [[build, "wasm"], [build, "node"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
-                *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "types", "readme", "wasm/wasm"]),
+                *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "counters", "types", "readme", "wasm/wasm"]),
             ],
             when="ci",
         ),
