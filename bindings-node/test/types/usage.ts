@@ -1,6 +1,7 @@
 // Compiled and run by types.test.ts's sibling types.test.js: every part of the declared interface, as a user writes it.
 import { strict as assert } from 'node:assert'
 import { Client, type Hold, type Holder, LockError, LockLostError, LockTimeoutError } from 'redlatch'
+import type { LostReason, Permits, PlainPermit } from 'redlatch'
 import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
 async function main(): Promise<void> {
