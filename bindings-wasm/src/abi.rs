@@ -74,7 +74,7 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($arg: f64),*) -> u32 {
             $( #[allow(unused_variables)] let $arg = $arg; )*
-            call(|$module, $given| { let _ = &$given; $body })
+            call(|$module, $given| { let _ = (&$module, &$given); $body })
         }
     )+ };
 }

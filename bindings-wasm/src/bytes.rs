@@ -124,7 +124,7 @@ pub(crate) mod record {
     pub(crate) const GONE: u8 = 8;
 }
 
-/// What a call does to a counter.
+/// The kinds of changes of a counter.
 pub(crate) mod change {
     pub(crate) const RELEASE: u8 = 0;
     pub(crate) const SET_PERMITS: u8 = 1;

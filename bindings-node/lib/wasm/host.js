@@ -9,7 +9,7 @@ const { Arguments, Records, decoder } = require('./bytes.js')
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
 // Values of a call that has succeeded.
 const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER] = [0, 1, 2, 3, 4, 5, 6, 7]
-// What a call does to a plain semaphore or a latch.
+// Changes of a plain semaphore or a latch.
 const [RELEASE, SET_PERMITS, ADD_PERMITS, DRAIN, SET_COUNT, COUNT_DOWN] = [0, 1, 2, 3, 4, 5]
 const [SEMAPHORE, LATCH] = [0, 1]
 
