@@ -2,6 +2,8 @@
 // Plain semaphores and count-down latches, seen by one client or two.
 
 const assert = require('node:assert/strict')
+const { EventEmitter } = require('node:events')
+const net = require('node:net')
 const { inspect } = require('node:util')
 const redlatch = require('../index.js')
 const { Client, CountDownLatch, PlainPermit, PlainSemaphore } = redlatch
@@ -164,6 +166,51 @@ test('permits that are won when the signal comes are given back', async () => {
   }
   await (await seats.acquire(2)).release()
   await until(async () => (await number(seats.name)) === 2)
+})
+
+test('a call that is aborted in its own tick keeps no permits, although it may be answered at once', async () => {
+  const client = await Client.connect(context.url)
+  const seats = client.plainSemaphore(freshName())
+  await seats.setPermits(2)
+  for (let round = 0; round < 20; round += 1) {
+    await (await seats.acquire(2)).release()
+    const controller = new AbortController()
+    const call = seats.acquire(2, { signal: controller.signal })
+    controller.abort()
+    await assert.rejects(call, { name: 'AbortError' })
+    await until(async () => (await number(seats.name)) === 2)
+  }
+  await client.close()
+})
+
+test('permits whose grant waits for the event loop are given back by an abort', async () => {
+  const client = await Client.connect(context.url, { direct: false })
+  const seats = client.plainSemaphore(freshName())
+  await seats.setPermits(2)
+  const controller = new AbortController()
+  const before = client.stats().calls
+  if (WASM) {
+    // The engine lives on the event loop: the abort comes between the answer and the microtask that tells of it.
+    const { prototype } = net.Socket
+    prototype.emit = function (event, ...rest) {
+      const heard = EventEmitter.prototype.emit.call(this, event, ...rest)
+      if (event === 'data' && client.stats().calls > before) {
+        delete prototype.emit
+        controller.abort()
+      }
+      return heard
+    }
+  }
+  const call = seats.acquire(2, { signal: controller.signal })
+  if (!WASM) {
+    const pause = new Int32Array(new SharedArrayBuffer(4))
+    // The event loop is blocked until the engine has the grant, so it lies in the queue when the abort comes.
+    while (client.stats().calls === before || client.stats().waiting > 0) Atomics.wait(pause, 0, 0, 1)
+    controller.abort()
+  }
+  await assert.rejects(call, { name: 'AbortError' })
+  await until(async () => (await number(seats.name)) === 2)
+  await client.close()
 })
 
 test('a latch opens for the waiters of both clients at 0', async () => {
