@@ -22,11 +22,10 @@ pub use crate::sys::Uncancelled;
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};
-use crate::counters::{CountDownLatch, PlainSemaphore, taken};
 use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::{Guard, PlainPermit};
-use crate::lock::{Hold, Lock, RwLock, Semaphore};
+use crate::lock::{CountDownLatch, Hold, Lock, PlainSemaphore, RwLock, Semaphore, taken};
 use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};
@@ -181,11 +180,17 @@ impl ClientExt for Client {
     }
 
     fn plain_semaphore_from_bytes(&self, name: &[u8]) -> Result<PlainSemaphore> {
-        Ok(PlainSemaphore::of(self, names::name_from_bytes(name)?))
+        Ok(PlainSemaphore::new(
+            self.0.clone(),
+            names::name_from_bytes(name)?,
+        ))
     }
 
     fn latch_from_bytes(&self, name: &[u8]) -> Result<CountDownLatch> {
-        Ok(CountDownLatch::of(self, names::name_from_bytes(name)?))
+        Ok(CountDownLatch::new(
+            self.0.clone(),
+            names::name_from_bytes(name)?,
+        ))
     }
 
     fn key_gone(&self, key: ReentryKey) {

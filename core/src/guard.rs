@@ -474,7 +474,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Permits of a [`PlainSemaphore`](crate::PlainSemaphore). Dropping it gives them back in the
+/// Permits of a `PlainSemaphore`. Dropping it gives them back in the
 /// background. [`release`](PlainPermit::release) reports whether that worked.
 ///
 /// It has no lease: the permits of a program that dies never come back. In a forked child it has no
@@ -541,7 +541,7 @@ impl PlainPermit {
 
     /// Keeps the permits taken without a guard, as
     /// [`SemaphorePermit::forget`](https://docs.rs/tokio/latest/tokio/sync/struct.SemaphorePermit.html)
-    /// of tokio. [`PlainSemaphore::release`](crate::PlainSemaphore::release) gives such permits back,
+    /// of tokio. `PlainSemaphore::release` gives such permits back,
     /// in this program or in another one.
     ///
     /// # Examples

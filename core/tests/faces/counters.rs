@@ -358,7 +358,7 @@ async fn an_event_loop_gets_counters_through_its_queue() {
     assert!(matches!(answer("read").await.outcome, Outcome::Number(2)));
     latch.wait_within(None).deliver_to(&queue, 7);
     assert!(matches!(answer("open").await.outcome, Outcome::Open));
-    // What is not drained is given back.
+    // An answer that is not drained is given back.
     PlainSemaphoreExt::take(&seats, 2, None).deliver_to(&queue, 8);
     eventually("it is taken", || world.number() == Some(0)).await;
     queue.close();

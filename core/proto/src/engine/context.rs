@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counting::CounterKey;
 use super::interface::{CallId, Config, Done, Inline, Output, RequestId};
 use super::links::{LinkId, Links};
 use super::timers::Timers;
@@ -13,7 +12,7 @@ use crate::event::Level as EventLevel;
 use crate::event::{Counters, Event};
 use crate::maps::SmallMap;
 use crate::moment::Moment;
-use crate::wire::{Name, Op, OwnerId};
+use crate::wire::{Counter, Name, Op, OwnerId};
 
 /// Why a call was sent, which says how to read its outcome.
 #[derive(Debug)]
@@ -36,6 +35,9 @@ pub(super) enum Purpose {
     /// A force-release or an inspection.
     Query { id: RequestId, name: Name },
 }
+
+/// A counter of a client.
+pub(super) type CounterKey = (Counter, Name);
 
 /// A call in flight.
 #[derive(Debug)]

@@ -161,8 +161,8 @@ impl Engine {
                 }
                 Timer::Cleanup(owner) => self.cleanup_due(owner),
                 Timer::Query(id) => self.queries.due(&mut self.cx, id),
-                Timer::Caller(id) => self.caller_due(id),
-                Timer::Counters => self.counters_due(),
+                Timer::Caller(id) => self.counting.caller_due(&mut self.cx, id),
+                Timer::Counters => self.counting.counters_due(&mut self.cx),
                 Timer::Outage(link) => self.outage_over(link),
                 Timer::Channels => self.names.channels_due(&mut self.cx),
                 Timer::Close => self.finish_close(),
@@ -205,6 +205,7 @@ impl Engine {
     }
 
     fn end(&mut self, out: &mut Vec<Output>) {
+        self.advance_counters();
         let closing = self.closing.as_ref();
         if closing.is_some_and(|closing| closing.is_over(&self.cx, self.view())) {
             self.finish_close();
@@ -226,7 +227,7 @@ impl Engine {
             Input::Dropped { owner, level } => self.leave(None, owner, Some(level)),
             Input::Abandoned { owner, level } => self.abandon(owner, level),
             Input::Detached { owner, level } => self.detach(owner, level),
-            Input::GivenBack { name, permits } => self.give_back_permits(name, permits),
+            Input::GivenBack { name, permits } => self.counting.give_back(name, permits),
             Input::KeyEnded(key) => self.abandon_all(|of| of.belongs_to(key), false),
             Input::KeyGone(key) => self.abandon_all(|of| of == key, true),
             Input::Orphaned => self.abandon_all(|_| true, false),
@@ -303,9 +304,13 @@ impl Engine {
                 name,
                 permits,
                 wait,
-            } => self.take_permits(id, name, permits, wait),
-            Request::Await { name, wait } => self.await_latch(id, name, wait),
-            Request::Change { name, change } => self.change_counter(id, name, change),
+            } => self.counting.take(&mut self.cx, id, name, permits, wait),
+            Request::Await { name, wait } => {
+                self.counting.await_latch(&mut self.cx, id, name, wait);
+            }
+            Request::Change { name, change } => {
+                self.counting.change(&mut self.cx, id, name, change)
+            }
             Request::Read { name, counter } => self.ask(id, Some(Op::Read { name, counter })),
             Request::Close { limit } => self.close(id, limit),
         }
@@ -320,7 +325,7 @@ impl Engine {
         let text = "the wait was cancelled; a release goes on, and what else was sent may have taken effect";
         let error = || error(text);
         if self.counting.has(id) {
-            self.cancel_caller(id);
+            self.counting.cancel(&mut self.cx, id);
         } else if self.queries.has(id) {
             self.queries.end(&mut self.cx, id, Err(error()));
         } else if self
@@ -348,7 +353,7 @@ impl Engine {
             Purpose::HandOver { from, to } => self.handed_over(from, to, call, sent, outcome),
             Purpose::Renewal { link, asked } => self.renewed(link, &asked, sent, outcome),
             Purpose::Cleanup { link, owner } => self.cleaned(link, owner, outcome),
-            Purpose::Counter(key) => self.counter_answered(&key, sent, outcome),
+            Purpose::Counter(key) => self.counting.answered(&mut self.cx, &key, sent, outcome),
             Purpose::Query { id, name } => self.answered(id, &name, outcome),
         }
     }
@@ -357,6 +362,16 @@ impl Engine {
         let op = op.into();
         let inline = self.view().inline(&self.cx, &purpose, &op);
         self.cx.send(purpose, op, limit, inline)
+    }
+
+    /// Sends what can be sent for counters.
+    fn advance_counters(&mut self) {
+        while let Some(key) = self.counting.next_ready() {
+            if let Some(op) = self.counting.next_call(&mut self.cx, &key) {
+                self.send(Purpose::Counter(key.clone()), op, tuning::PLAIN_LIMIT);
+            }
+            self.counting.settle(&mut self.cx, &key);
+        }
     }
 
     // ---- requests that concern no hold ----
@@ -510,7 +525,7 @@ impl Engine {
 
     /// A message on the channel of a name: the lock was released.
     pub(super) fn message(&mut self, name: &Name) {
-        self.wake_counters(name);
+        self.counting.wake(name);
         let now = self.cx.now;
         let Some(queue) = self.names.queues.get_mut(name) else {
             return;
@@ -544,7 +559,7 @@ impl Engine {
     }
 
     pub(super) fn subscribed(&mut self, name: &Name) {
-        self.wake_counters(name);
+        self.counting.wake(name);
         if let Some(queue) = self.names.queues.get_mut(name) {
             queue.channel.confirmed = true;
             (queue.channel.echo, queue.channel.echoes) = (None, 0);
@@ -588,7 +603,8 @@ impl Engine {
         } else {
             self.fail_waiters(&error, true, &which);
             self.fail_entries(&error, true, &which);
-            self.fail_callers(&error, true, &which);
+            self.counting
+                .fail_callers(&mut self.cx, &error, true, &which);
         }
     }
 
@@ -605,7 +621,8 @@ impl Engine {
     fn fail_for_link(&mut self, error: &Error, which: Which<'_>) {
         self.fail_waiters(error, false, which);
         self.fail_entries(error, false, which);
-        self.fail_callers(error, false, which);
+        self.counting
+            .fail_callers(&mut self.cx, error, false, which);
         self.queries.fail(&mut self.cx, error, which);
         if let Some(error) = self.cx.links.error_of_all() {
             self.queries.fail_connects(&mut self.cx, &error);
@@ -639,7 +656,7 @@ impl Engine {
         self.probe_all(which);
         self.ask_tries(which);
         self.ask_for_places(which);
-        self.resume_counters(which);
+        self.counting.resume(which);
     }
 
     // ---- closing ----
@@ -655,7 +672,7 @@ impl Engine {
         self.queries.fail_all(&mut self.cx, &error);
         self.close_holds(!limit.is_zero());
         self.names.give_up_channels(&mut self.cx);
-        self.close_counters(&error);
+        self.counting.close(&mut self.cx, &error);
         if limit.is_zero() {
             self.finish_close();
         }

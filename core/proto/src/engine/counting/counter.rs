@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Caller, CounterKey, Want};
+use crate::engine::context::CounterKey;
 use crate::engine::interface::RequestId;
 use crate::moment::Moment;
 use crate::tuning;
@@ -14,7 +14,42 @@ use crate::wire::{Change, Counter, Op, OwnerId};
 /// last copy by more than the clocks can differ.
 const REPEATED: Duration = tuning::MARKER_LIFE.saturating_sub(Duration::from_secs(10));
 
-/// What callers of this client want of a counter.
+/// A caller without an answer.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) key: CounterKey,
+    pub(super) want: Want,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    /// So many permits. `None` waits for ever, zero tries once.
+    Permits(u32, Option<Duration>),
+    /// An open latch.
+    Open(Option<Duration>),
+    /// A change. `kept`: it goes on when its caller leaves, because it gives permits back.
+    Change { kept: bool },
+}
+
+impl Want {
+    pub(super) fn waits(self) -> bool {
+        !matches!(self, Want::Change { .. })
+    }
+
+    /// Whether it tries once and does not wait.
+    pub(super) fn once(self) -> bool {
+        matches!(self, Want::Permits(_, wait) | Want::Open(wait) if wait == Some(Duration::ZERO))
+    }
+
+    pub(super) fn wait(self) -> Option<Duration> {
+        match self {
+            Want::Permits(_, wait) | Want::Open(wait) => wait,
+            Want::Change { .. } => None,
+        }
+    }
+}
+
+/// The wishes of this client's callers for a counter.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Changes that were not sent yet, in their order.

@@ -7,25 +7,25 @@
 //! knows what it did, and gives back what nobody wants any more.
 
 mod counter;
-mod outcomes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
-use super::context::{Context, Purpose};
-use super::errors;
-use super::interface::{CallOutcome, Output, RequestId};
+use super::context::{Context, CounterKey};
+use super::errors::{
+    clocks_differ, counter_timeout, counter_unheard, counter_unknown, foreign, not_sent,
+};
+use super::interface::{CallOutcome, Done, Output, RequestId};
 use super::links::Which;
 use super::timers::Timer;
 use crate::error::{Error, ErrorKind};
+use crate::event::Level as EventLevel;
 use crate::moment::Moment;
 use crate::tuning;
-use crate::wire::{Change, Counter, Name};
-use counter::{State, Wish};
-
-/// A counter of a client.
-pub(super) type CounterKey = (Counter, Name);
+use crate::wire::{Change, Counter, Name, Op, Reply};
+use counter::{Caller, Command, State, Want, Wish};
 
 /// The counters that callers of this client change or wait for, and those callers.
 #[derive(Debug, Default)]
@@ -40,41 +40,8 @@ pub(super) struct Counting {
     /// How many channels are wanted.
     channels: usize,
     closing: bool,
-}
-
-/// A caller without an answer.
-#[derive(Debug)]
-struct Caller {
-    key: CounterKey,
-    want: Want,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Want {
-    /// So many permits. `None` waits for ever, zero tries once.
-    Permits(u32, Option<Duration>),
-    /// An open latch.
-    Open(Option<Duration>),
-    /// A change. `kept`: it goes on when its caller leaves, because it gives permits back.
-    Change { kept: bool },
-}
-
-impl Want {
-    fn waits(self) -> bool {
-        !matches!(self, Want::Change { .. })
-    }
-
-    /// Whether it tries once and does not wait.
-    fn once(self) -> bool {
-        matches!(self, Want::Permits(_, wait) | Want::Open(wait) if wait == Some(Duration::ZERO))
-    }
-
-    fn wait(self) -> Option<Duration> {
-        match self {
-            Want::Permits(_, wait) | Want::Open(wait) => wait,
-            Want::Change { .. } => None,
-        }
-    }
+    /// The counters for which something can perhaps be sent.
+    ready: VecDeque<CounterKey>,
 }
 
 impl Counting {
@@ -188,7 +155,7 @@ impl Counting {
     // ---- channels and timers ----
 
     /// Subscribes if somebody has to wait, and forgets a counter that nobody needs any more.
-    fn settle(&mut self, cx: &mut Context, key: &CounterKey) {
+    pub(super) fn settle(&mut self, cx: &mut Context, key: &CounterKey) {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
@@ -255,54 +222,60 @@ fn patience(cx: &Context) -> Duration {
     cx.config.outage.max(tuning::PLAIN_LIMIT)
 }
 
-impl Engine {
+impl Counting {
     // ---- requests ----
 
-    pub(super) fn take_permits(
+    pub(super) fn take(
         &mut self,
+        cx: &mut Context,
         id: RequestId,
         name: Name,
         permits: u32,
         wait: Option<Duration>,
     ) {
         let key = (Counter::Semaphore, name);
-        self.wait_for_counter(id, key, Want::Permits(permits, wait));
+        self.wait(cx, id, key, Want::Permits(permits, wait));
     }
 
-    pub(super) fn await_latch(&mut self, id: RequestId, name: Name, wait: Option<Duration>) {
-        self.wait_for_counter(id, (Counter::Latch, name), Want::Open(wait));
+    pub(super) fn await_latch(
+        &mut self,
+        cx: &mut Context,
+        id: RequestId,
+        name: Name,
+        wait: Option<Duration>,
+    ) {
+        self.wait(cx, id, (Counter::Latch, name), Want::Open(wait));
     }
 
-    fn wait_for_counter(&mut self, id: RequestId, key: CounterKey, want: Want) {
-        let error = self.cx.links.error(&key.1).filter(|_| want.once());
+    fn wait(&mut self, cx: &mut Context, id: RequestId, key: CounterKey, want: Want) {
+        let error = cx.links.error(&key.1).filter(|_| want.once());
         if let Some(down) = error {
-            return self.cx.fail(id, down.on(&key.1));
+            return cx.fail(id, down.on(&key.1));
         }
-        let state = self.counting.counters.entry(key.clone()).or_default();
+        let state = self.counters.entry(key.clone()).or_default();
         if want.once() && key.0 == Counter::Semaphore && state.asleep {
             let text = "other callers of this client wait for permits, and go first";
             let error = Error::new(ErrorKind::Timeout, text);
-            return self.cx.fail(id, error.on(&key.1));
+            return cx.fail(id, error.on(&key.1));
         }
         state.waiters.push_back(id);
         // Those that know that the latch is closed need no answer again. The new one does.
         if key.0 == Counter::Latch {
             state.wake();
         }
-        self.counting.add(&mut self.cx, id, &key, want);
-        self.advance_counter(&key);
+        self.add(cx, id, &key, want);
+        self.ready.push_back(key);
     }
 
-    pub(super) fn change_counter(&mut self, id: RequestId, name: Name, change: Change) {
+    pub(super) fn change(&mut self, cx: &mut Context, id: RequestId, name: Name, change: Change) {
         let key = (change.counter(), name);
         let kept = matches!(change, Change::Trade { .. });
-        self.counting
-            .add(&mut self.cx, id, &key, Want::Change { kept });
+        self.add(cx, id, &key, Want::Change { kept });
         let request = Some(id);
         self.add_wish(&key, Wish { request, change });
     }
 
-    pub(super) fn give_back_permits(&mut self, name: Name, permits: u32) {
+    pub(super) fn give_back(&mut self, name: Name, permits: u32) {
         let change = Change::Trade {
             given: permits,
             wanted: Vec::new(),
@@ -312,13 +285,13 @@ impl Engine {
     }
 
     fn add_wish(&mut self, key: &CounterKey, wish: Wish) {
-        let state = self.counting.counters.entry(key.clone()).or_default();
+        let state = self.counters.entry(key.clone()).or_default();
         state.wishes.push_back(wish);
-        self.advance_counter(key);
+        self.ready.push_back(key.clone());
     }
 
-    pub(super) fn cancel_caller(&mut self, id: RequestId) {
-        let waits = self.counting.callers.get(&id).map(|caller| caller.want);
+    pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId) {
+        let waits = self.callers.get(&id).map(|caller| caller.want);
         let text = match waits {
             Some(Want::Permits(..)) => "the wait was cancelled; permits that it won are given back",
             Some(Want::Open(_)) => "the wait was cancelled",
@@ -327,122 +300,406 @@ impl Engine {
             }
             _ => "cancelled; what was sent may have taken effect",
         };
-        self.end_caller(id, Error::new(ErrorKind::Cancelled, text));
+        self.end_caller(cx, id, Error::new(ErrorKind::Cancelled, text));
     }
 
-    fn end_caller(&mut self, id: RequestId, error: Error) {
-        if let Some(key) = self.counting.give_up(&mut self.cx, id, error) {
-            self.advance_counter(&key);
-        }
+    fn end_caller(&mut self, cx: &mut Context, id: RequestId, error: Error) {
+        let key = self.give_up(cx, id, error);
+        self.ready.extend(key);
     }
 
     // ---- going on ----
 
-    /// Sends what can be sent for a counter.
-    pub(super) fn advance_counter(&mut self, key: &CounterKey) {
-        if let Some(op) = self.counting.next_call(&mut self.cx, key) {
-            self.send(Purpose::Counter(key.clone()), op, tuning::PLAIN_LIMIT);
-        }
-        self.counting.settle(&mut self.cx, key);
-    }
-
-    pub(super) fn counter_answered(
-        &mut self,
-        key: &CounterKey,
-        sent: Moment,
-        outcome: CallOutcome,
-    ) {
-        self.counting.answered(&mut self.cx, key, sent, outcome);
-        self.advance_counter(key);
+    /// A counter for which something can perhaps be sent.
+    pub(super) fn next_ready(&mut self) -> Option<CounterKey> {
+        self.ready.pop_front()
     }
 
     /// A message on a channel of this name, or its subscription, which may have missed some.
-    pub(super) fn wake_counters(&mut self, name: &Name) {
+    pub(super) fn wake(&mut self, name: &Name) {
         for counter in [Counter::Semaphore, Counter::Latch] {
             let key = (counter, name.clone());
-            if let Some(state) = self.counting.counters.get_mut(&key) {
+            if let Some(state) = self.counters.get_mut(&key) {
                 state.wake();
-                self.advance_counter(&key);
+                self.ready.push_back(key);
             }
         }
     }
 
-    pub(super) fn counters_due(&mut self) {
-        let now = self.cx.now;
-        while let Some((at, key)) = self.counting.alarms.first().cloned() {
-            if at > now {
+    pub(super) fn counters_due(&mut self, cx: &mut Context) {
+        while let Some((at, key)) = self.alarms.pop_first() {
+            if at > cx.now {
+                self.alarms.insert((at, key));
                 break;
             }
-            self.counting.due(&mut self.cx, &key);
-            self.advance_counter(&key);
+            if let Some(state) = self.counters.get_mut(&key) {
+                state.alarm = None;
+            }
+            self.due(cx, &key);
+            self.ready.push_back(key);
         }
     }
 
     /// The time of a caller is over.
-    pub(super) fn caller_due(&mut self, id: RequestId) {
-        let Some(Caller { key, want }) = self.counting.callers.get(&id) else {
+    pub(super) fn caller_due(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(Caller { key, want }) = self.callers.get(&id) else {
             return;
         };
-        let down = self.cx.links.error(&key.1);
-        let silent = self
-            .counting
-            .counters
-            .get(key)
-            .is_some_and(State::is_unanswered);
+        let down = cx.links.error(&key.1);
+        let silent = self.counters.get(key).is_some_and(State::is_unanswered);
         let error = match (down, want.wait()) {
-            (None, Some(wait)) if !silent && !wait.is_zero() => {
-                errors::counter_timeout(key.0, wait)
-            }
+            (None, Some(wait)) if !silent && !wait.is_zero() => counter_timeout(key.0, wait),
             (Some(down), _) => down,
-            (None, _) => errors::counter_unheard(*want == Want::Change { kept: true }),
+            (None, _) => counter_unheard(*want == Want::Change { kept: true }),
         };
-        self.end_caller(id, error);
+        self.end_caller(cx, id, error);
     }
 
     /// Ends callers with `error`: those that try once, or all.
-    pub(super) fn fail_callers(&mut self, error: &Error, only_tries: bool, which: Which<'_>) {
+    pub(super) fn fail_callers(
+        &mut self,
+        cx: &mut Context,
+        error: &Error,
+        only_tries: bool,
+        which: Which<'_>,
+    ) {
         let picked = self
-            .counting
             .callers
             .iter()
             .filter(|(_, caller)| (!only_tries || caller.want.once()) && which(&caller.key.1));
         let ids: Vec<RequestId> = picked.map(|(id, _)| *id).collect();
         for id in ids {
-            self.end_caller(id, error.clone());
+            self.end_caller(cx, id, error.clone());
         }
     }
 
     /// Goes on after a reconnect.
-    pub(super) fn resume_counters(&mut self, which: Which<'_>) {
-        let keys = self.counting.counters.keys();
+    pub(super) fn resume(&mut self, which: Which<'_>) {
+        let keys = self.counters.keys();
         let keys: Vec<CounterKey> = keys.filter(|(_, name)| which(name)).cloned().collect();
         for key in keys {
-            if let Some(state) = self.counting.counters.get_mut(&key) {
+            if let Some(state) = self.counters.get_mut(&key) {
                 state.resume();
             }
-            self.advance_counter(&key);
+            self.ready.push_back(key);
         }
     }
 
     /// The client closes: nobody waits any more, and permits that are being given back, or that
     /// nobody took, go back.
-    pub(super) fn close_counters(&mut self, error: &Error) {
-        self.counting.closing = true;
+    pub(super) fn close(&mut self, cx: &mut Context, error: &Error) {
+        self.closing = true;
         let stays = |id: &RequestId, caller: &Caller| {
-            let state = self.counting.counters.get(&caller.key);
+            let state = self.counters.get(&caller.key);
             let sent = state.is_some_and(|state| state.is_sent(*id));
             caller.want == (Want::Change { kept: true }) || sent && !caller.want.waits()
         };
-        let callers = self.counting.callers.iter();
+        let callers = self.callers.iter();
         let ids: Vec<RequestId> = callers
             .filter(|(id, caller)| !stays(id, caller))
             .map(|(id, _)| *id)
             .collect();
         for id in ids {
-            self.end_caller(id, error.clone());
+            self.end_caller(cx, id, error.clone());
         }
-        let keys: Vec<CounterKey> = self.counting.counters.keys().cloned().collect();
-        keys.iter()
-            .for_each(|key| self.counting.settle(&mut self.cx, key));
+        self.ready.extend(self.counters.keys().cloned());
+    }
+}
+
+/// The next command of a counter, and the effects of its answer.
+impl Counting {
+    /// The call to be sent for a counter now.
+    pub(super) fn next_call(&mut self, cx: &mut Context, key: &CounterKey) -> Option<Arc<Op>> {
+        let state = self.counters.get_mut(key)?;
+        if !cx.links.is_up(&key.1) {
+            return None;
+        }
+        if state.command.is_none() {
+            if state.rest.is_some() {
+                return None;
+            }
+            let (callers, sequence) = (&self.callers, &mut self.sequence);
+            state.command = state.next_command(key, callers, cx.first_owner, sequence);
+        }
+        let command = state.command.as_mut()?;
+        let over = command.ends().is_some_and(|end| end <= cx.now);
+        if command.in_flight || command.retry.is_some() || over {
+            return None;
+        }
+        (command.in_flight, command.again) = (true, false);
+        Some(command.op.clone())
+    }
+
+    /// A counter needs attention.
+    fn due(&mut self, cx: &mut Context, key: &CounterKey) {
+        let now = cx.now;
+        let is_due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        if is_due(state.retry) {
+            (state.retry, state.asleep) = (None, false);
+        }
+        if is_due(state.rest) {
+            state.rest = None;
+        }
+        let waiting = state.command.as_mut().filter(|command| !command.in_flight);
+        let Some(command) = waiting else { return };
+        if is_due(command.retry) {
+            command.retry = None;
+        }
+        if is_due(command.ends())
+            && let Some(command) = state.command.take()
+        {
+            self.refuse(cx, key, command, &counter_unknown());
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        sent: Moment,
+        outcome: CallOutcome,
+    ) {
+        self.ready.push_back(key.clone());
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        let Some(mut command) = state.command.take() else {
+            return;
+        };
+        command.in_flight = false;
+        let was_stale = std::mem::take(&mut state.stale);
+        match outcome {
+            CallOutcome::Answered(Reply::Changed { done, left }) => {
+                state.failures = 0;
+                self.changed(cx, key, command, done, left);
+            }
+            CallOutcome::Answered(Reply::Foreign(what)) => {
+                self.refuse(cx, key, command, &foreign(&what));
+            }
+            // The server did nothing. Its reply has taught the outbox the server's clock.
+            CallOutcome::Answered(Reply::Stale) if !was_stale => {
+                state.stale = true;
+                self.put_back(cx, key, command, None);
+            }
+            CallOutcome::Answered(Reply::Stale) if command.unsettled.is_none() => {
+                self.refuse(cx, key, command, &clocks_differ());
+            }
+            CallOutcome::Answered(other) if !matches!(other, Reply::Stale) => {
+                let text = format!("unexpected reply: {other:?}");
+                let error = Error::new(ErrorKind::Internal, text);
+                self.refuse(cx, key, command, &error);
+            }
+            CallOutcome::Refused {
+                error,
+                passing: false,
+            } => self.refuse(cx, key, command, &error),
+            CallOutcome::Answered(_) | CallOutcome::Refused { .. } => {
+                state.failures += 1;
+                let at = cx.now.after(cx.jitter.backoff(state.failures));
+                self.put_back(cx, key, command, Some(at));
+            }
+            CallOutcome::NotSent if !cx.links.is_up(&key.1) => {
+                self.put_back(cx, key, command, None);
+            }
+            CallOutcome::NotSent => {
+                state.failures += 1;
+                let at = cx.now.after(cx.jitter.backoff(state.failures));
+                if command.unsettled.is_none() {
+                    self.refuse_hasty(cx, &command, &not_sent());
+                }
+                self.put_back(cx, key, command, Some(at));
+            }
+            // A read changes nothing, and may be repeated at any time.
+            CallOutcome::Unanswered if command.reads() => self.put_back(cx, key, command, None),
+            CallOutcome::Unanswered => {
+                command.unsettled.get_or_insert(sent);
+                self.put_back(cx, key, command, None);
+            }
+        }
+    }
+
+    /// The command is sent again at `at`. If no copy of it can have been executed, its parts go
+    /// back to where they came from.
+    fn put_back(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        mut command: Command,
+        at: Option<Moment>,
+    ) {
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        if command.unsettled.is_some() {
+            command.retry = at;
+            let over = command.ends().is_some_and(|end| end <= cx.now);
+            if over {
+                return self.refuse(cx, key, command, &counter_unknown());
+            }
+            state.command = Some(command);
+            return;
+        }
+        state.rest = at;
+        for mut wish in command.wishes.into_iter().rev() {
+            wish.request = wish.request.filter(|id| self.callers.contains_key(id));
+            if wish.request.is_some() || wish.is_kept() {
+                state.wishes.push_front(wish);
+            }
+        }
+    }
+
+    /// Fails the callers of a command that do not wait: they can decide what to do. Permits that are
+    /// given back are the engine's to give back.
+    fn refuse_hasty(&mut self, cx: &mut Context, command: &Command, error: &Error) {
+        for id in command.callers() {
+            let want = self.callers.get(&id).map(|caller| caller.want);
+            let hasty = |want: Want| want.once() || want == Want::Change { kept: false };
+            if want.is_some_and(hasty) {
+                self.give_up(cx, id, error.clone());
+            }
+        }
+    }
+
+    /// The command was not done and never will be, or nobody can know.
+    fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
+        for wish in &command.wishes {
+            let answered = wish
+                .request
+                .is_some_and(|id| self.callers.contains_key(&id));
+            if !answered && let Change::Trade { given, .. } = wish.change {
+                let text = format!("{given} permits could not be given back: {error:#}");
+                cx.event("permits_lost", EventLevel::Warn, &key.1, text);
+            }
+        }
+        for id in command.callers() {
+            self.give_up(cx, id, error.clone());
+        }
+        if let Some(state) = self.counters.get_mut(key) {
+            state.asleep = false;
+        }
+    }
+
+    fn changed(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        command: Command,
+        done: i64,
+        left: i64,
+    ) {
+        let change = match &*command.op {
+            Op::Change { change, .. } => change.clone(),
+            _ => return self.looked(cx, key, &command, left),
+        };
+        let (served, mut before) = (usize::try_from(done).unwrap_or(0), done);
+        for wish in command.wishes {
+            let answer = match wish.change {
+                Change::Trade { .. } => Done::Released,
+                Change::SetPermits(_) | Change::SetCount(_) => Done::Set(done != 0),
+                Change::AddPermits(_) => Done::Number(left),
+                Change::Drain => Done::Number(done),
+                Change::CountDown(by) => {
+                    before = (before - i64::from(by)).max(0);
+                    Done::Number(before)
+                }
+            };
+            if let Some(id) = wish.request {
+                self.complete(cx, id, answer);
+            }
+        }
+        if !matches!(change, Change::Trade { .. }) {
+            // More permits, or an open latch, wake those who wait here too.
+            if let Some(state) = self.counters.get_mut(key) {
+                state.wake();
+            }
+            return;
+        }
+        for (id, permits) in command.waiters.iter().take(served) {
+            self.serve(cx, key, *id, *permits);
+        }
+        let refused = command.waiters.get(served..).unwrap_or_default();
+        self.refuse_tries(cx, refused);
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        let first = refused.first().map(|(id, _)| id);
+        // If the first one that was refused is gone, the one behind it may want less.
+        state.asleep = first.is_some() && state.waiters.front() == first && !command.again;
+    }
+
+    /// The permits of this caller are taken. If it has left, they go back.
+    fn serve(&mut self, cx: &mut Context, key: &CounterKey, id: RequestId, permits: u32) {
+        let name = key.1.clone();
+        if self.complete(cx, id, Done::Taken { name, permits }) {
+            return;
+        }
+        if let Some(state) = self.counters.get_mut(key) {
+            let change = Change::Trade {
+                given: permits,
+                wanted: Vec::new(),
+            };
+            state.wishes.push_front(Wish {
+                request: None,
+                change,
+            });
+        }
+    }
+
+    /// A latch was read.
+    fn looked(&mut self, cx: &mut Context, key: &CounterKey, command: &Command, left: i64) {
+        if left <= 0 {
+            for (id, _) in &command.waiters {
+                self.complete(cx, *id, Done::Open);
+            }
+        } else {
+            self.refuse_tries(cx, &command.waiters);
+        }
+        if let Some(state) = self.counters.get_mut(key) {
+            state.asleep = left > 0 && !command.again;
+        }
+    }
+
+    /// Fails those who do not wait.
+    fn refuse_tries(&mut self, cx: &mut Context, refused: &[(RequestId, u32)]) {
+        for (id, _) in refused {
+            let Some(want) = self.callers.get(id).map(|caller| caller.want) else {
+                continue;
+            };
+            if want.once() {
+                let text = match want {
+                    Want::Open(_) => "the latch is not at 0",
+                    _ => "there are not enough permits now",
+                };
+                self.give_up(cx, *id, Error::new(ErrorKind::Timeout, text));
+            }
+        }
+    }
+
+    /// Answers a caller. Returns false if it has left.
+    fn complete(&mut self, cx: &mut Context, id: RequestId, done: Done) -> bool {
+        let Entry::Occupied(caller) = self.callers.entry(id) else {
+            return false;
+        };
+        let caller = caller.remove();
+        cx.timers.disarm(Timer::Caller(id));
+        if caller.want.waits()
+            && let Some(state) = self.counters.get_mut(&caller.key)
+        {
+            take_out(state, id);
+        }
+        cx.complete(id, done);
+        true
+    }
+}
+
+/// Takes a waiter out of its queue. It is usually the first one.
+fn take_out(state: &mut State, id: RequestId) {
+    if state.waiters.front() == Some(&id) {
+        state.waiters.pop_front();
+    } else {
+        state.waiters.retain(|waiter| *waiter != id);
     }
 }

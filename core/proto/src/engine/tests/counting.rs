@@ -230,7 +230,7 @@ fn a_waiter_tries_again_when_it_hears_something_or_after_a_while() {
     let id = rig.refused_head(2);
     rig.message();
     let sent = rig.sent();
-    // What is said meanwhile counts too.
+    // A message that comes meanwhile counts too.
     rig.message();
     rig.message();
     rig.changed(&sent, 0, 1);

@@ -112,7 +112,7 @@ struct World {
     downs: BTreeMap<(usize, RequestId), i64>,
     held: Vec<(usize, u32)>,
     counted: i64,
-    /// What was counted down without an answer: it may have counted.
+    /// Steps without an answer: they may have counted.
     unsure: i64,
     calm: bool,
     identity: u64,
@@ -381,6 +381,10 @@ impl World {
 
     fn run(&mut self, time: Duration) {
         let end = self.now.after(time);
+        for rig in &mut self.rigs {
+            rig.now = self.now;
+        }
+        (0..CLIENTS).for_each(|client| self.look_at(client));
         while self.step(end) {}
     }
 
@@ -401,7 +405,7 @@ fn play(seed: u64) {
     world.run(CHAOS);
     world.calm = true;
     (0..CLIENTS).for_each(|client| world.mend(client));
-    // What is on its way arrives, and what got no answer is asked for again.
+    // Copies on their way arrive, and calls without an answer are repeated.
     world.run(secs(6));
     let what = format!("seed {seed}");
     assert_eq!(world.number("s") + world.held(), PERMITS, "{what}: permits");
@@ -412,7 +416,7 @@ fn play(seed: u64) {
         range.contains(&counted),
         "{what}: {counted} not in {range:?}"
     );
-    // Whoever waits is served when others give back, without a recheck.
+    // A caller that waits is served when others give back, without a recheck.
     for _ in 0..1000 {
         if world.held.is_empty() {
             break;
