@@ -1,5 +1,5 @@
 'use strict'
-// What has a number and no owners: plain semaphores and count-down latches.
+// Plain semaphores and count-down latches: numbers without owners.
 
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockTimeoutError } = require('./errors.js')
