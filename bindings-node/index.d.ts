@@ -58,8 +58,26 @@ export interface LockDefaults {
 /** Which protocol a client speaks with its server. */
 export type Protocol = 'auto' | 'resp2' | 'resp3'
 
+/** Where the server is, if not said by a URL. `null` means that it is not given. */
+export interface Place {
+  /** The host name or IP address of the server. */
+  host?: string | null
+  /** Its port. Default: 6379. */
+  port?: number | null
+  /** The path of a Unix socket, in place of a host. */
+  path?: string | null
+  /** The number of the database. Default: 0. */
+  db?: number | null
+  /** Whether the connection is encrypted; certificates are given by `tlsCa`, `tlsCert` and `tlsKey`. Default: false. */
+  tls?: boolean | null
+  /** The user; may stand beside a URL that has none, `REDLATCH_URL` included. */
+  username?: string | null
+  /** The password, as it is, not percent-encoded; may stand beside a URL that has none, `REDLATCH_URL` included. */
+  password?: string | null
+}
+
 /** Options of a client. `null` means the default. */
-export interface ClientOptions extends LockDefaults {
+export interface ClientOptions extends LockDefaults, Place {
   /** How long one attempt to connect may take, log-in included. Default: 5 s. */
   connectTimeout?: Time | null
   /** The longest time between two tries of a waiter, should every wake-up be lost. Default: 5 s. */
@@ -238,6 +256,15 @@ export interface ClientEvents {
   lost: [error: LockLostError]
   /** An event, for a log. Also published on the diagnostics channel `redlatch`. */
   event: [event: LockEvent]
+  /** A server is reached, for the first time or again. */
+  connect: []
+  /**
+   * A server cannot be reached; the client goes on trying by itself. Once for each outage, and only if somebody listens: calls
+   * have errors of their own.
+   */
+  error: [error: UnavailableError]
+  /** The client is closed. */
+  end: []
 }
 
 /**
@@ -247,7 +274,10 @@ export interface ClientEvents {
  * process ends, within the option `exitLimit`.
  */
 export class Client extends EventEmitter<ClientEvents> implements AsyncDisposable {
-  /** Opens a client when it is first used. The URL is `REDLATCH_URL` of the environment if none is given. */
+  /**
+   * Opens a client when it is first used. The URL is `REDLATCH_URL` of the environment if none is given, and no `host` or
+   * `path`. Sentinels and clusters have URLs only.
+   */
   constructor(url?: string, options?: ClientOptions)
   constructor(options: ClientOptions)
   /** Opens a client and waits until the server is reached. */
@@ -520,8 +550,14 @@ export class LockLostError extends LockError {
 export class ForeignKindError extends LockError {}
 /** The caller would wait for itself; nothing was sent to Redis. */
 export class WouldDeadlockError extends LockError {}
-/** An argument or option is not acceptable; nothing was sent to Redis. */
-export class InvalidArgumentError extends LockError {}
+/** An argument or option is not acceptable; nothing was sent to Redis. It is a `LockError` by `instanceof`, too. */
+export class InvalidArgumentError extends TypeError implements LockError {
+  constructor(message?: string, options?: LockErrorOptions)
+  readonly code: 'ERR_REDLATCH_INVALID_ARGUMENT'
+  readonly kind: 'invalid_argument'
+  readonly lockName?: string
+  readonly retryable: boolean
+}
 /** The client is closed. */
 export class ClosedError extends LockError {}
 /** The client belongs to the parent process; open a new client in this one. */

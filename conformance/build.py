@@ -19,10 +19,14 @@ REDISSONS = ("3.21.3", "3.23.5", "3.27.2", "3.52.0", "4.7.0")
 
 
 def build(wanted: list[str], topology: str = "single") -> list[Side]:
-    """The sides whose names begin with one of these words; all of them if there are none."""
+    """The sides whose names begin with one of these words; all of them but `wasm` if there are none."""
     sides: dict[str, Callable[[], Side]] = ours() | redissons()
     if topology == "single":  # the others are told of one server
         sides |= others()
+        if wanted:
+            sides["wasm"] = wasm
+    if unknown := [word for word in wanted if not any(name.startswith(word) for name in sides)]:
+        sys.exit(f"no driver for {topology} is named {', '.join(unknown)}; there are {', '.join(sides)}")
     return [make() for name, make in sides.items() if not wanted or any(map(name.startswith, wanted))]
 
 
@@ -35,6 +39,13 @@ def ours(profile: str = "debug") -> dict[str, Callable[[], Side]]:
         "node": lambda: Side("node", node("driver.mjs")),
         "c": lambda: Side("c", c(profile)),
     }
+
+
+def wasm() -> Side:
+    """The program of Node.js on the WebAssembly module. Few machines build that, so it plays only where it is named."""
+    if not (ROOT / "bindings-node" / "redlatch.wasm").exists():
+        sys.exit("there is no bindings-node/redlatch.wasm; `make wasm` builds it")
+    return Side("wasm", ("env", "REDLATCH_WASM=1", *node("driver.mjs")))
 
 
 def redissons() -> dict[str, Callable[[], Side]]:

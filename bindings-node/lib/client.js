@@ -2,13 +2,14 @@
 const diagnostics = require('node:diagnostics_channel')
 const { EventEmitter } = require('node:events')
 const { isMainThread } = require('node:worker_threads')
-const { InvalidArgumentError, internal } = require('./errors.js')
+const { InvalidArgumentError, UnavailableError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock, RwLock, Semaphore, anonymous } = require('./lock.js')
 const { CountDownLatch, PlainSemaphore } = require('./counters.js')
 const { asyncDispose, statsReader } = require('./names.js')
 const { plain, shown, split, text } = require('./options.js')
-const { unwrap } = internal
+const { PLACE, isGiven, refuseClient, urlOf } = require('./place.js')
+const { calledFrom, surfaced, unwrap } = internal
 
 // The native part has what is held released when a signal ends the process. A signal that the program handles is none of
 // its business until the last of those handlers is removed, which puts the default action of the system in place.
@@ -29,19 +30,30 @@ const statsOf = (native) => Object.fromEntries(unwrap(native.stats()).map(({ nam
 
 class Client extends EventEmitter {
   #native
-  #latest = {}
+  #ended = false
+  #latest = new Map() // by kind: a read-write lock has two
 
   constructor(url, options) {
     super()
-    if (options === undefined && typeof url === 'object' && url !== null) [url, options] = [undefined, url]
-    const { names, values } = split(options, [])
-    // A worker thread has an environment of its own, which the core cannot see.
-    url ??= process.env.REDLATCH_URL || undefined
-    this.#native = unwrap(border.client(url === undefined ? url : text('the URL', url), names, values))
+    try {
+      this.#native = this.#made(url, options)
+    } catch (error) {
+      throw calledFrom(new.target, error)
+    }
     const { id } = this.#native
     clients.set(id, new WeakRef(this))
     watchSignals()
     collected.register(this, id)
+  }
+
+  #made(url, options) {
+    refuseClient(url)
+    if (options === undefined && typeof url === 'object' && url !== null) [url, options] = [undefined, url]
+    const { own, names, values } = split(options, PLACE)
+    if (isGiven(url)) text('the URL', url)
+    // A worker thread has an environment of its own, which the core cannot see.
+    else if (!isGiven(own.host) && !isGiven(own.path)) url = process.env.REDLATCH_URL || undefined
+    return unwrap(border.client(urlOf(url ?? undefined, own), names, values), PLACE)
   }
 
   static async connect(url, options) {
@@ -92,18 +104,18 @@ class Client extends EventEmitter {
     return new CountDownLatch(this, unwrap(this.#native.latch(text('the name of the latch', name))), name)
   }
 
-  // Locks with these options share this; those that were given before may have had the same options.
+  // Locks with these options share this; those of the same kind that were given before may have had the same options.
   #family(name, given) {
     const { own, names = [], values = [] } = split(given, ['context'])
-    const { options: before, family } = this.#latest
     const options = [own.context, ...names, ...values]
-    if (before?.length === options.length && before.every((each, at) => Object.is(each, options[at]))) {
-      unwrap(family.locks.name(name))
-      return family
+    const before = this.#latest.get(given?.kind)
+    if (before?.options.length === options.length && before.options.every((each, at) => Object.is(each, options[at]))) {
+      unwrap(before.family.locks.name(name))
+      return before.family
     }
-    const made = new Family(this, unwrap(this.#native.locks(name, names, values)), own.context)
-    this.#latest = { options, family: made }
-    return made
+    const family = new Family(this, unwrap(this.#native.locks(name, names, values)), own.context)
+    this.#latest.set(given?.kind, { options, family })
+    return family
   }
 
   stats() {
@@ -116,11 +128,20 @@ class Client extends EventEmitter {
   }
 
   async close(limit) {
-    return resultOf(this.#native.close(limit === undefined ? undefined : plain('the limit', limit)))
+    const left = await resultOf(this.#native.close(limit === undefined ? undefined : plain('the limit', limit)))
+    if (!this.#ended) process.nextTick(() => this.emit('end'))
+    this.#ended = true
+    return left
   }
 
   async [asyncDispose]() {
     await this.close()
+  }
+
+  // The names that clients of Redis have in Node.js. An `error` without a listener would end the program.
+  #emitAsOthers({ kind, level, text }) {
+    if (kind === 'connected') this.emit('connect')
+    if (kind === 'disconnected' && level === 'warn' && this.listenerCount('error') > 0) this.emit('error', new UnavailableError(text))
   }
 
   [tellEvents]() {
@@ -129,9 +150,13 @@ class Client extends EventEmitter {
       process.nextTick(() => {
         if (channel.hasSubscribers) channel.publish({ ...event, client: this })
         this.emit('event', event)
+        this.#emitAsOthers(event)
       })
     }
   }
 }
+
+surfaced(Client, { async: ['connect'] })
+surfaced(Client.prototype, { sync: ['lock', 'rwLock', 'semaphore', 'plainSemaphore', 'latch', 'stats'], async: ['close'] })
 
 module.exports = { Client }

@@ -2,11 +2,12 @@
 // Plain semaphores and count-down latches: numbers without owners.
 
 const { inspect } = require('node:util')
-const { InvalidArgumentError, LockTimeoutError } = require('./errors.js')
+const { InvalidArgumentError, LockTimeoutError, internal } = require('./errors.js')
 const { reasonOf, resultOf } = require('./border.js')
 const { checkSignal } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
 const { plain, shown, split } = require('./options.js')
+const { calledFrom, surfaced } = internal
 
 // Permits that were taken together. Nobody but its caller knows of it: it gives them back by their number.
 class PlainPermit {
@@ -57,6 +58,14 @@ class PlainSemaphore {
   }
 
   async acquire(permits = 1, options) {
+    try {
+      return await this.#acquire(permits, options)
+    } catch (error) {
+      throw error === options?.signal?.reason ? error : calledFrom(this.acquire, error, this.#name)
+    }
+  }
+
+  async #acquire(permits, options) {
     const { signal, wait } = waitOf(options)
     const native = this.#native
     await resultOf(native.take(natural('permits', permits), wait), signal)
@@ -69,7 +78,7 @@ class PlainSemaphore {
 
   async tryAcquire(permits = 1) {
     try {
-      return await this.acquire(permits, { wait: 0 })
+      return await this.#acquire(permits, { wait: 0 })
     } catch (error) {
       if (error instanceof LockTimeoutError) return null
       throw error
@@ -129,8 +138,12 @@ class CountDownLatch {
   }
 
   async wait(options) {
-    const { signal, wait } = waitOf(options)
-    await resultOf(this.#native.wait(wait), signal)
+    try {
+      const { signal, wait } = waitOf(options)
+      await resultOf(this.#native.wait(wait), signal)
+    } catch (error) {
+      throw error === options?.signal?.reason ? error : calledFrom(this.wait, error, this.#name)
+    }
   }
 
   [inspect.custom](_, options) {
@@ -157,5 +170,9 @@ function natural(what, number) {
   if (whole(what, number) >= 0) return number
   throw new InvalidArgumentError(`${what} is ${number}; give it a whole number that is not negative`)
 }
+
+surfaced(PlainPermit.prototype, { async: ['release'] })
+surfaced(PlainSemaphore.prototype, { async: ['tryAcquire', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
+surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count'] })
 
 module.exports = { CountDownLatch, PlainPermit, PlainSemaphore }

@@ -3,17 +3,34 @@
 
 const native = require('./native.js')
 
+const isOf = (errorClass, value) => Function.prototype[Symbol.hasInstance].call(errorClass, value)
+
 class LockError extends Error {
   constructor(message, options) {
     super(message, options)
-    const { kind, retryable } = new.target
-    if (kind !== undefined) {
-      this.code = `ERR_REDLATCH_${kind.toUpperCase()}`
-      this.kind = kind
-      this.retryable = retryable
-    }
-    if (options?.lockName !== undefined) this.lockName = options.lockName
-    if (options?.reason !== undefined) this.reason = options.reason
+    describe(this, new.target, options)
+  }
+
+  static [Symbol.hasInstance](value) {
+    return isOf(this, value) || (this === LockError && isOf(classes.InvalidArgumentError, value))
+  }
+}
+
+function describe(error, { kind, retryable }, options) {
+  if (kind !== undefined) {
+    error.code = `ERR_REDLATCH_${kind.toUpperCase()}`
+    error.kind = kind
+    error.retryable = retryable
+  }
+  if (options?.lockName !== undefined) error.lockName = options.lockName
+  if (options?.reason !== undefined) error.reason = options.reason
+}
+
+// A wrong argument is a TypeError everywhere in JavaScript. A class has one parent only: LockError counts it by `instanceof`.
+class ArgumentError extends TypeError {
+  constructor(message, options) {
+    super(message, options)
+    describe(this, new.target, options)
   }
 }
 rename(LockError, 'LockError')
@@ -27,7 +44,7 @@ function rename(errorClass, name) {
 const classes = {}
 const byNumber = new Map()
 for (const { number, name, className, retryable } of native.errorKinds()) {
-  const errorClass = class extends LockError {
+  const errorClass = class extends (name === 'invalid_argument' ? ArgumentError : LockError) {
     static kind = name
     static retryable = retryable
   }
@@ -40,15 +57,72 @@ const reasons = new Map(native.lostReasons().map((reason) => [reason.number, rea
 
 const on = (lockName, message) => (lockName === undefined ? message : `lock ${JSON.stringify(lockName)}: ${message}`)
 
-// Makes the error that a failure of the native part tells of. To be called where its stack should begin.
-function errorFrom({ kind, message, lockName, reason }) {
-  return new (byNumber.get(kind))(on(lockName, message), { lockName, reason: reasons.get(reason)?.name })
+// Bun's stacks end where a function awaits: without the lines of the package there would be none.
+const tracesWaits = process.versions.bun === undefined
+
+// Lets the stack of an error of ours begin with the line that called `above`, a function that is running or awaits what is.
+// `lockName` is for an error that does not know its lock, such as that of a closed client. A wrong argument speaks for itself.
+function calledFrom(above, error, lockName) {
+  if (!(error instanceof LockError)) return error
+  if (lockName !== undefined && error.lockName === undefined && error.kind !== 'invalid_argument') {
+    error.message = on(lockName, error.message)
+    error.lockName = lockName
+  }
+  if (tracesWaits) Error.captureStackTrace(error, above)
+  return error
 }
 
-// Makes the error of a lost hold from the number of the reason.
+// Lets the errors of these methods begin with the line that called them.
+function surfaced(owner, { sync = [], async = [] }) {
+  for (const name of [...sync, ...async]) {
+    const method = owner[name]
+    const outer = sync.includes(name)
+      ? function (...given) {
+          try {
+            return method.apply(this, given)
+          } catch (error) {
+            throw calledFrom(outer, error, typeof this === 'object' ? this.name : undefined)
+          }
+        }
+      : async function (...given) {
+          try {
+            return await method.apply(this, given)
+          } catch (error) {
+            throw calledFrom(outer, error, typeof this === 'object' ? this.name : undefined)
+          }
+        }
+    Object.defineProperty(outer, 'name', { value: name })
+    Object.defineProperty(outer, 'length', { value: method.length })
+    Object.defineProperty(owner, name, { value: outer, configurable: true, writable: true })
+  }
+}
+
+// Makes the error that a failure of the native part tells of. To be called where its stack should begin.
+function errorFrom({ kind, message, lockName, reason, cause }) {
+  const options = { lockName, reason: reasons.get(reason)?.name }
+  if (cause) options.cause = causeFrom(cause)
+  return new (byNumber.get(kind))(on(lockName, message), options)
+}
+
+// An error of the system has a code as Node's own have one: ECONNREFUSED. It comes from no line of JavaScript.
+function causeFrom({ message, code }) {
+  const error = new Error(message)
+  error.stack = `${error}`
+  if (code) error.code = code
+  return error
+}
+
+// Makes the error of a lost hold from the number of the reason. It comes from no line of the program either.
 function lostError(lockName, number) {
   const { name: reason, meaning } = reasons.get(number)
-  return new classes.LockLostError(on(lockName, meaning), { lockName, reason })
+  const error = new classes.LockLostError(on(lockName, meaning), { lockName, reason })
+  error.stack = `${error}`
+  return error
+}
+
+// The error of a loss anew, with the stack of a call that meets it.
+function lostAgain({ message, lockName, reason }) {
+  return new classes.LockLostError(message, { lockName, reason })
 }
 
 // Returns what a native function gave, or throws the failure it told of. `own` are the options that are JavaScript's alone:
@@ -59,4 +133,4 @@ function unwrap(result, own = []) {
   throw errorFrom({ ...result, message: [result.message, ...more].join(', ') })
 }
 
-module.exports = { LockError, ...classes, internal: { errorFrom, lostError, unwrap } }
+module.exports = { LockError, ...classes, internal: { calledFrom, errorFrom, lostAgain, lostError, surfaced, unwrap } }

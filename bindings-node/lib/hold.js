@@ -10,7 +10,7 @@ const { Failed, answerTo, border, release, resultOf, whenLost } = require('./bor
 const { asyncDispose } = require('./names.js')
 const { plain } = require('./options.js')
 const { Table } = require('./table.js')
-const { errorFrom, lostError, unwrap } = internal
+const { calledFrom, errorFrom, lostAgain, lostError, surfaced, unwrap } = internal
 
 // This outlives the Hold object, by the number of the hold: its lock, as long as there is nothing to say but that it is
 // held, or a Story. An entry stays until the hold is released, or is collected and lost. It never refers to the Hold itself,
@@ -178,12 +178,12 @@ class Hold {
 
   check() {
     const loss = this.#story?.loss
-    if (loss !== undefined) throw loss
+    if (loss !== undefined) throw lostAgain(loss)
     unwrap(border.check(this.#id))
   }
 
-  reenter(options) {
-    return this.#lock.acquire({ ...options, hold: this })
+  async reenter(options) {
+    return await this.#lock.acquire({ ...options, hold: this })
   }
 
   async extend(lease) {
@@ -207,7 +207,7 @@ class Hold {
     const error = errorFrom(answer.failure)
     if (error instanceof LockLostError) this.#begunStory().tellLost(answer.failure.reason)
     // A hold that was lost when its client was closed is lost too, although nobody is left to say so.
-    if (this.#story?.loss === undefined) throw error
+    if (this.#story?.loss === undefined) throw calledFrom(this.#release, error)
     return false
   }
 
@@ -220,5 +220,7 @@ class Hold {
     return `Hold ${inspect({ name, isHeld, holdCount, fencingToken }, options)}`
   }
 }
+
+surfaced(Hold.prototype, { sync: ['check'], async: ['reenter', 'extend'] })
 
 module.exports = { Hold, emitLost, knownOf }

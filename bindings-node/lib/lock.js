@@ -6,7 +6,7 @@ const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./err
 const { answerTo, border, numberOf, reasonOf, resultOf, valueOf } = require('./border.js')
 const { Hold, emitLost, knownOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
-const { unwrap } = require('./errors.js').internal
+const { calledFrom, lostAgain, surfaced, unwrap } = require('./errors.js').internal
 
 const acquiring = diagnostics.tracingChannel('redlatch:acquire')
 
@@ -38,9 +38,20 @@ class Family {
   }
 }
 
+// Methods of a Lock on behalf of a method of a Semaphore.
+let as
+
 class Lock {
   #family
   #name
+
+  static {
+    as = {
+      acquire: (lock, above, options) => lock.#acquired(options, above),
+      tryAcquire: (lock, above, options) => lock.#tryAcquire(options, above),
+      using: (lock, above, options, fn) => lock.#using(options, fn, above),
+    }
+  }
 
   constructor(family, name) {
     this.#family = family
@@ -58,16 +69,28 @@ class Lock {
   }
 
   async #acquire(options) {
-    const { own, names, values } = split(options, OWN)
-    const { signal } = own
-    checkSignal(signal)
-    if (signal?.aborted) throw reasonOf(signal)
-    const started = unwrap(this.#start(own, names, values), OWN)
-    let answer = answerTo(started, signal)
-    // The caller may abort its signal in the tick of the call, which is later than an answer that is here.
-    if (signal !== undefined || answer instanceof Promise) answer = await answer
-    const token = valueOf(answer)
-    const hold = new Hold(numberOf(started), this, token ?? undefined)
+    let signal
+    let hold
+    let waited = false
+    try {
+      const { own, names, values } = split(options, OWN)
+      signal = own.signal
+      checkSignal(signal)
+      if (signal?.aborted) throw reasonOf(signal)
+      const started = unwrap(this.#start(own, names, values), OWN)
+      let answer = answerTo(started, signal)
+      // The caller may abort its signal in the tick of the call, which is later than an answer that is here.
+      if (signal !== undefined || answer instanceof Promise) {
+        waited = true
+        answer = await answer
+      }
+      const token = valueOf(answer)
+      hold = new Hold(numberOf(started), this, token ?? undefined)
+    } catch (error) {
+      if (error === signal?.reason) throw error
+      // acquire() does not await: while this does, it is the innermost function that the program waits for.
+      throw calledFrom(waited ? this.#acquire : this.acquire, error, this.#name)
+    }
     if (!signal?.aborted) return hold
     // Granted at once, and aborted before the caller could know. A release that fails goes on by itself.
     await hold.release().catch(() => false)
@@ -93,28 +116,39 @@ class Lock {
   }
 
   async tryAcquire(options) {
+    return await this.#tryAcquire(options, this.tryAcquire)
+  }
+
+  async #tryAcquire(options, above) {
     if (options?.wait !== undefined) {
-      throw new InvalidArgumentError(
-        `wait is ${shown(options.wait)}: tryAcquire() does not wait; call acquire() with it, or leave it out`,
-      )
+      const text = 'tryAcquire() does not wait; call acquire() with it, or leave it out'
+      throw calledFrom(above, new InvalidArgumentError(`wait is ${shown(options.wait)}: ${text}`))
     }
     try {
       return await this.acquire({ ...options, wait: 0 })
     } catch (error) {
       if (error instanceof LockTimeoutError) return null
-      throw error
+      throw error === options?.signal?.reason ? error : calledFrom(above, error)
     }
   }
 
   async using(options, fn) {
+    return await this.#using(options, fn, this.using)
+  }
+
+  // Each of these awaits what it returns, or the stacks of errors would not reach the line of the program.
+  // `above` is the method that the program has called: the stacks of our errors begin below it, those of the function stay.
+  async #using(options, fn, above) {
     if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
-    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
+    if (typeof fn !== 'function') {
+      throw calledFrom(above, new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`))
+    }
     const context = options?.context ?? this.#family.context // checked by acquire
-    if (!context) return this.#using(options, fn)
+    if (!context) return await this.#during(options, fn, above)
     const outer = currentContext()
     const own = { number: outer?.number ?? border.newContext(), outer, ended: false }
     try {
-      return await contexts.run(own, () => this.#using(options, fn))
+      return await contexts.run(own, () => this.#during(options, fn, above))
     } finally {
       own.ended = true
       // A chain of using() calls that each begin the next one and end must not keep all of them.
@@ -122,8 +156,16 @@ class Lock {
     }
   }
 
-  async #using(options, fn) {
-    return during(await this.acquire(options), fn)
+  async #during(options, fn, above) {
+    return await during(await this.#acquired(options, above), fn, above)
+  }
+
+  async #acquired(options, above) {
+    try {
+      return await this.acquire(options)
+    } catch (error) {
+      throw error === options?.signal?.reason ? error : calledFrom(above, error)
+    }
   }
 
   async isLocked() {
@@ -195,15 +237,15 @@ class Semaphore {
   }
 
   async acquire(options) {
-    return this.#lock.acquire(anonymous(options))
+    return await as.acquire(this.#lock, this.acquire, given(options, this.acquire))
   }
 
   async tryAcquire(options) {
-    return this.#lock.tryAcquire(anonymous(options))
+    return await as.tryAcquire(this.#lock, this.tryAcquire, given(options, this.tryAcquire))
   }
 
   async using(options, fn) {
-    return this.#lock.using(anonymous(options), fn)
+    return await as.using(this.#lock, this.using, given(options, this.using), fn)
   }
 
   permits() {
@@ -238,8 +280,17 @@ function anonymous(options) {
   return options
 }
 
-// Runs a function and then releases the hold; rejects if it was lost.
-async function during(hold, fn) {
+function given(options, above) {
+  try {
+    return anonymous(options)
+  } catch (error) {
+    throw calledFrom(above, error)
+  }
+}
+
+// Runs a function and then releases the hold; rejects if it was lost. The stacks of these errors begin below `above`, if it is
+// known; else the loss is the reason of the signal itself.
+async function during(hold, fn, above) {
   let result
   try {
     result = await fn(hold)
@@ -247,8 +298,13 @@ async function during(hold, fn) {
     await releaseAfter(error, hold)
     throw error
   }
-  if (!(await hold.release())) throw knownOf(hold).loss
-  return result
+  try {
+    if (await hold.release()) return result
+  } catch (error) {
+    throw above === undefined ? error : calledFrom(above, error)
+  }
+  const { loss } = knownOf(hold)
+  throw above === undefined ? loss : calledFrom(above, lostAgain(loss))
 }
 
 // The error of the function comes first; that the hold was lost, or not released, is told as its cause.
@@ -265,6 +321,9 @@ async function releaseAfter(error, hold) {
     Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   }
 }
+
+surfaced(Lock.prototype, { async: ['isLocked', 'holder', 'holders', 'waiters', 'releaseToken', 'extendToken', 'forceRelease'] })
+surfaced(Semaphore.prototype, { async: ['permits', 'setPermits', 'holders', 'forceRelease'] })
 
 // The option that is given most has a way of its own: to take lists of options over the border is a tenth of a pair.
 function isWaitAlone(names, values) {

@@ -11,7 +11,7 @@ const TIMEOUT =
 // `own` names the options of JavaScript. An option that is `undefined` was not given; `null` means the default.
 function split(options, own) {
   if (options === undefined) return { own: NONE }
-  if (options === null || typeof options !== 'object') {
+  if (options === null || typeof options !== 'object' || Array.isArray(options)) {
     throw new InvalidArgumentError(`the options are ${shown(options)}; give an object`)
   }
   const parts = { own: {}, names: [], values: [] }
@@ -36,6 +36,7 @@ function plain(name, value) {
 
 // A value as an error shows it: its type if it is too big to be shown.
 function shown(value) {
+  if (Array.isArray(value)) return 'an array'
   const simple = value === null || ['undefined', 'number', 'boolean', 'bigint'].includes(typeof value)
   return simple ? String(value) : typeof value === 'string' ? JSON.stringify(value) : `of type ${typeof value}`
 }

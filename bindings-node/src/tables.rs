@@ -42,7 +42,7 @@ pub fn lost_reasons() -> Vec<Row> {
         name: reason.name().to_owned(),
         class_name: None,
         retryable: reason.retryable(),
-        meaning: reason.meaning().to_owned(),
+        meaning: redlatch::Error::from(*reason).message().to_owned(),
     };
     LostReason::ALL.iter().map(row).collect()
 }

@@ -1,5 +1,7 @@
 //! The values that cross the border to JavaScript, and their conversions.
 
+use std::error::Error as _;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use napi::Either;
@@ -39,6 +41,8 @@ pub struct Failure {
     pub lock_name: Option<String>,
     /// The number of the lost reason.
     pub reason: Option<u32>,
+    /// The error of the system behind it.
+    pub cause: Option<Cause>,
     /// Whether the text ends with the names of all options that there are.
     pub lists_options: bool,
 }
@@ -52,8 +56,46 @@ impl From<redlatch::Error> for Failure {
             message: error.message().to_owned(),
             lock_name: error.lock_name().map(str::to_owned),
             reason: error.lost_reason().map(|reason| reason.number().into()),
+            cause: error.source().map(Cause::from),
         }
     }
+}
+
+/// The error behind an error.
+#[napi(object)]
+pub struct Cause {
+    /// The text.
+    pub message: String,
+    /// The code that Node.js gives such an error.
+    pub code: Option<String>,
+}
+
+impl From<&(dyn std::error::Error + 'static)> for Cause {
+    fn from(error: &(dyn std::error::Error + 'static)) -> Self {
+        let code = error
+            .downcast_ref::<io::Error>()
+            .and_then(|error| code(error.kind()));
+        Cause {
+            message: error.to_string(),
+            code: code.map(str::to_owned),
+        }
+    }
+}
+
+/// The numbers of systems differ, so the kind tells the code.
+fn code(kind: io::ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        io::ErrorKind::ConnectionRefused => "ECONNREFUSED",
+        io::ErrorKind::ConnectionReset => "ECONNRESET",
+        io::ErrorKind::ConnectionAborted => "ECONNABORTED",
+        io::ErrorKind::BrokenPipe => "EPIPE",
+        io::ErrorKind::TimedOut => "ETIMEDOUT",
+        io::ErrorKind::HostUnreachable => "EHOSTUNREACH",
+        io::ErrorKind::NetworkUnreachable => "ENETUNREACH",
+        io::ErrorKind::NotFound => "ENOENT",
+        io::ErrorKind::PermissionDenied => "EACCES",
+        _ => return None,
+    })
 }
 
 /// Runs a function that may fail or panic. Both become a [`Failure`]; neither crosses the border.

@@ -127,8 +127,13 @@ test('a wait ends with its limit or with its client', async () => {
   const ended = Promise.all(calls.map((call) => assert.rejects(call, ClosedError)))
   await client.close()
   await ended
-  await assert.rejects(seats.acquire(), ClosedError)
-  await assert.rejects(ready.count(), ClosedError)
+  // Its stack begins with the line of the program.
+  const closed = (name) => (error) => error instanceof ClosedError && error.lockName === name && isOurs(error)
+  const isOurs = ({ stack }) => /^ {4}at (?!.*\(node:).*/m.exec(stack)[0].includes(__filename)
+  for (const call of [() => seats.acquire(), () => seats.tryAcquire(), () => seats.release()]) {
+    await assert.rejects(async () => await call(), closed(seats.name))
+  }
+  for (const call of [() => ready.count(), () => ready.wait()]) await assert.rejects(async () => await call(), closed(ready.name))
   assert.deepEqual([await number(seats.name), await number(ready.name)], [null, 1])
 })
 

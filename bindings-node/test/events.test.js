@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict')
 const diagnostics = require('node:diagnostics_channel')
 const { Client } = require('../index.js')
-const { freshName, run, shared, test, until } = require('./support/index.js')
+const { Server, freshName, run, shared, test, until } = require('./support/index.js')
 
 const context = shared({ password: 'geheim' })
 
@@ -59,4 +59,30 @@ test('a listener that throws is an uncaught exception, and loses no answer', asy
     })()`,
   )
   assert.deepEqual([ended.code, ended.stdout], [0, 'event,lost\n'], ended.stderr)
+})
+
+test('connect, error and end are told by the names that clients of Redis have', async () => {
+  const server = await Server.start()
+  const client = new Client(server.url)
+  const told = []
+  for (const name of ['connect', 'error', 'end']) client.on(name, (error) => told.push([name, error?.code]))
+  await client.lock('a').using(() => {})
+  await until(() => told.length === 1)
+  await server.stop()
+  await until(() => told.length === 2)
+  assert.deepEqual(told, [['connect', undefined], ['error', 'ERR_REDLATCH_UNAVAILABLE']])
+  await client.close()
+  await client.close()
+  await until(() => told.length === 3)
+  assert.deepEqual(told[2], ['end', undefined])
+})
+
+test('an error that nobody listens to does not end the program', async () => {
+  const server = await Server.start()
+  const client = await Client.connect(server.url)
+  const kinds = []
+  client.on('event', ({ kind }) => kinds.push(kind))
+  await server.stop()
+  await until(() => kinds.includes('disconnected'))
+  await client.close()
 })

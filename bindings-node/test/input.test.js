@@ -116,7 +116,7 @@ test('unknown options, in the spelling of the caller', () =>
     assert.throws(() => client.lock('a', { signal: null }), refusal(InvalidArgumentError, 'signal'))
     await assert.rejects(client.lock('a').acquire({ waitFor: 5 }), refusal(InvalidArgumentError, '"waitFor"', 'wait'))
     assert.throws(() => new Client(url, { conectTimeout: 5 }), refusal(InvalidArgumentError, 'connectTimeout'))
-    for (const options of [null, 5, 'lease', true]) {
+    for (const options of [null, 5, 'lease', true, []]) {
       assert.throws(() => client.lock('a', options), refusal(InvalidArgumentError, 'options', 'object'))
       await assert.rejects(client.lock('a').acquire(options), refusal(InvalidArgumentError, 'options', 'object'))
     }
@@ -233,10 +233,11 @@ test('a closed client', async () => {
   const lock = client.lock(freshName())
   const hold = await lock.acquire()
   const waiting = lock.acquire()
-  const refused = assert.rejects(waiting, refusal(redlatch.ClosedError))
+  const refused = assert.rejects(waiting, refusal(redlatch.ClosedError, lock.name, 'open a new one'))
   assert.deepEqual(await client.close(), [])
   await refused
   assert.equal(await lock.acquire().catch((error) => error.code), 'ERR_REDLATCH_CLOSED')
+  await assert.rejects(lock.isLocked(), refusal(redlatch.ClosedError, lock.name, 'open a new one'))
   assert.equal(hold.isHeld, false)
   assert.throws(() => hold.check(), (error) => error.reason === 'closed')
   assert.equal(await hold.release(), false)
@@ -248,7 +249,7 @@ test('a closed client', async () => {
 test('a client closed before its first use', async () => {
   const client = new Client(context.url)
   assert.deepEqual(await client.close(), [])
-  await assert.rejects(client.lock('a').acquire(), refusal(redlatch.ClosedError))
+  await assert.rejects(client.lock('a').acquire(), refusal(redlatch.ClosedError, 'open a new one'))
 })
 
 test('a server that never answered is not taken for a holder', async () => {

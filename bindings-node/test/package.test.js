@@ -12,6 +12,9 @@ const { join } = require('node:path')
 const { promisify } = require('node:util')
 const esbuild = require('esbuild')
 const { publint } = require('publint')
+const { rollup } = require('rollup')
+const commonjsPlugin = require('@rollup/plugin-commonjs')
+const { nodeResolve: resolvePlugin } = require('@rollup/plugin-node-resolve')
 const webpack = require('webpack')
 const { PLATFORMS, platform } = require('../lib/platform.js')
 const { fields } = require('../scripts/fields.js')
@@ -249,4 +252,25 @@ test('webpack leaves the package out, or says which file it cannot bundle', asyn
   await runs(join(place, 'bundle.cjs'))
   const bundled = await build({})
   assert.match(bundled.errors.map((error) => `${error.moduleName}: ${error.message}`).join(), /@redlatch\/[\w-]+\/redlatch\.[\w-]+\.node: .*appropriate loader/s)
+})
+
+test('Rollup leaves the package out, or says which of its files it cannot bundle', async () => {
+  const place = await program()
+  const plugins = [resolvePlugin(), commonjsPlugin()]
+  const build = async (more) => {
+    const bundle = await rollup({ input: join(place, 'program.mjs'), plugins, onwarn: () => {}, ...more })
+    await bundle.write({ file: join(place, 'rolled.mjs'), format: 'es' })
+    await bundle.close()
+  }
+  await build({ external: ['redlatch'] })
+  await runs(join(place, 'rolled.mjs'))
+  await assert.rejects(build({}), /node_modules\/(@?redlatch)\//)
+})
+
+test('Vite leaves the package out of a server build by itself', async () => {
+  const place = await program()
+  const { build } = await import('vite')
+  const options = { ssr: './program.mjs', outDir: 'built', emptyOutDir: true }
+  await build({ root: place, configFile: false, logLevel: 'silent', build: options })
+  await runs(join(place, 'built', readdirSync(join(place, 'built')).find((name) => name.startsWith('program.'))))
 })

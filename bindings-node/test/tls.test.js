@@ -48,7 +48,7 @@ test('a lock over TLS', async () => {
 })
 
 test('an authority that is not trusted', async () => {
-  await assert.rejects(Client.connect(url, { tlsCa: made('other.pem') }), refusal(AuthError, 'give tls_ca'))
+  await assert.rejects(Client.connect(url, { tlsCa: made('other.pem') }), refusal(AuthError, 'give tlsCa the certificate'))
 })
 
 test('an authority that is not trusted is refused whatever the environment says', async () => {

@@ -8,6 +8,7 @@ const { tmpdir } = require('node:os')
 const { join } = require('node:path')
 const ts = require('typescript')
 const native = require('../lib/native.js')
+const { PLACE } = require('../lib/place.js')
 const redlatch = require('../index.js')
 const { PACKAGE, runNode, shared } = require('./support/index.js')
 
@@ -37,6 +38,7 @@ test('the options are those of the table, with their types', () => {
   assert.deepEqual(acquire, table('acquire'))
   assert.deepEqual({ ...members('LockDefaults'), ...members('SemaphoreOptions') }, table('lock'))
   assert.deepEqual(members('ClientOptions'), table('client'))
+  assert.deepEqual(Object.keys(members('Place')), PLACE)
 })
 
 test('the words of options are those of the table', () => {
@@ -50,7 +52,7 @@ test('the errors are those of the table', () => {
   const kinds = native.errorKinds()
   assert.deepEqual(union('ErrorKind'), kinds.map(({ name }) => name))
   assert.deepEqual(union('LostReason'), native.lostReasons().map(({ name }) => name))
-  const classes = Object.values(redlatch).filter((value) => value.prototype instanceof redlatch.LockError)
+  const classes = Object.values(redlatch).filter((value) => value.kind !== undefined)
   assert.deepEqual(
     classes.map(({ kind, retryable }) => [kind, retryable]),
     kinds.map(({ name, retryable }) => [name, retryable]),

@@ -243,8 +243,9 @@ def test_a_closed_client(name: str) -> None:
     assert lock.acquire()
     assert client.close() == []
     for call in (lock.acquire, lock.locked, client.connect):
-        with pytest.raises(redlatch.ClosedError):
+        with pytest.raises(redlatch.ClosedError, match="open a new one") as closed:
             call()
+        assert closed.value.lock_name == (None if call == client.connect else name)
     assert client.close() == []
     unused = redlatch.Client()
     unused.close()
@@ -258,6 +259,7 @@ async def test_a_closed_client_of_asyncio(name: str) -> None:
     assert await lock.acquire()
     assert await client.close() == []
     for call in (lock.acquire, lock.locked, client.connect):
-        with pytest.raises(redlatch.ClosedError):
+        with pytest.raises(redlatch.ClosedError, match="open a new one") as closed:
             await call()
+        assert closed.value.lock_name == (None if call == client.connect else name)
     assert await client.close() == []

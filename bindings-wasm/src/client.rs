@@ -168,7 +168,7 @@ impl Client {
             let result = if closing {
                 Ok(Done::Closed(Vec::new()))
             } else {
-                Err(closed().during(name))
+                Err(request.named(Error::closed()).during(name))
             };
             return answers.push(Answer { id, result });
         }
@@ -182,7 +182,7 @@ impl Client {
             let result = if closing {
                 Ok(Done::Closed(Vec::new()))
             } else {
-                Err(closed().during(name))
+                Err(request.named(Error::closed()).during(name))
             };
             return answers.push(Answer { id, result });
         }
@@ -652,10 +652,6 @@ fn uuid([high, low]: [u64; 2]) -> String {
         low >> 48,
         low & 0xffff_ffff_ffff
     )
-}
-
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client is closed; open a new one")
 }
 
 /// The name of a lock, checked.

@@ -310,9 +310,7 @@ impl Link {
             State::Connecting(_) => {
                 let shown = server.at.to_string();
                 let error = match why.tls {
-                    Some(fault) => {
-                        Error::new(fault.kind(), format!("{shown}: {}", fault.text(why.text)))
-                    }
+                    Some(fault) => fault.error(&shown, why.text),
                     None => connecting::unreachable(&shown, why.text, false),
                 };
                 self.failed(now, error, server, io, news);

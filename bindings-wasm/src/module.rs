@@ -882,7 +882,7 @@ impl Module {
                 reason.number(),
                 quoted(reason.name()),
                 reason.retryable(),
-                quoted(reason.meaning()),
+                quoted(Error::from(*reason).message()),
             );
         }
         text += "],\"options\":[";

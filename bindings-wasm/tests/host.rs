@@ -1,5 +1,5 @@
-//! A host without JavaScript: it drives the functions of the module as `bindings-wasm/README.md` describes
-//! them, with one socket, and locks a real server.
+//! The interface without a runtime: this links the crate, calls the functions of the module as
+//! `bindings-wasm/README.md` describes them, and locks a real server. `test_host.py` loads the module.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;

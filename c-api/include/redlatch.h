@@ -29,8 +29,9 @@
  * redlatch_owner_new(); equal numbers of two clients are two owners. An owner that acquires again what it
  * holds enters once more (unless the option reentrant says no): it has one level for each acquisition, and
  * the lock is free when each level is released. The kind is how the lock lies in Redis, chosen by the option
- * kind: reentrant is Redisson's lock; the simple kinds (simple, redis-py, redlock, redsync, redis-semaphore,
- * article, adaptive) are a key with a value, the token. A name has one kind. A lease is how long the server
+ * kind: reentrant is Redisson's lock; fair is its fair lock, which serves waiters in their order; the simple
+ * kinds (simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive) are a key with a value, the
+ * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is how long the server
  * keeps a hold that is not renewed. A fencing token is a number that grows with each hold, for the resource
  * to refuse late writers.
  *
@@ -71,9 +72,11 @@
  * that may wait, call pthread_cancel() and then redlatch_canceller_cancel(). Threads whose cancel type is
  * PTHREAD_CANCEL_ASYNCHRONOUS must not call anything here.
  *
- * Event loops. redlatch_client_new() and the functions that end in _start never wait for the server; what
- * becomes of them is told by redlatch_client_next_event(), when the descriptor of redlatch_client_event_fd()
- * is readable. The tag tells which call an event belongs to; it can be used again once its event was taken.
+ * Event loops. redlatch_client_new() and the functions that end in _start never wait for the server. Each
+ * function that waits has such a form; that of redlatch_client_open() is redlatch_client_new(), that of
+ * redlatch_lock_holder() is redlatch_lock_holders_start(). redlatch_client_next_event() tells what became of
+ * a call, when the descriptor of redlatch_client_event_fd() is readable. The tag tells which call an event
+ * belongs to; it can be used again once its event was taken.
  *
  * fork(). In the child, calls with the parent's handles fail with REDLATCH_FORKED; releasing, closing
  * and freeing them does nothing. A client that the child opens works. The parent notices nothing.
@@ -258,7 +261,8 @@ enum {
  * limit: a whole number from 0 to 2147483647; default: 0: others set it
  *     How many permits a semaphore gets, if it has none yet.
  *
- * Those of an acquisition (wait, lease, token, permits) are parameters in C, the token redlatch_lock_set_token(). */
+ * Those of an acquisition (wait, lease, token, permits) are parameters in C; token and permits are set by
+ * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */
 
 /** For redlatch_client_close(): as long as the option close_limit says. */
 #define REDLATCH_CLOSE_LIMIT (-1)
@@ -313,6 +317,18 @@ enum {
 
 /** redlatch_client_close_start() has ended: result says how. */
 #define REDLATCH_EVENT_CLOSE 9
+
+/** redlatch_lock_release_token_start() has ended: result says how. */
+#define REDLATCH_EVENT_RELEASE_TOKEN 10
+
+/** redlatch_lock_extend_token_start() has ended: result says how. */
+#define REDLATCH_EVENT_EXTEND_TOKEN 11
+
+/**
+ * redlatch_semaphore_permits_start() or redlatch_semaphore_set_permits_start() has ended; value is
+ * how many permits are free: cast it to int64_t.
+ */
+#define REDLATCH_EVENT_PERMITS 12
 
 /**
  * Ends waits from another thread. One canceller serves any number of waits, at the same time too.
@@ -403,6 +419,12 @@ typedef void (*redlatch_lost_fn)(void *user,
                                  uint64_t owner,
                                  uint64_t token,
                                  redlatch_lost_reason reason);
+
+/**
+ * Called with the numbers of permits of a semaphore: those that are free, and all, taken ones
+ * included, as redlatch_semaphore_permits() stores them.
+ */
+typedef void (*redlatch_permits_fn)(void *user, int64_t available, int64_t limit);
 
 #ifdef __cplusplus
 extern "C" {
@@ -1056,6 +1078,65 @@ redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
                                             redlatch_holder_fn function,
                                             void *user,
                                             uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_release_token() does and returns at once: an event
+ * REDLATCH_EVENT_RELEASE_TOKEN with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
+ *   argument is NULL. That locks of this kind have no token, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_release_token_start(redlatch_lock *lock,
+                                                  const char *token,
+                                                  uint64_t tag);
+
+/**
+ * Begins what redlatch_lock_extend_token() does and returns at once: an event
+ * REDLATCH_EVENT_EXTEND_TOKEN with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+ *   redlatch_lock_release_token_start().
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_lock_extend_token_start(redlatch_lock *lock,
+                                                 const char *token,
+                                                 int64_t lease_ms,
+                                                 uint64_t tag);
+
+/**
+ * Begins what redlatch_semaphore_permits() does and returns at once: an event
+ * REDLATCH_EVENT_PERMITS with this tag comes. redlatch_client_next_event() calls function, unless it
+ * is NULL, with user and both numbers before it returns that event.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+ *   NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_semaphore_permits_start(redlatch_lock *semaphore,
+                                                 redlatch_permits_fn function,
+                                                 void *user,
+                                                 uint64_t tag);
+
+/**
+ * Begins what redlatch_semaphore_set_permits() does and returns at once: an event
+ * REDLATCH_EVENT_PERMITS with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+ *   NULL. That limit is above 2147483647, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_semaphore_set_permits_start(redlatch_lock *semaphore,
+                                                     uint32_t limit,
+                                                     uint64_t tag);
 
 /**
  * Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this

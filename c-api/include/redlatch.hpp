@@ -15,6 +15,9 @@
 
 #include "redlatch.h"
 
+#if !defined(__cpp_exceptions) && !defined(__EXCEPTIONS) && !defined(_CPPUNWIND)
+#error redlatch.hpp needs exceptions, which are turned off here; use the functions of redlatch.h
+#endif
 #if defined(__has_include)
 #if __has_include(<version>)
 #include <version>

@@ -2,8 +2,10 @@
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
+use std::time::Duration;
 
-use redlatch::{Error, ErrorKind, Result};
+use redlatch::embed::{Type, all_options, read_duration};
+use redlatch::{Error, ErrorKind, OptionValue, Result};
 
 fn invalid(text: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, text)
@@ -88,6 +90,37 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
             error.valid_up_to()
         ))
     })
+}
+
+/// A time that C gives as a number of milliseconds, within the bounds of an option.
+pub(crate) fn millis(
+    parameter: &str,
+    ms: i64,
+    option: &str,
+    constant: Option<&str>,
+) -> Result<Duration> {
+    read_duration(option, OptionValue::Millis(ms as f64))
+        .map_err(|error| out_of_bounds(parameter, ms, option, constant, error))
+}
+
+/// The refusal of such a time: the parameter and its bounds as C writes them. `constant` is what
+/// could be given as well.
+pub(crate) fn out_of_bounds(
+    parameter: &str,
+    ms: i64,
+    option: &str,
+    constant: Option<&str>,
+    error: Error,
+) -> Error {
+    let info = all_options().find(|info| info.name == option);
+    let Some(Type::Duration { least, most }) = info.map(|info| &info.r#type) else {
+        return error;
+    };
+    let (least, most) = (least.as_millis(), most.as_millis());
+    let or = constant.map_or(String::new(), |constant| format!("{constant} or "));
+    invalid(format!(
+        "{parameter} is {ms}; give it {or}{least} to {most} milliseconds"
+    ))
 }
 
 /// Where a result goes.

@@ -5,10 +5,10 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redlatch::embed::{ClientExt, read_duration};
-use redlatch::{Client, Error, ErrorKind, Level, OptionValue, Result, Stats};
+use redlatch::embed::ClientExt;
+use redlatch::{Client, Error, ErrorKind, Level, Result, Stats};
 
-use crate::arguments::{Out, handle, shared, taken, text};
+use crate::arguments::{Out, handle, millis, shared, taken, text};
 use crate::calls::{Caller, Calls, Slot};
 use crate::events::Events;
 use crate::options::{optional, redlatch_options};
@@ -93,7 +93,12 @@ impl redlatch_client {
     pub(crate) fn limit(&self, wait_ms: i64) -> Result<Duration> {
         match wait_ms {
             REDLATCH_CLOSE_LIMIT => Ok(self.core.close_limit()),
-            _ => read_duration("close_limit", OptionValue::Millis(wait_ms as f64)),
+            _ => millis(
+                "wait_ms",
+                wait_ms,
+                "close_limit",
+                Some("REDLATCH_CLOSE_LIMIT"),
+            ),
         }
     }
 

@@ -1,19 +1,18 @@
 //! The face for event loops: what was started, and what came of it.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redlatch::embed::{
-    Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome, read_duration,
-};
-use redlatch::{Error, ErrorKind, Holder, Lock, Operation, OptionValue, ReentryKey, Result};
+use redlatch::embed::{Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome};
+use redlatch::{Error, ErrorKind, Holder, Lock, Operation, ReentryKey, Result};
 
-use crate::arguments::{Out, is_null, shared};
+use crate::arguments::{Out, is_null, millis, shared, text};
 use crate::calls::User;
 use crate::client::redlatch_client;
 use crate::lock::{HolderFn, key, redlatch_holder_fn, redlatch_lock, tell_holder};
+use crate::semaphore::redlatch_permits_fn;
 use crate::status::{fail, redlatch_status, status};
 
 /// No event waits.
@@ -36,6 +35,13 @@ pub const REDLATCH_EVENT_HOLDERS: i32 = 7;
 pub const REDLATCH_EVENT_READY: i32 = 8;
 /// redlatch_client_close_start() has ended: result says how.
 pub const REDLATCH_EVENT_CLOSE: i32 = 9;
+/// redlatch_lock_release_token_start() has ended: result says how.
+pub const REDLATCH_EVENT_RELEASE_TOKEN: i32 = 10;
+/// redlatch_lock_extend_token_start() has ended: result says how.
+pub const REDLATCH_EVENT_EXTEND_TOKEN: i32 = 11;
+/// redlatch_semaphore_permits_start() or redlatch_semaphore_set_permits_start() has ended; value is
+/// how many permits are free: cast it to int64_t.
+pub const REDLATCH_EVENT_PERMITS: i32 = 12;
 
 /// Operations that were started and have not been told yet. The queue exists once somebody wants it.
 #[derive(Default)]
@@ -69,6 +75,8 @@ enum What {
     Close(Duration),
     /// The function is called for each holder.
     Holders(HolderFn, User),
+    /// The function is called with the numbers of permits, if there is one.
+    Permits(redlatch_permits_fn, User),
 }
 
 impl Awaited {
@@ -99,8 +107,11 @@ struct Event {
     result: redlatch_status,
     value: u64,
     /// To be called once no lock is held.
-    holders: Option<(Vec<Holder>, HolderFn, User)>,
+    call: Option<Call>,
 }
+
+/// A call of a function of the program.
+type Call = Box<dyn FnOnce()>;
 
 impl Events {
     fn queue(&mut self) -> Result<Arc<CompletionQueue<Awaited>>> {
@@ -184,8 +195,9 @@ impl Events {
             What::Answer(kind) => kind,
             What::Close(_) => REDLATCH_EVENT_CLOSE,
             What::Holders(..) => REDLATCH_EVENT_HOLDERS,
+            What::Permits(..) => REDLATCH_EVENT_PERMITS,
         };
-        let mut told = None;
+        let mut call: Option<Call> = None;
         let (result, value) = match (outcome, known.what, lock) {
             (Outcome::Lost(reason), ..) => (fail(&reason.into()), 0),
             (Outcome::Granted(guard), What::Acquire { owner, key }, Some(lock)) => {
@@ -213,12 +225,24 @@ impl Events {
             }
             (Outcome::Inspected(holders), what, _) => {
                 let count = holders.len() as u64;
-                if let What::Holders(function, user) = what {
-                    told = Some((holders, function, user));
+                if let What::Holders(function, User(user)) = what {
+                    call = Some(Box::new(move || {
+                        // SAFETY: the header asks for a function that can be called with user.
+                        let tell = |holder| unsafe { tell_holder(holder, function, user) };
+                        holders.iter().for_each(tell);
+                    }));
                     (0, count)
                 } else {
                     (0, (count > 0).into())
                 }
+            }
+            (Outcome::Counted(permits), What::Permits(function, User(user)), _) => {
+                if let Some(function) = function {
+                    // SAFETY: as above.
+                    let tell = move || unsafe { function(user, permits.available, permits.limit) };
+                    call = Some(Box::new(tell));
+                }
+                (0, permits.available.cast_unsigned())
             }
             _ => (0, 0),
         };
@@ -227,7 +251,7 @@ impl Events {
             tag,
             result,
             value,
-            holders: told,
+            call,
         })
     }
 
@@ -365,7 +389,7 @@ pub unsafe extern "C" fn redlatch_lock_extend_start(
     status(|| {
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
-        let lease = read_duration("lease", OptionValue::Millis(lease_ms as f64))?;
+        let lease = millis("lease_ms", lease_ms, "lease", None)?;
         let what = What::Answer(REDLATCH_EVENT_EXTEND);
         start(&lock, tag, what, |core| core.extend_by(key(owner), lease))
     })
@@ -469,6 +493,100 @@ unsafe fn start_telling(
     })
 }
 
+/// Begins what redlatch_lock_release_token() does and returns at once: an event
+/// REDLATCH_EVENT_RELEASE_TOKEN with this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
+///   argument is NULL. That locks of this kind have no token, the event says.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_release_token_start(
+    lock: *mut redlatch_lock,
+    token: *const c_char,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and for a string.
+        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
+        let what = What::Answer(REDLATCH_EVENT_RELEASE_TOKEN);
+        start(&lock, tag, what, |core| core.release_token(token))
+    })
+}
+
+/// Begins what redlatch_lock_extend_token() does and returns at once: an event
+/// REDLATCH_EVENT_EXTEND_TOKEN with this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: lease_ms is not 100 ms to 24 hours, or as for
+///   redlatch_lock_release_token_start().
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_lock_extend_token_start(
+    lock: *mut redlatch_lock,
+    token: *const c_char,
+    lease_ms: i64,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle and for a string.
+        let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
+        let lease = millis("lease_ms", lease_ms, "lease", None)?;
+        let what = What::Answer(REDLATCH_EVENT_EXTEND_TOKEN);
+        start(&lock, tag, what, |core| core.extend_token(token, lease))
+    })
+}
+
+/// Begins what redlatch_semaphore_permits() does and returns at once: an event
+/// REDLATCH_EVENT_PERMITS with this tag comes. redlatch_client_next_event() calls function, unless it
+/// is NULL, with user and both numbers before it returns that event.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+///   NULL.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_semaphore_permits_start(
+    semaphore: *mut redlatch_lock,
+    function: redlatch_permits_fn,
+    user: *mut c_void,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(semaphore, "semaphore") }?;
+        let semaphore = lock.as_semaphore()?;
+        let what = What::Permits(function, User(user));
+        start(&lock, tag, what, |_| semaphore.permits())
+    })
+}
+
+/// Begins what redlatch_semaphore_set_permits() does and returns at once: an event
+/// REDLATCH_EVENT_PERMITS with this tag comes.
+///
+/// Statuses:
+/// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
+///   NULL. That limit is above 2147483647, the event says.
+/// - REDLATCH_FORKED: the client belongs to the parent process.
+/// - REDLATCH_INTERNAL: the process has no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn redlatch_semaphore_set_permits_start(
+    semaphore: *mut redlatch_lock,
+    limit: u32,
+    tag: u64,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: the header asks for a live handle.
+        let lock = unsafe { shared(semaphore, "semaphore") }?;
+        let semaphore = lock.as_semaphore()?;
+        let what = What::Permits(None, User(ptr::null_mut()));
+        start(&lock, tag, what, |_| semaphore.set_permits(limit as usize))
+    })
+}
+
 /// Connects, if the client has not yet, and returns at once: an event REDLATCH_EVENT_READY with this
 /// tag comes when the server was reached, or could not be. For a client of redlatch_client_new(),
 /// which connects with its first call in any case.
@@ -553,14 +671,11 @@ pub unsafe extern "C" fn redlatch_client_next_event(
             tag: 0,
             result: 0,
             value: 0,
-            holders: None,
+            call: None,
         };
         let event = client.events().next().unwrap_or(none);
-        if let Some((holders, function, User(user))) = event.holders {
-            // SAFETY: the header asks for a function that can be called with user.
-            holders
-                .iter()
-                .for_each(|holder| unsafe { tell_holder(holder, function, user) });
+        if let Some(call) = event.call {
+            call();
         }
         kind.put(event.kind);
         tag.put(event.tag);

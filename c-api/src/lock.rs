@@ -5,13 +5,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt, read_duration};
+use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt};
 use redlatch::{
     AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, LostReason, Operation, OptionValue,
     ReentryKey, Result,
 };
 
-use crate::arguments::{Buffer, Out, bytes, counted, handle, is_null, shared, taken, text};
+use crate::arguments::{
+    Buffer, Out, bytes, counted, handle, is_null, millis, out_of_bounds, shared, taken, text,
+};
 use crate::calls::{Caller, Slot};
 use crate::canceller::redlatch_canceller;
 use crate::client::redlatch_client;
@@ -159,10 +161,19 @@ impl redlatch_lock {
             .tied_to_key()
             .permits(permits);
         if wait_ms != REDLATCH_FOREVER {
-            options.set("wait", OptionValue::Millis(wait_ms as f64))?;
+            options
+                .set("wait", OptionValue::Millis(wait_ms as f64))
+                .map_err(|error| {
+                    out_of_bounds("wait_ms", wait_ms, "wait", Some("REDLATCH_FOREVER"), error)
+                })?;
         }
         if lease_ms != REDLATCH_LOCK_LEASE {
-            options.set("lease", OptionValue::Millis(lease_ms as f64))?;
+            options
+                .set("lease", OptionValue::Millis(lease_ms as f64))
+                .map_err(|error| {
+                    let constant = Some("REDLATCH_LOCK_LEASE");
+                    out_of_bounds("lease_ms", lease_ms, "lease", constant, error)
+                })?;
         }
         if let Some(token) = self
             .token
@@ -569,7 +580,7 @@ pub unsafe extern "C" fn redlatch_lock_extend(
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
         lock.client.refuse_fork()?;
-        let lease = read_duration("lease", OptionValue::Millis(lease_ms as f64))?;
+        let lease = millis("lease_ms", lease_ms, "lease", None)?;
         lock.core.extend_by(key(owner), lease).wait()
     })
 }
@@ -615,7 +626,7 @@ pub unsafe extern "C" fn redlatch_lock_extend_token(
     status(|| {
         // SAFETY: the header asks for a live handle and for a string.
         let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
-        let lease = read_duration("lease", OptionValue::Millis(lease_ms as f64))?;
+        let lease = millis("lease_ms", lease_ms, "lease", None)?;
         lock.core.extend_token(token, lease).wait()
     })
 }

@@ -4,8 +4,8 @@ use std::ffi::c_char;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redlatch::embed::{ClientBuilderExt, all_options};
-use redlatch::{Client, LockOptions, OptionValue, Result};
+use redlatch::embed::{ClientBuilderExt, Scope, all_options};
+use redlatch::{Client, Error, ErrorKind, LockOptions, OptionValue, Result};
 
 use crate::arguments::{Out, handle, shared, taken, text};
 use crate::status::{Names, redlatch_status, status, value};
@@ -94,12 +94,53 @@ pub unsafe extern "C" fn redlatch_options_set(
         };
         // Refused here, where the mistake is, and not only when the options are used.
         Client::builder_from_env()
-            .set(name, value.map_or(OptionValue::Unset, OptionValue::Text))?;
+            .set(name, value.map_or(OptionValue::Unset, OptionValue::Text))
+            .map_err(|error| in_terms_of_c(name, error))?;
         let mut set = options.set.lock().unwrap_or_else(PoisonError::into_inner);
         set.retain(|(known, _)| known != name);
         set.push((name.to_owned(), value.map(str::to_owned)));
         Ok(())
     })
+}
+
+/// A name that no set of options has: whether it is for a client or a lock is not known yet, and an
+/// option of an acquisition is a parameter in C.
+fn in_terms_of_c(name: &str, error: Error) -> Error {
+    let place = match name {
+        "wait" | "wait_ms" => "the parameter wait_ms of redlatch_lock_acquire()",
+        "lease_ms" => "the parameter lease_ms of redlatch_lock_acquire(), or the option lease",
+        "token" => "redlatch_lock_set_token()",
+        "permits" => "redlatch_semaphore_set_take()",
+        _ => "",
+    };
+    let text = match error.option_fault() {
+        _ if !place.is_empty() => {
+            format!("there is no option {name:?} of clients or locks; use {place}")
+        }
+        // The value is what is wrong.
+        Some(fault) if fault.value.is_some() => return error,
+        Some(fault) => match fault.suggestion {
+            Some(near) => format!(
+                "there is no option {:?}; did you mean {near}?",
+                fault.option
+            ),
+            None => format!(
+                "there is no option {:?}; there are {}",
+                fault.option,
+                settable().join(", ")
+            ),
+        },
+        None => return error,
+    };
+    Error::new(ErrorKind::InvalidArgument, text)
+}
+
+/// The names that a set of options takes.
+fn settable() -> Vec<&'static str> {
+    all_options()
+        .filter(|option| option.scope != Scope::Acquire)
+        .map(|option| option.name)
+        .collect()
 }
 
 /// The names of all options there are, one for each index from 0; NULL after the last. Those of a
@@ -134,4 +175,26 @@ pub(crate) unsafe fn optional(
     }
     // SAFETY: passed on.
     unsafe { shared(options, "options") }.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_of_an_acquisition_has_its_place_in_c() {
+        let settable = settable();
+        let others: Vec<&str> = all_options()
+            .map(|option| option.name)
+            .filter(|name| !settable.contains(name))
+            .collect();
+        assert!(others.len() >= 3, "{others:?}");
+        for name in others {
+            let error = Client::builder_from_env()
+                .set(name, OptionValue::Unset)
+                .expect_err("no option of a client");
+            let error = in_terms_of_c(name, error);
+            assert!(error.message().contains("; use "), "{error}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Semaphores: what they have beside what every lock has.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,13 +29,13 @@ impl redlatch_lock {
     }
 
     /// The semaphore of the core, if this is one.
-    fn as_semaphore(&self) -> Result<Semaphore> {
+    pub(crate) fn as_semaphore(&self) -> Result<Semaphore> {
         self.client.refuse_fork()?;
         match self.core.kind() {
             Kind::Semaphore => Ok(Semaphore::of_lock(self.core.clone())),
             kind => {
                 let text = format!(
-                    "lock has the kind {}; give it a lock of redlatch_semaphore_new()",
+                    "semaphore is a lock of the kind {}; give it one of redlatch_semaphore_new()",
                     kind.name()
                 );
                 Err(Error::new(ErrorKind::InvalidArgument, text))
@@ -138,6 +138,11 @@ pub unsafe extern "C" fn redlatch_semaphore_set_take(
         Ok(())
     })
 }
+
+/// Called with the numbers of permits of a semaphore: those that are free, and all, taken ones
+/// included, as redlatch_semaphore_permits() stores them.
+pub type redlatch_permits_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, available: i64, limit: i64)>;
 
 /// Reads how many permits are free, and how many there are, taken ones included. Both places may be
 /// NULL. *available is negative when the semaphore was given fewer permits than are taken; *limit is

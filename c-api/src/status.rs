@@ -92,14 +92,27 @@ fn run<T>(body: impl FnOnce() -> Result<T>) -> Result<T, redlatch_status> {
 
 /// Keeps a failure as this thread's last one.
 pub(crate) fn fail(error: &Error) -> redlatch_status {
+    let told = in_terms_of_c(error);
+    let told = told.as_ref().unwrap_or(error);
     // A text with a NUL (a lock's name may have one) is shown with its escape.
-    let text = CString::new(format!("{error:#}").replace('\0', "\\0")).unwrap_or_default();
+    let text = CString::new(format!("{told:#}").replace('\0', "\\0")).unwrap_or_default();
     let reason = error
         .lost_reason()
         .map_or(NO_REASON, |reason| reason.number().into());
     // Fails only while the thread ends; then nobody asks for the text any more.
     let _ = LAST.try_with(|last| last.borrow_mut().keep(&text, reason));
     error.kind().number().into()
+}
+
+/// The error with the function of C that is the remedy, where the core can only describe it.
+fn in_terms_of_c(error: &Error) -> Option<Error> {
+    let reason = error
+        .lost_reason()
+        .filter(|_| error.operation() == Some("acquire"))?;
+    Some(error.clone().reworded(format!(
+        "{} Its owner still has the levels that it lost: give back each with redlatch_lock_release(), then acquire anew",
+        reason.meaning()
+    )))
 }
 
 /// Keeps panics inside calls from being printed; they become the text of `internal`. Those of the

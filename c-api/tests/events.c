@@ -166,6 +166,69 @@ static void questions_and_changes_are_events(void)
     redlatch_client_free(other);
 }
 
+static void tokens_are_events(void)
+{
+    redlatch_client *client = open_client(), *other = open_client();
+    redlatch_lock *lock = lock_with(client, "c:token:loop", "kind", "simple");
+    redlatch_lock *there = lock_with(other, "c:token:loop", "kind", "simple"), *bare = lock_of(client, "c:token:none");
+
+    CHECK_OK(redlatch_lock_set_token(there, "secret"));
+    CHECK_OK(redlatch_lock_acquire(there, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_extend_token_start(lock, "secret", 3600000, 61));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_lock_release_token_start(lock, "secret", 61));
+    CHECK(is(await_event(client), REDLATCH_EVENT_EXTEND_TOKEN, 61, REDLATCH_OK));
+    CHECK(atol(redis("PTTL", "c:token:loop", NULL)) > 3000000);
+    CHECK_OK(redlatch_lock_release_token_start(lock, "another", 62));
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE_TOKEN, 62, REDLATCH_NOT_OWNER));
+    CHECK_OK(redlatch_lock_release_token_start(lock, "secret", 63));
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE_TOKEN, 63, REDLATCH_OK));
+    CHECK(!exists("c:token:loop"));
+    CHECK_OK(redlatch_lock_release_token_start(bare, "secret", 64)); /* a re-entrant lock has none */
+    CHECK(is(await_event(client), REDLATCH_EVENT_RELEASE_TOKEN, 64, REDLATCH_INVALID_ARGUMENT));
+    redlatch_lock_free(bare);
+    redlatch_lock_free(lock);
+    redlatch_lock_free(there);
+    close_client(client);
+    close_client(other);
+}
+
+static void note_permits(void *user, int64_t available, int64_t limit)
+{
+    int64_t *permits = user;
+    permits[0] = available;
+    permits[1] = limit;
+}
+
+static void permits_are_events(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *semaphore, *lock = lock_of(client, "c:permits:lock");
+    int64_t permits[2] = {-9, -9};
+    struct event event;
+
+    redis("DEL", "c:permits", "{c:permits}:timeout", NULL);
+    CHECK_OK(redlatch_semaphore_new(client, "c:permits", 3, NULL, &semaphore));
+    CHECK_OK(redlatch_lock_acquire(semaphore, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_semaphore_permits_start(semaphore, note_permits, permits, 65));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_PERMITS, 65, REDLATCH_OK) && event.value == 2);
+    CHECK(permits[0] == 2 && permits[1] == 3);
+    CHECK_OK(redlatch_semaphore_set_permits_start(semaphore, 0, 66));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_PERMITS, 66, REDLATCH_OK) && (int64_t)event.value == -1);
+    CHECK_OK(redlatch_semaphore_permits_start(semaphore, NULL, NULL, 67));
+    event = await_event(client);
+    CHECK(is(event, REDLATCH_EVENT_PERMITS, 67, REDLATCH_OK) && (int64_t)event.value == -1);
+    CHECK_OK(redlatch_semaphore_set_permits_start(semaphore, UINT32_MAX, 68));
+    CHECK(is(await_event(client), REDLATCH_EVENT_PERMITS, 68, REDLATCH_INVALID_ARGUMENT));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_permits_start(lock, NULL, NULL, 69));
+    CHECK_STATUS(REDLATCH_INVALID_ARGUMENT, redlatch_semaphore_set_permits_start(lock, 1, 69));
+    CHECK_OK(redlatch_lock_release(semaphore, 1));
+    redlatch_lock_free(lock);
+    redlatch_lock_free(semaphore);
+    close_client(client);
+}
+
 static redlatch_client *new_client(const char *url)
 {
     redlatch_client *client = NULL;
@@ -234,7 +297,7 @@ static void closing_is_an_event(void)
     CHECK_OK(redlatch_lock_acquire(there, 1, 0, 0, NULL));
     CHECK_OK(redlatch_client_close_start(other, 0, 93));
     CHECK(is(await_event(other), REDLATCH_EVENT_CLOSE, 93, REDLATCH_UNAVAILABLE));
-    CHECK(strstr(redlatch_last_error(), "c:closing") != NULL);
+    CHECK(strstr(redlatch_last_error(), "could not release these: \"c:closing\"") != NULL);
     redis("DEL", "c:closing", NULL);
     redlatch_lock_free(lock);
     redlatch_lock_free(there);
@@ -492,8 +555,8 @@ static void ten_thousand_cancels_leave_nothing(void)
 }
 
 MAIN(TEST(the_descriptor_tells_what_waits), TEST(waiting_in_line), TEST(questions_and_changes_are_events),
-     TEST(a_new_client_connects_when_it_is_used),
-     TEST(closing_is_an_event), TEST(a_loss_is_an_event),
+     TEST(tokens_are_events), TEST(permits_are_events),
+     TEST(a_new_client_connects_when_it_is_used), TEST(closing_is_an_event), TEST(a_loss_is_an_event),
      TEST(a_tag_means_one_thing), TEST(a_freed_lock_gives_no_event),
      TEST(a_freed_lock_leaves_no_grant_in_the_queue), TEST(a_freed_lock_is_not_lost_any_more),
      TEST(a_level_that_another_handle_gave_back_is_passed_over), TEST(closing_ends_what_waits),

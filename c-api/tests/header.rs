@@ -88,7 +88,7 @@ fn options() -> String {
         .map(|info| info.name)
         .collect();
     let names = acquire.join(", ");
-    writeln!(out, " *\n * Those of an acquisition ({names}) are parameters in C, the token redlatch_lock_set_token(). */").unwrap();
+    writeln!(out, " *\n * Those of an acquisition ({names}) are parameters in C; token and permits are set by\n * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */").unwrap();
     // In the table they are written for Markdown.
     out.replace('`', "")
 }
@@ -209,6 +209,24 @@ fn each_function_lists_its_statuses() {
 }
 
 #[test]
+fn each_function_that_waits_for_the_server_has_a_form_for_event_loops() {
+    let header = header();
+    let functions = functions(&header);
+    let is_there = |name: &str| functions.iter().any(|(known, _)| known == name);
+    for (name, comment) in &functions {
+        let form = match name.as_str() {
+            "redlatch_client_open" => "redlatch_client_ready_start".to_owned(),
+            "redlatch_lock_holder" => "redlatch_lock_holders_start".to_owned(),
+            "redlatch_lock_acquire_cancellable" => "redlatch_lock_acquire_cancel".to_owned(),
+            _ => format!("{name}_start"),
+        };
+        let statuses = comment.split_once("Statuses:").map_or("", |(_, list)| list);
+        let waits = statuses.contains("REDLATCH_UNAVAILABLE");
+        assert!(!waits || is_there(&form), "{name} has no {form}");
+    }
+}
+
+#[test]
 fn each_constant_that_the_header_names_is_there() {
     let header = header();
     let defined = |name: &str| {
@@ -222,5 +240,154 @@ fn each_constant_that_the_header_names_is_there() {
         if !["REDLATCH_URL", "REDLATCH_H"].contains(&name) {
             assert!(defined(name), "{name} is not in the header");
         }
+    }
+}
+
+/// The facts that a compiled program relies on, one a line: functions with their parameters, types
+/// of functions, fields of structures in their order, and values of constants.
+fn abi(header: &str) -> Vec<String> {
+    let code = without_comments(header);
+    let mut facts = Vec::new();
+    let mut declarations = String::new();
+    for line in code.lines() {
+        if let Some(constant) = line.strip_prefix("#define REDLATCH_") {
+            // The version changes with each release, and the others are no values.
+            match constant.split_once(' ') {
+                Some((name, value)) if !constant.starts_with("VERSION") && name != "MUST_CHECK" => {
+                    facts.push(format!("REDLATCH_{name} = {value}"));
+                }
+                _ => {}
+            }
+        } else if !line.starts_with('#') && !line.starts_with("extern \"C\"") {
+            writeln!(declarations, "{line}").unwrap();
+        }
+    }
+    let one_line = |text: &str| {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words.join(" ").replace("REDLATCH_MUST_CHECK ", "")
+    };
+    let mut rest = declarations.as_str();
+    while let Some(end) = rest.find(';') {
+        let declaration = rest[..end].trim();
+        let Some((head, _)) = declaration.split_once('{') else {
+            facts.push(without_names(&one_line(declaration)));
+            rest = &rest[end + 1..];
+            continue;
+        };
+        // A block: up to the first semicolon behind its end.
+        let begin = rest.find('{').unwrap() + 1;
+        let close = rest.find('}').unwrap();
+        let after = close + rest[close..].find(';').unwrap();
+        let (body, name) = (&rest[begin..close], rest[close + 1..after].trim());
+        if head.trim().starts_with("enum") {
+            facts.extend(body.split(',').map(one_line));
+        } else {
+            let fields = body
+                .split(';')
+                .map(one_line)
+                .filter(|field| !field.is_empty());
+            facts.extend(
+                fields
+                    .enumerate()
+                    .map(|(at, field)| format!("{name}, field {at}: {field}")),
+            );
+        }
+        rest = &rest[after + 1..];
+    }
+    facts.sort();
+    facts
+}
+
+/// A function without the names of its parameters, on which no compiled program relies.
+fn without_names(function: &str) -> String {
+    let Some((head, parameters)) = function.rsplit_once('(') else {
+        return function.to_owned();
+    };
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let types: Vec<&str> = parameters
+        .trim_end_matches(')')
+        .split(", ")
+        .map(|one| match one {
+            "void" => one,
+            _ => one.trim_end_matches(is_of_name).trim_end(),
+        })
+        .collect();
+    format!("{head}({})", types.join(", "))
+}
+
+fn without_comments(text: &str) -> String {
+    let mut parts = text.split("/*");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out += part.split_once("*/").expect("comments end").1;
+    }
+    out
+}
+
+/// Programs that are compiled with one version run with each later one whose library has the same
+/// name: so what is in `abi.txt` stays. The library makes each `redlatch_holder`, so that fields
+/// can be added at its end. `scripts/release` compares the file to that of the last release.
+#[test]
+fn the_abi_only_grows() {
+    let build = std::fs::read_to_string(file("build.rs")).unwrap();
+    let soname = build
+        .split("-soname,")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
+    let first = format!(
+        "# The binary interface of {soname}. Lines may be added, none may change: tests/header.rs."
+    );
+    let path = file("abi.txt");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let known: Vec<&str> = before.lines().skip(1).collect();
+    let found = abi(&header());
+    if before.starts_with(&first) {
+        let is_gone = |fact: &&&str| !found.iter().any(|found| found == *fact);
+        let gone: Vec<&&str> = known.iter().filter(is_gone).collect();
+        assert!(
+            gone.is_empty(),
+            "a program that relies on this breaks: {gone:#?}; leave it as it is, or raise the number in build.rs"
+        );
+    }
+    let now = format!("{first}\n{}\n", found.join("\n"));
+    if std::env::var_os("REDLATCH_BLESS").is_some() {
+        std::fs::write(&path, &now).expect("it can be written");
+    } else {
+        let is_new = |fact: &&String| !known.contains(&fact.as_str());
+        let new: Vec<&String> = found.iter().filter(is_new).collect();
+        assert!(
+            before == now,
+            "REDLATCH_BLESS=1 cargo test -p redlatch-c; abi.txt lacks {new:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_change_of_the_abi_is_noticed() {
+    let before = abi(&header());
+    for (old, new) in [
+        ("REDLATCH_TIMEOUT = 1,", "REDLATCH_TIMEOUT = 2,"),
+        (
+            "#define REDLATCH_FOREVER (-1)",
+            "#define REDLATCH_FOREVER (-2)",
+        ),
+        (
+            "redlatch_lock_extend(redlatch_lock *lock, uint64_t owner,",
+            "redlatch_lock_extend(redlatch_lock *lock, uint32_t owner,",
+        ),
+        ("  uint32_t count;", "  uint64_t count;"),
+        (
+            "typedef int32_t redlatch_status;",
+            "typedef int redlatch_status;",
+        ),
+        ("int64_t available, int64_t limit);", "int64_t available);"),
+    ] {
+        let header = header();
+        assert!(header.contains(old), "{old}");
+        let after = abi(&header.replace(old, new));
+        assert!(before.iter().any(|fact| !after.contains(fact)), "{old}");
     }
 }

@@ -171,11 +171,34 @@ static void use_client(redlatch_client *client)
     }
 }
 
+static void told_holder(void *user, const redlatch_holder *holder)
+{
+    CHECK(user == &heard && holder->owner != NULL);
+}
+
+static void told_permits(void *user, int64_t available, int64_t limit)
+{
+    CHECK(user == &heard && available <= limit);
+}
+
+static void start_any(redlatch_lock *lock, uint64_t owner)
+{
+    uint64_t tag = below(4);
+    switch (below(6)) {
+    case 0: known(redlatch_lock_extend_start(lock, owner, hostile_time(), tag)); break;
+    case 1: known(redlatch_lock_is_locked_start(lock, tag)); break;
+    case 2: known(redlatch_lock_release_token_start(lock, hostile_text(), tag)); break;
+    case 3: known(redlatch_lock_extend_token_start(lock, hostile_text(), hostile_time(), tag)); break;
+    case 4: known(redlatch_semaphore_permits_start(lock, below(2) ? told_permits : NULL, &heard, tag)); break;
+    default: known(redlatch_lock_holders_start(lock, below(8) ? told_holder : NULL, &heard, tag));
+    }
+}
+
 static void use_lock(redlatch_lock *lock)
 {
     uint64_t owner = some_owner(), token = 7;
     bool done = true;
-    switch (below(10)) {
+    switch (below(12)) {
     case 0:
     case 1: known(redlatch_lock_acquire(lock, owner, short_wait(), hostile_time(), below(2) ? &token : NULL)); break;
     case 2: known(redlatch_lock_release(lock, owner)); break;
@@ -188,6 +211,8 @@ static void use_lock(redlatch_lock *lock)
         known(redlatch_lock_acquire_cancellable(lock, owner, short_wait(), hostile_time(), canceller,
                                                 below(2) ? &token : NULL));
         break;
+    case 9:
+    case 10: start_any(lock, owner); break;
     default: ask_lock(lock, owner);
     }
     if (below(20) == 0)

@@ -79,7 +79,17 @@ static void options(void)
     redlatch_lock *lock = NULL;
 
     CHECK_OK(redlatch_options_new(&options));
-    REFUSED(redlatch_options_set(options, "leese", "1s"), "leese", "lease");
+    /* Neither a client's nor a lock's: that is not known yet. */
+    REFUSED(redlatch_options_set(options, "leese", "1s"), "no option \"leese\"; did you mean lease?", "");
+    REFUSED(redlatch_options_set(options, "watchdogLease", "1s"), "did you mean watchdog_lease?", "");
+    REFUSED(redlatch_options_set(options, "colour", "1s"), "no option \"colour\"; there are", "limit");
+    CHECK(strstr(redlatch_last_error(), "permits") == NULL);
+    /* Options of an acquisition are parameters in C. */
+    REFUSED(redlatch_options_set(options, "wait", "1s"), "\"wait\"", "wait_ms of redlatch_lock_acquire()");
+    REFUSED(redlatch_options_set(options, "wait_ms", "1s"), "\"wait_ms\"", "wait_ms of redlatch_lock_acquire()");
+    REFUSED(redlatch_options_set(options, "lease_ms", "1s"), "lease_ms of redlatch_lock_acquire()", "option lease");
+    REFUSED(redlatch_options_set(options, "token", "abc"), "\"token\"", "redlatch_lock_set_token()");
+    REFUSED(redlatch_options_set(options, "permits", "2"), "\"permits\"", "redlatch_semaphore_set_take()");
     REFUSED(redlatch_options_set(options, "", "1s"), "", "");
     REFUSED(redlatch_options_set(options, "\xff", "1s"), "name", "UTF-8");
     REFUSED(redlatch_options_set(options, "lease", "\xff"), "value", "UTF-8");
@@ -125,19 +135,23 @@ static void times(void)
     redlatch_lock *lock = lock_of(client, "c:times");
     int64_t calls = (int64_t)counter(client, "calls");
 
-    REFUSED(redlatch_lock_acquire(lock, 1, -2, 0, NULL), "wait", "-2");
-    REFUSED(redlatch_lock_acquire(lock, 1, INT64_MIN, 0, NULL), "wait", "");
-    REFUSED(redlatch_lock_acquire(lock, 1, INT64_MAX, 0, NULL), "wait", "");
-    REFUSED(redlatch_lock_acquire(lock, 1, 0, -1, NULL), "lease", "-1");
-    REFUSED(redlatch_lock_acquire(lock, 1, 0, 99, NULL), "lease", "99");
-    REFUSED(redlatch_lock_acquire(lock, 1, 0, INT64_MAX, NULL), "lease", "");
-    REFUSED(redlatch_lock_extend(lock, 1, 0), "lease", "0");
-    REFUSED(redlatch_lock_extend(lock, 1, -5), "lease", "-5");
-    REFUSED(redlatch_lock_acquire_start(lock, 1, -2, 0, 1), "wait", "-2");
-    REFUSED(redlatch_lock_acquire_start(lock, 1, 0, -1, 1), "lease", "-1");
-    REFUSED(redlatch_lock_extend_start(lock, 1, 99, 1), "lease", "99");
-    REFUSED(redlatch_client_close(client, -2), "close_limit", "-2");
-    REFUSED(redlatch_client_close(client, INT64_MAX), "close_limit", "");
+    /* The parameter, the number as it was given, and the bounds in milliseconds. */
+    REFUSED(redlatch_lock_acquire(lock, 1, -2, 0, NULL), "wait_ms is -2; give it REDLATCH_FOREVER or 0 to ", "");
+    REFUSED(redlatch_lock_acquire(lock, 1, INT64_MIN, 0, NULL), "wait_ms is -9223372036854775808;", "");
+    REFUSED(redlatch_lock_acquire(lock, 1, INT64_MAX, 0, NULL), "wait_ms is 9223372036854775807;", "");
+    REFUSED(redlatch_lock_acquire(lock, 1, 0, -1, NULL), "lease_ms is -1; give it REDLATCH_LOCK_LEASE or", "");
+    REFUSED(redlatch_lock_acquire(lock, 1, 0, 99, NULL), "lease_ms is 99;", "100 to 86400000 milliseconds");
+    REFUSED(redlatch_lock_acquire(lock, 1, 0, INT64_MAX, NULL), "lease_ms is 9223372036854775807;", "");
+    REFUSED(redlatch_lock_extend(lock, 1, 0), "lease_ms is 0; give it 100 to 86400000 milliseconds", "");
+    REFUSED(redlatch_lock_extend(lock, 1, -5), "lease_ms is -5;", "");
+    REFUSED(redlatch_lock_extend_token(lock, "x", 99), "lease_ms is 99;", "");
+    REFUSED(redlatch_lock_acquire_start(lock, 1, -2, 0, 1), "wait_ms is -2;", "REDLATCH_FOREVER");
+    REFUSED(redlatch_lock_acquire_start(lock, 1, 0, -1, 1), "lease_ms is -1;", "REDLATCH_LOCK_LEASE");
+    REFUSED(redlatch_lock_extend_start(lock, 1, 99, 1), "lease_ms is 99;", "");
+    REFUSED(redlatch_lock_extend_token_start(lock, "x", 99, 1), "lease_ms is 99;", "");
+    REFUSED(redlatch_client_close(client, -2), "wait_ms is -2; give it REDLATCH_CLOSE_LIMIT or 0 to 600000", "");
+    REFUSED(redlatch_client_close(client, INT64_MAX), "wait_ms is 9223372036854775807;", "");
+    REFUSED(redlatch_client_close_start(client, -2, 1), "wait_ms is -2;", "REDLATCH_CLOSE_LIMIT");
     CHECK((int64_t)counter(client, "calls") == calls); /* nothing was sent */
     redlatch_lock_free(lock);
     close_client(client);
@@ -208,6 +222,11 @@ static void nulls(void)
     REFUSED(redlatch_lock_force_release_start(NULL, 1), "lock", "NULL");
     REFUSED(redlatch_lock_is_locked_start(NULL, 1), "lock", "NULL");
     REFUSED(redlatch_lock_holders_start(lock, NULL, NULL, 1), "function", "NULL");
+    REFUSED(redlatch_lock_release_token_start(NULL, "x", 1), "lock", "NULL");
+    REFUSED(redlatch_lock_release_token_start(lock, NULL, 1), "token", "NULL");
+    REFUSED(redlatch_lock_extend_token_start(NULL, "x", 1000, 1), "lock", "NULL");
+    REFUSED(redlatch_semaphore_permits_start(NULL, NULL, NULL, 1), "semaphore", "NULL");
+    REFUSED(redlatch_semaphore_set_permits_start(NULL, 1, 1), "semaphore", "NULL");
     REFUSED(redlatch_client_ready_start(NULL, 1), "client", "NULL");
     REFUSED(redlatch_client_close_start(NULL, 0, 1), "client", "NULL");
     REFUSED(redlatch_client_new(NULL, NULL, NULL), "client", "NULL");
@@ -221,6 +240,47 @@ static void nulls(void)
     redlatch_options_free(options);
     redlatch_lock_free(lock);
     close_client(client);
+}
+
+/* Whether the text of the last failure names the lock and has this remedy. */
+static int told(const char *remedy)
+{
+    return strstr(redlatch_last_error(), "\"c:ended\"") != NULL && strstr(redlatch_last_error(), remedy) != NULL;
+}
+
+static void what_has_ended_is_named_with_its_remedy(void)
+{
+    redlatch_client *client = open_client(), *unused = NULL;
+    redlatch_lock *lock = lock_of(client, "c:ended"), *of_unused;
+    bool flag;
+
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_lock_force_release(lock, &flag));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_check(lock, 1));
+    CHECK(told("acquire anew"));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK(told("give back each with redlatch_lock_release(), then acquire anew"));
+    CHECK_STATUS(REDLATCH_LOST, redlatch_lock_release(lock, 1));
+    CHECK_OK(redlatch_lock_acquire(lock, 1, 0, 0, NULL));
+    CHECK_OK(redlatch_client_close(client, REDLATCH_CLOSE_LIMIT));
+    CHECK_STATUS(REDLATCH_CLOSED, redlatch_lock_acquire(lock, 2, 0, 0, NULL));
+    CHECK(told("open a new one"));
+    CHECK_STATUS(REDLATCH_CLOSED, redlatch_lock_extend(lock, 1, 1000));
+    CHECK(told("open a new one"));
+    CHECK_STATUS(REDLATCH_CLOSED, redlatch_lock_is_locked(lock, &flag));
+    CHECK(told("open a new one"));
+    CHECK_STATUS(REDLATCH_CLOSED, redlatch_lock_release(lock, 1));
+    CHECK(told("open a new one"));
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+
+    CHECK_OK(redlatch_client_new(NULL, NULL, &unused)); /* closed before it has connected */
+    of_unused = lock_of(unused, "c:ended");
+    CHECK_OK(redlatch_client_close(unused, 0));
+    CHECK_STATUS(REDLATCH_CLOSED, redlatch_lock_acquire(of_unused, 1, 0, 0, NULL));
+    CHECK(told("open a new one"));
+    redlatch_lock_free(of_unused);
+    redlatch_client_free(unused);
 }
 
 /* C evaluates arguments in any order: the text may be asked for before the call that fails. */
@@ -280,4 +340,5 @@ static void lists_of_names(void)
 }
 
 MAIN(TEST(urls), TEST(servers), TEST(options), TEST(names), TEST(times), TEST(data_of_others), TEST(nulls),
+     TEST(what_has_ended_is_named_with_its_remedy),
      TEST(texts_stay_readable), TEST(unknown_numbers), TEST(lists_of_names))

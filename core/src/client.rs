@@ -822,7 +822,7 @@ impl ClientInner {
             .compare_exchange(UNSTARTED, own, Ordering::AcqRel, Ordering::Acquire)
             == Err(CLOSED)
         {
-            return Err(closed());
+            return Err(Error::closed());
         }
         let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = self.running.get() {
@@ -923,10 +923,13 @@ impl Running {
         way: Way,
     ) -> Result<(RequestId, Option<InlineCall>)> {
         let id = self.prepare(&request);
+        // Made before, because the request is gone when the thread turns out to have ended.
+        let closed = self.closed.load(Ordering::Acquire);
+        let closed = closed.then(|| request.named(Error::closed()));
         let call = self
             .handle
             .request(id, request, sink, way)
-            .map_err(|_| self.ended())?;
+            .map_err(|_| closed.unwrap_or_else(|| self.ended()))?;
         Ok((id, call))
     }
 
@@ -947,7 +950,7 @@ impl Running {
     /// The error for a caller that the I/O thread cannot answer any more.
     pub(crate) fn ended(&self) -> Error {
         if self.closed.load(Ordering::Acquire) {
-            return closed();
+            return Error::closed();
         }
         Error::new(
             ErrorKind::Internal,
@@ -1012,10 +1015,6 @@ fn forked() -> Error {
     )
 }
 
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client is closed; open a new one")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1035,6 +1034,7 @@ mod tests {
             .wait()
             .expect_err("closed");
         assert_eq!(error.kind(), ErrorKind::Closed);
+        assert_eq!(error.lock_name(), Some("n"));
     }
 
     #[test]

@@ -293,7 +293,12 @@ impl Unsent {
         });
         let (running, sink) = (&promise.running, promise.clone());
         let request = mem::replace(&mut self.request, Request::Connect);
-        let (id, own) = running.request(request, sink, way)?;
+        let (id, own) = running
+            .request(request, sink, way)
+            .map_err(|error| match &promise.of {
+                Some(cell) => cell.explain(error),
+                None => error,
+            })?;
         Ok(Sent {
             promise,
             id,
@@ -435,7 +440,8 @@ impl<T> Operation<T> {
             Err(error) if closing && error.kind() == ErrorKind::Closed => {
                 State::Known(Outcome::Closed(Vec::new()))
             }
-            Err(error) => State::Known(Outcome::Failed(error.during(name))),
+            // A request that could not be sent is still there.
+            Err(error) => State::Known(Outcome::Failed(unsent.request.named(error).during(name))),
         };
     }
 

@@ -234,6 +234,11 @@ def cmake(folder: Path, prefix: Path) -> None:
             run(f"build/{program}", cwd=folder, env={**CLEAN, "REDLATCH_URL": server.url})
 
 
+def c_suite(folder: Path) -> None:
+    """The library as it is shipped: optimized, under valgrind and the sanitizers too."""
+    run(ROOT / "c-api/tests/run", c_tarball(folder), cwd=folder)
+
+
 def debian(folder: Path) -> None:
     """Debian's packages have the libraries in a folder of the processor's name. Unpacked elsewhere they work as well."""
     c_programs(folder)
@@ -425,6 +430,12 @@ def release(folder: Path) -> None:
         if wanted not in (objections := refusal(place, version)):
             raise RuntimeError(f"the checks of a release do not say '{wanted}': {objections}")
         run("git", "checkout", "-q", ".", cwd=place)
+    run("git", "tag", "v0.0.1", cwd=place)
+    edit(place / "c-api" / "abi.txt", "REDLATCH_TIMEOUT = 1", "REDLATCH_TIMEOUT = 7")
+    wanted = "breaks programs of v0.0.1: REDLATCH_TIMEOUT = 1"
+    if wanted not in (objections := refusal(place, version)):
+        raise RuntimeError(f"the checks of a release do not say '{wanted}': {objections}")
+    run("git", "checkout", "-q", ".", cwd=place)
 
     out = folder / "out"
     out.mkdir()
@@ -451,6 +462,7 @@ PACKAGES: list[Callable[[Path], None]] = [
     crate,
     c_pkg_config,
     c_cmake,
+    c_suite,
     debian,
     metadata,
     licences,
@@ -458,7 +470,7 @@ PACKAGES: list[Callable[[Path], None]] = [
     release,
 ]
 # Tools that a package needs and that not every machine has.
-NEEDS: dict[Callable[[Path], None], tuple[str, ...]] = {debian: ("dpkg-deb",)}
+NEEDS: dict[Callable[[Path], None], tuple[str, ...]] = {c_suite: ("valgrind",), debian: ("dpkg-deb",)}
 
 
 def lacking(package: Callable[[Path], None]) -> str:

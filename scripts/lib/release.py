@@ -20,7 +20,15 @@ from crates import ROOT, workspace
 
 DIST = ROOT / "dist"
 TOOLS = ROOT / ".tools" / "cargo"
-TARGETS = re.findall(r"^[^# ]+", (ROOT / "scripts" / "lib" / "targets.txt").read_text(), re.MULTILINE)
+# This machine can run what it builds for Linux, on arm64 under an emulator.
+HERE = re.findall(r"^[^# ]+-linux-[a-z]+", (ROOT / "scripts/lib/targets.txt").read_text(), re.MULTILINE)
+# Machines of their own build and test these: .ci/macos and .ci/windows. They have to lie in dist/ before.
+ELSEWHERE = [
+    "aarch64-apple-darwin",
+    "x86_64-apple-darwin",
+    "aarch64-pc-windows-msvc",
+    "x86_64-pc-windows-msvc",
+]
 SEMVER_CHECKS = "cargo-semver-checks@0.51.0"
 
 
@@ -100,12 +108,21 @@ def owners() -> list[str]:
     return bad
 
 
+def broken(tag: str) -> list[str]:
+    """Lines of abi.txt that programs of that release rely on, and that are gone. Under another name a library breaks nothing."""
+    then = git("show", f"{tag}:c-api/abi.txt").splitlines()
+    now = (ROOT / "c-api" / "abi.txt").read_text().splitlines()
+    return sorted(set(then) - set(now)) if then[0] == now[0] else []
+
+
 def compatible(wanted: str) -> list[str]:
     """Whether programs for the last release go on working, as far as their compiler can tell."""
     tags = [tag for tag in git("tag", "--list", "v*", "--sort=-v:refname").split() if tag != f"v{wanted}"]
     if not tags:
         print("no other tag v*: there is no release to be compatible with")
         return []
+    if gone := broken(tags[0]):
+        return [f"the C library breaks programs of {tags[0]}: {', '.join(gone)}"]
     tool = shutil.which("cargo-semver-checks")
     if tool is None:
         tool = str(TOOLS / "bin" / "cargo-semver-checks")
@@ -138,7 +155,22 @@ def checks(wanted: str) -> list[str]:
 def tarballs() -> list[Path]:
     """npm's packages: those of the platforms before the one that asks for them."""
     # Directly in dist/ are the binaries for this machine, which run on no older system.
-    return [*sorted(DIST.glob("*/*.tgz")), *DIST.glob("redlatch-[0-9]*.tgz")]
+    return [*of_targets("*.tgz"), *DIST.glob("redlatch-[0-9]*.tgz")]
+
+
+def of_targets(pattern: str) -> list[Path]:
+    """The files of all systems: of what else lies in dist/ nothing is uploaded."""
+    return [path for target in [*HERE, *ELSEWHERE] for path in sorted((DIST / target).glob(pattern))]
+
+
+def elsewhere() -> list[str]:
+    """Systems whose packages have to come from another machine, and that have none."""
+    return [
+        f"dist/{target} has no {what}: a machine of that system builds and tests it"
+        for target in ELSEWHERE
+        for what, pattern in (("wheel", "*.whl"), ("npm package", "*.tgz"))
+        if not any((DIST / target).glob(pattern))
+    ]
 
 
 def platforms() -> list[str]:
@@ -169,7 +201,7 @@ def uploads() -> list[str]:
 
 def publish(wanted: str) -> str:
     """The commands that are left to the owner."""
-    pypi = [DIST / f"redlatch-{wanted}.tar.gz", *sorted(DIST.glob("*/*.whl"))]
+    pypi = [DIST / f"redlatch-{wanted}.tar.gz", *of_targets("*.whl")]
     return "\n".join(
         [
             f"git tag --sign v{wanted} --message 'redlatch {wanted}' && git push origin v{wanted}",
@@ -196,19 +228,19 @@ def main() -> int:
     if arguments[1:] == ["--checks"]:
         print("\n".join(bad) or f"release: {wanted} may be built")
         return 1 if bad else 0
+    # They come first: a release of some hours would end without them.
+    bad += elsewhere()
     if bad and not dry:
         print("release: not ready\n" + "\n".join(bad))
         return 1
-    # The tests build this machine's packages into dist/, and install and use each. Then come those of all targets.
-    here = (
-        [["scripts/dist"], ["scripts/test-dist"]]
-        if dry
-        else [[".ci/run"], ["scripts/test", "versions", "portable"]]
-    )
+    # The tests pack as well, but without what makes a release fast. Each of its packages is installed and used.
+    tests = [] if dry else [[".ci/run"], ["scripts/test", "versions", "portable"]]
+    here = [*tests, ["scripts/dist"], ["scripts/test-dist"]]
     everywhere = [
-        ["scripts/dist", "all"],
-        ["scripts/test-platforms"],
-        ["scripts/pack", "bill", str(DIST), *TARGETS],
+        ["scripts/setup-cross"],
+        *(["scripts/dist", target] for target in HERE),
+        ["scripts/test-platforms", *HERE],
+        ["scripts/pack", "bill", str(DIST), *HERE, *ELSEWHERE],
     ]
     if not all(run(*command) for command in [*here, *everywhere]):
         print("release: the tests failed")

@@ -1,11 +1,12 @@
-"""Runs the test phases one after the other, streams what they print, and adds up the counts of their runners.
+"""Builds and runs the test phases one after the other, streams what they print, and adds up the counts of their runners.
 
     scripts/test [--server NAME] [--repeat N] [--jobs N] [PHASE...]
 
 This is the one place that decides what is run. A phase whose needs are missing is listed as SKIPPED and counted;
 with CI=true a skip is a failure. With --repeat the phases run N times beside a load on every core. With --server
 every suite runs on that server: a name that `scripts/servers` lists, or a path. With --jobs N phases run beside
-each other, as they do two by two with CI=true: they wait more than they compute, and have to stand a busy machine.
+each other and beside what is still built, as they do two by two with CI=true: they wait more than they compute, and
+have to stand a busy machine.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +44,7 @@ SHORT = ["--drivers", "rust", "redisson-4.7.0"]
 # The system that continuous integration builds for besides its own.
 FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
+BUILD_LIMIT = 45 * 60.0  # the same for a command that compiles, beside tests
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
 
@@ -215,6 +217,20 @@ def matrix(line: str, counts: Counts) -> None:
         counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
 
 
+def simulation(line: str, counts: Counts) -> None:
+    if found := re.match(r"sim: seeds=(\d+) .*violations=(\d+)", line):
+        counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
+
+
+def lint(line: str, counts: Counts) -> None:
+    if line == "lint: clean":
+        counts.passed += 1
+    elif found := re.match(r"lint failed: (.+)", line):
+        counts.add(Counts(failed=1, failures=[found[1]]))
+    elif found := re.match(r"SKIPPED (.+)", line):
+        counts.add(Counts(skipped=1, skips=[found[1]]))
+
+
 def on_server(parser: Parser) -> Parser:
     """scripts/on-server says itself what cannot be had, all else its command does."""
 
@@ -242,6 +258,7 @@ class Phase:
     alone: bool = False
     # Phases with the same word here use the same files, and never run beside each other.
     shares: str = ""
+    limit: float = LIMIT  # seconds for each of its commands
     # Runs unasked: in `make test` and continuous integration, in the latter only, or in none.
     when: Literal["always", "ci", "asked"] = "always"
 
@@ -308,13 +325,15 @@ def phases() -> list[Phase]:
             [[build, "node"]],
             [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
         ),
-        # The same suite as above on the WebAssembly part, with what only that has.
+        # The same suite as above on the WebAssembly part, with what only that has; the module in another runtime; and what
+        # concerns its waiters with Redisson, in every kind of lock.
         Phase(
             "wasm",
             ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
             [[build, "wasm"], [build, "node"], ["cargo", "test", "--package", "redlatch-wasm", "--no-run"]],
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
+                (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
                 *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "counters", "types", "readme", "wasm/wasm"]),
             ],
             when="ci",
@@ -398,9 +417,23 @@ def phases() -> list[Phase]:
         ),
         Phase(
             "topologies",
-            ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
-            everything,
-            [([*scenarios, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
+            [
+                "tool node",
+                "tool javac",
+                "tool mvn",
+                "conformance/run.py",
+                *languages,
+                "says scripts/build-wasm --can",
+            ],
+            [*everything, [build, "wasm"]],
+            [
+                *(
+                    ([*scenarios, "--topology", name, *SHORT], conformance)
+                    for name in ("sentinel", "cluster")
+                ),
+                # The module for WebAssembly has one server so far.
+                ([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance),
+            ],
             shares="conformance",
             when="ci",
         ),
@@ -483,6 +516,24 @@ def phases() -> list[Phase]:
             repeated=False,
             when="ci",
         ),
+        # The same seeds each time, so that a change is judged by itself. `make sim` draws new ones.
+        Phase(
+            "sim",
+            ["scripts/sim"],
+            [],
+            [(["env", "FIRST=0", "SEEDS=4000", "PROFILE=test", "scripts/sim"], simulation)],
+            repeated=False,
+            when="ci",
+        ),
+        Phase(
+            "lint",
+            ["scripts/lint"],
+            [],
+            [(["scripts/lint"], lint)],
+            repeated=False,
+            limit=BUILD_LIMIT,
+            when="ci",
+        ),
     ]
 
 
@@ -508,7 +559,9 @@ def ended(process: subprocess.Popen[str]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def run(command: list[str], log: Path, parser: Parser | None = None, mark: str = "") -> Counts:
+def run(
+    command: list[str], log: Path, parser: Parser | None = None, mark: str = "", limit: float = LIMIT
+) -> Counts:
     """Runs one command, shows its output as it comes, and counts; a command that failed counts at least 1.
 
     `mark` begins each line, where several commands run at a time.
@@ -532,12 +585,12 @@ def run(command: list[str], log: Path, parser: Parser | None = None, mark: str =
     reader = threading.Thread(target=follow, daemon=True)
     reader.start()
     problem = ""
-    give_up = time.monotonic() + LIMIT
+    give_up = time.monotonic() + limit
     try:
         while not ended(process) and time.monotonic() < give_up:
             time.sleep(0.02)
         if not ended(process):
-            problem = f"did not end within {LIMIT / 60:.0f} minutes"
+            problem = f"did not end within {limit / 60:.0f} minutes"
         else:
             # A process that a test left running holds the pipe open: that must not hold us.
             reader.join(5)
@@ -573,6 +626,68 @@ def load(wanted: bool) -> Iterator[None]:
             spinner.wait()
 
 
+def in_parallel(
+    wanted: list[Phase], jobs: int, build: Callable[[Phase], bool], play: Callable[[Phase], None]
+) -> list[Phase]:
+    """Builds the phases and plays them, `jobs` at a time, and gives those that could be built.
+
+    One builds at a time: cargo would let the next wait. While there is something to build it has one of the jobs, so that
+    with one job everything is built first. Phases that share files are chosen first, because only one of them can run.
+    """
+    to_build, ready, playing = list(wanted), list[Phase](), list[Phase]()
+    built: list[Phase] = []
+    is_building = False
+    changed = threading.Condition()
+
+    def next_step() -> tuple[Phase, bool] | None:
+        """The next step of a worker, and whether it builds; nothing once nothing can follow."""
+        nonlocal is_building
+        with changed:
+            while True:
+                if to_build and not is_building:
+                    is_building = True
+                    return to_build.pop(0), True
+                busy = {phase.shares for phase in playing if phase.shares}
+                free = [phase for phase in ready if phase.shares not in busy and not phase.alone]
+                if free:
+                    phase = min(free, key=lambda phase: not phase.shares)
+                    ready.remove(phase)
+                    playing.append(phase)
+                    return phase, False
+                if not is_building and all(phase.alone for phase in ready):
+                    return None
+                changed.wait()
+
+    def work() -> None:
+        nonlocal is_building
+        while step := next_step():
+            phase, builds = step
+            good = False
+            try:
+                if builds:
+                    good = build(phase)
+                else:
+                    play(phase)
+            finally:
+                with changed:
+                    if not builds:
+                        playing.remove(phase)
+                    else:
+                        is_building = False
+                        if good:
+                            ready.append(phase)
+                            built.append(phase)
+                    changed.notify_all()
+
+    with ThreadPoolExecutor(jobs) as pool:
+        workers = [pool.submit(work) for _ in range(jobs)]
+    for worker in workers:
+        worker.result()  # an exception that is not asked for would be lost
+    for phase in [phase for phase in wanted if phase in ready]:
+        play(phase)
+    return built
+
+
 def main() -> int:
     table = phases()
     parser = argparse.ArgumentParser(prog="scripts/test")
@@ -598,9 +713,7 @@ def main() -> int:
     failures: list[str] = []
     LOGS.mkdir(parents=True, exist_ok=True)
     SUMMARY.unlink(missing_ok=True)
-    ready: list[Phase] = []
-    building: dict[str, float] = {}
-    done: list[list[str]] = []  # several phases need the same things built
+    wanted: list[Phase] = []
     unasked = {"always", "ci"} if CI else {"always"}
     for phase in table:
         if phase.name not in asked.phase if asked.phase else phase.when not in unasked:
@@ -610,31 +723,36 @@ def main() -> int:
             continue
         for old in LOGS.glob(f"{phase.name}-*.log"):
             old.unlink()
+        wanted.append(phase)
+
+    building: dict[str, float] = {}
+    done: list[list[str]] = []  # several phases need the same things built
+
+    def build(phase: Phase) -> bool:
         print(f"\n== build {phase.name}", flush=True)
         began = time.monotonic()
         built = Counts()
         for command in phase.build:
             if not built.failed and command not in done:
-                built.add(run(command, LOGS / f"{phase.name}-build.log"))
+                mark = f"build {phase.name}: " if asked.jobs > 1 else ""
+                built.add(run(command, LOGS / f"{phase.name}-build.log", mark=mark, limit=BUILD_LIMIT))
                 done.append(command)
         total.add(built)
         building[phase.name] = time.monotonic() - began
         if built.failed:
             rows.append(f"{phase.name:<18}build {building[phase.name]:>7.1f} s   FAILED")
-            failures += named(f"build {phase.name}", built)
-        else:
-            ready.append(phase)
+            failures.extend(named(f"build {phase.name}", built))
+        return not built.failed
 
-    files = {phase.shares: threading.Lock() for phase in ready if phase.shares}
-
-    def play(phase: Phase, turn: int, mark: str = "") -> None:
+    def play(turn: int, phase: Phase) -> None:
         name = phase.name if asked.repeat == 1 else f"{phase.name} {turn}/{asked.repeat}"
+        mark = f"{phase.name}: " if asked.jobs > 1 and not phase.alone else ""
         counts = Counts()
-        with files.get(phase.shares, nullcontext()), load(asked.repeat > 1 and phase.repeated):
+        with load(asked.repeat > 1 and phase.repeated):
             print(f"\n== test {name}", flush=True)
             began = time.monotonic()
             for command, counting in phase.run:
-                counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting, mark))
+                counts.add(run(command, LOGS / f"{phase.name}-{turn}.log", counting, mark, phase.limit))
         total.add(counts)
         built_in = building.pop(phase.name, 0.0)  # in the first turn
         rows.append(
@@ -643,24 +761,19 @@ def main() -> int:
         )
         failures.extend(named(name, counts))
 
-    for turn in range(1, asked.repeat + 1):
-        wanted = [phase for phase in ready if turn == 1 or phase.repeated]
-        beside = [phase for phase in wanted if not phase.alone] if asked.jobs > 1 else []
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            # A result that is not asked for would keep an exception for itself.
-            list(pool.map(play, beside, repeat(turn), [f"{phase.name}: " for phase in beside]))
-        for phase in wanted:
-            if phase not in beside:
-                play(phase, turn)
+    played = in_parallel(wanted, asked.jobs, build, partial(play, 1))
+    again = [phase for phase in played if phase.repeated]
+    for turn in range(2, asked.repeat + 1):
+        in_parallel(again, asked.jobs, lambda _: True, partial(play, turn))
 
     print("\n== summary")
-    if any(phase.name == "portable" for phase in ready):
+    if any(phase.name == "portable" for phase in played):
         for suite, tests in EXEMPT.items():
             for test, why in tests.items():
                 print(f"EXEMPT portable {suite} {test}: {why}")
-    if any(phase.name == "versions" for phase in ready):
+    if any(phase.name == "versions" for phase in played):
         say_exempt(["bun", "deno"])
-    if any(phase.name == "wasm" for phase in ready):
+    if any(phase.name == "wasm" for phase in played):
         say_exempt(["wasm"])
     for skip in dict.fromkeys(total.skips):
         print(f"SKIPPED {skip}")

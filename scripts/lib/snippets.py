@@ -55,8 +55,12 @@ def python(text: str, folder: Path) -> list[str]:
 
 
 def link_package(folder: Path) -> None:
-    (folder / "node_modules").mkdir()
-    (folder / "node_modules" / "redlatch").symlink_to(ROOT / "bindings-node")
+    """Ours, and those that the programs of docs/node-frameworks.md run beside."""
+    modules = folder / "node_modules"
+    modules.mkdir()
+    for package in (ROOT / "scripts" / "frameworks" / "node_modules").glob("[!.]*"):
+        (modules / package.name).symlink_to(package)
+    (modules / "redlatch").symlink_to(ROOT / "bindings-node")
 
 
 def javascript(text: str, folder: Path) -> list[str]:
@@ -71,6 +75,7 @@ def typescript(text: str, folder: Path) -> list[str]:
     (folder / "snippet.mts").write_text(text)
     modules = ROOT / "bindings-node" / "node_modules"
     options = ["--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,esnext.disposable"]
+    options += ["--skipLibCheck", "--experimentalDecorators"]
     types = ["--types", "node", "--typeRoots", str(modules / "@types")]
     compiler = str(modules / "typescript" / "bin" / "tsc")
     build(["node", compiler, *options, *types, "snippet.mts"], folder)

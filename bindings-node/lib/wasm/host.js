@@ -264,6 +264,9 @@ function failureOf(records) {
   if (records.byte() === 1) failure.lockName = records.text()
   const reason = records.number()
   if (reason !== 0) failure.reason = reason
+  // The module is told of an error of a socket, and repeats it, by its text only.
+  const [message, code] = /\b(?:connect|getaddrinfo|read|write) (E[A-Z_]+)[^;]*/.exec(failure.message) ?? []
+  if (message !== undefined) failure.cause = { message, code }
   return failure
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Piece};
 use crate::event::{Event, Level};
 use crate::tuning;
 use crate::wire;
@@ -99,13 +99,15 @@ impl TlsFault {
         }
     }
 
-    /// The failure and its remedy, for people.
-    pub fn text(self, failure: &str) -> String {
-        format!("TLS: {failure}; {}", self.remedy())
+    /// The error about the server at this address, with the failure and its remedy.
+    pub fn error(self, addr: &str, failure: &str) -> Error {
+        let mut text = vec![format!("{addr}: TLS: {failure}; ").into()];
+        text.extend(self.remedy());
+        Error::with_names(self.kind(), text)
     }
 
-    fn remedy(self) -> &'static str {
-        match self {
+    fn remedy(self) -> Vec<Piece> {
+        let text = match self {
             TlsFault::Other => "see the server's log",
             TlsFault::Expired => "renew the server's certificate, or set this machine's clock",
             TlsFault::NotYetValid => "the certificate begins later; set this machine's clock",
@@ -113,20 +115,34 @@ impl TlsFault {
                 "the certificate is for another host; write that host into the URL, or add this one to the certificate"
             }
             TlsFault::UnknownAuthority => {
-                "no authority that is trusted here has signed it; give tls_ca the certificate of the one that has"
+                return vec![
+                    "no authority that is trusted here has signed it; give ".into(),
+                    Piece::Name("tls_ca"),
+                    " the certificate of the one that has".into(),
+                ];
             }
             TlsFault::Revoked => "renew the server's certificate",
             TlsFault::Certificate => "mend the server's certificate",
             TlsFault::CertificateWanted => {
-                "the server wants a certificate of the client; give tls_cert and tls_key"
+                return vec![
+                    "the server wants a certificate of the client; give ".into(),
+                    Piece::Name("tls_cert"),
+                    " and ".into(),
+                    Piece::Name("tls_key"),
+                ];
             }
             TlsFault::CertificateRefused => {
-                "the server refused the certificate in tls_cert; give one of an authority that it trusts"
+                return vec![
+                    "the server refused the certificate in ".into(),
+                    Piece::Name("tls_cert"),
+                    "; give one of an authority that it trusts".into(),
+                ];
             }
             TlsFault::NoTls => {
                 "the server does not speak TLS; use its TLS port, or redis:// without TLS"
             }
-        }
+        };
+        vec![text.into()]
     }
 }
 

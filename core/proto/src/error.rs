@@ -335,6 +335,14 @@ impl Error {
         error
     }
 
+    /// The client is closed, or was closed while the caller waited.
+    #[doc(hidden)]
+    pub fn closed() -> Self {
+        let text =
+            "the client is closed; open a new one, and close it only when nobody uses it any more";
+        Self::new(ErrorKind::Closed, text)
+    }
+
     /// The caller reads, and asks for the write side of the same lock.
     pub fn upgrade() -> Self {
         let text = "the caller has the read lock and would wait for itself: release the read lock first, or acquire the \
@@ -367,9 +375,13 @@ impl Error {
         let Some((first, others)) = names.split_first() else {
             return Ok(());
         };
-        let mut text = format!(
-            "the client is closed, and could not release these within {limit:?}: {first:?}"
-        );
+        let within = if limit.is_zero() {
+            String::new()
+        } else {
+            format!(" within {limit:?}")
+        };
+        let mut text =
+            format!("the client is closed, and could not release these{within}: {first:?}");
         for name in others {
             text += &format!(", {name:?}");
         }
@@ -397,8 +409,23 @@ impl Error {
     #[must_use]
     #[doc(hidden)]
     pub fn reworded(mut self, message: String) -> Self {
+        if let Some(fault) = &mut self.0.option
+            && let Some((before, behind)) = message.split_once(&self.0.message)
+        {
+            fault.text.insert(0, before.to_owned().into());
+            fault.text.push(behind.to_owned().into());
+        }
         self.0.message = message;
         self
+    }
+
+    /// An error that is about no option, but has names of options in its text.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn with_names(kind: ErrorKind, text: Vec<Piece>) -> Self {
+        let mut error = Self::from(OptionFault::new("", text));
+        error.0.kind = kind;
+        error
     }
 
     /// Adds the name of the lock that the error concerns.
@@ -447,7 +474,8 @@ impl Error {
 
     /// The option that cannot be used, if the error is about one.
     pub fn option_fault(&self) -> Option<&OptionFault> {
-        self.0.option.as_ref()
+        let fault = self.0.option.as_ref();
+        fault.filter(|fault| !fault.option.is_empty())
     }
 
     /// The same error with the names of options in another spelling, for other languages.
@@ -560,6 +588,15 @@ mod tests {
         assert_eq!(error.message(), "tls_key goes with TLS_CERT");
         let other = Error::invalid("tls_key").spelled(str::to_uppercase);
         assert_eq!(other.message(), "tls_key");
+        let text = vec!["give ".into(), Piece::Name("tls_ca")];
+        let mentioned = Error::with_names(ErrorKind::Auth, text);
+        let longer = format!("service s: {}; try again", mentioned.message());
+        let mentioned = mentioned.reworded(longer).spelled(str::to_uppercase);
+        assert_eq!(mentioned.message(), "service s: give TLS_CA; try again");
+        assert_eq!(
+            (mentioned.kind(), mentioned.option_fault()),
+            (ErrorKind::Auth, None)
+        );
     }
 
     #[test]

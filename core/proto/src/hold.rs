@@ -137,13 +137,17 @@ impl HoldCell {
         }
     }
 
-    /// Turns `not_owner` into the loss if the engine has already forgotten that this hold was lost.
+    /// Adds the name of the lock. Turns `not_owner` into the loss if the engine has already forgotten
+    /// that this hold was lost.
     pub fn explain(&self, error: Error) -> Error {
         let forgotten =
             error.kind() == ErrorKind::NotOwner && self.forgotten.load(Ordering::Acquire);
         let reason =
             LostReason::from_number(self.state.load(Ordering::Acquire)).filter(|_| forgotten);
-        reason.map_or(error, |reason| Error::lost(&self.name, reason))
+        match reason {
+            Some(reason) => Error::lost(&self.name, reason),
+            None => error.on(&self.name),
+        }
     }
 
     // ---- written by the engine only ----

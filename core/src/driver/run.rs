@@ -19,7 +19,7 @@ use super::shared_engine::{Effect, State};
 use super::{DriverConfig, Message, News, PendingRequest};
 use crate::clock;
 use crate::engine::{Done, Output, Request};
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::{Error, LostReason};
 use crate::event::{Event, Level};
 use crate::moment::Moment;
 use crate::sys::Timer;
@@ -400,10 +400,7 @@ impl Driver {
                 completion.complete(match request {
                     // Closing twice is no error.
                     Request::Close { .. } => Ok(Done::Closed(Vec::new())),
-                    _ => Err(Error::new(
-                        ErrorKind::Closed,
-                        "the client is closed; open a new one",
-                    )),
+                    other => Err(other.named(Error::closed())),
                 });
             }
         }

@@ -168,8 +168,8 @@ pub(super) fn explain(addr: &str, error: &RedisError) -> Option<Error> {
         Failure::InvalidMessage(_) => TlsFault::NoTls,
         _ => TlsFault::Other,
     };
-    let text = format!("{addr}: {}", fault.text(&failure.to_string()));
-    Some(Error::new(fault.kind(), text).caused_by(Arc::new(failure.clone())))
+    let error = fault.error(addr, &failure.to_string());
+    Some(error.caused_by(Arc::new(failure.clone())))
 }
 
 /// The reason why the certificate of a server is not accepted.

@@ -28,13 +28,17 @@ async fn closing_releases_what_is_held_and_ends_what_waits() {
     );
     assert_eq!(world.command::<u32>(&["EXISTS", "n"]), 0);
     assert!(!guard.is_held());
-    assert_eq!(refusal(guard.release()).await, ErrorKind::Closed);
+    let lock = world.lock("n");
     for closed in [
-        refusal(world.lock("n").acquire()).await,
-        refusal(world.client.ready()).await,
+        guard.release().await.unwrap_err(),
+        lock.acquire().await.unwrap_err(),
+        lock.is_locked().await.unwrap_err(),
     ] {
-        assert_eq!(closed, ErrorKind::Closed);
+        assert_eq!(closed.kind(), ErrorKind::Closed);
+        assert_eq!(closed.lock_name(), Some("n"), "{closed}");
+        assert!(closed.message().contains("open a new one"), "{closed}");
     }
+    assert_eq!(refusal(world.client.ready()).await, ErrorKind::Closed);
     soon("closed", world.client.close()).await.unwrap();
     drop(foreign);
 }

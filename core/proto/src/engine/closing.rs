@@ -5,7 +5,7 @@ use super::hold::Hold;
 use super::interface::{Done, Output, RequestId};
 use super::timers::Timer;
 use super::view::View;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::wire::Name;
 
 /// The state of a client that is closing.
@@ -66,8 +66,7 @@ impl Closing {
         let mut callers: Vec<RequestId> = cx.callers.iter().map(|(id, _)| *id).collect();
         callers.sort_unstable();
         for caller in callers {
-            let error = Error::new(ErrorKind::Closed, "the client was closed");
-            cx.fail(caller, error);
+            cx.fail(caller, Error::closed());
         }
         for id in std::mem::take(&mut self.requests) {
             cx.complete(id, Done::Closed(unreleased.clone()));

@@ -165,6 +165,35 @@ impl Request {
             Request::Close { .. } => "close",
         }
     }
+
+    /// The error with the name of the lock, if the request knows it. The caller knows the lock of a
+    /// level.
+    pub fn named(&self, error: Error) -> Error {
+        match self {
+            Request::Acquire { name, .. }
+            | Request::Release(Target::Key { name, .. })
+            | Request::Extend {
+                target: Target::Key { name, .. },
+                ..
+            }
+            | Request::ReleaseToken { name, .. }
+            | Request::ExtendToken { name, .. }
+            | Request::Force { name, .. }
+            | Request::Inspect { name, .. }
+            | Request::Count { name, .. }
+            | Request::Take { name, .. }
+            | Request::Await { name, .. }
+            | Request::Change { name, .. }
+            | Request::Read { name, .. } => error.on(name),
+            Request::Release(Target::Level { .. })
+            | Request::Extend {
+                target: Target::Level { .. },
+                ..
+            }
+            | Request::Connect
+            | Request::Close { .. } => error,
+        }
+    }
 }
 
 /// Selects a level of a hold.

@@ -255,10 +255,7 @@ impl Engine {
         if self.closing.is_some() {
             return match request {
                 Request::Close { limit } => self.close(id, limit),
-                _ => self.cx.fail(
-                    id,
-                    Error::new(ErrorKind::Closed, "the client is closed; open a new one"),
-                ),
+                _ => self.cx.fail(id, request.named(Error::closed())),
             };
         }
         match request {
@@ -667,7 +664,7 @@ impl Engine {
         }
         self.closing = Some(Closing::new(id));
         self.cx.timers.arm(Timer::Close, self.cx.now.after(limit));
-        let error = Error::new(ErrorKind::Closed, "the client was closed");
+        let error = Error::closed();
         self.fail_waiters(&error, false, &|_| true);
         self.queries.fail_all(&mut self.cx, &error);
         self.close_holds(!limit.is_zero());

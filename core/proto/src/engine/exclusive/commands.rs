@@ -865,7 +865,7 @@ impl Engine {
             .into_iter()
             .partition(|task| task.wish.is_passed() && !stays);
         for task in others {
-            let error = Error::new(ErrorKind::Closed, "the client was closed").on(&cell.name);
+            let error = Error::closed().on(&cell.name);
             self.cx.answer(task.request, Err(error));
         }
         if cell.set_lost(LostReason::Closed) {

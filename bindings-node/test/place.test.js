@@ -1,0 +1,117 @@
+'use strict'
+// Where the server is, said by options instead of a URL; and the clients of other packages, which are refused.
+
+const assert = require('node:assert/strict')
+const { after, before } = require('node:test')
+const { createClient, createCluster } = require('@redis/client')
+const Redis = require('ioredis')
+const { AuthError, Client, InvalidArgumentError } = require('../index.js')
+const { urlOf } = require('../lib/place.js')
+const { Server, WINDOWS, freshName, shared, test } = require('./support/index.js')
+
+const PASSWORD = 'p@ss:w/o%20rd #?'
+const context = shared()
+let guarded
+
+before(async () => {
+  guarded = await Server.start({ args: ['--requirepass', PASSWORD] })
+})
+
+after(() => guarded?.stop())
+
+async function works(...given) {
+  const client = await Client.connect(...given)
+  await client.lock(freshName()).using((hold) => hold.check())
+  await client.close()
+}
+
+test('a server by its host, port and password', async () => {
+  const place = { host: '127.0.0.1', port: guarded.port }
+  await works({ ...place, password: PASSWORD, db: 3, tls: false, path: null, connectTimeout: '3s' })
+  await works({ ...place, password: PASSWORD, username: 'default' })
+  await works(null, { ...place, password: PASSWORD })
+  await assert.rejects(works(place), AuthError)
+})
+
+test('a password beside a URL, and beside that of the environment', async () => {
+  await works(guarded.url, { password: PASSWORD })
+  await works(`${guarded.url}/5`, { username: 'default', password: PASSWORD })
+  const before_ = process.env.REDLATCH_URL
+  try {
+    process.env.REDLATCH_URL = guarded.url
+    await works({ password: PASSWORD })
+    process.env.REDLATCH_URL = 'redis://not-to-be-used.invalid'
+    await works({ host: '127.0.0.1', port: context.server.port })
+  } finally {
+    if (before_ === undefined) delete process.env.REDLATCH_URL
+    else process.env.REDLATCH_URL = before_
+  }
+})
+
+test('a server by its socket', { skip: WINDOWS && 'no such sockets there' }, () =>
+  works({ path: guarded.socket, password: PASSWORD, db: 1 }),
+)
+
+test('options become the URL that the core reads', () => {
+  const urls = [
+    [{ host: 'h' }, 'redis://h/0'],
+    [{ host: '::1', port: 7, tls: true }, 'rediss://[::1]:7/0'],
+    [{ host: 'h', username: 'me', password: 'a b' }, 'redis://me:a%20b@h/0'],
+    [{ path: '/a b?c', db: 2 }, 'unix:///a%20b%3Fc?db=2'],
+    [{}, undefined],
+  ]
+  for (const [place, url] of urls) assert.equal(urlOf(undefined, place), url)
+  assert.equal(urlOf('redis+sentinel://a,b/main', { password: 'c' }), 'redis+sentinel://:c@a,b/main')
+})
+
+test('what is no place is refused, by its name and with the remedy', () => {
+  const wrong = [
+    [['redis://h', { host: 'h' }], /^host is given, and a URL is, too; give one of them$/],
+    [['redis://a:b@h', { password: 'c' }], /^password is given, and the URL has a login, too; give one of them$/],
+    [[{ host: 'a/b' }], /^host is "a\/b"; give it a host name or an address$/],
+    [[{ host: 'a,b' }], /^host is "a,b"; /],
+    [[{ host: 5 }], /^host is 5; /],
+    [[{ port: 6379 }], /^port is given without a host; give host, or a URL$/],
+    [[{ host: 'h', port: 0 }], /^port is 0; give it a number from 1 to 65535$/],
+    [[{ host: 'h', port: '6379' }], /^port is "6379"; give it a number from 1 to 65535$/],
+    [[{ host: 'h', db: -1 }], /^db is -1; give it the number of a database$/],
+    [[{ host: 'h', tls: {} }], /^tls is of type object; give it true or false, and certificates to tlsCa, tlsCert and tlsKey$/],
+    [[{ host: 'h', password: 5 }], /^password is 5; give it a string$/],
+    [[{ path: '/s', host: 'h' }], /^host and path are given; /],
+    [[{ zzz: 1 }], /"zzz" is no option of a client; there are .*connectTimeout.*, host, port, path, db, tls, username, password$/],
+  ]
+  const before_ = process.env.REDLATCH_URL
+  delete process.env.REDLATCH_URL
+  try {
+    for (const [given, message] of wrong) assert.throws(() => new Client(...given), { name: 'InvalidArgumentError', message })
+  } finally {
+    if (before_ !== undefined) process.env.REDLATCH_URL = before_
+  }
+})
+
+test('the clients of ioredis and redis are refused with the line to write, without secrets', () => {
+  const lazy = { lazyConnect: true }
+  const clients = [
+    [new Redis(lazy), '{ host: "localhost", port: 6379 }'],
+    [new Redis('rediss://u:geheim@h:1/3', lazy), '{ host: "h", port: 1, tls: true, db: 3, username: "u", password }'],
+    [new Redis('/run/redis.sock', lazy), '{ path: "/run/redis.sock" }'],
+    [
+      new Redis({ ...lazy, sentinels: [{ host: 'a', port: 1 }, { host: 'b' }], name: 'main', password: 'geheim' }),
+      '"redis+sentinel://a:1,b/main", { password }',
+    ],
+    [
+      new Redis.Cluster([{ host: 'a', port: 1 }, 'redis://:geheim@b:2'], { ...lazy, redisOptions: { password: 'geheim' } }),
+      '"redis+cluster://a:1,b:2", { password }',
+    ],
+    [createClient(), '{ host: "localhost" }'],
+    [createClient({ url: 'redis://u:geheim@h:2/4' }), '{ host: "h", port: 2, db: 4, username: "u", password }'],
+    [createClient({ socket: { host: 'q', tls: true } }), '{ host: "q", tls: true }'],
+    [createCluster({ rootNodes: [{ url: 'redis://:geheim@a:1' }] }), "'redis+cluster://HOST:PORT'"],
+  ]
+  for (const [client, line] of clients) {
+    const message = `the client of another package is given; redlatch has connections of its own, write new Client(${line})`
+    assert.throws(() => new Client(client), { message, name: InvalidArgumentError.name })
+    assert.throws(() => new Client(client, {}), { message })
+    client.disconnect?.() // those of ioredis keep timers, connected or not
+  }
+})

@@ -1,0 +1,65 @@
+'use strict'
+// A wrong use is told what is wrong, word for word: conformance/wrong_uses.json has the texts of every language.
+
+const assert = require('node:assert/strict')
+const { readFileSync, writeFileSync } = require('node:fs')
+const { createServer } = require('node:net')
+const { once } = require('node:events')
+const { join } = require('node:path')
+const { Client, LockError } = require('../index.js')
+const { PACKAGE, aborted, shared, test } = require('./support/index.js')
+
+const context = shared()
+const file = join(PACKAGE, '../conformance/wrong_uses.json')
+
+// A port at which nobody listens.
+async function nowhere() {
+  const listener = createServer().listen(0, '127.0.0.1')
+  await once(listener, 'listening')
+  const { port } = listener.address()
+  listener.close()
+  await once(listener, 'close')
+  return `redis://127.0.0.1:${port}`
+}
+
+test('every wrong use is told what is wrong and what to do', { skip: !existsInCheckout() && 'the table is in the checkout only' }, async () => {
+  const { client, redis, url } = context
+  const closed = await Client.connect(url)
+  await closed.close()
+  const lost = await client.lock('lost').acquire()
+  await redis.send('DEL', 'lost')
+  await aborted(lost.signal)
+  const released = await client.lock('released').acquire()
+  await released.release()
+  const held = client.lock('held')
+  const holder = await held.acquire()
+  await redis.send('SET', 'data', 'mine')
+  const sides = client.rwLock('sides')
+  const reader = await sides.read.acquire({ key: 7 })
+  const given = { Client, client, url, closed, lost, released, held, sides, lock: client.lock('n'), nowhere: await nowhere() }
+  const rows = JSON.parse(readFileSync(file, 'utf8'))
+  assert.ok(rows.length >= 40)
+  for (const row of rows) {
+    const [what, { node }] = row
+    const use = new Function(...Object.keys(given), `return ${node[0]}`)
+    const error = await (async () => use(...Object.values(given)))().then(() => assert.fail(`${what}: nothing is wrong`), (thrown) => thrown)
+    assert.ok(error instanceof LockError, `${what}: ${error}`)
+    // Systems have words of their own for a refusal.
+    const told = error.message.replace(given.nowhere.slice('redis://'.length), 'NOWHERE').replace(/NOWHERE: [^;]+/, 'NOWHERE: REFUSED')
+    const text = `${error.name}: ${told}`
+    if (process.env.REDLATCH_BLESS === '1') node[1] = text
+    assert.equal(text, node[1], what)
+  }
+  if (process.env.REDLATCH_BLESS === '1') writeFileSync(file, `${JSON.stringify(rows, undefined, 2)}\n`)
+  await holder.release()
+  await reader.release()
+  assert.equal(await lost.release(), false)
+})
+
+function existsInCheckout() {
+  try {
+    return readFileSync(file) && true
+  } catch {
+    return false
+  }
+}
