@@ -155,7 +155,17 @@ def checks(wanted: str) -> list[str]:
 def tarballs() -> list[Path]:
     """npm's packages: those of the platforms before the one that asks for them."""
     # Directly in dist/ are the binaries for this machine, which run on no older system.
-    return [*of_targets("*.tgz"), *DIST.glob("redlatch-[0-9]*.tgz")]
+    return [*of_targets(binary()), *DIST.glob(f"redlatch-{version()}.tgz")]
+
+
+def wheel() -> str:
+    """How the wheel of a system is called in this version; one of another may lie beside it."""
+    return f"redlatch-{version()}-*.whl"
+
+
+def binary() -> str:
+    """The same for npm's package of a system."""
+    return f"redlatch-*-{version()}.tgz"
 
 
 def of_targets(pattern: str) -> list[Path]:
@@ -166,9 +176,9 @@ def of_targets(pattern: str) -> list[Path]:
 def elsewhere() -> list[str]:
     """Systems whose packages have to come from another machine, and that have none."""
     return [
-        f"dist/{target} has no {what}: a machine of that system builds and tests it"
+        f"dist/{target} has no {what} of this version: a machine of that system builds and tests it"
         for target in ELSEWHERE
-        for what, pattern in (("wheel", "*.whl"), ("npm package", "*.tgz"))
+        for what, pattern in (("wheel", wheel()), ("npm package", binary()))
         if not any((DIST / target).glob(pattern))
     ]
 
@@ -201,7 +211,7 @@ def uploads() -> list[str]:
 
 def publish(wanted: str) -> str:
     """The commands that are left to the owner."""
-    pypi = [DIST / f"redlatch-{wanted}.tar.gz", *of_targets("*.whl")]
+    pypi = [DIST / f"redlatch-{wanted}.tar.gz", *of_targets(wheel())]
     return "\n".join(
         [
             f"git tag --sign v{wanted} --message 'redlatch {wanted}' && git push origin v{wanted}",

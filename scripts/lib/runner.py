@@ -45,6 +45,7 @@ SHORT = ["--drivers", "rust", "redisson-4.7.0"]
 FOREIGN = "aarch64-unknown-linux-gnu"
 LIMIT = 25 * 60.0  # seconds for one command: a test that hangs is a failure, not a stop
 BUILD_LIMIT = 45 * 60.0  # the same for a command that compiles, beside tests
+STOP = threading.Event()  # the runner was asked to end, or a phase has broken it
 FLASH_SALE = "flash sale: languages=rust,python,asyncio,node,c sold=100 oversold=0"
 
 
@@ -589,9 +590,11 @@ def run(
     problem = ""
     give_up = time.monotonic() + limit
     try:
-        while not ended(process) and time.monotonic() < give_up:
+        while not ended(process) and time.monotonic() < give_up and not STOP.is_set():
             time.sleep(0.02)
-        if not ended(process):
+        if STOP.is_set():
+            problem = "was ended"
+        elif not ended(process):
             problem = f"did not end within {limit / 60:.0f} minutes"
         else:
             # A process that a test left running holds the pipe open: that must not hold us.
@@ -646,6 +649,8 @@ def in_parallel(
         nonlocal is_building
         with changed:
             while True:
+                if STOP.is_set():
+                    return None
                 if to_build and not is_building:
                     is_building = True
                     return to_build.pop(0), True
@@ -681,10 +686,19 @@ def in_parallel(
                             built.append(phase)
                     changed.notify_all()
 
-    with ThreadPoolExecutor(jobs) as pool:
-        workers = [pool.submit(work) for _ in range(jobs)]
-    for worker in workers:
-        worker.result()  # an exception that is not asked for would be lost
+    STOP.clear()
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for worker in [pool.submit(work) for _ in range(jobs)]:
+            worker.result()  # an exception that is not asked for would be lost
+    except BaseException:
+        # Only this thread hears of an interrupt. The others end what they run.
+        STOP.set()
+        with changed:
+            changed.notify_all()
+        raise
+    finally:
+        pool.shutdown()
     for phase in [phase for phase in wanted if phase in ready]:
         play(phase)
     return built

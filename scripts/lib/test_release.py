@@ -34,9 +34,13 @@ def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Built on Linux for Wine: it has the names of the one that Windows has built.
     (tmp_path / "x86_64-pc-windows-gnu").mkdir()
     (tmp_path / "x86_64-pc-windows-gnu" / "redlatch-win32-x64-msvc-0.1.0.tgz").touch()
+    # Left over from another release.
+    (tmp_path / "aarch64-apple-darwin" / "redlatch-darwin-arm64-0.0.9.tgz").touch()
+    (tmp_path / "aarch64-apple-darwin" / "redlatch-0.0.9-old.whl").touch()
     (tmp_path / "redlatch-0.1.0.tgz").touch()
     (tmp_path / "redlatch-linux-x64-gnu-0.1.0.tgz").touch()
     monkeypatch.setattr(release, "DIST", tmp_path)
+    monkeypatch.setattr(release, "version", lambda: "0.1.0")
     return tmp_path
 
 
@@ -48,6 +52,7 @@ def test_each_platform_is_uploaded_once(dist: Path) -> None:
     )
     assert uploaded[-1] == "redlatch-0.1.0.tgz", "it names the others, which have to be there before"
     assert release.platforms() == []
+    assert len(release.of_targets(release.wheel())) == len(NPM)
 
 
 def test_the_platforms_that_the_package_of_javascript_names_are_those_that_are_built() -> None:
@@ -58,7 +63,7 @@ def test_the_platforms_that_the_package_of_javascript_names_are_those_that_are_b
 
 def test_the_packages_of_a_mac_are_asked_of_a_mac(dist: Path) -> None:
     assert release.elsewhere() == []
-    for file in (dist / "aarch64-apple-darwin").iterdir():
+    for file in (dist / "aarch64-apple-darwin").glob("*0.1.0*"):
         file.unlink()
     objections = release.elsewhere()
     assert len(objections) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -182,3 +184,29 @@ def test_the_error_of_a_phase_is_not_lost() -> None:
 
     with pytest.raises(OSError, match="no space"):
         runner.in_parallel([phase("a"), phase("b")], 2, lambda _: True, play)
+
+
+def test_asked_to_end_the_runner_ends_what_it_started(tmp_path: Path) -> None:
+    program = f"""
+import signal
+from pathlib import Path
+import runner
+signal.signal(signal.SIGTERM, runner.interrupted)
+def build(_):
+    return not runner.run(["bash", "-c", "echo here $$; exec sleep 600"], Path({str(tmp_path / "log")!r})).failed
+runner.in_parallel([runner.Phase("a", [], [], [])], 2, build, print)
+"""
+    asked = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=runner.ROOT / "scripts/lib",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert asked.stdout is not None
+    started = next(line for line in asked.stdout if line.startswith("here "))
+    asked.terminate()
+    said, _ = asked.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.split()[1]), 0)
