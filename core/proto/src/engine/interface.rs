@@ -180,7 +180,11 @@ impl Request {
             | Request::ExtendToken { name, .. }
             | Request::Force { name, .. }
             | Request::Inspect { name, .. }
-            | Request::Count { name, .. } => error.on(name),
+            | Request::Count { name, .. }
+            | Request::Take { name, .. }
+            | Request::Await { name, .. }
+            | Request::Change { name, .. }
+            | Request::Read { name, .. } => error.on(name),
             Request::Release(Target::Level { .. })
             | Request::Extend {
                 target: Target::Level { .. },
