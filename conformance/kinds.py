@@ -22,7 +22,7 @@ class LockKind:
     options: dict[str, object]
     prefix: str = ""
     hash: bool = False
-    # What its channel is called, before the name.
+    # The name of its channel, as far as the name of the lock.
     channel: str = "redisson_lock__channel:"
     # Whether its own redlatch writes what the other side writes.
     same_value: bool = False
@@ -44,9 +44,7 @@ KINDS = {
         # Each request about it has a limit.
         LockKind("semaphore", {"kind": "semaphore"}, channel="redisson_sc:"),
         LockKind("plain-semaphore", {}, channel="redisson_sc:", counter=True, faces=("rust",)),
-        LockKind(
-            "latch", {}, channel="redisson_countdownlatch__channel__", counter=True, faces=("rust",)
-        ),
+        LockKind("latch", {}, channel="redisson_countdownlatch__channel__", counter=True, faces=("rust",)),
         # Its waiters stand in a queue in Redis, and each listens to a channel of its own.
         LockKind("fair", {"kind": "fair"}, hash=True),
         LockKind("simple", {"kind": "simple"}),

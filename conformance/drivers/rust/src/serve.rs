@@ -148,7 +148,10 @@ fn option_value(given: &Value) -> OptionValue<'_> {
 }
 
 /// Waits as a future, or as a thread that is blocked meanwhile, if the request says so.
-pub(crate) async fn wait<T: Send + 'static>(request: &Value, operation: Operation<T>) -> Result<T, Error> {
+pub(crate) async fn wait<T: Send + 'static>(
+    request: &Value,
+    operation: Operation<T>,
+) -> Result<T, Error> {
     if request["blocked"].as_bool() != Some(true) {
         return operation.await;
     }
