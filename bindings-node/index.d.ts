@@ -178,6 +178,12 @@ export interface TryPermitsOptions extends Pick<TryOptions, 'lease' | 'signal'> 
 /** How permits are taken, with a limit to the waiting. */
 export interface PermitsOptions extends TryPermitsOptions, Pick<AcquireOptions, 'wait'> {}
 
+/** How long a call waits for permits of a plain semaphore, or for a latch. */
+export interface WaitOptions extends Pick<AcquireOptions, 'wait'> {
+  /** Ends the waiting; the call is rejected with the signal's reason, and permits that it has won meanwhile are given back. */
+  signal?: AbortSignal
+}
+
 /** How many permits a semaphore has. They may change at any time. */
 export interface Permits {
   /** Those that nobody has. Negative when the semaphore was given fewer permits than are taken. */
@@ -289,6 +295,13 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
    * `reentrant`, `context` and fencing are not taken. Sends nothing.
    */
   semaphore(name: string, options?: number | SemaphoreOptions): Semaphore
+  /**
+   * Names a plain semaphore, whose permits have no lease: those of a program that dies never come back. `semaphore` has
+   * leases; take this one where other programs use Redisson's `RSemaphore`. Sends nothing.
+   */
+  plainSemaphore(name: string): PlainSemaphore
+  /** Names a count-down latch. Sends nothing. */
+  latch(name: string): CountDownLatch
   /** The client's counters so far. */
   stats(): Stats
   /**
@@ -382,6 +395,77 @@ export class Semaphore {
   holders(): Promise<Holder[]>
   /** Takes all permits back, whoever has them; whether anybody had one. Their holders are told that they lost them. */
   forceRelease(): Promise<boolean>
+}
+
+/**
+ * A plain semaphore: a number of permits, and nothing that says who has them. The same as the `RSemaphore` of Redisson with
+ * this name.
+ *
+ * Permits have no lease. Those of a program that dies never come back, until somebody adds them anew. A semaphore without a
+ * number has no permits: `setPermits` gives it some, once. Numbers are whole, up to 2147483647. Callers of one client come in
+ * their order, whatever number of permits each of them wants. No command counts twice, also when its answer is lost.
+ */
+export class PlainSemaphore {
+  private constructor()
+  /** The name as it stands in Redis. */
+  readonly name: string
+  /** Takes so many permits at once, by default 1, and waits for them. Rejects with LockTimeoutError when `wait` is over. */
+  acquire(permits?: number, options?: WaitOptions): Promise<PlainPermit>
+  /** Takes so many permits at once if they are free and nobody of this client waits; else null. */
+  tryAcquire(permits?: number): Promise<PlainPermit | null>
+  /**
+   * Gives so many permits back, by default 1, whoever took them. Nothing stops a caller that gives back more than were taken:
+   * the semaphore then has more permits than before. Rejects with UnavailableError if the server did not confirm: the
+   * permits are given back as soon as it answers, so do not release them again.
+   */
+  release(permits?: number): Promise<void>
+  /** Gives the semaphore so many permits if it has no number yet; whether it did. */
+  setPermits(permits: number): Promise<boolean>
+  /** Adds permits, or takes some away if the number is negative, without waiting for them; the new number, which may be below 0. */
+  addPermits(permits: number): Promise<number>
+  /** Takes all permits that there are; how many. A number below 0 becomes 0, and is what this gives. */
+  drain(): Promise<number>
+  /** How many permits there are. It may change at any time. */
+  available(): Promise<number>
+}
+
+/**
+ * Permits of a plain semaphore that were taken together. They stay taken until this, or `release` of the semaphore anywhere,
+ * gives them back: neither the garbage collector does, nor the end of the program.
+ */
+export class PlainPermit implements AsyncDisposable {
+  private constructor()
+  /** The name of the semaphore. */
+  readonly name: string
+  /** How many permits. */
+  readonly permits: number
+  /** Gives the permits back, as `release` of the semaphore. Calling it again gives the same. */
+  release(): Promise<void>
+  /** Gives the permits back, for `await using`. */
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+/**
+ * A count-down latch: callers wait until a count gets to 0. The same as the `RCountDownLatch` of Redisson with this name.
+ *
+ * A latch without a count is open. At 0 its key goes away, and it can get a count again. Numbers are whole, from 1 to
+ * 2147483647. No call counts twice, also when its answer is lost.
+ */
+export class CountDownLatch {
+  private constructor()
+  /** The name as it stands in Redis. */
+  readonly name: string
+  /** Gives the latch this count if it has none; whether it did. */
+  setCount(count: number): Promise<boolean>
+  /** Counts down, by default by 1; what is left. At 0 the latch is open, and everybody who waits goes on. */
+  countDown(by?: number): Promise<number>
+  /** The count; 0 when the latch is open. */
+  count(): Promise<number>
+  /**
+   * Waits until the count is 0; at once if it is 0 or the latch has no count. Rejects with LockTimeoutError when `wait` is
+   * over.
+   */
+  wait(options?: WaitOptions): Promise<void>
 }
 
 /** A held lock, or held permits of a semaphore. */

@@ -6,6 +6,9 @@ module.exports = {
   Lock: require('./lib/lock.js').Lock,
   RwLock: require('./lib/lock.js').RwLock,
   Semaphore: require('./lib/lock.js').Semaphore,
+  PlainSemaphore: require('./lib/counters.js').PlainSemaphore,
+  PlainPermit: require('./lib/counters.js').PlainPermit,
+  CountDownLatch: require('./lib/counters.js').CountDownLatch,
   Hold: require('./lib/hold.js').Hold,
   ...errors,
 }

@@ -142,8 +142,8 @@ function valueOf(answer) {
   return answer
 }
 
-async function resultOf(started) {
-  const answer = answerTo(unwrap(started))
+async function resultOf(started, signal) {
+  const answer = answerTo(unwrap(started), signal)
   return valueOf(answer instanceof Promise ? await answer : answer)
 }
 

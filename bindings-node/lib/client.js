@@ -5,6 +5,7 @@ const { isMainThread } = require('node:worker_threads')
 const { InvalidArgumentError, UnavailableError, internal } = require('./errors.js')
 const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock, RwLock, Semaphore, anonymous } = require('./lock.js')
+const { CountDownLatch, PlainSemaphore } = require('./counters.js')
 const { asyncDispose, statsReader } = require('./names.js')
 const { plain, shown, split, text } = require('./options.js')
 const { PLACE, isGiven, refuseClient, urlOf } = require('./place.js')
@@ -95,6 +96,14 @@ class Client extends EventEmitter {
     return new Semaphore(this.#family(text('the name of the semaphore', name), semaphore), name)
   }
 
+  plainSemaphore(name) {
+    return new PlainSemaphore(this, unwrap(this.#native.plainSemaphore(text('the name of the semaphore', name))), name)
+  }
+
+  latch(name) {
+    return new CountDownLatch(this, unwrap(this.#native.latch(text('the name of the latch', name))), name)
+  }
+
   // Locks with these options share this; those of the same kind that were given before may have had the same options.
   #family(name, given) {
     const { own, names = [], values = [] } = split(given, ['context'])
@@ -148,6 +157,6 @@ class Client extends EventEmitter {
 }
 
 surfaced(Client, { async: ['connect'] })
-surfaced(Client.prototype, { sync: ['lock', 'rwLock', 'semaphore', 'stats'], async: ['close'] })
+surfaced(Client.prototype, { sync: ['lock', 'rwLock', 'semaphore', 'plainSemaphore', 'latch', 'stats'], async: ['close'] })
 
 module.exports = { Client }

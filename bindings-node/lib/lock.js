@@ -351,4 +351,4 @@ function flag(name, value) {
   throw new InvalidArgumentError(`${name} is ${shown(value)}; give it true or false`)
 }
 
-module.exports = { Family, Lock, RwLock, Semaphore, anonymous, during, isSignal }
+module.exports = { Family, Lock, RwLock, Semaphore, anonymous, checkSignal, during, isSignal }

@@ -134,7 +134,13 @@ impl State {
                 self.keep(id, guard);
                 Either::A(-id)
             }
-            Outcome::Connected | Outcome::Released | Outcome::Extended => Either::A(-id),
+            Outcome::Connected | Outcome::Released | Outcome::Extended | Outcome::Open => {
+                Either::A(-id)
+            }
+            Outcome::Taken(permit) => {
+                permit.forget();
+                Either::A(-id)
+            }
             other => {
                 let mut batch = Batch::default();
                 self.answer(&mut batch, id, other);
@@ -149,6 +155,11 @@ impl State {
             Outcome::Granted(guard) => {
                 batch.granted(id, guard.fencing_token());
                 self.keep(id, guard);
+            }
+            // Its object in JavaScript gives the permits back by their number, as any caller may.
+            Outcome::Taken(permit) => {
+                permit.forget();
+                batch.granted(id, None);
             }
             other => batch.answered(id, other),
         }

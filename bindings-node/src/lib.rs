@@ -10,11 +10,13 @@ mod values;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use napi::bindgen_prelude::{BigInt, Env, FnArgs, Function};
 use napi_derive::napi;
 use redlatch::embed::{
-    ClientBuilderExt, GuardExt, LockExt, SemaphoreExt, read_count, read_duration,
+    ClientBuilderExt, CountDownLatchExt, GuardExt, LockExt, PlainSemaphoreExt, SemaphoreExt,
+    read_count, read_duration,
 };
 use redlatch::{AcquireOptions, OptionValue, ReentryKey, Semaphore};
 
@@ -198,6 +200,28 @@ impl Client {
                 first,
                 client: self.0.clone(),
             })))
+        })
+    }
+
+    /// A plain semaphore. No I/O.
+    #[napi]
+    pub fn plain_semaphore(&self, name: String) -> Checked<PlainSemaphore> {
+        caught(|| {
+            Ok(PlainSemaphore {
+                semaphore: self.0.client.plain_semaphore(&name)?,
+                client: self.0.clone(),
+            })
+        })
+    }
+
+    /// A count-down latch. No I/O.
+    #[napi]
+    pub fn latch(&self, name: String) -> Checked<CountDownLatch> {
+        caught(|| {
+            Ok(CountDownLatch {
+                latch: self.0.client.latch(&name)?,
+                client: self.0.clone(),
+            })
         })
     }
 
@@ -396,4 +420,96 @@ fn acquire_options(names: &Names, values: &Values) -> redlatch::Result<AcquireOp
     let mut options = AcquireOptions::new();
     set_all(&mut options, names, values)?;
     Ok(options)
+}
+
+/// A plain semaphore. JavaScript gives whole numbers that are not negative, unless they may be.
+#[napi]
+pub struct PlainSemaphore {
+    semaphore: redlatch::PlainSemaphore,
+    client: Rc<Shared>,
+}
+
+#[napi]
+impl PlainSemaphore {
+    /// Takes permits, and waits for them, at most `wait` if that is given.
+    #[napi]
+    pub fn take(&self, permits: f64, wait: Option<Value>) -> Checked<Asked> {
+        caught(|| {
+            let wait = read_wait(wait)?;
+            let take = PlainSemaphoreExt::take(&self.semaphore, permits as usize, wait);
+            self.client.ask(take)
+        })
+    }
+
+    /// Gives permits back, whoever took them.
+    #[napi]
+    pub fn release(&self, permits: f64) -> Checked<Asked> {
+        caught(|| self.client.ask(self.semaphore.release(permits as usize)))
+    }
+
+    /// Sets the number of permits, if there is none.
+    #[napi]
+    pub fn set_permits(&self, permits: f64) -> Checked<Asked> {
+        caught(|| {
+            self.client
+                .ask(self.semaphore.set_permits(permits as usize))
+        })
+    }
+
+    /// Adds permits, or takes some away.
+    #[napi]
+    pub fn add_permits(&self, permits: f64) -> Checked<Asked> {
+        caught(|| self.client.ask(self.semaphore.add_permits(permits as i64)))
+    }
+
+    /// Takes all permits that there are.
+    #[napi]
+    pub fn drain(&self) -> Checked<Asked> {
+        caught(|| self.client.ask(self.semaphore.drain()))
+    }
+
+    /// Asks how many permits there are.
+    #[napi]
+    pub fn available(&self) -> Checked<Asked> {
+        caught(|| self.client.ask(self.semaphore.available()))
+    }
+}
+
+/// A count-down latch. JavaScript gives whole numbers that are not negative.
+#[napi]
+pub struct CountDownLatch {
+    latch: redlatch::CountDownLatch,
+    client: Rc<Shared>,
+}
+
+#[napi]
+impl CountDownLatch {
+    /// Sets the count, if there is none.
+    #[napi]
+    pub fn set_count(&self, count: f64) -> Checked<Asked> {
+        caught(|| self.client.ask(self.latch.set_count(count as usize)))
+    }
+
+    /// Counts down.
+    #[napi]
+    pub fn count_down(&self, by: f64) -> Checked<Asked> {
+        caught(|| self.client.ask(self.latch.count_down(by as usize)))
+    }
+
+    /// Asks for the count.
+    #[napi]
+    pub fn count(&self) -> Checked<Asked> {
+        caught(|| self.client.ask(self.latch.count()))
+    }
+
+    /// Waits until the count is 0, at most `wait` if that is given.
+    #[napi]
+    pub fn wait(&self, wait: Option<Value>) -> Checked<Asked> {
+        caught(|| self.client.ask(self.latch.wait_within(read_wait(wait)?)))
+    }
+}
+
+fn read_wait(wait: Option<Value>) -> redlatch::Result<Option<Duration>> {
+    wait.map(|wait| read_duration("wait", option(&wait)))
+        .transpose()
 }

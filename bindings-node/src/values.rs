@@ -140,7 +140,7 @@ type Answer = Either5<bool, BigInt, Vec<Holder>, Vec<String>, Permits>;
 #[napi(object)]
 #[derive(Default)]
 pub struct Batch {
-    /// Calls that succeeded, with their values.
+    /// Calls that succeeded, with their values, which may be numbers like the ids.
     pub done: Vec<Either<Id, Answer>>,
     /// Calls that failed.
     pub failed: Option<Vec<Either<Id, Failure>>>,
@@ -191,6 +191,8 @@ impl Batch {
             }
             Outcome::Closed(names) => self.done(id, Either5::D(names)),
             Outcome::Counted(permits) => self.done(id, Either5::E(permits.into())),
+            Outcome::Set(set) => self.done(id, Either5::A(set)),
+            Outcome::Number(number) => self.done.extend([Either::A(id), Either::A(number)]),
             _ => self.done.push(Either::A(-id)),
         }
     }

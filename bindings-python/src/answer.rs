@@ -60,12 +60,12 @@ enum Place {
     Taken,
 }
 
-/// The fate of a level that is granted.
+/// The fate of a level or of permits that are granted.
 #[derive(Clone, Copy)]
 pub(crate) enum Level {
-    /// Its guard answers for it.
+    /// Their guard answers for them.
     Guarded,
-    /// It is left to its key; the task gets true, or false when the time is over.
+    /// They are left to their key or caller; the task gets true, or false when the time is over.
     Told,
 }
 
@@ -80,6 +80,11 @@ pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> PyResu
             guard.detach();
             true.into_value(py)
         }
+        (Outcome::Taken(permit), Level::Told) => {
+            permit.forget();
+            true.into_value(py)
+        }
+        (Outcome::Open, Level::Told) => true.into_value(py),
         (outcome, _) => outcome.into_value(py),
     }
 }

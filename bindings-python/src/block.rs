@@ -344,16 +344,24 @@ fn leave(
     let Err(failure) = released else {
         return forgotten;
     };
-    let Some(error) = error else {
-        return Err(failure);
-    };
-    if interrupted {
+    if interrupted && let Some(error) = error {
         // Where the thread was interrupted.
         failure.set_cause(py, Some(PyErr::from_value(error.clone())));
         return Err(failure);
     }
-    // An exception that is on its way already goes first, with a note of the failure. A signal
-    // handler's goes before both.
+    after(py, error, failure)
+}
+
+/// The end of a block whose release failed. An exception that is on its way already goes first, with
+/// a note of the failure. A signal handler's goes before both.
+pub(crate) fn after(
+    py: Python<'_>,
+    error: Option<&Bound<'_, PyAny>>,
+    failure: PyErr,
+) -> PyResult<()> {
+    let Some(error) = error else {
+        return Err(failure);
+    };
     let base = py.import(intern!(py, "redlatch._base"))?;
     match base
         .call_method1(intern!(py, "noted"), (error, failure.value(py)))?

@@ -5,10 +5,13 @@ use pyo3::types::PyDict;
 use redlatch::embed::{ClientBuilderExt, ClientExt, LockExt, OperationExt};
 use redlatch::{Kind, Level};
 
+use crate::counters::{Latch, PlainSemaphore};
 use crate::lock::Lock;
 use crate::operation::{Queue, Tag, To, run};
 use crate::task::Key;
 use crate::values::{each_option, invalid, raise, text};
+
+const NAME: &str = "give it as a str that can be encoded as UTF-8";
 
 /// A client of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -39,11 +42,7 @@ impl Client {
         options: &Bound<'_, PyDict>,
         semaphore: bool,
     ) -> PyResult<Lock> {
-        let name = text(
-            name,
-            "name of the lock",
-            "give it as a str that can be encoded as UTF-8",
-        )?;
+        let name = text(name, "name of the lock", NAME)?;
         let client = &this.get().0;
         let mut locks = match semaphore {
             true => client.semaphore_options(),
@@ -65,6 +64,19 @@ impl Client {
             core,
             client: this.unbind(),
         })
+    }
+
+    fn plain_semaphore(&self, name: &Bound<'_, PyAny>) -> PyResult<PlainSemaphore> {
+        let made = self
+            .0
+            .plain_semaphore(text(name, "name of the semaphore", NAME)?);
+        made.map(PlainSemaphore)
+            .map_err(|error| raise(name.py(), &error))
+    }
+
+    fn latch(&self, name: &Bound<'_, PyAny>) -> PyResult<Latch> {
+        let made = self.0.latch(text(name, "name of the latch", NAME)?);
+        made.map(Latch).map_err(|error| raise(name.py(), &error))
     }
 
     #[pyo3(signature = (to=None))]

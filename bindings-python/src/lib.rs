@@ -7,6 +7,7 @@
 mod answer;
 mod block;
 mod client;
+mod counters;
 mod exit;
 mod flow;
 mod guard;
@@ -47,6 +48,8 @@ mod _redlatch {
     use crate::block::{Block, Enter, Exit, begin, begun};
     #[pymodule_export]
     use crate::client::Client;
+    #[pymodule_export]
+    use crate::counters::{Latch, Permit, PlainBlocks, PlainSemaphore};
     #[pymodule_export]
     use crate::exit::{begin_exit, wait_idle};
     #[pymodule_export]

@@ -194,7 +194,7 @@ where
     T: IntoValue + Send,
 {
     match to {
-        Some(queue) => deliver(&queue, operation),
+        Some(queue) => deliver(&queue, operation, Level::Guarded),
         None => wait_for(py, operation, None)?
             .map_err(|error| Waiting::failed(py, &error))?
             .into_value(py),
@@ -202,7 +202,11 @@ where
 }
 
 /// Sends an operation for a task: its answer, or what the task has to await for it.
-fn deliver<T>(queue: &Bound<'_, Queue>, operation: Operation<T>) -> PyResult<Py<PyAny>> {
+pub(crate) fn deliver<T>(
+    queue: &Bound<'_, Queue>,
+    operation: Operation<T>,
+    level: Level,
+) -> PyResult<Py<PyAny>> {
     let (py, mut waits) = (queue.py(), None);
     let tag = |ticket| {
         let sent = Sent {
@@ -210,14 +214,14 @@ fn deliver<T>(queue: &Bound<'_, Queue>, operation: Operation<T>) -> PyResult<Py<
             queue: queue.clone().unbind(),
             owner: None,
         };
-        let answer = waits.insert(Py::new(py, Answer::sent(sent, Level::Guarded)));
+        let answer = waits.insert(Py::new(py, Answer::sent(sent, level)));
         match answer {
             Ok(answer) => Tag::Task(answer.clone_ref(py)),
             Err(_) => Tag::Nobody,
         }
     };
     match operation.deliver_soon(&queue.get().queue, Caller::INTERPRETER, tag) {
-        Submitted::Ready(outcome) => value_of(py, outcome, Level::Guarded),
+        Submitted::Ready(outcome) => value_of(py, outcome, level),
         Submitted::Queued(_) => waits.map_or_else(|| Ok(py.None()), |made| Ok(made?.into_any())),
     }
 }

@@ -149,6 +149,32 @@ pub(crate) fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Ok(count)
 }
 
+/// Reads a whole number, whose bounds the core checks; `called` is what its errors call it.
+pub(crate) fn whole(called: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    number(called, value, "give it a whole number")
+}
+
+/// Reads a whole number that is not negative, whose other bounds the core checks.
+pub(crate) fn unsigned(called: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    number(called, value, "give it a whole number that is not negative")
+}
+
+fn number<'py, T: FromPyObjectOwned<'py>>(
+    called: &str,
+    value: &Bound<'py, PyAny>,
+    remedy: &str,
+) -> PyResult<T> {
+    let number = value.extract::<T>().ok();
+    number
+        .filter(|_| !value.is_instance_of::<PyBool>())
+        .ok_or_else(|| {
+            invalid(
+                value.py(),
+                format!("{called} is {}; {remedy}", shown(value)),
+            )
+        })
+}
+
 fn time(name: &str, value: &Bound<'_, PyAny>, called: Option<&str>) -> PyResult<Duration> {
     let mut time = Duration::ZERO;
     option(name, value, &mut |name, value| {
@@ -221,6 +247,12 @@ impl IntoValue for bool {
     }
 }
 
+impl IntoValue for i64 {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.into_pyobject(py)?.into_any().unbind())
+    }
+}
+
 impl IntoValue for Vec<String> {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(self.into_pyobject(py)?.unbind())
@@ -254,6 +286,12 @@ impl IntoValue for redlatch::Guard {
     }
 }
 
+impl IntoValue for redlatch::PlainPermit {
+    fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(Py::new(py, crate::counters::Permit::new(self))?.into_any())
+    }
+}
+
 impl IntoValue for redlatch::embed::Outcome {
     fn into_value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         use redlatch::embed::Outcome;
@@ -262,6 +300,9 @@ impl IntoValue for redlatch::embed::Outcome {
             Outcome::Forced(deleted) => deleted.into_value(py),
             Outcome::Inspected(holders) => holders.into_value(py),
             Outcome::Counted(permits) => permits.into_value(py),
+            Outcome::Taken(permit) => permit.into_value(py),
+            Outcome::Set(set) => set.into_value(py),
+            Outcome::Number(number) => number.into_value(py),
             Outcome::Closed(names) => names.into_value(py),
             Outcome::Failed(error) => Ok(exception(py, &error)?.unbind()),
             _ => Ok(py.None()),

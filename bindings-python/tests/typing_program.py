@@ -32,6 +32,18 @@ def threads() -> None:
         client.lock("a", leese=1)  # type: ignore[call-arg]
         client.lock("a", lease="soon")  # type: ignore[arg-type]
 
+    seats = client.plain_semaphore("seats", timeout=2.5)
+    with seats:
+        set_now: bool = seats.set_permits(5)
+    taken: bool = seats.acquire(timeout=1, permits=2)
+    numbers: list[int] = [seats.add_permits(-1), seats.drain(), seats.available()]
+    ready: redlatch.Latch = client.latch("ready")
+    is_open: bool = ready.set_count(2) and ready.wait(timeout=1)
+    numbers += [ready.count_down(), ready.count()]
+    print(set_now, taken, numbers, is_open)
+    client.plain_semaphore("seats", lease=1)  # type: ignore[call-arg]
+    seats.acquire(permits="2")  # type: ignore[arg-type]
+
     @client.locked("name")
     def plain(number: int) -> str:
         return str(number)
@@ -59,6 +71,12 @@ async def tasks() -> None:
         held: bool = await asyncio.wait_for(lock.acquire(blocking=False), 1)
         print(held, await lock.locked(), lock.owned())
         await lock.release()
+
+        async with client.plain_semaphore("seats") as nothing:
+            print(nothing)
+        seats: aio.PlainSemaphore = client.plain_semaphore("seats")
+        is_open: bool = await seats.acquire() and await client.latch("ready").wait(1)
+        print(is_open, await client.latch("ready").count_down() + 1)
 
         @client.locked("name:{number}", timeout=1, cancel_on_lost=True)
         async def function(number: int) -> str:

@@ -74,7 +74,7 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($arg: f64),*) -> u32 {
             $( #[allow(unused_variables)] let $arg = $arg; )*
-            call(|$module, $given| { let _ = &$given; $body })
+            call(|$module, $given| { let _ = (&$module, &$given); $body })
         }
     )+ };
 }
@@ -123,6 +123,16 @@ calls! {
     redlatch_force(id, family, now) => |module, given| module.force(moment(now), id as Id, family as Id, given);
     /// Asks how many permits a semaphore has, and may set it first.
     redlatch_permits(id, family, now) => |module, given| module.permits(moment(now), id as Id, family as Id, given);
+    /// Checks the name of a counter: a plain semaphore or a latch.
+    redlatch_counter_name() => |module, given| Module::counter_name(given);
+    /// Takes permits of a plain semaphore.
+    redlatch_take(id, client, now) => |module, given| module.take_permits(moment(now), id as Id, client as Id, given);
+    /// Waits until a latch is at 0.
+    redlatch_await(id, client, now) => |module, given| module.await_latch(moment(now), id as Id, client as Id, given);
+    /// Changes a counter.
+    redlatch_change(id, client, now) => |module, given| module.change(moment(now), id as Id, client as Id, given);
+    /// Reads a counter.
+    redlatch_read(id, client, now) => |module, given| module.read(moment(now), id as Id, client as Id, given);
     /// Releases or extends a lock by its token.
     redlatch_by_token(id, family, now) => |module, given| module.by_token(moment(now), id as Id, family as Id, given);
     /// A record of failure if the hold cannot be relied on.

@@ -124,6 +124,16 @@ pub(crate) mod record {
     pub(crate) const GONE: u8 = 8;
 }
 
+/// The kinds of changes of a counter.
+pub(crate) mod change {
+    pub(crate) const RELEASE: u8 = 0;
+    pub(crate) const SET_PERMITS: u8 = 1;
+    pub(crate) const ADD_PERMITS: u8 = 2;
+    pub(crate) const DRAIN: u8 = 3;
+    pub(crate) const SET_COUNT: u8 = 4;
+    pub(crate) const COUNT_DOWN: u8 = 5;
+}
+
 /// The kinds of values behind [`record::DONE`].
 pub(crate) mod value {
     pub(crate) const NONE: u8 = 0;
@@ -134,4 +144,6 @@ pub(crate) mod value {
     /// The lock is held.
     pub(crate) const GRANTED: u8 = 5;
     pub(crate) const PERMITS: u8 = 6;
+    /// The number of a counter.
+    pub(crate) const NUMBER: u8 = 7;
 }

@@ -15,9 +15,9 @@ use redlatch_proto::hold::{HoldCell, Listener, LossListener};
 use redlatch_proto::key::OwnerKey;
 use redlatch_proto::moment::Moment;
 use redlatch_proto::url;
-use redlatch_proto::wire::{Form, Inspection, Name};
+use redlatch_proto::wire::{Change, Counter, Form, Inspection, Name, names};
 
-use crate::bytes::{Arguments, Records, record, value};
+use crate::bytes::{Arguments, Records, change, record, value};
 use crate::client::{Answer, Client, Program, Question, lock_name};
 use crate::link::{ConnId, Io, Lost};
 use crate::options::{
@@ -158,12 +158,15 @@ impl Module {
             Done::Connected | Done::Released | Done::Extended => {
                 records.byte(value::NONE);
             }
-            // No call asks for these yet.
-            Done::Taken { .. } | Done::Open | Done::Set(_) | Done::Number(_) => {
+            // The host gives permits back by their number.
+            Done::Taken { .. } | Done::Open => {
                 records.byte(value::NONE);
             }
-            Done::Forced(deleted) => {
-                records.byte(value::FLAG).byte(u8::from(deleted));
+            Done::Forced(flag) | Done::Set(flag) => {
+                records.byte(value::FLAG).byte(u8::from(flag));
+            }
+            Done::Number(number) => {
+                records.byte(value::NUMBER).number(number as f64);
             }
             Done::Inspected(holders) => {
                 records.byte(value::HOLDERS).number(holders.len() as f64);
@@ -565,6 +568,105 @@ impl Module {
         Ok(())
     }
 
+    // ---- counters ----
+
+    pub(crate) fn counter_name(mut given: Arguments<'_>) -> Result<()> {
+        names::name(given.text()?).map(drop)
+    }
+
+    pub(crate) fn take_permits(
+        &mut self,
+        now: Moment,
+        id: Id,
+        client: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let name = names::name(given.text()?)?;
+        let permits = counted("permits", given.number()?, 1);
+        let wait = wait_of(&mut given)?;
+        let request = permits.map(|permits| Request::Take {
+            name: name.clone(),
+            permits,
+            wait,
+        });
+        self.ask_counter(now, id, client, &name, request);
+        Ok(())
+    }
+
+    pub(crate) fn await_latch(
+        &mut self,
+        now: Moment,
+        id: Id,
+        client: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let name = names::name(given.text()?)?;
+        let wait = wait_of(&mut given)?;
+        self.ask(now, id, client, Request::Await { name, wait }, None);
+        Ok(())
+    }
+
+    pub(crate) fn change(
+        &mut self,
+        now: Moment,
+        id: Id,
+        client: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let name = names::name(given.text()?)?;
+        let (kind, number) = (given.byte()?, given.number()?);
+        let change = match kind {
+            change::RELEASE => counted("permits", number, 1).map(|given| Change::Trade {
+                given,
+                wanted: Vec::new(),
+            }),
+            change::SET_PERMITS => counted("permits", number, 0).map(Change::SetPermits),
+            change::ADD_PERMITS => {
+                counted("permits", number.abs(), 0).map(|_| Change::AddPermits(number as i64))
+            }
+            change::DRAIN => Ok(Change::Drain),
+            change::SET_COUNT => counted("count", number, 1).map(Change::SetCount),
+            change::COUNT_DOWN => counted("by", number, 1).map(Change::CountDown),
+            _ => Err(unknown()),
+        };
+        let request = change.map(|change| Request::Change {
+            name: name.clone(),
+            change,
+        });
+        self.ask_counter(now, id, client, &name, request);
+        Ok(())
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        now: Moment,
+        id: Id,
+        client: Id,
+        mut given: Arguments<'_>,
+    ) -> Result<()> {
+        let name = names::name(given.text()?)?;
+        let counter = match given.byte()? {
+            0 => Counter::Semaphore,
+            _ => Counter::Latch,
+        };
+        self.ask(now, id, client, Request::Read { name, counter }, None);
+        Ok(())
+    }
+
+    fn ask_counter(
+        &mut self,
+        now: Moment,
+        id: Id,
+        client: Id,
+        name: &Name,
+        request: Result<Request>,
+    ) {
+        match request {
+            Ok(request) => self.ask(now, id, client, request, None),
+            Err(error) => self.fail(id, error.on(name)),
+        }
+    }
+
     // ---- holds ----
 
     pub(crate) fn is_held(&self, now: Moment, hold: Id) -> bool {
@@ -812,6 +914,25 @@ impl SetOption for Both<'_> {
             self.0.set(name, value)
         }
     }
+}
+
+/// The longest wait, if one follows.
+fn wait_of(given: &mut Arguments<'_>) -> Result<Option<Duration>> {
+    match given.0.is_empty() {
+        true => Ok(None),
+        false => read_duration("wait", given.value()?).map(Some),
+    }
+}
+
+/// Checks a number of permits or a count.
+fn counted(what: &str, number: f64, least: u32) -> Result<u32> {
+    let most = i32::MAX.unsigned_abs();
+    if number >= least.into() && number <= most.into() && number.fract() == 0.0 {
+        return Ok(number as u32);
+    }
+    Err(Error::invalid(format!(
+        "{what} is {number}; give it a whole number from {least} to {most}"
+    )))
 }
 
 fn millis(time: Duration) -> f64 {

@@ -33,7 +33,8 @@
  * kinds (simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive) are a key with a value, the
  * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is how long the server
  * keeps a hold that is not renewed. A fencing token is a number that grows with each hold, for the resource
- * to refuse late writers.
+ * to refuse late writers. A plain semaphore and a latch are numbers without owners and leases; their handles
+ * are no locks.
  *
  * Lost. A hold can end without a release: its key was deleted, its lease ran out, the server was away for too
  * long. Then redlatch_lock_check() says REDLATCH_LOST, the function of redlatch_lock_on_lost() is called, and
@@ -46,9 +47,9 @@
  *
  * Ownership. An object that a ..._new() or ..._open() call stores is yours. Give it back once, with the ..._free()
  * call of the same name, when you begin no other call with it any more; calls under way may end later.
- * The order does not matter: locks keep their client alive. Strings that you pass are copied; strings that
+ * The order does not matter: the others keep their client alive. Strings that you pass are copied; strings that
  * you get belong to the library. close() releases and reports; free() does no I/O, so what is still held
- * ends with its lease.
+ * ends with its lease, and permits of a plain semaphore stay taken.
  *
  * Threads. Every handle may be used from any thread, by several at once. To end one wait from another thread,
  * or from a signal handler, acquire with redlatch_lock_acquire_cancellable(); to end all of them, close the
@@ -291,10 +292,16 @@ enum {
 /** No event waits. */
 #define REDLATCH_EVENT_NONE 0
 
-/** redlatch_lock_acquire_start() has ended: result says how. */
+/**
+ * redlatch_lock_acquire_start() or redlatch_plain_semaphore_acquire_start() has ended: result says
+ * how.
+ */
 #define REDLATCH_EVENT_ACQUIRE 1
 
-/** redlatch_lock_release_start() has ended: result says how. */
+/**
+ * redlatch_lock_release_start() or redlatch_plain_semaphore_release_start() has ended: result says
+ * how.
+ */
 #define REDLATCH_EVENT_RELEASE 2
 
 /** A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST. */
@@ -330,6 +337,22 @@ enum {
  */
 #define REDLATCH_EVENT_PERMITS 12
 
+/** redlatch_latch_wait_start() has ended: result says how. */
+#define REDLATCH_EVENT_OPEN 13
+
+/**
+ * redlatch_plain_semaphore_set_permits_start() or redlatch_latch_set_count_start() has ended; value
+ * is 1 if it had no number before, else 0.
+ */
+#define REDLATCH_EVENT_SET 14
+
+/**
+ * redlatch_plain_semaphore_add_permits_start(), redlatch_plain_semaphore_drain_start(),
+ * redlatch_plain_semaphore_available_start(), redlatch_latch_count_down_start() or
+ * redlatch_latch_count_start() has ended; value is the number: cast it to int64_t.
+ */
+#define REDLATCH_EVENT_NUMBER 15
+
 /**
  * Ends waits from another thread. One canceller serves any number of waits, at the same time too.
  * It is used once: after redlatch_canceller_cancel() each wait with it ends at once.
@@ -342,6 +365,12 @@ typedef struct redlatch_canceller redlatch_canceller;
  */
 typedef struct redlatch_client redlatch_client;
 
+/**
+ * A count-down latch: the same as Redisson's RCountDownLatch with this name. May be used from any
+ * thread, by several at once.
+ */
+typedef struct redlatch_latch redlatch_latch;
+
 /** A name on a client. May be used from any thread, by several at once. */
 typedef struct redlatch_lock redlatch_lock;
 
@@ -350,6 +379,13 @@ typedef struct redlatch_lock redlatch_lock;
  * for any number of clients and locks; later changes do not reach these.
  */
 typedef struct redlatch_options redlatch_options;
+
+/**
+ * A semaphore without leases: the same as Redisson's RSemaphore with this name. Permits have no
+ * owner: any program gives back what any other took, and those of a program that dies never come
+ * back. May be used from any thread, by several at once.
+ */
+typedef struct redlatch_plain_semaphore redlatch_plain_semaphore;
 
 /** The result of a call: REDLATCH_OK or the number of an error. */
 typedef int32_t redlatch_status;
@@ -970,6 +1006,399 @@ redlatch_status redlatch_semaphore_permits(const redlatch_lock *semaphore,
 REDLATCH_MUST_CHECK
 redlatch_status redlatch_semaphore_set_permits(redlatch_lock *semaphore,
                                                uint32_t limit);
+
+/**
+ * Makes a plain semaphore; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
+ * redlatch_plain_semaphore_free().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_plain_semaphore_new(redlatch_client *client,
+                                             const char *name,
+                                             redlatch_plain_semaphore **semaphore);
+
+/**
+ * As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_plain_semaphore_new_n(redlatch_client *client,
+                                               const char *name,
+                                               size_t length,
+                                               redlatch_plain_semaphore **semaphore);
+
+/**
+ * Frees a plain semaphore; NULL is allowed. Does no I/O. Permits that were taken stay taken. A wait
+ * on it that was started is cancelled and gives no event.
+ */
+void redlatch_plain_semaphore_free(redlatch_plain_semaphore *semaphore);
+
+/**
+ * Takes so many permits at once. wait_ms 0 tries once, REDLATCH_FOREVER waits as long as it takes;
+ * REDLATCH_TIMEOUT leaves nothing behind. Callers of one client come in their order. Give the
+ * permits back with redlatch_plain_semaphore_release(): nothing else does, not even the end of the
+ * program.
+ *
+ * Statuses:
+ * - REDLATCH_TIMEOUT: wait_ms is over, and too few permits are free.
+ * - REDLATCH_INVALID_ARGUMENT: permits is not 1 to 2147483647, wait_ms is out of bounds, or semaphore
+ *   is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_plain_semaphore_acquire(redlatch_plain_semaphore *semaphore,
+                                                 uint32_t permits,
+                                                 int64_t wait_ms);
+
+/**
+ * The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
+ * leaves nothing behind, when canceller is cancelled before the permits are taken. canceller may be NULL.
+ *
+ * Statuses:
+ * - REDLATCH_CANCELLED: canceller was cancelled.
+ * - Those of redlatch_plain_semaphore_acquire(): REDLATCH_TIMEOUT, REDLATCH_INVALID_ARGUMENT,
+ *   REDLATCH_FOREIGN_KIND, REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH,
+ *   REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_plain_semaphore_acquire_cancellable(redlatch_plain_semaphore *semaphore,
+                                                             uint32_t permits,
+                                                             int64_t wait_ms,
+                                                             redlatch_canceller *canceller);
+
+/**
+ * Begins what redlatch_plain_semaphore_acquire() does and returns at once: an event
+ * REDLATCH_EVENT_ACQUIRE with this tag comes, exactly one unless it is cancelled. The permits are taken
+ * once that event is taken; if semaphore is freed before, they are given back.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
+ *   semaphore is NULL. That permits is out of bounds, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_plain_semaphore_acquire_start(redlatch_plain_semaphore *semaphore,
+                                                       uint32_t permits,
+                                                       int64_t wait_ms,
+                                                       uint64_t tag);
+
+/**
+ * Cancels what redlatch_plain_semaphore_acquire_start() began under this tag. *cancelled true: no
+ * event comes. false: it had ended before, and its event tells how; if it was granted, the
+ * permits are taken: release them.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: semaphore is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ */
+redlatch_status redlatch_plain_semaphore_acquire_cancel(redlatch_plain_semaphore *semaphore,
+                                                        uint64_t tag,
+                                                        bool *cancelled);
+
+/**
+ * Gives so many permits back, whoever took them, in whatever program. Nothing stops a caller that
+ * gives back more than were taken: the semaphore then has more permits than before. After fork() the
+ * child may call it for what the parent took; it does nothing.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: permits is not 1 to 2147483647, or semaphore is NULL.
+ * - REDLATCH_UNAVAILABLE: the server did not confirm within the option outage. The permits are given
+ *   back as soon as it answers: do not release them again.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_AUTH, REDLATCH_DENIED, REDLATCH_SERVER,
+ *   REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+redlatch_status redlatch_plain_semaphore_release(redlatch_plain_semaphore *semaphore,
+                                                 uint32_t permits);
+
+/**
+ * Begins what redlatch_plain_semaphore_release() does and returns at once: an event
+ * REDLATCH_EVENT_RELEASE with this tag comes.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
+ *   permits is out of bounds, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_plain_semaphore_release_start(redlatch_plain_semaphore *semaphore,
+                                                       uint32_t permits,
+                                                       uint64_t tag);
+
+/**
+ * Gives the semaphore so many permits if it has no number yet. *set, unless set is NULL, tells
+ * whether it did.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: permits is above 2147483647, or semaphore is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+redlatch_status redlatch_plain_semaphore_set_permits(redlatch_plain_semaphore *semaphore,
+                                                     uint32_t permits,
+                                                     bool *set);
+
+/**
+ * Begins what redlatch_plain_semaphore_set_permits() does and returns at once: an event
+ * REDLATCH_EVENT_SET with this tag comes. Its
+ * value is 1 if it did, else 0.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
+ *   permits is out of bounds, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_plain_semaphore_set_permits_start(redlatch_plain_semaphore *semaphore,
+                                                           uint32_t permits,
+                                                           uint64_t tag);
+
+/**
+ * Adds permits, or takes some away if permits is negative; it does not wait for them, so the number
+ * may get below 0. *now, unless now is NULL, is the new number. The time to live of the key stays as
+ * it is.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: permits is beyond 2147483647 either way, or semaphore is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+redlatch_status redlatch_plain_semaphore_add_permits(redlatch_plain_semaphore *semaphore,
+                                                     int64_t permits,
+                                                     int64_t *now);
+
+/**
+ * Begins what redlatch_plain_semaphore_add_permits() does and returns at once: an event
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its
+ * value is that number: cast it to int64_t.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
+ *   permits is out of bounds, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_plain_semaphore_add_permits_start(redlatch_plain_semaphore *semaphore,
+                                                           int64_t permits,
+                                                           uint64_t tag);
+
+/**
+ * Takes all permits that there are. *drained, unless drained is NULL, is how many; a number below 0
+ * becomes 0 and is told, as by drainPermits() of Redisson.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: semaphore is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+redlatch_status redlatch_plain_semaphore_drain(redlatch_plain_semaphore *semaphore,
+                                               int64_t *drained);
+
+/**
+ * Begins what redlatch_plain_semaphore_drain() does and returns at once: an event
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its
+ * value is that number: cast it to int64_t.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_plain_semaphore_drain_start(redlatch_plain_semaphore *semaphore,
+                                                     uint64_t tag);
+
+/**
+ * Reads how many permits there are. It may change at any time.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_plain_semaphore_available(const redlatch_plain_semaphore *semaphore,
+                                                   int64_t *available);
+
+/**
+ * Begins what redlatch_plain_semaphore_available() does and returns at once: an event
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its
+ * value is that number: cast it to int64_t.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_plain_semaphore_available_start(redlatch_plain_semaphore *semaphore,
+                                                         uint64_t tag);
+
+/**
+ * Makes a latch; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
+ * redlatch_latch_free().
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_latch_new(redlatch_client *client,
+                                   const char *name,
+                                   redlatch_latch **latch);
+
+/**
+ * As above, for a name of length bytes. The name needs no final NUL, and may contain some.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: the name is empty, too long or not UTF-8, or an argument is NULL.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_latch_new_n(redlatch_client *client,
+                                     const char *name,
+                                     size_t length,
+                                     redlatch_latch **latch);
+
+/**
+ * Frees a latch; NULL is allowed. Does no I/O. A wait on it that was started is cancelled and gives
+ * no event.
+ */
+void redlatch_latch_free(redlatch_latch *latch);
+
+/**
+ * Waits until the count is 0; returns at once if it is 0 or the latch has no count. wait_ms 0 looks
+ * once, REDLATCH_FOREVER waits as long as it takes.
+ *
+ * Statuses:
+ * - REDLATCH_TIMEOUT: wait_ms is over, and the count is above 0.
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, or latch is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+REDLATCH_MUST_CHECK redlatch_status redlatch_latch_wait(redlatch_latch *latch, int64_t wait_ms);
+
+/**
+ * The same, and the wait can be ended from another thread: it returns REDLATCH_CANCELLED, which
+ * leaves nothing behind, when canceller is cancelled before the latch is open. canceller may be NULL.
+ *
+ * Statuses:
+ * - REDLATCH_CANCELLED: canceller was cancelled.
+ * - Those of redlatch_latch_wait(): REDLATCH_TIMEOUT, REDLATCH_INVALID_ARGUMENT,
+ *   REDLATCH_FOREIGN_KIND, REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH,
+ *   REDLATCH_DENIED, REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_latch_wait_cancellable(redlatch_latch *latch,
+                                                int64_t wait_ms,
+                                                redlatch_canceller *canceller);
+
+/**
+ * Begins what redlatch_latch_wait() does and returns at once: an event
+ * REDLATCH_EVENT_OPEN with this tag comes, exactly one unless it is cancelled.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
+ *   latch is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_latch_wait_start(redlatch_latch *latch,
+                                          int64_t wait_ms,
+                                          uint64_t tag);
+
+/**
+ * Cancels what redlatch_latch_wait_start() began under this tag. *cancelled true: no
+ * event comes. false: it had ended before, and its event tells how.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: latch is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ */
+redlatch_status redlatch_latch_wait_cancel(redlatch_latch *latch, uint64_t tag, bool *cancelled);
+
+/**
+ * Gives the latch this count if it has none. *set, unless set is NULL, tells whether it did.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: count is not 1 to 2147483647, or latch is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+redlatch_status redlatch_latch_set_count(redlatch_latch *latch, uint32_t count, bool *set);
+
+/**
+ * Begins what redlatch_latch_set_count() does and returns at once: an event
+ * REDLATCH_EVENT_SET with this tag comes. Its
+ * value is 1 if it did, else 0.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
+ *   count is out of bounds, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_latch_set_count_start(redlatch_latch *latch, uint32_t count, uint64_t tag);
+
+/**
+ * Counts down by that number. *left, unless left is NULL, is what is left. The count does not get
+ * below 0: at 0 the latch is open, and everybody who waits goes on.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: by is not 1 to 2147483647, or latch is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+redlatch_status redlatch_latch_count_down(redlatch_latch *latch, uint32_t by, int64_t *left);
+
+/**
+ * Begins what redlatch_latch_count_down() does and returns at once: an event
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its
+ * value is that number: cast it to int64_t.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
+ *   by is out of bounds, the event says.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_latch_count_down_start(redlatch_latch *latch, uint32_t by, uint64_t tag);
+
+/**
+ * Reads the count; 0 when the latch is open.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an argument is NULL.
+ * - REDLATCH_FOREIGN_KIND: something other than a number is stored under the name.
+ * - REDLATCH_CLOSED, REDLATCH_FORKED, REDLATCH_UNAVAILABLE, REDLATCH_AUTH, REDLATCH_DENIED,
+ *   REDLATCH_SERVER, REDLATCH_NAME_NOT_CLUSTERABLE: "Statuses of the server" at the top.
+ */
+REDLATCH_MUST_CHECK
+redlatch_status redlatch_latch_count(const redlatch_latch *latch,
+                                     int64_t *count);
+
+/**
+ * Begins what redlatch_latch_count() does and returns at once: an event
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its
+ * value is that number: cast it to int64_t.
+ *
+ * Statuses:
+ * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL.
+ * - REDLATCH_FORKED: the client belongs to the parent process.
+ * - REDLATCH_INTERNAL: the process has no descriptor left.
+ */
+redlatch_status redlatch_latch_count_start(redlatch_latch *latch, uint64_t tag);
 
 /**
  * Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE

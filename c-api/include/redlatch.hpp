@@ -78,6 +78,8 @@ struct deleter {
     void operator()(redlatch_client *client) const noexcept { redlatch_client_free(client); }
     void operator()(redlatch_lock *lock) const noexcept { redlatch_lock_free(lock); }
     void operator()(redlatch_canceller *canceller) const noexcept { redlatch_canceller_free(canceller); }
+    void operator()(redlatch_plain_semaphore *semaphore) const noexcept { redlatch_plain_semaphore_free(semaphore); }
+    void operator()(redlatch_latch *latch) const noexcept { redlatch_latch_free(latch); }
 };
 
 // Whole milliseconds, rounded up: a wait of 1 us must not become a single try. A time that is over is 0.
@@ -709,6 +711,206 @@ private:
 
     mutex permits_;
     std::unique_ptr<taken> taken_;
+};
+
+/// A semaphore without leases, the same as the RSemaphore of Redisson with this name; with the functions of
+/// std::counting_semaphore. Permits have no owner: any program gives back what any other took, and those of a program
+/// that dies never come back. It can be moved but not copied.
+class plain_semaphore {
+public:
+    plain_semaphore(const client &client, const std::string &name) : handle_() {
+        redlatch_plain_semaphore *made = nullptr;
+        require(redlatch_plain_semaphore_new_n(client.get(), name.data(), name.size(), &made));
+        handle_.reset(made);
+    }
+
+    /// Takes so many permits at once, and waits for them as long as it takes.
+    void acquire(std::uint32_t permits = 1) {
+        require(redlatch_plain_semaphore_acquire(get(), permits, REDLATCH_FOREVER));
+    }
+
+    /// Waits until the canceller is cancelled; an error with the code REDLATCH_CANCELLED then.
+    void acquire(const canceller &canceller, std::uint32_t permits = 1) {
+        require(redlatch_plain_semaphore_acquire_cancellable(get(), permits, REDLATCH_FOREVER, canceller.get()));
+    }
+
+#ifdef __cpp_lib_jthread
+    void acquire(const std::stop_token &stop, std::uint32_t permits = 1) {
+        const canceller canceller;
+        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
+        acquire(canceller, permits);
+    }
+#endif
+
+    bool try_acquire(std::uint32_t permits = 1) { return try_ms(permits, 0); }
+
+    template <class Rep, class Period>
+    bool try_acquire_for(const std::chrono::duration<Rep, Period> &wait, std::uint32_t permits = 1) {
+        return try_ms(permits, detail::milliseconds(wait));
+    }
+
+    template <class Clock, class Duration>
+    bool try_acquire_until(const std::chrono::time_point<Clock, Duration> &until, std::uint32_t permits = 1) {
+        return try_acquire_for(until - Clock::now(), permits);
+    }
+
+    /// Gives so many permits back, whoever took them.
+    void release(std::uint32_t permits = 1) { require(redlatch_plain_semaphore_release(get(), permits)); }
+
+    /// Gives the semaphore so many permits if it has no number yet; whether it did.
+    bool set_permits(std::uint32_t permits) {
+        bool set = false;
+        require(redlatch_plain_semaphore_set_permits(get(), permits, &set));
+        return set;
+    }
+
+    /// Adds permits, or takes some away without waiting for them; the new number.
+    std::int64_t add_permits(std::int64_t permits) {
+        std::int64_t now = 0;
+        require(redlatch_plain_semaphore_add_permits(get(), permits, &now));
+        return now;
+    }
+
+    /// Takes all permits that there are; how many they were.
+    std::int64_t drain() {
+        std::int64_t drained = 0;
+        require(redlatch_plain_semaphore_drain(get(), &drained));
+        return drained;
+    }
+
+    /// How many permits there are. It may change at any time.
+    std::int64_t available() const {
+        std::int64_t available = 0;
+        require(redlatch_plain_semaphore_available(get(), &available));
+        return available;
+    }
+
+    /// NULL, which every call refuses, once it was moved from.
+    redlatch_plain_semaphore *get() const noexcept { return handle_.get(); }
+
+private:
+    bool try_ms(std::uint32_t permits, std::int64_t wait_ms) {
+        const redlatch_status status = redlatch_plain_semaphore_acquire(get(), permits, wait_ms);
+        if (status != REDLATCH_TIMEOUT)
+            require(status);
+        return status == REDLATCH_OK;
+    }
+
+    std::unique_ptr<redlatch_plain_semaphore, detail::deleter> handle_;
+};
+
+/// Has permits of a plain semaphore as long as it lives, also if that is moved meanwhile; not if it is destroyed.
+class permit_guard {
+public:
+    explicit permit_guard(plain_semaphore &semaphore, std::uint32_t permits = 1)
+        : semaphore_(semaphore.get()), permits_(permits) {
+        semaphore.acquire(permits);
+    }
+
+    permit_guard(permit_guard &&other) noexcept : semaphore_(other.semaphore_), permits_(other.permits_) {
+        other.semaphore_ = nullptr;
+    }
+
+    permit_guard &operator=(permit_guard &&other) noexcept {
+        std::swap(semaphore_, other.semaphore_);
+        std::swap(permits_, other.permits_);
+        return *this;
+    }
+
+    permit_guard(const permit_guard &) = delete;
+    permit_guard &operator=(const permit_guard &) = delete;
+
+    ~permit_guard() {
+        if (semaphore_ != nullptr)
+            (void)redlatch_plain_semaphore_release(semaphore_, permits_);
+    }
+
+    /// Gives the permits back now and tells, as the destructor cannot.
+    void release() {
+        if (semaphore_ != nullptr) {
+            redlatch_plain_semaphore *const taken = semaphore_;
+            semaphore_ = nullptr;
+            require(redlatch_plain_semaphore_release(taken, permits_));
+        }
+    }
+
+private:
+    redlatch_plain_semaphore *semaphore_; // stays where it is when the semaphore moves
+    std::uint32_t permits_;
+};
+
+/// A count-down latch, the same as the RCountDownLatch of Redisson with this name; with functions of std::latch. It can
+/// be moved but not copied.
+class latch {
+public:
+    latch(const client &client, const std::string &name) : handle_() {
+        redlatch_latch *made = nullptr;
+        require(redlatch_latch_new_n(client.get(), name.data(), name.size(), &made));
+        handle_.reset(made);
+    }
+
+    /// Gives the latch this count if it has none; whether it did.
+    bool set_count(std::uint32_t count) {
+        bool set = false;
+        require(redlatch_latch_set_count(get(), count, &set));
+        return set;
+    }
+
+    /// Counts down; what is left. At 0 everybody who waits goes on.
+    std::int64_t count_down(std::uint32_t by = 1) {
+        std::int64_t left = 0;
+        require(redlatch_latch_count_down(get(), by, &left));
+        return left;
+    }
+
+    /// The count; 0 when the latch is open.
+    std::int64_t count() const {
+        std::int64_t count = 0;
+        require(redlatch_latch_count(get(), &count));
+        return count;
+    }
+
+    /// Waits until the count is 0; at once if it is, or if the latch has no count.
+    void wait() const { require(redlatch_latch_wait(get(), REDLATCH_FOREVER)); }
+
+    /// Waits until the canceller is cancelled; an error with the code REDLATCH_CANCELLED then.
+    void wait(const canceller &canceller) const {
+        require(redlatch_latch_wait_cancellable(get(), REDLATCH_FOREVER, canceller.get()));
+    }
+
+#ifdef __cpp_lib_jthread
+    void wait(const std::stop_token &stop) const {
+        const canceller canceller;
+        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
+        wait(canceller);
+    }
+#endif
+
+    /// Whether the count is 0 now.
+    bool try_wait() const { return try_ms(0); }
+
+    /// Waits at most this long; whether the count got to 0.
+    template <class Rep, class Period> bool wait_for(const std::chrono::duration<Rep, Period> &wait) const {
+        return try_ms(detail::milliseconds(wait));
+    }
+
+    template <class Clock, class Duration>
+    bool wait_until(const std::chrono::time_point<Clock, Duration> &until) const {
+        return wait_for(until - Clock::now());
+    }
+
+    /// NULL, which every call refuses, once it was moved from.
+    redlatch_latch *get() const noexcept { return handle_.get(); }
+
+private:
+    bool try_ms(std::int64_t wait_ms) const {
+        const redlatch_status status = redlatch_latch_wait(get(), wait_ms);
+        if (status != REDLATCH_TIMEOUT)
+            require(status);
+        return status == REDLATCH_OK;
+    }
+
+    std::unique_ptr<redlatch_latch, detail::deleter> handle_;
 };
 
 } // namespace redlatch

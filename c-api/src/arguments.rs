@@ -35,6 +35,18 @@ pub(crate) unsafe fn shared<T>(pointer: *const T, name: &str) -> Result<Arc<T>> 
     }
 }
 
+/// The value behind a handle that may be NULL.
+///
+/// # Safety
+/// As for [`shared`].
+pub(crate) unsafe fn optional<T>(pointer: *const T, name: &str) -> Result<Option<Arc<T>>> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: passed on.
+    unsafe { shared(pointer, name) }.map(Some)
+}
+
 /// Takes a handle back; `None` for NULL.
 ///
 /// # Safety

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use redlatch::Canceller;
 use redlatch::embed::Uncancelled;
+use redlatch::{Canceller, Operation, Result};
 
 use crate::arguments::{Out, handle, shared, taken};
 use crate::status::{redlatch_status, status, value};
@@ -12,6 +12,17 @@ use crate::status::{redlatch_status, status, value};
 /// It is used once: after redlatch_canceller_cancel() each wait with it ends at once.
 pub struct redlatch_canceller {
     pub(crate) core: Canceller,
+}
+
+/// Waits for an operation, until it is cancelled if there is a canceller.
+pub(crate) fn wait<T>(
+    operation: Operation<T>,
+    canceller: Option<&redlatch_canceller>,
+) -> Result<T> {
+    match canceller {
+        Some(canceller) => operation.wait_cancellable(&canceller.core),
+        None => operation.wait(),
+    }
 }
 
 /// Makes a canceller, which keeps one file descriptor. Free it with redlatch_canceller_free().

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use redlatch::embed::ClientExt;
 use redlatch::{Client, Error, ErrorKind, Level, Result, Stats};
 
-use crate::arguments::{Out, handle, millis, shared, taken, text};
+use crate::arguments::{Out, handle, millis, optional, shared, taken, text};
 use crate::calls::{Caller, Calls, Slot};
 use crate::events::Events;
-use crate::options::{optional, redlatch_options};
+use crate::options::redlatch_options;
 use crate::status::{Names, quiet_panics, redlatch_status, status, value};
 
 /// For redlatch_client_close(): as long as the option close_limit says.
@@ -73,7 +73,7 @@ impl redlatch_client {
                 } else {
                     Some(text(url, "url")?)
                 },
-                optional(options)?,
+                optional(options, "options")?,
                 out,
             )
         };

@@ -1,5 +1,6 @@
 //! The face for event loops: what was started, and what came of it.
 
+use std::any::Any;
 use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, Weak};
@@ -17,9 +18,11 @@ use crate::status::{fail, redlatch_status, status};
 
 /// No event waits.
 pub const REDLATCH_EVENT_NONE: i32 = 0;
-/// redlatch_lock_acquire_start() has ended: result says how.
+/// redlatch_lock_acquire_start() or redlatch_plain_semaphore_acquire_start() has ended: result says
+/// how.
 pub const REDLATCH_EVENT_ACQUIRE: i32 = 1;
-/// redlatch_lock_release_start() has ended: result says how.
+/// redlatch_lock_release_start() or redlatch_plain_semaphore_release_start() has ended: result says
+/// how.
 pub const REDLATCH_EVENT_RELEASE: i32 = 2;
 /// A hold that redlatch_lock_acquire_start() began was lost: result is REDLATCH_LOST.
 pub const REDLATCH_EVENT_LOST: i32 = 3;
@@ -42,6 +45,15 @@ pub const REDLATCH_EVENT_EXTEND_TOKEN: i32 = 11;
 /// redlatch_semaphore_permits_start() or redlatch_semaphore_set_permits_start() has ended; value is
 /// how many permits are free: cast it to int64_t.
 pub const REDLATCH_EVENT_PERMITS: i32 = 12;
+/// redlatch_latch_wait_start() has ended: result says how.
+pub const REDLATCH_EVENT_OPEN: i32 = 13;
+/// redlatch_plain_semaphore_set_permits_start() or redlatch_latch_set_count_start() has ended; value
+/// is 1 if it had no number before, else 0.
+pub const REDLATCH_EVENT_SET: i32 = 14;
+/// redlatch_plain_semaphore_add_permits_start(), redlatch_plain_semaphore_drain_start(),
+/// redlatch_plain_semaphore_available_start(), redlatch_latch_count_down_start() or
+/// redlatch_latch_count_start() has ended; value is the number: cast it to int64_t.
+pub const REDLATCH_EVENT_NUMBER: i32 = 15;
 
 /// Operations that were started and have not been told yet. The queue exists once somebody wants it.
 #[derive(Default)]
@@ -49,15 +61,18 @@ pub(crate) struct Events {
     queue: Option<Arc<CompletionQueue<Awaited>>>,
 }
 
-/// Something that becomes an event. Freeing its lock forgets it.
+/// Something that becomes an event. Freeing its handle forgets it.
 struct Awaited {
     tag: u64,
     /// None for an operation of the client.
-    lock: Option<Weak<redlatch_lock>>,
+    handle: Option<Weak<Handle>>,
     what: What,
 }
 
-enum What {
+/// A lock or a counter, as C has it.
+pub(crate) type Handle = dyn Any + Send + Sync;
+
+pub(crate) enum What {
     Acquire {
         owner: u64,
         key: ReentryKey,
@@ -69,6 +84,8 @@ enum What {
     },
     /// The loss of a hold that was acquired under the tag.
     Loss,
+    /// A wait of a counter, which can be cancelled; an event of this kind.
+    Wait(i32),
     /// Only its answer counts, which is an event of this kind.
     Answer(i32),
     /// Closing within this time.
@@ -80,23 +97,26 @@ enum What {
 }
 
 impl Awaited {
-    fn new(lock: &Arc<redlatch_lock>, tag: u64, what: What) -> Awaited {
+    fn new(handle: &Arc<Handle>, tag: u64, what: What) -> Awaited {
         Awaited {
             tag,
-            lock: Some(Arc::downgrade(lock)),
+            handle: Some(Arc::downgrade(handle)),
             what,
         }
     }
 
-    /// Whether this is an acquisition through this lock.
-    fn acquires(&self, lock: &Arc<redlatch_lock>) -> bool {
-        let is_its = |of: &Weak<_>| ptr::eq(of.as_ptr(), Arc::as_ptr(lock));
-        matches!(self.what, What::Acquire { .. }) && self.lock.as_ref().is_some_and(is_its)
+    /// Whether this is a wait through this handle that can be cancelled.
+    fn waits(&self, handle: &Arc<Handle>) -> bool {
+        let is_its = |of: &Weak<_>| ptr::addr_eq(of.as_ptr(), Arc::as_ptr(handle));
+        matches!(self.what, What::Acquire { .. } | What::Wait(_))
+            && self.handle.as_ref().is_some_and(is_its)
     }
 
-    /// Whether its lock was freed.
+    /// Whether its handle was freed.
     fn is_gone(&self) -> bool {
-        self.lock.as_ref().is_some_and(|of| of.strong_count() == 0)
+        self.handle
+            .as_ref()
+            .is_some_and(|of| of.strong_count() == 0)
     }
 }
 
@@ -147,19 +167,19 @@ impl Events {
         Ok(())
     }
 
-    /// Cancels an acquisition; false if its event waits or was taken, or there is none of this tag.
-    fn cancel(&mut self, lock: &Arc<redlatch_lock>, tag: u64) -> bool {
+    /// Cancels a wait; false if its event waits or was taken, or there is none of this tag.
+    pub(crate) fn cancel(&mut self, handle: &Arc<Handle>, tag: u64) -> bool {
         self.queue.as_ref().is_some_and(|queue| {
-            let found = queue.find(|known| known.tag == tag && known.acquires(lock));
+            let found = queue.find(|known| known.tag == tag && known.waits(handle));
             found.is_some_and(|ticket| queue.cancel(ticket) == Cancelled::Yes)
         })
     }
 
-    /// Forgets what was started on a lock that is freed; what it was granted meanwhile is released.
-    /// A release goes on.
-    pub(crate) fn forget(&mut self, lock: &Arc<redlatch_lock>) {
+    /// Forgets the waits of a handle that is freed; what they were granted meanwhile is released. A
+    /// release goes on.
+    pub(crate) fn forget(&mut self, handle: &Arc<Handle>) {
         if let Some(queue) = &self.queue {
-            queue.forget_all(|known| known.acquires(lock));
+            queue.forget_all(|known| known.waits(handle));
         }
     }
 
@@ -173,7 +193,7 @@ impl Events {
         }
     }
 
-    /// The event for an answer; `None` if its lock is gone, or another answer is to come.
+    /// The event for an answer; `None` if its handle is gone, or another answer is to come.
     fn event(
         &mut self,
         queue: &Arc<CompletionQueue<Awaited>>,
@@ -184,15 +204,15 @@ impl Events {
         }: Completion<Awaited>,
     ) -> Option<Event> {
         let tag = known.tag;
-        let lock = match known.lock {
-            Some(of) => Some(of.upgrade()?),
+        let lock = match known.handle {
+            Some(of) => of.upgrade()?.downcast::<redlatch_lock>().ok(),
             None => None,
         };
         let kind = match known.what {
             What::Acquire { .. } => REDLATCH_EVENT_ACQUIRE,
             What::Release { .. } => REDLATCH_EVENT_RELEASE,
             What::Loss => REDLATCH_EVENT_LOST,
-            What::Answer(kind) => kind,
+            What::Wait(kind) | What::Answer(kind) => kind,
             What::Close(_) => REDLATCH_EVENT_CLOSE,
             What::Holders(..) => REDLATCH_EVENT_HOLDERS,
             What::Permits(..) => REDLATCH_EVENT_PERMITS,
@@ -203,7 +223,8 @@ impl Events {
             (Outcome::Granted(guard), What::Acquire { owner, key }, Some(lock)) => {
                 let (token, begun) = lock.keep(owner, key, guard);
                 if let Some(hold) = begun {
-                    hold.watch_lost(queue, Awaited::new(&lock, tag, What::Loss));
+                    let handle: Arc<Handle> = lock;
+                    hold.watch_lost(queue, Awaited::new(&handle, tag, What::Loss));
                 }
                 (0, token)
             }
@@ -244,6 +265,13 @@ impl Events {
                 }
                 (0, permits.available.cast_unsigned())
             }
+            // From here on the program has the permits, and gives them back by their number.
+            (Outcome::Taken(permit), ..) => {
+                permit.forget();
+                (0, 0)
+            }
+            (Outcome::Set(set), ..) => (0, set.into()),
+            (Outcome::Number(number), ..) => (0, number.cast_unsigned()),
             _ => (0, 0),
         };
         Some(Event {
@@ -258,8 +286,9 @@ impl Events {
     /// Sends the release of the newest level of a key.
     fn release(&mut self, lock: &Arc<redlatch_lock>, key: ReentryKey, tag: u64) -> Result<()> {
         let (operation, known) = lock.start_release(key);
+        let handle: Arc<Handle> = lock.clone();
         self.start(
-            Awaited::new(lock, tag, What::Release { key, known }),
+            Awaited::new(&handle, tag, What::Release { key, known }),
             operation,
         )
     }
@@ -272,15 +301,15 @@ fn start<T>(
     what: What,
     operation: impl FnOnce(&Lock) -> Operation<T>,
 ) -> Result<()> {
-    lock.client.refuse_fork()?;
-    let mut events = lock.client.events();
-    events.refuse_known(tag)?;
-    events.start(Awaited::new(lock, tag, what), operation(&lock.core))
+    start_of(&lock.client, Some(lock.clone()), tag, what, || {
+        operation(&lock.core)
+    })
 }
 
-/// Starts an operation of a client.
-fn start_of_client<T>(
+/// Starts an operation of a handle, or of the client itself.
+pub(crate) fn start_of<T>(
     client: &redlatch_client,
+    handle: Option<Arc<Handle>>,
     tag: u64,
     what: What,
     operation: impl FnOnce() -> Operation<T>,
@@ -288,8 +317,8 @@ fn start_of_client<T>(
     client.refuse_fork()?;
     let mut events = client.events();
     events.refuse_known(tag)?;
-    let lock = None;
-    events.start(Awaited { tag, lock, what }, operation())
+    let handle = handle.as_ref().map(Arc::downgrade);
+    events.start(Awaited { tag, handle, what }, operation())
 }
 
 /// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
@@ -315,12 +344,8 @@ pub unsafe extern "C" fn redlatch_lock_acquire_start(
         let lock = unsafe { shared(lock, "lock") }?;
         let key = key(owner);
         let operation = lock.acquire(key, wait_ms, lease_ms)?;
-        let mut events = lock.client.events();
-        events.refuse_known(tag)?;
-        events.start(
-            Awaited::new(&lock, tag, What::Acquire { owner, key }),
-            operation,
-        )
+        let what = What::Acquire { owner, key };
+        start(&lock, tag, what, |_| operation)
     })
 }
 
@@ -341,8 +366,8 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
         // SAFETY: the header asks for a live handle and a place to write to.
         let (lock, out) = unsafe { (shared(lock, "lock")?, Out::optional(cancelled)) };
         lock.client.refuse_fork()?;
-        let cancelled = lock.client.events().cancel(&lock, tag);
-        out.put(cancelled);
+        let handle: Arc<Handle> = lock.clone();
+        out.put(lock.client.events().cancel(&handle, tag));
         Ok(())
     })
 }
@@ -603,9 +628,8 @@ pub unsafe extern "C" fn redlatch_client_ready_start(
     status(|| {
         // SAFETY: the header asks for a live handle.
         let client = unsafe { shared(client, "client") }?;
-        start_of_client(&client, tag, What::Answer(REDLATCH_EVENT_READY), || {
-            client.core.ready()
-        })
+        let what = What::Answer(REDLATCH_EVENT_READY);
+        start_of(&client, None, tag, what, || client.core.ready())
     })
 }
 
@@ -629,7 +653,7 @@ pub unsafe extern "C" fn redlatch_client_close_start(
         // SAFETY: the header asks for a live handle.
         let client = unsafe { shared(client, "client") }?;
         let limit = client.limit(wait_ms)?;
-        start_of_client(&client, tag, What::Close(limit), || {
+        start_of(&client, None, tag, What::Close(limit), || {
             client.core.close_within(limit)
         })
     })

@@ -11,6 +11,7 @@ mod arguments;
 mod calls;
 pub mod canceller;
 pub mod client;
+pub mod counters;
 pub mod events;
 pub mod lock;
 pub mod options;

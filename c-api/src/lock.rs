@@ -12,12 +12,14 @@ use redlatch::{
 };
 
 use crate::arguments::{
-    Buffer, Out, bytes, counted, handle, is_null, millis, out_of_bounds, shared, taken, text,
+    Buffer, Out, bytes, counted, handle, is_null, millis, optional, out_of_bounds, shared, taken,
+    text,
 };
 use crate::calls::{Caller, Slot};
-use crate::canceller::redlatch_canceller;
+use crate::canceller::{redlatch_canceller, wait};
 use crate::client::redlatch_client;
-use crate::options::{optional, redlatch_options};
+use crate::events::Handle;
+use crate::options::redlatch_options;
 use crate::status::{redlatch_lost_reason, redlatch_status, status, value};
 
 /// wait_ms: as long as it takes.
@@ -196,10 +198,7 @@ impl redlatch_lock {
     ) -> Result<()> {
         let key = key(owner);
         let operation = self.acquire(key, wait_ms, lease_ms)?;
-        let guard = match canceller {
-            Some(canceller) => operation.wait_cancellable(&canceller.core)?,
-            None => operation.wait()?,
-        };
+        let guard = wait(operation, canceller)?;
         token.put(self.keep(owner, key, guard).0);
         Ok(())
     }
@@ -312,7 +311,7 @@ pub unsafe extern "C" fn redlatch_lock_new(
             out.put(handle(redlatch_lock::new(
                 client,
                 name,
-                optional(options)?,
+                optional(options, "options")?,
             )?));
         }
         Ok(())
@@ -342,7 +341,7 @@ pub unsafe extern "C" fn redlatch_lock_new_n(
             out.put(handle(redlatch_lock::new(
                 client,
                 name,
-                optional(options)?,
+                optional(options, "options")?,
             )?));
         }
         Ok(())
@@ -375,7 +374,7 @@ pub unsafe extern "C" fn redlatch_rw_lock_new(
             let out = [Out::required(read, "read")?, Out::required(write, "write")?];
             out.iter().for_each(|side| side.put(ptr::null_mut()));
             let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
-            let sides = redlatch_lock::sides(client, name, optional(options)?)?;
+            let sides = redlatch_lock::sides(client, name, optional(options, "options")?)?;
             out.iter()
                 .zip(sides)
                 .for_each(|(out, side)| out.put(handle(side)));
@@ -405,7 +404,7 @@ pub unsafe extern "C" fn redlatch_rw_lock_new_n(
             let out = [Out::required(read, "read")?, Out::required(write, "write")?];
             out.iter().for_each(|side| side.put(ptr::null_mut()));
             let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
-            let sides = redlatch_lock::sides(client, name, optional(options)?)?;
+            let sides = redlatch_lock::sides(client, name, optional(options, "options")?)?;
             out.iter()
                 .zip(sides)
                 .for_each(|(out, side)| out.put(handle(side)));
@@ -433,7 +432,8 @@ pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
         if let Some(lost) = lock.lost.get() {
             lost.slot.set(None, ptr::null_mut());
         }
-        lock.client.events().forget(&lock);
+        let handle: Arc<Handle> = lock.clone();
+        lock.client.events().forget(&handle);
         Ok(())
     });
 }
@@ -492,12 +492,11 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancellable(
     status(|| {
         // SAFETY: the header asks for live handles and a place to write to.
         let (lock, token, canceller) = unsafe {
-            let canceller = if canceller.is_null() {
-                None
-            } else {
-                Some(shared(canceller, "canceller")?)
-            };
-            (shared(lock, "lock")?, Out::optional(token), canceller)
+            (
+                shared(lock, "lock")?,
+                Out::optional(token),
+                optional(canceller, "canceller")?,
+            )
         };
         lock.acquire_blocking(owner, wait_ms, lease_ms, canceller.as_deref(), &token)
     })

@@ -163,20 +163,6 @@ pub unsafe extern "C" fn redlatch_options_free(options: *mut redlatch_options) {
     });
 }
 
-/// The options behind a pointer that may be NULL.
-///
-/// # Safety
-/// As for [`shared`].
-pub(crate) unsafe fn optional(
-    options: *const redlatch_options,
-) -> Result<Option<Arc<redlatch_options>>> {
-    if ptr::eq(options, ptr::null()) {
-        return Ok(None);
-    }
-    // SAFETY: passed on.
-    unsafe { shared(options, "options") }.map(Some)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

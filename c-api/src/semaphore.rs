@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use redlatch::embed::{ClientExt, LockExt, SemaphoreExt};
 use redlatch::{Error, ErrorKind, Kind, OptionValue, Result, Semaphore};
 
-use crate::arguments::{Out, bytes, counted, handle, shared};
+use crate::arguments::{Out, bytes, counted, handle, optional, shared};
 use crate::client::redlatch_client;
 use crate::lock::redlatch_lock;
-use crate::options::{optional, redlatch_options};
+use crate::options::redlatch_options;
 use crate::status::{redlatch_status, status};
 
 impl redlatch_lock {
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn redlatch_semaphore_new(
                 client,
                 name,
                 limit,
-                optional(options)?,
+                optional(options, "options")?,
             )?));
         }
         Ok(())
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn redlatch_semaphore_new_n(
                 client,
                 name,
                 limit,
-                optional(options)?,
+                optional(options, "options")?,
             )?));
         }
         Ok(())

@@ -100,6 +100,52 @@ static void a_child_leaves_the_parents_lock_alone(void)
     close_client(client);
 }
 
+static redlatch_plain_semaphore *seats;
+static redlatch_latch *ready;
+
+static void inherited_counters(redlatch_client *client, redlatch_lock *lock)
+{
+    int64_t number;
+    bool flag;
+
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_plain_semaphore_acquire(seats, 1, 0));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_plain_semaphore_available(seats, &number));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_plain_semaphore_add_permits(seats, 1, NULL));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_plain_semaphore_acquire_start(seats, 1, 0, 1));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_plain_semaphore_acquire_cancel(seats, 1, &flag));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_plain_semaphore_release_start(seats, 1, 1));
+    CHECK_OK(redlatch_plain_semaphore_release(seats, 1)); /* the parent's permit */
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_latch_wait(ready, 0));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_latch_count_down(ready, 1, NULL));
+    CHECK_STATUS(REDLATCH_FORKED, redlatch_latch_wait_start(ready, 0, 1));
+    redlatch_plain_semaphore_free(seats);
+    redlatch_latch_free(ready);
+    redlatch_lock_free(lock);
+    redlatch_client_free(client);
+}
+
+static void a_child_leaves_the_parents_permits_alone(void)
+{
+    redlatch_client *client = open_client();
+    redlatch_lock *lock = lock_of(client, "c:fork:lock");
+
+    CHECK(redis("DEL", "c:fork:seats", "c:fork:ready", NULL) != NULL);
+    CHECK_OK(redlatch_plain_semaphore_new(client, "c:fork:seats", &seats));
+    CHECK_OK(redlatch_latch_new(client, "c:fork:ready", &ready));
+    CHECK_OK(redlatch_plain_semaphore_set_permits(seats, 2, NULL));
+    CHECK_OK(redlatch_latch_set_count(ready, 2, NULL));
+    CHECK_OK(redlatch_plain_semaphore_acquire(seats, 1, 0));
+    in_child(inherited_counters, client, lock);
+    CHECK(redis_says("1", redis("GET", "c:fork:seats", NULL)));
+    CHECK(redis_says("2", redis("GET", "c:fork:ready", NULL)));
+    CHECK_OK(redlatch_plain_semaphore_release(seats, 1));
+    CHECK_OK(redlatch_latch_count_down(ready, 2, NULL));
+    redlatch_plain_semaphore_free(seats);
+    redlatch_latch_free(ready);
+    redlatch_lock_free(lock);
+    close_client(client);
+}
+
 struct busy {
     redlatch_lock *lock;
     volatile int stop;
@@ -141,4 +187,5 @@ static void forking_in_the_middle_of_everything(void)
     close_client(client);
 }
 
-MAIN(TEST(a_child_leaves_the_parents_lock_alone), TEST(forking_in_the_middle_of_everything))
+MAIN(TEST(a_child_leaves_the_parents_lock_alone), TEST(a_child_leaves_the_parents_permits_alone),
+     TEST(forking_in_the_middle_of_everything))

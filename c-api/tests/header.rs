@@ -15,6 +15,7 @@ const SOURCES: &[&str] = &[
     "canceller",
     "lock",
     "semaphore",
+    "counters",
     "events",
     "status",
 ];
@@ -217,8 +218,10 @@ fn each_function_that_waits_for_the_server_has_a_form_for_event_loops() {
         let form = match name.as_str() {
             "redlatch_client_open" => "redlatch_client_ready_start".to_owned(),
             "redlatch_lock_holder" => "redlatch_lock_holders_start".to_owned(),
-            "redlatch_lock_acquire_cancellable" => "redlatch_lock_acquire_cancel".to_owned(),
-            _ => format!("{name}_start"),
+            _ => match name.strip_suffix("_cancellable") {
+                Some(wait) => format!("{wait}_cancel"),
+                None => format!("{name}_start"),
+            },
         };
         let statuses = comment.split_once("Statuses:").map_or("", |(_, list)| list);
         let waits = statuses.contains("REDLATCH_UNAVAILABLE");

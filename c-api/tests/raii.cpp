@@ -378,6 +378,49 @@ void a_semaphore_has_so_many_owners_as_permits() {
     CHECK(here.available() == 5);
 }
 
+void counters_have_no_owner() {
+    static_assert(!std::is_copy_constructible<redlatch::plain_semaphore>::value, "");
+    static_assert(std::is_nothrow_move_constructible<redlatch::permit_guard>::value, "");
+    static_assert(std::is_nothrow_move_constructible<redlatch::latch>::value, "");
+    redlatch::client client, other;
+    redlatch::plain_semaphore made(client, "cpp:seats"), there(other, "cpp:seats");
+    there.drain();
+    CHECK(there.add_permits(1) == 1);
+    CHECK(!there.set_permits(9));
+    CHECK(there.add_permits(2) == 3);
+    {
+        redlatch::permit_guard two(made, 2);
+        redlatch::plain_semaphore here(std::move(made)); // the guard stays with it
+        redlatch::permit_guard moved(std::move(two));
+        two.release(); // has nothing any more
+        CHECK(there.available() == 1 && !there.try_acquire(2));
+        CHECK(here.try_acquire_for(LIMIT) && !here.try_acquire_until(std::chrono::steady_clock::now()));
+        there.release();
+        moved.release();
+        CHECK(there.available() == 3);
+        redlatch::permit_guard again(here);
+        CHECK(thrown_by([&] { here.acquire(0); }) == REDLATCH_INVALID_ARGUMENT);
+        again = redlatch::permit_guard(here);
+        CHECK(there.available() == 2);
+    }
+    CHECK(there.available() == 3 && there.drain() == 3);
+
+    redlatch::latch ready(client, "cpp:ready"), seen(other, "cpp:ready");
+    ready.count_down(9);
+    CHECK(ready.set_count(2) && !seen.set_count(3) && !seen.try_wait());
+    CHECK(seen.count_down() == 1 && seen.count() == 1);
+    redlatch::canceller canceller;
+    canceller.cancel();
+    CHECK(thrown_by([&] { seen.wait(canceller); }) == REDLATCH_CANCELLED);
+    CHECK(thrown_by([&] { there.acquire(canceller); }) == REDLATCH_CANCELLED);
+    std::thread counts([&] { ready.count_down(); });
+    seen.wait();
+    counts.join();
+    CHECK(seen.try_wait() && seen.wait_for(LIMIT) && seen.wait_until(std::chrono::steady_clock::now()));
+    client.close();
+    other.close();
+}
+
 void a_shared_mutex_is_shared_or_alone() {
     redlatch::client client, other;
     redlatch::shared_mutex here(client, "cpp:shared"), there(other, "cpp:shared");
@@ -427,6 +470,7 @@ int main() {
         {"events_call_what_was_captured", events_call_what_was_captured},
         {"a_loss_calls_what_it_captured", a_loss_calls_what_it_captured},
         {"a_semaphore_has_so_many_owners_as_permits", a_semaphore_has_so_many_owners_as_permits},
+        {"counters_have_no_owner", counters_have_no_owner},
         {"a_shared_mutex_is_shared_or_alone", a_shared_mutex_is_shared_or_alone},
         {"another_thread_ends_a_wait", another_thread_ends_a_wait},
 #ifdef __cpp_lib_jthread

@@ -14,22 +14,33 @@ use crate::{connect, scan, waiters};
 /// The exit code for a lock that nobody holds.
 const FREE: u8 = 1;
 
+/// A lock that is not held, for people: its name comes before it.
+const IS_FREE: &str = "is free";
+/// A plain semaphore, a latch, and a semaphore whose permits are all free look alike.
+const IS_NUMBER: &str = "is a number: the permits of a semaphore, or the count of a latch";
+
 pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
     let client = connect::client(server)?;
     let lock = client.lock(&arguments.name)?;
-    let held = look(server, &lock)?;
+    let found = find(server, &lock)?;
     client.close().wait()?;
-    let text = match (arguments.json, &held) {
-        (true, Some(held)) => held.as_json().to_string(),
-        (true, None) => json!({ "name": lock.name(), "held": false }).to_string(),
-        (false, _) => as_text(lock.name(), held.as_ref()),
+    let text = match (arguments.json, &found) {
+        (true, Ok(held)) => held.as_json().to_string(),
+        (true, Err(_)) => json!({ "name": lock.name(), "held": false }).to_string(),
+        (false, Ok(held)) => held.as_text(),
+        (false, Err(state)) => format!("{} {state}", shown(lock.name())),
     };
     crate::print(format!("{text}\n").as_bytes())?;
-    Ok(if held.is_some() { 0 } else { FREE })
+    Ok(if found.is_ok() { 0 } else { FREE })
 }
 
 /// The lock as it is held now, with processes and waiters; `None` if it is free.
 pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure> {
+    Ok(find(server, lock)?.ok())
+}
+
+/// As [`look`], and how it is if it is not held.
+fn find(server: &Server, lock: &Lock) -> Result<Result<Held, &'static str>, Failure> {
     let mut inspector = connect::inspector(server)?;
     let held = match holder(lock) {
         // The other side may be held.
@@ -48,18 +59,20 @@ pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
             match scan::lock(&mut inspector, lock.name())? {
                 Some(stored) => Some(stored),
-                None if scan::is_semaphore(&mut inspector, lock.name())? => None,
+                None if scan::is_semaphore(&mut inspector, lock.name())? => {
+                    return Ok(Err(IS_NUMBER));
+                }
                 None => return Err(error.into()),
             }
         }
         held => held?,
     };
     let Some(mut held) = held else {
-        return Ok(None);
+        return Ok(Err(IS_FREE));
     };
     Processes::read(&mut inspector)?.fill(&mut held);
     waiters::fill(&mut inspector, std::slice::from_mut(&mut held))?;
-    Ok(Some(held))
+    Ok(Ok(held))
 }
 
 /// The lock as it is held now; `None` if it is free. The processes are not known yet.
@@ -70,5 +83,5 @@ pub(crate) fn holder(lock: &Lock) -> Result<Option<Held>, Error> {
 
 /// One line about a lock, for people.
 pub(crate) fn as_text(name: &str, held: Option<&Held>) -> String {
-    held.map_or_else(|| format!("{} is free", shown(name)), Held::as_text)
+    held.map_or_else(|| format!("{} {IS_FREE}", shown(name)), Held::as_text)
 }

@@ -56,6 +56,15 @@ def test_who_shows_a_free_lock(name: str) -> None:
     assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False}
 
 
+def test_a_number_is_no_lock_and_not_called_free(name: str, look: redis.Redis) -> None:
+    look.set(name, 5)
+    done = run("who", name)
+    words = "is a number: the permits of a semaphore, or the count of a latch"
+    assert (done.returncode, done.stdout) == (1, f"{name} {words}\n")
+    assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False}
+    assert name not in run("ls", name).stdout
+
+
 def test_who_looks_at_other_kinds(name: str, look: redis.Redis) -> None:
     look.set(name, "a token", px=600_000)
     assert run("who", name).returncode == 65

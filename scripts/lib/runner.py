@@ -334,7 +334,9 @@ def phases() -> list[Phase]:
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
-                *on_wasm([*RUNTIME_SUITE, "rw_lock", "semaphore", "types", "readme", "wasm/wasm"]),
+                *on_wasm(
+                    [*RUNTIME_SUITE, "rw_lock", "semaphore", "counters", "types", "readme", "wasm/wasm"]
+                ),
             ],
             when="ci",
         ),

@@ -8,7 +8,10 @@ const { Arguments, Records, decoder } = require('./bytes.js')
 // Records of the module.
 const [CONNECT, WRITE, CLOSE, DONE, FAILED, LOST, EVENTS, GONE] = [1, 2, 3, 4, 5, 6, 7, 8]
 // Values of a call that has succeeded.
-const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS] = [0, 1, 2, 3, 4, 5, 6]
+const [NONE, FLAG, TOKEN, HOLDERS, NAMES, GRANTED, PERMITS, NUMBER] = [0, 1, 2, 3, 4, 5, 6, 7]
+// Changes of a plain semaphore or a latch.
+const [RELEASE, SET_PERMITS, ADD_PERMITS, DRAIN, SET_COUNT, COUNT_DOWN] = [0, 1, 2, 3, 4, 5]
+const [SEMAPHORE, LATCH] = [0, 1]
 
 // A timer that fires later than this, in microseconds, had to wait for a blocked event loop.
 const LATE = 50_000
@@ -77,6 +80,12 @@ class Instance {
     } catch (error) {
       return this.#die(error)
     }
+  }
+
+  // Nothing, or why a plain semaphore or a latch cannot have this name.
+  counterName(name) {
+    this.given.text(name)
+    return this.call('redlatch_counter_name')
   }
 
   // Asks something that has no records.
@@ -245,6 +254,8 @@ function valueOf(records) {
       return [false, Array.from({ length: records.number() }, () => records.text())]
     case PERMITS:
       return [false, { available: records.number(), limit: records.number() }]
+    case NUMBER:
+      return [false, records.number()]
   }
 }
 
@@ -280,6 +291,7 @@ function backendOf(module, platform) {
     #last = 0
     #asked = new Table() // the instance of each call without an answer
     #held = new Table() // the instance of each hold
+    #taking = new Map() // by the number of a call that takes permits: what gives them back
     #waiting = 0
     #batch
     #limits = new Map() // how long the end of the program may take for each client
@@ -365,6 +377,7 @@ function backendOf(module, platform) {
       return () => {
         const batch = this.#batch ?? { done: [] }
         this.#batch = undefined
+        if (this.#taking.size > 0) this.#toldOf(batch)
         return batch
       }
     }
@@ -403,9 +416,27 @@ function backendOf(module, platform) {
       return id
     }
 
+    // The callers of these calls hear now, and have the permits that they took.
+    #toldOf({ done, failed = [] }) {
+      for (let at = 0; at < done.length; at += 1) {
+        if (done[at] < 0) this.#taking.delete(-done[at])
+        else at += 1 // its value comes next
+      }
+      for (let at = 0; at < failed.length; at += 2) this.#taking.delete(failed[at])
+    }
+
+    // Notes how the permits of a call are given back if nobody waits for them any more when they come.
+    taking(id, giveBack) {
+      if (typeof id === 'number') this.#taking.set(id, giveBack)
+      return id
+    }
+
     cancel(id) {
       const instance = this.#asked.get(id) ?? this.#held.get(id)
-      if (instance === undefined) return
+      const giveBack = this.#taking.get(id)
+      this.#taking.delete(id)
+      // Taken, and the caller was not told yet.
+      if (instance === undefined) return void giveBack?.()
       this.#answered(id)
       this.#held.take(id)
       instance.call('redlatch_cancel', id, instance.now())
@@ -502,6 +533,14 @@ function backendOf(module, platform) {
       return this.#instance.call('redlatch_locks', family, this.id) ?? new Locks(this.#border, this.#instance, family, this)
     }
 
+    plainSemaphore(name) {
+      return this.#instance.counterName(name) ?? new PlainSemaphore(this.#border, this.#instance, this, name)
+    }
+
+    latch(name) {
+      return this.#instance.counterName(name) ?? new CountDownLatch(this.#border, this.#instance, this, name)
+    }
+
     stats() {
       const told = this.#instance.call('redlatch_stats', this.id)
       if (!Array.isArray(told)) return told
@@ -520,6 +559,84 @@ function backendOf(module, platform) {
       const { given } = this.#instance
       if (limit !== undefined) given.value(limit)
       return this.#border.ask(this.#instance, 'redlatch_close', this.id)
+    }
+  }
+
+  class Counter {
+    #border
+    #instance
+    #client // as long as there is a counter there is its client
+    #name
+
+    constructor(border, instance, client, name) {
+      this.#border = border
+      this.#instance = instance
+      this.#client = client
+      this.#name = name
+    }
+
+    // The arguments of a call: the name, what is written behind it, and how long to wait if that is limited.
+    ask(call, write, wait) {
+      const given = this.#instance.given.text(this.#name)
+      write?.(given)
+      if (wait !== undefined) given.value(wait)
+      return this.#border.ask(this.#instance, call, this.#client.id)
+    }
+
+    taking(started, permits) {
+      return this.#border.taking(started, () => this.change(RELEASE, permits))
+    }
+
+    change(what, number = 0) {
+      return this.ask('redlatch_change', (given) => given.byte(what).number(number))
+    }
+
+    read(counter) {
+      return this.ask('redlatch_read', (given) => given.byte(counter))
+    }
+  }
+
+  class PlainSemaphore extends Counter {
+    take(permits, wait) {
+      return this.taking(this.ask('redlatch_take', (given) => given.number(permits), wait), permits)
+    }
+
+    release(permits) {
+      return this.change(RELEASE, permits)
+    }
+
+    setPermits(permits) {
+      return this.change(SET_PERMITS, permits)
+    }
+
+    addPermits(permits) {
+      return this.change(ADD_PERMITS, permits)
+    }
+
+    drain() {
+      return this.change(DRAIN)
+    }
+
+    available() {
+      return this.read(SEMAPHORE)
+    }
+  }
+
+  class CountDownLatch extends Counter {
+    setCount(count) {
+      return this.change(SET_COUNT, count)
+    }
+
+    countDown(by) {
+      return this.change(COUNT_DOWN, by)
+    }
+
+    count() {
+      return this.read(LATCH)
+    }
+
+    wait(wait) {
+      return this.ask('redlatch_await', undefined, wait)
     }
   }
 

@@ -1,6 +1,7 @@
 // Compiled and run by types.test.ts's sibling types.test.js: every part of the declared interface, as a user writes it.
 import { strict as assert } from 'node:assert'
-import { Client, type Hold, type Holder, LockError, LockLostError, LockTimeoutError, type LostReason, type Permits } from 'redlatch'
+import { Client, type Hold, type Holder, LockError, LockLostError, LockTimeoutError } from 'redlatch'
+import type { LostReason, Permits, PlainPermit } from 'redlatch'
 import { type Lock, type LockInfo, locks, locksOf } from 'redlatch/web-locks'
 
 async function main(): Promise<void> {
@@ -54,6 +55,20 @@ async function main(): Promise<void> {
   }
   const held: boolean = await gpus.using({ permits: 2 }, async (hold) => hold.isHeld)
   assert.deepEqual([held, (await gpus.setPermits(3)).available, (await gpus.holders()).length], [true, 3, 0])
+
+  const seats = client.plainSemaphore('types-seats')
+  assert.equal(await seats.setPermits(3), true)
+  {
+    await using two: PlainPermit = await seats.acquire(2, { wait: '5s', signal: AbortSignal.timeout(10_000) })
+    const none: PlainPermit | null = await seats.tryAcquire(2)
+    assert.deepEqual([two.name, two.permits, none], [seats.name, 2, null])
+  }
+  await seats.release()
+  assert.deepEqual([await seats.addPermits(-1), await seats.available(), await seats.drain()], [3, 3, 3])
+  const ready = client.latch('types-ready')
+  assert.deepEqual([await ready.setCount(2), await ready.countDown(), await ready.count()], [true, 1, 1])
+  assert.equal(await ready.countDown(1), 0)
+  await ready.wait({ wait: 0, signal: AbortSignal.timeout(10_000) })
 
   const mine: string = await locks.request('types', (held: Lock) => held.name)
   const none: number | null = await locks.request('types', { ifAvailable: true }, async (held) => held && 1)

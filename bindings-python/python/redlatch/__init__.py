@@ -11,7 +11,7 @@ For asyncio see `redlatch.aio`.
 
 from redlatch._base import Holder, Permits, Process
 from redlatch._redlatch import Canceller, __version__
-from redlatch._sync import Client, Grant, Lock, RWLock, Semaphore
+from redlatch._sync import Client, Grant, Latch, Lock, PlainSemaphore, RWLock, Semaphore
 from redlatch.exceptions import (
     AuthError,
     ClosedError,
@@ -46,6 +46,7 @@ __all__ = [
     "Holder",
     "InternalError",
     "InvalidArgumentError",
+    "Latch",
     "Lock",
     "LockCancelledError",
     "LockError",
@@ -57,6 +58,7 @@ __all__ = [
     "NotOwnerError",
     "NotReplicatedError",
     "Permits",
+    "PlainSemaphore",
     "Process",
     "RWLock",
     "Semaphore",

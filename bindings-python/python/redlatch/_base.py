@@ -80,8 +80,15 @@ def wait_of(blocking: bool, timeout: float) -> float | None:
     return timeout if timeout <= LONGEST_WAIT else None
 
 
+def wait_of_semaphore(blocking: bool, timeout: float | None) -> float | None:
+    """How long to wait, by the rules of threading.Semaphore.acquire."""
+    if not blocking and timeout is not None:
+        raise ValueError("can't specify timeout for non-blocking acquire")
+    return wait_of(blocking, -1 if timeout is None else timeout)
+
+
 def timeout_of(timeout: float | None) -> float | None:
-    """How long `with` waits."""
+    """How long a `with` block or a latch waits."""
     try:
         return None if timeout is None else _redlatch.seconds("wait", timeout)
     except InvalidArgumentError:
@@ -297,11 +304,6 @@ class BaseSemaphore(BaseName):
         # The permits that acquire() took, with their number. Any thread or task may give them back.
         self._taken: list[tuple[_redlatch.Guard, int]] = []
 
-    def _wait(self, blocking: bool, timeout: float | None) -> float | None:
-        if not blocking and timeout is not None:
-            raise ValueError("can't specify timeout for non-blocking acquire")  # as threading.Semaphore
-        return wait_of(blocking, -1 if timeout is None else timeout)
-
     def _take(self, guard: _redlatch.Guard, permits: int) -> None:
         guard.keep()
         with _entering:
@@ -328,6 +330,55 @@ class BaseSemaphore(BaseName):
         else:
             what = f"release({permits}), but the last acquire() took more at once; release as many as it took"
         return f"not_owner: semaphore {self.name!r}: {what}"
+
+
+class BaseCounter:
+    """A plain semaphore or a latch of whoever waits for it."""
+
+    _client: BaseClient
+    _core: _redlatch.PlainSemaphore | _redlatch.Latch
+
+    @property
+    def name(self) -> str:
+        """The name, as it stands in Redis."""
+        return self._core.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r}>"
+
+    def _ask(self, send: Callable[..., Any], *args: object) -> Any:
+        """Sends something and waits for the answer, in a thread or greenlet."""
+        self._client._start()
+        return _green.ask(send, *args)
+
+
+class BasePlainSemaphore(BaseCounter):
+    """A plain semaphore of whoever waits for it."""
+
+    _core: _redlatch.PlainSemaphore
+
+    def __init__(self, client: BaseClient, name: str, timeout: float | None = None) -> None:
+        self._client = client
+        self._core = client._core.plain_semaphore(name)
+        self._timeout = timeout_of(timeout)
+        # The permits of blocks that were entered and not left. One is as good as another.
+        self._entered: list[_redlatch.Permit] = []
+
+    def _wait(self, blocking: bool, timeout: float | None) -> float | None:
+        if not isinstance(blocking, bool):
+            remedy = "give it True or False; permits=2 takes two at once"
+            raise TypeError(f"blocking is {blocking!r}; {remedy}")
+        return wait_of_semaphore(blocking, timeout)
+
+
+class BaseLatch(BaseCounter):
+    """A latch of whoever waits for it."""
+
+    _core: _redlatch.Latch
+
+    def __init__(self, client: BaseClient, name: str) -> None:
+        self._client = client
+        self._core = client._core.latch(name)
 
 
 class BaseGrant:

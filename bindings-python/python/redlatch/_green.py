@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from redlatch import _redlatch
-from redlatch.exceptions import InvalidArgumentError
+from redlatch.exceptions import InvalidArgumentError, LockTimeoutError
 
 _modules = sys.modules
 
@@ -98,6 +98,36 @@ def acquire(
     if hub := hub_here():
         return hub.acquire(core, wait, lease, token, tied, canceller, permits)
     return core.acquire(None, wait, lease, token, tied, None, canceller, permits)
+
+
+def acquire_permits(
+    core: _redlatch.PlainSemaphore, permits: int, wait: float | None, canceller: _redlatch.Canceller | None
+) -> bool:
+    """Takes permits of a plain semaphore for the caller, and waits as `ask` does; False when the time is over."""
+    if (hub := hub_here()) is None:
+        return core.acquire(permits, wait, None, canceller)
+    try:
+        permit = hub.take(core, permits, wait, canceller)
+    except LockTimeoutError:
+        return False
+    permit.forget()
+    return True
+
+
+def wait_for_latch(core: _redlatch.Latch, wait: float | None, canceller: _redlatch.Canceller | None) -> bool:
+    """Waits for a latch, as `ask` does; False when the time is over."""
+    if (hub := hub_here()) is None:
+        return core.wait(wait, None, canceller)
+    _refuse_canceller(canceller)
+    return bool(hub.ask(core.wait, wait))
+
+
+def _refuse_canceller(canceller: _redlatch.Canceller | None) -> None:
+    if canceller is not None:
+        raise InvalidArgumentError(
+            f"invalid_argument: canceller is {canceller!r}, and a greenlet waits in its hub, where a canceller cannot end "
+            "the wait; leave it out, and end the wait with a Timeout, with timeout=, or with kill() from another greenlet"
+        )
 
 
 def hub_here() -> Hub | None:
@@ -179,14 +209,21 @@ class Hub:
         canceller: _redlatch.Canceller | None,
         permits: int | None = None,
     ) -> _redlatch.Guard:
-        if canceller is not None:
-            raise InvalidArgumentError(
-                f"invalid_argument: canceller is {canceller!r}, and a greenlet waits in its hub, where a canceller cannot end "
-                "the wait; leave it out, and end the wait with a Timeout, with timeout=, or with kill() from another greenlet"
-            )
+        _refuse_canceller(canceller)
         send = partial(core.acquire, permits=permits)
         guard: _redlatch.Guard = self.ask(send, None, wait, lease, token, tied)
         return guard
+
+    def take(
+        self,
+        core: _redlatch.PlainSemaphore,
+        permits: int,
+        wait: float | None,
+        canceller: _redlatch.Canceller | None,
+    ) -> _redlatch.Permit:
+        _refuse_canceller(canceller)
+        permit: _redlatch.Permit = self.ask(core.take, permits, wait)
+        return permit
 
     def _drain(self) -> None:
         """Runs in the hub, which must not wait: it only schedules."""

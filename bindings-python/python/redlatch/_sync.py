@@ -13,8 +13,10 @@ from redlatch import _dispatcher, _green, _redlatch
 from redlatch._base import (
     BaseClient,
     BaseGrant,
+    BaseLatch,
     BaseLock,
     BaseName,
+    BasePlainSemaphore,
     BaseSemaphore,
     Holder,
     LockedOptions,
@@ -24,7 +26,9 @@ from redlatch._base import (
     is_coroutine_function,
     required,
     sides,
+    timeout_of,
     wait_of,
+    wait_of_semaphore,
 )
 from redlatch._dispatcher import OnLost
 from redlatch._green import ask
@@ -135,6 +139,20 @@ class Client(BaseClient):
         it. The other arguments are those of `lock`; `kind` is not taken.
         """
         return Semaphore(self, name, timeout, on_lost, canceller, interrupt_on_lost, **options)
+
+    def plain_semaphore(
+        self, name: str, *, timeout: float | None = None, canceller: _redlatch.Canceller | None = None
+    ) -> PlainSemaphore:
+        """The semaphore without leases of this name, the same as Redisson's RSemaphore. No I/O.
+
+        `timeout` is how many seconds a `with` block waits for a permit, None for ever; `canceller` ends that wait from
+        another thread. Permits of a program that dies never come back: take `semaphore`, unless other programs use RSemaphore.
+        """
+        return PlainSemaphore(self, name, timeout, canceller)
+
+    def latch(self, name: str) -> Latch:
+        """The count-down latch of this name, the same as Redisson's RCountDownLatch. No I/O."""
+        return Latch(self, name)
 
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
@@ -457,7 +475,7 @@ class Semaphore(Blocks, BaseSemaphore):
         renewed. `canceller` is as for Lock.acquire. Raises UnavailableError, instead of returning False, if the server
         cannot be reached or its answer is late.
         """
-        wait = self._wait(blocking, timeout)
+        wait = wait_of_semaphore(blocking, timeout)
         self._client._start()
         try:
             guard = _green.acquire(self._core, wait, lease, None, False, canceller, permits)
@@ -501,6 +519,107 @@ class Semaphore(Blocks, BaseSemaphore):
         """Takes all permits back, whoever has them; False if nobody does. Their holders are told that they lost them."""
         self._client._start()
         return bool(ask(self._core.force_release))
+
+
+class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
+    """Permits without leases for threads, as threading.Semaphore; the same as Redisson's RSemaphore of this name.
+
+        seats = client.plain_semaphore("seats")
+        seats.set_permits(5)  # if it has no number yet
+        with seats: ...  # one permit, given back at the end
+
+    It is a number in Redis, and nothing says who has permits. Those of a program that dies never come back, until somebody
+    adds them anew: client.semaphore(...) has leases. A semaphore without a number has no permits. Callers of one client come
+    in their order; clients do not wait for each other.
+
+    What `acquire` took, `release` gives back, on whatever thread and in whatever program.
+    """
+
+    def __init__(
+        self,
+        client: BaseClient,
+        name: str,
+        timeout: float | None = None,
+        canceller: _redlatch.Canceller | None = None,
+    ) -> None:
+        super().__init__(client, name, timeout)
+        self._canceller = canceller_of(canceller)
+
+    def acquire(
+        self,
+        blocking: bool = True,
+        timeout: float | None = None,
+        *,
+        permits: int = 1,
+        canceller: _redlatch.Canceller | None = None,
+    ) -> bool:
+        """Takes permits, as threading.Semaphore does: True if they are taken now, False if there were not enough in time.
+
+        `permits` is how many to take at once. `canceller` is as for Lock.acquire. A signal's exception that ends the wait
+        leaves nothing taken. Raises UnavailableError, instead of returning False, if the server cannot be reached.
+        """
+        wait = self._wait(blocking, timeout)
+        self._client._start()
+        return _green.acquire_permits(self._core, permits, wait, canceller)
+
+    def release(self, n: int = 1) -> None:
+        """Gives n permits back, whoever took them. Nothing stops a caller that gives back more than were taken.
+
+        Raises UnavailableError if the server did not confirm: they are given back as soon as it answers, so do not release
+        them again.
+        """
+        self._ask(self._core.release, n)
+
+    def set_permits(self, permits: int) -> bool:
+        """Gives the semaphore so many permits if it has no number yet; whether it did."""
+        return bool(self._ask(self._core.set_permits, permits))
+
+    def add_permits(self, permits: int) -> int:
+        """Adds permits, or takes some away if the number is negative, without waiting for them; the new number."""
+        return int(self._ask(self._core.add_permits, permits))
+
+    def drain(self) -> int:
+        """Takes all permits that there are; how many. A number below 0 becomes 0."""
+        return int(self._ask(self._core.drain))
+
+    def available(self) -> int:
+        """How many permits there are, as Redis sees it now."""
+        return int(self._ask(self._core.available))
+
+
+class Latch(BaseLatch):
+    """A count-down latch for threads; the same as Redisson's RCountDownLatch of this name.
+
+        ready = client.latch("ready")
+        ready.set_count(3)  # if it has none
+        ready.count_down()  # in each worker
+        ready.wait()  # until the count is 0
+
+    At 0 the latch is open: everybody who waits goes on, and so does a late caller at once, as with threading.Event. A latch
+    without a count is open. Its key goes away at 0, and it can get a count again.
+    """
+
+    def wait(self, timeout: float | None = None, *, canceller: _redlatch.Canceller | None = None) -> bool:
+        """Waits until the count is 0, as threading.Event.wait: True then, False if the time in seconds was over before.
+
+        `canceller` ends the wait from another thread. Raises UnavailableError, instead of returning False, if the server
+        cannot be reached.
+        """
+        wait = timeout_of(timeout)
+        self._client._start()
+        return _green.wait_for_latch(self._core, wait, canceller)
+
+    def set_count(self, count: int) -> bool:
+        """Gives the latch this count if it has none; whether it did."""
+        return bool(self._ask(self._core.set_count, count))
+
+    def count_down(self, by: int = 1) -> int:
+        """Counts down, to 0 at most; what is left."""
+        return int(self._ask(self._core.count_down, by))
+
+    def count(self) -> int:
+        """The count, as Redis sees it now; 0 if the latch is open."""
+        return int(self._ask(self._core.count))
 
 
 class Grant(BaseGrant):

@@ -22,8 +22,10 @@ from redlatch import _dispatcher, _redlatch
 from redlatch._base import (
     BaseClient,
     BaseGrant,
+    BaseLatch,
     BaseLock,
     BaseName,
+    BasePlainSemaphore,
     BaseSemaphore,
     Holder,
     LockedOptions,
@@ -33,7 +35,9 @@ from redlatch._base import (
     note,
     required,
     sides,
+    timeout_of,
     wait_of,
+    wait_of_semaphore,
 )
 from redlatch._dispatcher import OnLost
 from redlatch._help import documented
@@ -41,7 +45,7 @@ from redlatch._options import LockOptions
 from redlatch._typing import Self, Unpack
 from redlatch.exceptions import ClosedError, LockError, LockLostError, LockTimeoutError, NotOwnerError
 
-__all__ = ["Client", "Grant", "Holder", "Lock", "RWLock"]
+__all__ = ["Client", "Grant", "Holder", "Latch", "Lock", "PlainSemaphore", "RWLock", "Semaphore"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -291,6 +295,18 @@ class Client(BaseClient):
         it. The other arguments are those of `lock`; `kind` is not taken.
         """
         return Semaphore(self, name, timeout, on_lost, cancel_on_lost, **options)
+
+    def plain_semaphore(self, name: str, *, timeout: float | None = None) -> PlainSemaphore:
+        """The semaphore without leases of this name, the same as Redisson's RSemaphore. No I/O.
+
+        `timeout` is how many seconds an `async with` block waits for a permit, None for ever. Permits of a program that dies
+        never come back: take `semaphore`, unless other programs use RSemaphore.
+        """
+        return PlainSemaphore(self, name, timeout)
+
+    def latch(self, name: str) -> Latch:
+        """The count-down latch of this name, the same as Redisson's RCountDownLatch. No I/O."""
+        return Latch(self, name)
 
     def locked(
         self, name: str | Callable[..., str], **options: Unpack[LockedOptions]
@@ -632,6 +648,14 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _trio_runs() -> bool:
     trio = sys.modules.get("trio")
     if trio is None:
@@ -706,7 +730,7 @@ class Semaphore(Blocks, BaseSemaphore):
         `permits` is how many to take at once, 1 to 1,000. With `lease` they are free again after so many seconds, and not
         renewed. Raises UnavailableError, instead of returning False, if the server cannot be reached or its answer is late.
         """
-        wait = self._wait(blocking, timeout)
+        wait = wait_of_semaphore(blocking, timeout)
 
         def send(to: To) -> _redlatch.Answer:
             return self._core.acquire(None, wait, lease, None, False, to, None, permits)
@@ -749,6 +773,120 @@ class Semaphore(Blocks, BaseSemaphore):
     async def force_release(self) -> bool:
         """Takes all permits back, whoever has them; False if nobody does. Their holders are told that they lost them."""
         return bool(await ask(self._client, self._core.force_release))
+
+
+class PlainSemaphore(BasePlainSemaphore):
+    """Permits without leases for tasks, as asyncio.Semaphore; the same as Redisson's RSemaphore of this name.
+
+        seats = client.plain_semaphore("seats")
+        await seats.set_permits(5)  # if it has no number yet
+        async with seats: ...  # one permit, given back at the end
+
+    It is a number in Redis, and nothing says who has permits. Those of a program that dies never come back, until somebody
+    adds them anew: client.semaphore(...) has leases. A semaphore without a number has no permits. Callers of one client come
+    in their order; clients do not wait for each other.
+
+    What `acquire` took, `release` gives back, in whatever task and program; unlike that of asyncio it has to be awaited.
+    """
+
+    async def __aenter__(self) -> None:
+        permit = await ask(self._client, lambda to: self._core.take(1, self._timeout, to))
+        try:
+            self._entered.append(permit)
+        except BaseException:  # a signal's handler raised it: the block does not begin
+            with suppress(ValueError):
+                self._entered.remove(permit)
+            permit.let_go()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        if not self._entered:
+            raise NotOwnerError("not_owner: this semaphore was not entered with an `async with` block")
+        permit = self._entered.pop()
+        if isinstance(error, GeneratorExit) and not _loop_runs():
+            # The garbage collector closes the coroutine, which cannot wait any more.
+            permit.let_go()
+            return
+        try:
+            await ask(self._client, permit.release)
+        except LockError as failure:
+            if error is None:
+                raise
+            note(error, failure)
+        finally:
+            permit.let_go()  # if it was not sent
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = None, *, permits: int = 1) -> bool:
+        """Takes permits, as asyncio.Semaphore does: True if they are taken now, False if there were not enough in time.
+
+        `permits` is how many to take at once. A task that is cancelled leaves nothing taken. Raises UnavailableError, instead
+        of returning False, if the server cannot be reached.
+        """
+        wait = self._wait(blocking, timeout)
+        return await ask(self._client, lambda to: self._core.acquire(permits, wait, to))  # type: ignore[no-any-return]
+
+    async def release(self, n: int = 1) -> None:
+        """Gives n permits back, whoever took them. Nothing stops a caller that gives back more than were taken.
+
+        Raises UnavailableError if the server did not confirm: they are given back as soon as it answers, so do not release
+        them again.
+        """
+        await ask(self._client, lambda to: self._core.release(n, to))
+
+    async def set_permits(self, permits: int) -> bool:
+        """Gives the semaphore so many permits if it has no number yet; whether it did."""
+        return bool(await ask(self._client, lambda to: self._core.set_permits(permits, to)))
+
+    async def add_permits(self, permits: int) -> int:
+        """Adds permits, or takes some away if the number is negative, without waiting for them; the new number."""
+        return int(await ask(self._client, lambda to: self._core.add_permits(permits, to)))
+
+    async def drain(self) -> int:
+        """Takes all permits that there are; how many. A number below 0 becomes 0."""
+        return int(await ask(self._client, self._core.drain))
+
+    async def available(self) -> int:
+        """How many permits there are, as Redis sees it now."""
+        return int(await ask(self._client, self._core.available))
+
+
+class Latch(BaseLatch):
+    """A count-down latch for tasks; the same as Redisson's RCountDownLatch of this name.
+
+        ready = client.latch("ready")
+        await ready.set_count(3)  # if it has none
+        await ready.count_down()  # in each worker
+        await ready.wait()  # until the count is 0
+
+    At 0 the latch is open: everybody who waits goes on, and so does a late caller at once, as with asyncio.Event. A latch
+    without a count is open. Its key goes away at 0, and it can get a count again.
+    """
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the count is 0, as asyncio.Event.wait: True then, False if the time in seconds was over before.
+
+        Raises UnavailableError, instead of returning False, if the server cannot be reached.
+        """
+        wait = timeout_of(timeout)
+        return bool(await ask(self._client, lambda to: self._core.wait(wait, to)))
+
+    async def set_count(self, count: int) -> bool:
+        """Gives the latch this count if it has none; whether it did."""
+        return bool(await ask(self._client, lambda to: self._core.set_count(count, to)))
+
+    async def count_down(self, by: int = 1) -> int:
+        """Counts down, to 0 at most; what is left."""
+        return int(await ask(self._client, lambda to: self._core.count_down(by, to)))
+
+    async def count(self) -> int:
+        """The count, as Redis sees it now; 0 if the latch is open."""
+        return int(await ask(self._client, self._core.count))
 
 
 class Grant(BaseGrant):

@@ -129,6 +129,10 @@ pub(crate) const LATCH_LOOK: Duration = Duration::from_millis(250);
 /// How many waiters of a counter one command serves at most.
 pub(crate) const TAKES: usize = 64;
 
+/// How many waiters of a client get permits of that client in a row before waiters of others can take
+/// some: the default `handover_limit`.
+pub(crate) const TRADES: usize = 100;
+
 /// How long the message of our own release is expected.
 pub(crate) const OWN_MESSAGE: Duration = Duration::from_millis(100);
 

@@ -19,6 +19,8 @@ const REPEATED: Duration = tuning::MARKER_LIFE.saturating_sub(Duration::from_sec
 pub(super) struct Caller {
     pub(super) key: CounterKey,
     pub(super) want: Want,
+    /// Its time is over, and the answer to a command for it may still come.
+    pub(super) late: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +61,8 @@ pub(super) struct State {
     pub(super) command: Option<Command>,
     /// The head of the waiters was refused, and nothing has happened since.
     pub(super) asleep: bool,
+    /// Waiters that got permits of callers of this client since others could last take some.
+    pub(super) streak: usize,
     /// When the head tries again by itself.
     pub(super) retry: Option<Moment>,
     /// Nothing new is sent before, because the server refused the last command.
@@ -147,9 +151,9 @@ impl State {
     }
 
     /// Whether a copy of its command got no answer.
-    pub(super) fn is_unanswered(&self) -> bool {
+    pub(super) fn is_unsettled(&self) -> bool {
         let command = self.command.as_ref();
-        command.is_some_and(|command| command.unsettled.is_some() || command.in_flight)
+        command.is_some_and(|command| command.unsettled.is_some())
     }
 
     /// Whether a command was sent for this caller.
@@ -226,7 +230,10 @@ impl State {
                     if wishes.is_empty() && !may_try {
                         return None;
                     }
-                    waiters.extend(self.wanted(callers));
+                    // Permits that never leave this client would starve the waiters of others.
+                    if given == 0 || self.streak < tuning::TRADES {
+                        waiters.extend(self.wanted(callers));
+                    }
                     let wanted = waiters.iter().map(|(_, permits)| *permits).collect();
                     Change::Trade { given, wanted }
                 }

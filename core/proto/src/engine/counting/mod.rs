@@ -108,7 +108,8 @@ impl Counting {
             cx.timers.arm(Timer::Caller(id), cx.now.after(time));
         }
         let key = key.clone();
-        self.callers.insert(id, Caller { key, want });
+        let late = false;
+        self.callers.insert(id, Caller { key, want, late });
     }
 
     fn remove(&mut self, cx: &mut Context, id: RequestId) -> Option<Caller> {
@@ -118,7 +119,7 @@ impl Counting {
 
     /// Ends the wait of a caller. What was sent for it goes on; what it wins is given back.
     fn give_up(&mut self, cx: &mut Context, id: RequestId, error: Error) -> Option<CounterKey> {
-        let Caller { key, want } = self.remove(cx, id)?;
+        let Caller { key, want, .. } = self.remove(cx, id)?;
         if let Some(state) = self.counters.get_mut(&key) {
             state.leave(id, want);
         }
@@ -342,14 +343,26 @@ impl Counting {
 
     /// The time of a caller is over.
     pub(super) fn caller_due(&mut self, cx: &mut Context, id: RequestId) {
-        let Some(Caller { key, want }) = self.callers.get(&id) else {
+        let Some(Caller { key, want, late }) = self.callers.get_mut(&id) else {
             return;
         };
-        let down = cx.links.error(&key.1);
-        let silent = self.counters.get(key).is_some_and(State::is_unanswered);
-        let error = match (down, want.wait()) {
-            (None, Some(wait)) if !silent && !wait.is_zero() => counter_timeout(key.0, wait),
+        let state = self.counters.get(key);
+        let is_sent = state.is_some_and(|state| state.is_sent(id));
+        let is_unsettled = state.is_some_and(State::is_unsettled);
+        let error = match (cx.links.error(&key.1), want.wait()) {
             (Some(down), _) => down,
+            (None, Some(wait)) if !wait.is_zero() && !is_unsettled => {
+                if is_sent && !*late {
+                    *late = true;
+                    let end = cx.now.after(tuning::PLAIN_LIMIT);
+                    return cx.timers.arm(Timer::Caller(id), end);
+                }
+                if is_sent {
+                    counter_unheard(false)
+                } else {
+                    counter_timeout(key.0, wait)
+                }
+            }
             (None, _) => counter_unheard(*want == Want::Change { kept: true }),
         };
         self.end_caller(cx, id, error);
@@ -620,10 +633,16 @@ impl Counting {
         for (id, permits) in command.waiters.iter().take(served) {
             self.serve(cx, key, *id, *permits);
         }
+        let is_passed_on = matches!(change, Change::Trade { given, .. } if given > 0);
         let refused = command.waiters.get(served..).unwrap_or_default();
         self.refuse_tries(cx, refused);
         let Some(state) = self.counters.get_mut(key) else {
             return;
+        };
+        state.streak = if is_passed_on && served > 0 {
+            state.streak + served
+        } else {
+            0
         };
         let first = refused.first().map(|(id, _)| id);
         // If the first one that was refused is gone, the one behind it may want less.
@@ -662,19 +681,23 @@ impl Counting {
         }
     }
 
-    /// Fails those who do not wait.
+    /// Fails those who do not wait, or not any more.
     fn refuse_tries(&mut self, cx: &mut Context, refused: &[(RequestId, u32)]) {
         for (id, _) in refused {
-            let Some(want) = self.callers.get(id).map(|caller| caller.want) else {
+            let Some(Caller { key, want, late }) = self.callers.get(id) else {
                 continue;
             };
-            if want.once() {
-                let text = match want {
-                    Want::Open(_) => "the latch is not at 0",
-                    _ => "there are not enough permits now",
-                };
-                self.give_up(cx, *id, Error::new(ErrorKind::Timeout, text));
-            }
+            let error = match want {
+                Want::Open(_) if want.once() => {
+                    Error::new(ErrorKind::Timeout, "the latch is not at 0")
+                }
+                _ if want.once() => {
+                    Error::new(ErrorKind::Timeout, "there are not enough permits now")
+                }
+                _ if *late => counter_timeout(key.0, want.wait().unwrap_or_default()),
+                _ => continue,
+            };
+            self.give_up(cx, *id, error);
         }
     }
 

@@ -301,6 +301,55 @@ fn a_wait_ends_with_its_time() {
 }
 
 #[test]
+fn an_answer_that_is_under_way_when_the_time_is_over_counts() {
+    let mut rig = Rig::new();
+    let won = rig.take(1, Some(secs(3)));
+    let sent = rig.sent();
+    rig.pass(secs(3));
+    assert!(rig.pending(won));
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(won), 1);
+    let refused = rig.take(1, Some(secs(3)));
+    let sent = rig.sent();
+    let behind = rig.take(1, Some(secs(3)));
+    rig.pass(secs(3));
+    assert_eq!(rig.failed(behind), ErrorKind::Timeout);
+    rig.changed(&sent, 0, 0);
+    assert_eq!(rig.failed(refused), ErrorKind::Timeout);
+    let unheard = rig.take(1, Some(secs(3)));
+    let sent = rig.sent();
+    rig.pass(secs(3));
+    assert!(rig.pending(unheard));
+    rig.pass(tuning::PLAIN_LIMIT);
+    assert_eq!(rig.failed(unheard), ErrorKind::Unavailable);
+    rig.changed(&sent, 0, 0);
+    rig.nothing_left();
+}
+
+#[test]
+fn permits_leave_a_client_whose_own_callers_never_stop_waiting() {
+    let mut rig = Rig::new();
+    rig.refused_head(1);
+    for _ in 0..tuning::TRADES + 1 {
+        rig.take(1, None);
+    }
+    for _ in 0..tuning::TRADES {
+        rig.dropped(1);
+        let sent = rig.sent();
+        assert!(matches!(sent.change().1, Change::Trade { wanted, .. } if !wanted.is_empty()));
+        rig.changed(&sent, 1, 0);
+        rig.nothing_sent();
+    }
+    rig.dropped(1);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[]), "others hear of it");
+    rig.changed(&sent, 0, 1);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[1, 1]), "and so do the own ones");
+    rig.changed(&sent, 1, 0);
+}
+
+#[test]
 fn a_stale_copy_is_sent_again_and_two_say_that_clocks_differ() {
     let mut rig = Rig::new();
     let id = rig.give(1);

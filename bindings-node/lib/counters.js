@@ -1,0 +1,178 @@
+'use strict'
+// Plain semaphores and count-down latches: numbers without owners.
+
+const { inspect } = require('node:util')
+const { InvalidArgumentError, LockTimeoutError, internal } = require('./errors.js')
+const { reasonOf, resultOf } = require('./border.js')
+const { checkSignal } = require('./lock.js')
+const { asyncDispose } = require('./names.js')
+const { plain, shown, split } = require('./options.js')
+const { calledFrom, surfaced } = internal
+
+// Permits that were taken together. Nobody but its caller knows of it: it gives them back by their number.
+class PlainPermit {
+  #semaphore
+  #permits
+  #released
+
+  constructor(semaphore, permits) {
+    this.#semaphore = semaphore
+    this.#permits = permits
+  }
+
+  get name() {
+    return this.#semaphore.name
+  }
+
+  get permits() {
+    return this.#permits
+  }
+
+  release() {
+    return (this.#released ??= this.#semaphore.release(this.#permits))
+  }
+
+  async [asyncDispose]() {
+    await this.release()
+  }
+
+  [inspect.custom](_, options) {
+    const { name, permits } = this
+    return `PlainPermit ${inspect({ name, permits }, options)}`
+  }
+}
+
+class PlainSemaphore {
+  #client // its listeners are told of events as long as there is a semaphore
+  #native
+  #name
+
+  constructor(client, native, name) {
+    this.#client = client
+    this.#native = native
+    this.#name = name
+  }
+
+  get name() {
+    return this.#name
+  }
+
+  async acquire(permits = 1, options) {
+    try {
+      return await this.#acquire(permits, options)
+    } catch (error) {
+      throw error === options?.signal?.reason ? error : calledFrom(this.acquire, error, this.#name)
+    }
+  }
+
+  async #acquire(permits, options) {
+    const { signal, wait } = waitOf(options)
+    const native = this.#native
+    await resultOf(native.take(natural('permits', permits), wait), signal)
+    const permit = new PlainPermit(this, permits)
+    if (!signal?.aborted) return permit
+    // Taken at once, and aborted before the caller could know. A release that fails goes on by itself.
+    await permit.release().catch(() => undefined)
+    throw reasonOf(signal)
+  }
+
+  async tryAcquire(permits = 1) {
+    try {
+      return await this.#acquire(permits, { wait: 0 })
+    } catch (error) {
+      if (error instanceof LockTimeoutError) return null
+      throw error
+    }
+  }
+
+  async release(permits = 1) {
+    await resultOf(this.#native.release(natural('permits', permits)))
+  }
+
+  async setPermits(permits) {
+    return resultOf(this.#native.setPermits(natural('permits', permits)))
+  }
+
+  async addPermits(permits) {
+    return resultOf(this.#native.addPermits(whole('permits', permits)))
+  }
+
+  async drain() {
+    return resultOf(this.#native.drain())
+  }
+
+  async available() {
+    return resultOf(this.#native.available())
+  }
+
+  [inspect.custom](_, options) {
+    return `PlainSemaphore ${inspect({ name: this.name }, options)}`
+  }
+}
+
+class CountDownLatch {
+  #client // as that of a semaphore
+  #native
+  #name
+
+  constructor(client, native, name) {
+    this.#client = client
+    this.#native = native
+    this.#name = name
+  }
+
+  get name() {
+    return this.#name
+  }
+
+  async setCount(count) {
+    return resultOf(this.#native.setCount(natural('count', count)))
+  }
+
+  async countDown(by = 1) {
+    return resultOf(this.#native.countDown(natural('by', by)))
+  }
+
+  async count() {
+    return resultOf(this.#native.count())
+  }
+
+  async wait(options) {
+    try {
+      const { signal, wait } = waitOf(options)
+      await resultOf(this.#native.wait(wait), signal)
+    } catch (error) {
+      throw error === options?.signal?.reason ? error : calledFrom(this.wait, error, this.#name)
+    }
+  }
+
+  [inspect.custom](_, options) {
+    return `CountDownLatch ${inspect({ name: this.name }, options)}`
+  }
+}
+
+// How long to wait, for the core, and the signal that ends the wait. Throws if that is aborted already.
+function waitOf(options) {
+  const { own, names = [] } = split(options, ['wait', 'signal'])
+  if (names.length > 0) throw new InvalidArgumentError(`there is no option ${names[0]} here; there are wait and signal`)
+  checkSignal(own.signal)
+  if (own.signal?.aborted) throw reasonOf(own.signal)
+  return { signal: own.signal, wait: own.wait === null || own.wait === undefined ? undefined : plain('wait', own.wait) }
+}
+
+function whole(what, number) {
+  if (Number.isSafeInteger(number)) return number
+  throw new InvalidArgumentError(`${what} is ${shown(number)}; give it a whole number`)
+}
+
+// The core says how large it may be. Its numbers have no sign.
+function natural(what, number) {
+  if (whole(what, number) >= 0) return number
+  throw new InvalidArgumentError(`${what} is ${number}; give it a whole number that is not negative`)
+}
+
+surfaced(PlainPermit.prototype, { async: ['release'] })
+surfaced(PlainSemaphore.prototype, { async: ['tryAcquire', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
+surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count'] })
+
+module.exports = { CountDownLatch, PlainPermit, PlainSemaphore }
