@@ -112,7 +112,8 @@ def c(profile: str) -> tuple[str, ...]:
 def redisson(version: str) -> Side:
     command = java_driver("redisson", "Driver", version)
     # One more generation is worth its time where order depends on each of them.
-    kinds = ("fair",) if version == "3.27.2" else ("reentrant", "read-write", "semaphore", "fair")
+    everything = ("reentrant", "read-write", "semaphore", "plain-semaphore", "latch", "fair")
+    kinds = ("fair",) if version == "3.27.2" else everything
     # The API of several permits at once came with 3.23.4.
     takes_many = [int(part) for part in version.split(".")] >= [3, 23, 4]
     name = f"redisson-{version}"

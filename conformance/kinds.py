@@ -22,9 +22,14 @@ class LockKind:
     options: dict[str, object]
     prefix: str = ""
     hash: bool = False
-    channel: str = "redisson_lock__channel"
+    # The name of its channel, as far as the name of the lock.
+    channel: str = "redisson_lock__channel:"
     # Whether its own redlatch writes what the other side writes.
     same_value: bool = False
+    # Nobody has it: each request names it as its `counter`.
+    counter: bool = False
+    # The faces of ours that have it, if not all do.
+    faces: tuple[str, ...] = ()
 
     def value_of(self, family: str) -> str:
         return VALUES[self.name if self.same_value else family]
@@ -35,9 +40,11 @@ KINDS = {
     for kind in (
         LockKind("reentrant", {}, hash=True),
         # Each request about it names a side.
-        LockKind("read-write", {}, hash=True, channel="redisson_rwlock"),
+        LockKind("read-write", {}, hash=True, channel="redisson_rwlock:"),
         # Each request about it has a limit.
-        LockKind("semaphore", {"kind": "semaphore"}, channel="redisson_sc"),
+        LockKind("semaphore", {"kind": "semaphore"}, channel="redisson_sc:"),
+        LockKind("plain-semaphore", {}, channel="redisson_sc:", counter=True, faces=("rust",)),
+        LockKind("latch", {}, channel="redisson_countdownlatch__channel__", counter=True, faces=("rust",)),
         # Its waiters stand in a queue in Redis, and each listens to a channel of its own.
         LockKind("fair", {"kind": "fair"}, hash=True),
         LockKind("simple", {"kind": "simple"}),

@@ -41,6 +41,7 @@ def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
     ours = [side for side in sides if side.ours]
     others = [side for side in sides if not set(side.kinds).isdisjoint(FOREIGN)]
     redissons = [side for side in sides if side.family == "redisson"]
+    counters = [side for side in ours if side.name in KINDS["latch"].faces] + redissons
     everything = list(KINDS)
     return [
         "## Pairs: the reentrant kind",
@@ -49,6 +50,8 @@ def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
         "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["read-write"])),
         "## Pairs: the semaphore",
         "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["semaphore"])),
+        "## Pairs: the plain semaphore and the latch",
+        "\n".join(pair_table(rows, counters, counters, ["plain-semaphore", "latch"])),
         "## Pairs: the fair lock",
         "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["fair"])),
         "## Pairs: the simple kind",

@@ -228,7 +228,7 @@ class Play:
         request = self.request(actor, step[actor], step.get("as", "main"))
         request |= {key: step[key] for key in ("wait_ms", "lease_ms") if key in step} | self.side(step)
         request |= {"lock": "x" * 1025 if step["lock"] == "long" else step["lock"]} if "lock" in step else {}
-        request |= {key: step[key] for key in ("limit", "permits", "async") if key in step}
+        request |= {key: step[key] for key in ("limit", "permits", "number", "async") if key in step}
         request |= {"token": self.key + step["with_token"]} if "with_token" in step else {}
         if step[actor] == "lost":
             request["within_ms"] = step["within_ms"] + SLACK_MS
@@ -259,6 +259,8 @@ class Play:
         request = {"op": op, "client": self.client(actor), "lock": lock, "prefix": prefix, "as": thread}
         if self.row.kinds[actor].name == "semaphore":
             request["limit"] = self.scenario.get("limit", 0)
+        if self.row.kinds[actor].counter:
+            request["counter"] = self.row.kinds[actor].name
         return request
 
     def side(self, step: dict) -> dict:
@@ -343,9 +345,7 @@ class Play:
                 self.check(reply["status"] == "ok", f"{name}: {reply}")
                 if "token" in step:
                     self.judge_token(step["token"], reply["token"])
-                if (
-                    step.get("side") != "read" and self.row.kinds["a"].name != "semaphore"
-                ):  # those are inside together
+                if step.get("side") != "read" and not self.counts_permits:  # those are inside together
                     owners.append(self.holder()["owner"])
                 reply = self.call(actor, "release", thread, **self.side(step))
                 self.check(reply["status"] == "ok", f"release of {name}: {reply}")
@@ -495,6 +495,10 @@ class Play:
         self.check(not crowds, f"inside at once: {crowds[:3]}")
         if "writes" in step:
             self.check(len(meetings) > 0, "readers were never inside together")
+
+    @property
+    def counts_permits(self) -> bool:
+        return any(kind.name in ("semaphore", "plain-semaphore") for kind in self.row.kinds.values())
 
     @property
     def taken(self) -> str:
@@ -732,7 +736,7 @@ class Play:
             self.eventually(lambda: len(self.queue()) == wanted, f"{self.queue()} wait")
             if wanted:
                 return None
-        if wanted and self.row.kinds["a"].name == "semaphore":
+        if wanted and (self.counts_permits or self.row.kinds["a"].name == "latch"):
             # Redisson listens as well. Its callers of one process share that, and the last of them may not be there yet.
             self.eventually(lambda: self.subscribers() >= wanted, f"{self.subscribers()} connections wait")
             self.do_settled_ms({"settled_ms": 300})
@@ -763,7 +767,9 @@ class Play:
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
 
     def channel(self, kind: LockKind) -> str:
-        return f"{kind.channel}:{self.key if '{' in self.key else '{' + self.key + '}'}"
+        # That of a latch has braces around any name.
+        bare = "{" in self.key and kind.name != "latch"
+        return f"{kind.channel}{self.key if bare else '{' + self.key + '}'}"
 
     def do_listen(self, step: dict) -> None:
         """The runner itself subscribes to the channel of `a`."""
@@ -791,7 +797,7 @@ class Play:
 
     def quiet(self) -> None:
         """Nothing is left: no key, no subscription. Only the number of a semaphore's permits stays."""
-        if any(kind.name == "semaphore" for kind in self.row.kinds.values()):
+        if self.counts_permits:
             self.eventually(lambda: self.redis("EXISTS", self.taken) == 0, "a permit is still taken")
             self.redis("DEL", self.key)
         self.eventually(lambda: self.redis("EXISTS", self.key) == 0, "the key is still there")

@@ -100,6 +100,9 @@ public final class Driver {
         if (request.containsKey("limit")) {
             return Permits.run(client, request);
         }
+        if (request.containsKey("counter")) {
+            return Counters.run(client, request);
+        }
         Map<String, Object> reply = status("ok");
         RFencedLock fenced = FENCED.contains(request.get("client")) ? client.getFencedLock(request.get("lock")) : null;
         RLock lock = fenced != null ? fenced : lockOf(client, request);

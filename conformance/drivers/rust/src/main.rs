@@ -3,6 +3,7 @@
 //! redlatch-conformance [act|soak JSON]
 
 mod acts;
+mod counters;
 mod serve;
 mod soak;
 mod usage;

@@ -13,7 +13,9 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{Notify, oneshot};
 
-type Reply = Map<String, Value>;
+use crate::counters;
+
+pub(crate) type Reply = Map<String, Value>;
 
 /// The options of a client, and the fields of a request that give them.
 const OPTIONS: [(&str, &str); 6] = [
@@ -68,11 +70,11 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn text<'a>(request: &'a Value, field: &str) -> &'a str {
+pub(crate) fn text<'a>(request: &'a Value, field: &str) -> &'a str {
     request[field].as_str().unwrap_or_default()
 }
 
-fn millis(request: &Value, field: &str) -> Option<Duration> {
+pub(crate) fn millis(request: &Value, field: &str) -> Option<Duration> {
     request[field].as_u64().map(Duration::from_millis)
 }
 
@@ -81,15 +83,15 @@ fn count(request: &Value, field: &str) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-fn ok() -> Reply {
+pub(crate) fn ok() -> Reply {
     status("ok")
 }
 
-fn status(status: &str) -> Reply {
+pub(crate) fn status(status: &str) -> Reply {
     Map::from_iter([("status".to_owned(), json!(status))])
 }
 
-fn with(field: &str, value: Value) -> Reply {
+pub(crate) fn with(field: &str, value: Value) -> Reply {
     let mut reply = ok();
     reply.insert(field.to_owned(), value);
     reply
@@ -146,7 +148,10 @@ fn option_value(given: &Value) -> OptionValue<'_> {
 }
 
 /// Waits as a future, or as a thread that is blocked meanwhile, if the request says so.
-async fn wait<T: Send + 'static>(request: &Value, operation: Operation<T>) -> Result<T, Error> {
+pub(crate) async fn wait<T: Send + 'static>(
+    request: &Value,
+    operation: Operation<T>,
+) -> Result<T, Error> {
     if request["blocked"].as_bool() != Some(true) {
         return operation.await;
     }
@@ -206,6 +211,9 @@ async fn perform(state: &State, request: &Value) -> Result<Reply, Error> {
             Ok(()) => Vec::new(),
         };
         return Ok(with("value", json!(unreleased)));
+    }
+    if !request["counter"].is_null() {
+        return counters::perform(&client, request).await;
     }
     let lock = lock_of(&client, request)?;
     let seat = state.seat(request, &lock);
