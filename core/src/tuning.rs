@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 pub(crate) use redlatch_proto::tuning::{
-    CHANNEL_LINGER, ORPHAN_LIMIT, PUBSUB_CONFIRM, PUBSUB_IDLE, PUBSUB_LINGER,
+    CHANNEL_LINGER, ORPHAN_LIMIT, OWED_LIMIT, PUBSUB_CONFIRM, PUBSUB_IDLE, PUBSUB_LINGER,
 };
 
 // Callers that wait on threads

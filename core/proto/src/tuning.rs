@@ -246,3 +246,6 @@ pub const CHANNEL_LINGER: Duration = Duration::from_millis(200);
 
 /// After the last handle is gone, how long work that nobody waits for may go on.
 pub const ORPHAN_LIMIT: Duration = Duration::from_secs(1);
+
+/// How much longer it goes on for permits without leases that are to be given back.
+pub const OWED_LIMIT: Duration = Duration::from_secs(30);

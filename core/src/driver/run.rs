@@ -376,10 +376,18 @@ impl Driver {
     }
 
     /// Without a handle nobody can ask or be told anything: ends the thread when nothing is left in
-    /// flight, or when its time is over.
+    /// flight, or when its time is over. Permits without leases are given back even then, if the
+    /// server can be reached again soon: nothing else gives them back.
     fn end_if_orphaned(&mut self, now: Moment, state: &State) {
         let Some(latest) = self.orphaned else { return };
-        let finished = state.engine.is_settled() || self.net.is_idle() && self.effects.is_empty();
+        let owes = state.engine.owes_counts();
+        let latest = latest.after(if owes {
+            tuning::OWED_LIMIT
+        } else {
+            Duration::ZERO
+        });
+        let idle = !owes && self.net.is_idle() && self.effects.is_empty();
+        let finished = state.engine.is_settled() || idle;
         self.stopped |= finished || latest <= now;
     }
 

@@ -121,14 +121,31 @@ pub(super) fn counter_timeout(counter: Counter, wait: Duration) -> Error {
     Error::new(ErrorKind::Timeout, text)
 }
 
-/// The server did not answer a caller that does not wait for others.
-pub(super) fn counter_unheard(gives: bool) -> Error {
-    let text = if gives {
-        "the server did not answer in time; the permits are given back as soon as it does, so do not release them again"
+/// The server did not answer a caller that does not wait for others. `kept`: see [`goes_on`].
+pub(super) fn counter_unheard(kept: bool) -> Error {
+    let text = if kept {
+        "the server did not answer in time"
     } else {
         "the server did not answer in time; what was sent may still take effect"
     };
     Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The error for a caller whose change goes on without it, if it is `kept`.
+pub(super) fn goes_on(error: Error, counter: Counter, kept: bool) -> Error {
+    if !kept {
+        return error;
+    }
+    let what = match counter {
+        Counter::Semaphore => {
+            "the permits are given back as soon as the server answers, so do not release them again"
+        }
+        Counter::Latch => {
+            "it is counted as soon as the server answers, so do not count it down again"
+        }
+    };
+    let text = format!("{}; {what}", error.message());
+    error.reworded(text)
 }
 
 /// The server was out of reach for longer than its marker of our last change lives.

@@ -184,6 +184,11 @@ impl Engine {
         self.view().is_settled()
     }
 
+    /// Whether changes of counters are to be made that no lease makes up for.
+    pub fn owes_counts(&self) -> bool {
+        !self.counting.is_settled()
+    }
+
     fn view(&self) -> View<'_> {
         View {
             names: &self.names,

@@ -194,6 +194,11 @@ pub enum Change {
 }
 
 impl Change {
+    /// Whether it goes on when its caller leaves: it says what has happened already.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, Change::Trade { .. } | Change::CountDown(_))
+    }
+
     pub fn counter(&self) -> Counter {
         match self {
             Change::Trade { .. } | Change::SetPermits(_) => Counter::Semaphore,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::engine::context::CounterKey;
 use crate::engine::interface::RequestId;
+use crate::error::Error;
 use crate::moment::Moment;
 use crate::tuning;
 use crate::wire::{Change, Counter, Op, OwnerId};
@@ -61,6 +62,10 @@ pub(super) struct State {
     pub(super) command: Option<Command>,
     /// The head of the waiters was refused, and nothing has happened since.
     pub(super) asleep: bool,
+    /// Those among the waiters that try once. Some may have left.
+    pub(super) tries: Vec<RequestId>,
+    /// The error with which the server last refused a command, until it does one.
+    pub(super) refused: Option<Error>,
     /// Waiters that got permits of callers of this client since others could last take some.
     pub(super) streak: usize,
     /// When the head tries again by itself.
@@ -96,7 +101,7 @@ pub(super) struct Wish {
 impl Wish {
     /// Whether it is done although its caller has left.
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self.change, Change::Trade { .. })
+        self.change.is_kept()
     }
 
     fn given(&self) -> Option<u32> {
@@ -157,9 +162,22 @@ impl State {
     }
 
     /// Whether a command was sent for this caller.
-    pub(super) fn is_sent(&self, id: RequestId) -> bool {
+    pub(super) fn is_sent(&self, id: RequestId, want: Want) -> bool {
         let command = self.command.as_ref();
-        command.is_some_and(|command| command.callers().any(|caller| caller == id))
+        command.is_some_and(|command| match want {
+            // All who wait for a latch share a look.
+            Want::Open(_) => command.in_flight && command.reads(),
+            _ => command.callers().any(|caller| caller == id),
+        })
+    }
+
+    /// Takes a waiter out of its queue. It is usually the first one.
+    pub(super) fn take_out(&mut self, id: RequestId) {
+        if self.waiters.front() == Some(&id) {
+            self.waiters.pop_front();
+        } else {
+            self.waiters.retain(|waiter| *waiter != id);
+        }
     }
 
     /// Something may have changed: the head tries.
@@ -186,7 +204,7 @@ impl State {
             if self.waiters.front() == Some(&id) {
                 self.wake();
             }
-            self.waiters.retain(|waiter| *waiter != id);
+            self.take_out(id);
             return;
         }
         let own = |wish: &Wish| wish.request == Some(id);

@@ -8,14 +8,14 @@
 
 mod counter;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, CounterKey};
 use super::errors::{
-    clocks_differ, counter_timeout, counter_unheard, counter_unknown, foreign, not_sent,
+    clocks_differ, counter_timeout, counter_unheard, counter_unknown, foreign, goes_on, not_sent,
+    unconnected,
 };
 use super::interface::{CallOutcome, Done, Output, RequestId};
 use super::links::Which;
@@ -33,6 +33,8 @@ pub(super) struct Counting {
     // Ordered, so that the same inputs give the same outputs.
     counters: BTreeMap<CounterKey, State>,
     callers: BTreeMap<RequestId, Caller>,
+    /// How many of the callers wait for permits or for an open latch.
+    waiting: usize,
     /// When each counter needs attention.
     alarms: BTreeSet<(Moment, CounterKey)>,
     /// The sequence number that was drawn last.
@@ -56,8 +58,7 @@ impl Counting {
 
     /// How many callers wait for a counter.
     pub(super) fn waiting(&self) -> usize {
-        let waiters = self.counters.values().map(|state| state.waiters.len());
-        waiters.sum()
+        self.waiting
     }
 
     pub(super) fn has_channels(&self) -> bool {
@@ -109,12 +110,15 @@ impl Counting {
         }
         let key = key.clone();
         let late = false;
+        self.waiting += usize::from(want.waits());
         self.callers.insert(id, Caller { key, want, late });
     }
 
     fn remove(&mut self, cx: &mut Context, id: RequestId) -> Option<Caller> {
         cx.timers.disarm(Timer::Caller(id));
-        self.callers.remove(&id)
+        let caller = self.callers.remove(&id)?;
+        self.waiting -= usize::from(caller.want.waits());
+        Some(caller)
     }
 
     /// Ends the wait of a caller. What was sent for it goes on; what it wins is given back.
@@ -129,9 +133,10 @@ impl Counting {
 
     /// Fails the callers that are left when the client ends.
     pub(super) fn fail_all(&mut self, cx: &mut Context) {
-        for id in std::mem::take(&mut self.callers).into_keys() {
+        self.waiting = 0;
+        for (id, caller) in std::mem::take(&mut self.callers) {
             cx.timers.disarm(Timer::Caller(id));
-            cx.fail(id, Error::new(ErrorKind::Closed, "the client was closed"));
+            cx.fail(id, Error::closed().on(&caller.key.1));
         }
     }
 
@@ -260,6 +265,9 @@ impl Counting {
             return cx.fail(id, error.on(&key.1));
         }
         state.waiters.push_back(id);
+        if want.once() {
+            state.tries.push(id);
+        }
         // Those that know that the latch is closed need no answer again. The new one does.
         if key.0 == Counter::Latch {
             state.wake();
@@ -270,7 +278,7 @@ impl Counting {
 
     pub(super) fn change(&mut self, cx: &mut Context, id: RequestId, name: Name, change: Change) {
         let key = (change.counter(), name);
-        let kept = matches!(change, Change::Trade { .. });
+        let kept = change.is_kept();
         self.add(cx, id, &key, Want::Change { kept });
         let request = Some(id);
         self.add_wish(&key, Wish { request, change });
@@ -292,10 +300,14 @@ impl Counting {
     }
 
     pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId) {
-        let waits = self.callers.get(&id).map(|caller| caller.want);
-        let text = match waits {
+        let caller = self.callers.get(&id);
+        let counter = caller.map(|caller| caller.key.0);
+        let text = match caller.map(|caller| caller.want) {
             Some(Want::Permits(..)) => "the wait was cancelled; permits that it won are given back",
             Some(Want::Open(_)) => "the wait was cancelled",
+            Some(Want::Change { kept: true }) if counter == Some(Counter::Latch) => {
+                "cancelled; it is counted all the same"
+            }
             Some(Want::Change { kept: true }) => {
                 "cancelled; the permits are given back all the same"
             }
@@ -347,23 +359,29 @@ impl Counting {
             return;
         };
         let state = self.counters.get(key);
-        let is_sent = state.is_some_and(|state| state.is_sent(id));
+        let is_sent = state.is_some_and(|state| state.is_sent(id, *want));
         let is_unsettled = state.is_some_and(State::is_unsettled);
+        let refused = state.and_then(|state| state.refused.clone());
+        let kept = *want == Want::Change { kept: true };
         let error = match (cx.links.error(&key.1), want.wait()) {
-            (Some(down), _) => down,
-            (None, Some(wait)) if !wait.is_zero() && !is_unsettled => {
-                if is_sent && !*late {
+            (Some(down), _) => goes_on(down, key.0, kept),
+            // A server that was not heard may have permits.
+            (None, _) if !cx.links.is_up(&key.1) => goes_on(unconnected(want.wait()), key.0, kept),
+            (None, Some(wait)) if !wait.is_zero() && !is_unsettled => match refused {
+                Some(error) => error,
+                None if is_sent && !*late => {
                     *late = true;
                     let end = cx.now.after(tuning::PLAIN_LIMIT);
                     return cx.timers.arm(Timer::Caller(id), end);
                 }
-                if is_sent {
-                    counter_unheard(false)
-                } else {
-                    counter_timeout(key.0, wait)
-                }
-            }
-            (None, _) => counter_unheard(*want == Want::Change { kept: true }),
+                None if is_sent => counter_unheard(false),
+                None => counter_timeout(key.0, wait),
+            },
+            (None, _) => goes_on(
+                refused.unwrap_or_else(|| counter_unheard(kept)),
+                key.0,
+                kept,
+            ),
         };
         self.end_caller(cx, id, error);
     }
@@ -382,7 +400,13 @@ impl Counting {
             .filter(|(_, caller)| (!only_tries || caller.want.once()) && which(&caller.key.1));
         let ids: Vec<RequestId> = picked.map(|(id, _)| *id).collect();
         for id in ids {
-            self.end_caller(cx, id, error.clone());
+            let caller = self.callers.get(&id);
+            let kept = caller.filter(|caller| caller.want == Want::Change { kept: true });
+            let error = match kept {
+                Some(caller) => goes_on(error.clone(), caller.key.0, true),
+                None => error.clone(),
+            };
+            self.end_caller(cx, id, error);
         }
     }
 
@@ -403,9 +427,9 @@ impl Counting {
     pub(super) fn close(&mut self, cx: &mut Context, error: &Error) {
         self.closing = true;
         let stays = |id: &RequestId, caller: &Caller| {
-            let state = self.counters.get(&caller.key);
-            let sent = state.is_some_and(|state| state.is_sent(*id));
-            caller.want == (Want::Change { kept: true }) || sent && !caller.want.waits()
+            let is_sent = |state: &State| state.is_sent(*id, caller.want);
+            caller.want == Want::Change { kept: true }
+                || !caller.want.waits() && self.counters.get(&caller.key).is_some_and(is_sent)
         };
         let callers = self.callers.iter();
         let ids: Vec<RequestId> = callers
@@ -486,7 +510,7 @@ impl Counting {
         let was_stale = std::mem::take(&mut state.stale);
         match outcome {
             CallOutcome::Answered(Reply::Changed { done, left }) => {
-                state.failures = 0;
+                (state.failures, state.refused) = (0, None);
                 self.changed(cx, key, command, done, left);
             }
             CallOutcome::Answered(Reply::Foreign(what)) => {
@@ -505,11 +529,15 @@ impl Counting {
                 let error = Error::new(ErrorKind::Internal, text);
                 self.refuse(cx, key, command, &error);
             }
+            // An earlier copy may have been executed: only an answer tells.
             CallOutcome::Refused {
                 error,
                 passing: false,
-            } => self.refuse(cx, key, command, &error),
+            } if command.unsettled.is_none() => self.refuse(cx, key, command, &error),
             CallOutcome::Answered(_) | CallOutcome::Refused { .. } => {
+                if let CallOutcome::Refused { error, .. } = outcome {
+                    state.refused = Some(error);
+                }
                 state.failures += 1;
                 let at = cx.now.after(cx.jitter.backoff(state.failures));
                 self.put_back(cx, key, command, Some(at));
@@ -576,22 +604,47 @@ impl Counting {
         }
     }
 
-    /// The command was not done and never will be, or nobody can know.
+    /// The command was not done, or nobody can know. Its callers can decide what to do. What nobody
+    /// waits for and was certainly not done is done later: the refusal may be mended.
     fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
-        for wish in &command.wishes {
-            let answered = wish
-                .request
-                .is_some_and(|id| self.callers.contains_key(&id));
-            if !answered && let Change::Trade { given, .. } = wish.change {
-                let text = format!("{given} permits could not be given back: {error:#}");
-                cx.event("permits_lost", EventLevel::Warn, &key.1, text);
+        let is_unknown = command.unsettled.is_some();
+        let is_final = is_unknown || error.kind() == ErrorKind::ForeignKind;
+        let told: BTreeSet<RequestId> = command.callers().filter(|id| self.has(*id)).collect();
+        let is_told = |id: &RequestId| told.contains(id);
+        let mut lost = Vec::new();
+        for (id, permits) in command.waiters.iter().filter(|_| is_unknown) {
+            if !is_told(id) {
+                lost.push(format!("{permits} permits may have been taken"));
             }
         }
         for id in command.callers() {
             self.give_up(cx, id, error.clone());
         }
-        if let Some(state) = self.counters.get_mut(key) {
-            state.asleep = false;
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        state.asleep = false;
+        for wish in command.wishes.into_iter().rev() {
+            if !wish.is_kept() || wish.request.as_ref().is_some_and(is_told) {
+                continue;
+            }
+            if is_final {
+                lost.extend(match wish.change {
+                    Change::Trade { given, .. } => {
+                        Some(format!("{given} permits could not be given back"))
+                    }
+                    Change::CountDown(by) => Some(format!("{by} could not be counted down")),
+                    _ => None,
+                });
+            } else {
+                state.wishes.push_front(wish);
+                state.failures += 1;
+                state.rest = Some(cx.now.after(cx.jitter.backoff(state.failures)));
+            }
+        }
+        for what in lost {
+            let text = format!("{what}: {error:#}");
+            cx.event("permits_lost", EventLevel::Warn, &key.1, text);
         }
     }
 
@@ -623,8 +676,11 @@ impl Counting {
                 self.complete(cx, id, answer);
             }
         }
+        if key.0 == Counter::Latch {
+            return self.counted(cx, key, left, command.again);
+        }
         if !matches!(change, Change::Trade { .. }) {
-            // More permits, or an open latch, wake those who wait here too.
+            // More permits wake those who wait here too.
             if let Some(state) = self.counters.get_mut(key) {
                 state.wake();
             }
@@ -639,14 +695,47 @@ impl Counting {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        state.streak = if is_passed_on && served > 0 {
-            state.streak + served
-        } else {
-            0
-        };
+        if left > 0 || is_passed_on && command.waiters.is_empty() {
+            state.streak = 0;
+        } else if is_passed_on {
+            state.streak += served;
+        }
         let first = refused.first().map(|(id, _)| id);
         // If the first one that was refused is gone, the one behind it may want less.
         state.asleep = first.is_some() && state.waiters.front() == first && !command.again;
+        // Those that came while the command was under way, or behind the last one that it served.
+        let all = state.asleep;
+        self.sort_tries(cx, key, all);
+    }
+
+    /// A change of a latch tells what a look would tell. The next change may close the latch again.
+    fn counted(&mut self, cx: &mut Context, key: &CounterKey, left: i64, again: bool) {
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        if left <= 0 {
+            for id in std::mem::take(&mut state.waiters) {
+                self.complete(cx, id, Done::Open);
+            }
+        } else {
+            // One that came while the change was under way is served by the next command.
+            state.asleep = !again;
+        }
+        self.sort_tries(cx, key, left > 0 && !again);
+    }
+
+    /// Forgets the tries that have left. Fails the others, if nobody is served before somebody else
+    /// changes the counter.
+    fn sort_tries(&mut self, cx: &mut Context, key: &CounterKey, refused: bool) {
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        state.tries.retain(|id| self.callers.contains_key(id));
+        if refused {
+            for id in std::mem::take(&mut state.tries) {
+                self.refuse_try(cx, id);
+            }
+        }
     }
 
     /// The permits of this caller are taken. If it has left, they go back.
@@ -679,50 +768,40 @@ impl Counting {
         if let Some(state) = self.counters.get_mut(key) {
             state.asleep = left > 0 && !command.again;
         }
+        self.sort_tries(cx, key, false);
     }
 
-    /// Fails those who do not wait, or not any more.
     fn refuse_tries(&mut self, cx: &mut Context, refused: &[(RequestId, u32)]) {
         for (id, _) in refused {
-            let Some(Caller { key, want, late }) = self.callers.get(id) else {
-                continue;
-            };
-            let error = match want {
-                Want::Open(_) if want.once() => {
-                    Error::new(ErrorKind::Timeout, "the latch is not at 0")
-                }
-                _ if want.once() => {
-                    Error::new(ErrorKind::Timeout, "there are not enough permits now")
-                }
-                _ if *late => counter_timeout(key.0, want.wait().unwrap_or_default()),
-                _ => continue,
-            };
-            self.give_up(cx, *id, error);
+            self.refuse_try(cx, *id);
         }
+    }
+
+    /// Fails a caller that does not wait, or not any more.
+    fn refuse_try(&mut self, cx: &mut Context, id: RequestId) {
+        let Some(Caller { key, want, late }) = self.callers.get(&id) else {
+            return;
+        };
+        let error = match want {
+            Want::Open(_) if want.once() => Error::new(ErrorKind::Timeout, "the latch is not at 0"),
+            _ if want.once() => Error::new(ErrorKind::Timeout, "there are not enough permits now"),
+            _ if *late => counter_timeout(key.0, want.wait().unwrap_or_default()),
+            _ => return,
+        };
+        self.give_up(cx, id, error);
     }
 
     /// Answers a caller. Returns false if it has left.
     fn complete(&mut self, cx: &mut Context, id: RequestId, done: Done) -> bool {
-        let Entry::Occupied(caller) = self.callers.entry(id) else {
+        let Some(caller) = self.remove(cx, id) else {
             return false;
         };
-        let caller = caller.remove();
-        cx.timers.disarm(Timer::Caller(id));
         if caller.want.waits()
             && let Some(state) = self.counters.get_mut(&caller.key)
         {
-            take_out(state, id);
+            state.take_out(id);
         }
         cx.complete(id, done);
         true
-    }
-}
-
-/// Takes a waiter out of its queue. It is usually the first one.
-fn take_out(state: &mut State, id: RequestId) {
-    if state.waiters.front() == Some(&id) {
-        state.waiters.pop_front();
-    } else {
-        state.waiters.retain(|waiter| *waiter != id);
     }
 }

@@ -397,8 +397,75 @@ fn a_refusal_is_told_and_a_passing_one_is_not() {
     rig.dropped(1);
     let sent = rig.sent();
     rig.outcome(&sent, refused(ErrorKind::Denied, false));
+    rig.nothing_sent();
+    rig.pass(secs(5));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[]), "nobody else gives it back");
+    rig.reply(&sent, Reply::Foreign("a list".into()));
     assert!(rig.events.contains(&"permits_lost"), "{:?}", rig.events);
     rig.nothing_left();
+}
+
+#[test]
+fn an_error_says_nothing_of_an_earlier_copy() {
+    let mut rig = Rig::new();
+    let id = rig.take(1, None);
+    let sent = rig.sent();
+    rig.unanswered(&sent);
+    let again = rig.sent();
+    rig.outcome(&again, refused(ErrorKind::Denied, false));
+    assert!(rig.pending(id));
+    rig.pass(secs(5));
+    let again = rig.sent();
+    assert_eq!(again.change(), sent.change());
+    rig.changed(&again, 1, 0);
+    assert_eq!(rig.taken(id), 1);
+    rig.nothing_left();
+}
+
+#[test]
+fn a_try_that_comes_while_another_is_refused_does_not_wait() {
+    let mut rig = Rig::new();
+    rig.take(1, None);
+    let sent = rig.sent();
+    let tries = rig.take(1, Some(Duration::ZERO));
+    rig.changed(&sent, 0, 0);
+    assert_eq!(rig.failed(tries), ErrorKind::Timeout);
+    rig.nothing_sent();
+}
+
+#[test]
+fn two_callers_that_take_turns_do_not_keep_a_permit_from_others() {
+    let mut rig = Rig::new();
+    rig.take(1, None);
+    let mut sent = rig.sent();
+    for turn in 0..4 * tuning::TRADES {
+        rig.take(1, None);
+        rig.changed(&sent, 1, 0);
+        sent = rig.sent();
+        rig.changed(&sent, 0, 0);
+        rig.dropped(1);
+        sent = rig.sent();
+        if sent.change().1 == trade(1, &[]) {
+            return;
+        }
+        assert!(turn <= tuning::TRADES, "others never hear of it");
+    }
+}
+
+#[test]
+fn a_timeout_is_what_a_server_said() {
+    let mut rig = Rig::new();
+    let id = rig.take(1, Some(secs(3)));
+    for _ in 0..20 {
+        let sent = rig.sent();
+        rig.outcome(&sent, refused(ErrorKind::Server, true));
+        rig.pass(Duration::from_millis(500));
+        if !rig.pending(id) {
+            break;
+        }
+    }
+    assert_eq!(rig.failed(id), ErrorKind::Server);
 }
 
 #[test]
@@ -555,11 +622,32 @@ fn count_downs_share_a_command_and_each_has_its_count() {
     assert_eq!(sent.change().1, Change::CountDown(9));
     rig.changed(&sent, 6, 0);
     assert_eq!(others.map(|id| rig.number(id)), [4, 1, 0]);
-    let sent = rig.sent();
-    assert!(sent.is_read());
-    rig.changed(&sent, 0, 0);
     assert!(matches!(rig.done(waits), Done::Open));
     rig.nothing_left();
+}
+
+#[test]
+fn a_latch_that_closes_again_has_let_those_on_who_waited() {
+    let mut rig = Rig::new();
+    let waits = rig.await_latch(None);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.input(Input::Subscribed("s".into()));
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    rig.ask(Change::CountDown(1));
+    let sent = rig.sent();
+    rig.ask(Change::SetCount(3));
+    rig.changed(&sent, 1, 0);
+    assert!(matches!(rig.done(waits), Done::Open));
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, Change::SetCount(3));
+    let tries = rig.await_latch(Some(Duration::ZERO));
+    rig.changed(&sent, 1, 3);
+    let sent = rig.sent();
+    assert!(sent.is_read());
+    rig.changed(&sent, 0, 3);
+    assert_eq!(rig.failed(tries), ErrorKind::Timeout);
 }
 
 #[test]

@@ -11,7 +11,8 @@ if count then
   if left > 0 then changed = redis.pcall('DECRBY', KEYS[1], ARGV[5]) else changed = redis.pcall('DEL', KEYS[1]) end
   --@ counter_marked
 end
-if before > 0 and left == 0 then
+-- One below 0, which others have made, is gone as well.
+if count and tonumber(count) ~= 0 and left == 0 then
   for verb in string.gmatch(ARGV[4], '%u+') do redis.pcall(verb, ARGV[3], '0') end
 end
 return {now, CHANGED, before, left}
