@@ -477,8 +477,9 @@ impl fmt::Debug for Guard {
 /// Permits of a `PlainSemaphore`. Dropping it gives them back in the
 /// background. [`release`](PlainPermit::release) reports whether that worked.
 ///
-/// It has no lease: the permits of a program that dies never come back. In a forked child it has no
-/// effect, because it belongs to the parent.
+/// It has no lease: the permits of a program that dies never come back. Nor do those that a caller
+/// still has when [`Client::close`](crate::Client::close) ends: give them back before. In a forked
+/// child it has no effect, because it belongs to the parent.
 ///
 /// # Examples
 /// ```no_run

@@ -984,7 +984,7 @@ impl PlainSemaphore {
     /// whether it did.
     ///
     /// # Errors
-    /// As [`release`](PlainSemaphore::release).
+    /// As [`drain`](PlainSemaphore::drain).
     ///
     /// # Cancel safety
     /// A change that was sent may or may not take effect.
@@ -1005,7 +1005,7 @@ impl PlainSemaphore {
     ///
     /// # Errors
     /// `invalid_argument` beyond 2,147,483,647 either way, else as
-    /// [`release`](PlainSemaphore::release).
+    /// [`drain`](PlainSemaphore::drain).
     ///
     /// # Cancel safety
     /// A change that was sent may or may not take effect.
@@ -1027,7 +1027,9 @@ impl PlainSemaphore {
     /// becomes 0 and is returned, as by Java's `drainPermits`.
     ///
     /// # Errors
-    /// As [`release`](PlainSemaphore::release).
+    /// `unavailable` when the server did not answer within the option `outage`: what was sent may
+    /// take effect, so look at [`available`](PlainSemaphore::available). Else as
+    /// [`acquire`](PlainSemaphore::acquire).
     ///
     /// # Cancel safety
     /// A change that was sent may or may not take effect.
@@ -1104,10 +1106,11 @@ impl CountDownLatch {
     /// below 0: at 0 the latch is open, and everybody who waits goes on.
     ///
     /// # Errors
-    /// As [`set_count`](CountDownLatch::set_count).
+    /// As [`set_count`](CountDownLatch::set_count), but for `unavailable`: it is counted as soon as the
+    /// server answers, so do not count down again.
     ///
     /// # Cancel safety
-    /// A call that was sent may or may not count.
+    /// A call that was made counts all the same: what it tells has happened.
     ///
     /// # Examples
     /// ```no_run
