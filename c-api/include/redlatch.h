@@ -1075,7 +1075,8 @@ redlatch_status redlatch_plain_semaphore_acquire_cancellable(redlatch_plain_sema
 /**
  * Begins what redlatch_plain_semaphore_acquire() does and returns at once: an event
  * REDLATCH_EVENT_ACQUIRE with this tag comes, exactly one unless it is cancelled. The permits are taken
- * once that event is taken; if semaphore is freed before, they are given back.
+ * once that event is taken; if semaphore is freed before, and its client is open, they are given
+ * back.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
