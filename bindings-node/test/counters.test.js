@@ -188,6 +188,22 @@ test('a call that is aborted in its own tick keeps no permits, although it may b
   await client.close()
 })
 
+test('a call that is refused at once and aborted in its own tick gives back nothing', async () => {
+  const client = await Client.connect(context.url)
+  const seats = client.plainSemaphore(freshName())
+  const asleep = seats.acquire()
+  await waiting(client, 1)
+  const controller = new AbortController()
+  // Somebody waits, so the engine refuses without asking the server.
+  const call = seats.acquire(2, { wait: 0, signal: controller.signal })
+  controller.abort()
+  await assert.rejects(call, { name: 'AbortError' })
+  await seats.release()
+  await asleep
+  assert.equal(await seats.available(), 0)
+  await client.close()
+})
+
 test('permits whose grant waits for the event loop are given back by an abort', async () => {
   const client = await Client.connect(context.url, { direct: false })
   const seats = client.plainSemaphore(freshName())
