@@ -9,6 +9,9 @@ const { shown, text } = require('./options.js')
 const PLACE = ['host', 'port', 'path', 'db', 'tls', 'username', 'password']
 const LOGIN = ['username', 'password']
 
+// Schemes of a socket of the system, whose URLs have the login in the query.
+const SOCKET = /^(?:redis\+)?unix:\/\//
+
 const wrong = (name, value, right) => new InvalidArgumentError(`${name} is ${shown(value)}; give it ${right}`)
 
 // `null` means the default.
@@ -30,9 +33,7 @@ function urlOf(url, given) {
   if (path !== undefined) {
     const beside = others.find((name) => !['path', 'db'].includes(name))
     if (beside !== undefined) throw new InvalidArgumentError(`${beside} and path are given; a socket of the system has its path only`)
-    const [user, password] = login
-    const query = [`db=${db}`, ...(user ? [`user=${user}`] : []), ...(password ? [`pass=${password}`] : [])].join('&')
-    return `unix://${encodeURI(text('path', path)).replace(/[?#]/g, encodeURIComponent)}?${query}`
+    return withLogin(`unix://${encodeURI(text('path', path)).replace(/[?#]/g, encodeURIComponent)}?db=${db}`, login, others[0])
   }
   if (host === undefined) throw new InvalidArgumentError(`${names[0]} is given without a host; give host, or a URL`)
   if (typeof host !== 'string' || !(isIPv6(host) || /^[^\s/?#@,:[\]]+$/.test(host))) throw wrong('host', host, 'a host name or an address')
@@ -44,10 +45,20 @@ function urlOf(url, given) {
 
 function withLogin(url, [user, password], name) {
   if (user === '' && password === '') return url
+  const twice = () => new InvalidArgumentError(`${name} is given, and the URL has a login, too; give one of them`)
+  if (SOCKET.test(url)) {
+    const [place] = url.split('#')
+    if (/[?&](?:user|pass)=/.test(place)) throw twice()
+    const query = [...(user ? [`user=${user}`] : []), ...(password ? [`pass=${password}`] : [])].join('&')
+    return `${place}${place.includes('?') ? '&' : '?'}${query}`
+  }
   const [, scheme, authority, rest] = /^([\w+]+:\/\/)([^/?#]*)(.*)$/s.exec(url) ?? []
-  if (authority?.includes('@')) throw new InvalidArgumentError(`${name} is given, and the URL has a login, too; give one of them`)
-  // Anything else is no URL with hosts: the core says so.
-  return authority ? `${scheme}${user}:${password}@${authority}${rest}` : url
+  if (authority?.includes('@')) throw twice()
+  if (authority) return `${scheme}${user}:${password}@${authority}${rest}`
+  // It is not shown: any part of it may be a secret.
+  throw new InvalidArgumentError(
+    `${name} is given, and the URL has no host to log in at; write redis://host[:port][/database] or unix:///path/to/socket`,
+  )
 }
 
 // Refuses the client of another package (ioredis, redis), as other lock libraries take it, and says what to write. It shows no

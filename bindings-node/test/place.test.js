@@ -52,6 +52,11 @@ test('a server by its socket', { skip: WINDOWS && 'no such sockets there' }, () 
   works({ path: guarded.socket, password: PASSWORD, db: 1 }),
 )
 
+test('a login beside the URL of a socket', { skip: WINDOWS && 'no such sockets there' }, async () => {
+  await works(`unix://${guarded.socket}`, { password: PASSWORD })
+  await works(`redis+unix://${guarded.socket}?db=1`, { username: 'default', password: PASSWORD })
+})
+
 test('options become the URL that the core reads', () => {
   const urls = [
     [{ host: 'h' }, 'redis://h/0'],
@@ -61,13 +66,24 @@ test('options become the URL that the core reads', () => {
     [{}, undefined],
   ]
   for (const [place, url] of urls) assert.equal(urlOf(undefined, place), url)
-  assert.equal(urlOf('redis+sentinel://a,b/main', { password: 'c' }), 'redis+sentinel://:c@a,b/main')
+  const beside = [
+    ['redis+sentinel://a,b/main', { password: 'c' }, 'redis+sentinel://:c@a,b/main'],
+    ['unix:///run/redis.sock', { password: 'c&d +' }, 'unix:///run/redis.sock?pass=c%26d%20%2B'],
+    ['unix:///run/redis.sock?db=2#x', { username: 'me', password: 'c' }, 'unix:///run/redis.sock?db=2&user=me&pass=c'],
+    ['redis+unix:///s', { username: 'me' }, 'redis+unix:///s?user=me'],
+    ['unix:///s?user=me', { username: '', password: '' }, 'unix:///s?user=me'],
+  ]
+  for (const [url, login, whole] of beside) assert.equal(urlOf(url, login), whole)
 })
 
 test('what is no place is refused, by its name and with the remedy', () => {
   const wrong = [
     [['redis://h', { host: 'h' }], /^host is given, and a URL is, too; give one of them$/],
     [['redis://a:b@h', { password: 'c' }], /^password is given, and the URL has a login, too; give one of them$/],
+    [['unix:///s?pass=b', { username: 'c' }], /^username is given, and the URL has a login, too; give one of them$/],
+    [['unix:///s?db=1&user=b', { password: 'c' }], /^password is given, and the URL has a login, too; give one of them$/],
+    [['redis:///b@h', { password: 'c' }], /^password is given, and the URL has no host to log in at; write redis:\/\/[^@]*$/],
+    [['h:6379', { password: 'c' }], /^password is given, and the URL has no host to log in at; write [^@]*$/],
     [[{ host: 'a/b' }], /^host is "a\/b"; give it a host name or an address$/],
     [[{ host: 'a,b' }], /^host is "a,b"; /],
     [[{ host: 5 }], /^host is 5; /],
