@@ -14,6 +14,12 @@ const SOCKET = /^(?:redis\+)?unix:\/\//
 
 const wrong = (name, value, right) => new InvalidArgumentError(`${name} is ${shown(value)}; give it ${right}`)
 
+// It is not shown, whatever its type.
+function secret(name, value) {
+  if (typeof value === 'string') return text(name, value)
+  throw new InvalidArgumentError(`${name} is of type ${typeof value}; give it a string`)
+}
+
 // `null` means the default.
 const isGiven = (value) => value !== undefined && value !== null
 
@@ -22,7 +28,7 @@ function urlOf(url, given) {
   const names = PLACE.filter((name) => isGiven(given[name]))
   const place = Object.fromEntries(names.map((name) => [name, given[name]]))
   if (names.length === 0) return url
-  const login = LOGIN.map((name) => (names.includes(name) ? encodeURIComponent(text(name, place[name])) : ''))
+  const login = LOGIN.map((name) => (names.includes(name) ? encodeURIComponent(secret(name, place[name])) : ''))
   const others = names.filter((name) => !LOGIN.includes(name))
   if (url !== undefined) {
     if (others.length === 0) return withLogin(url, login, names[0])
@@ -36,6 +42,10 @@ function urlOf(url, given) {
     return withLogin(`unix://${encodeURI(text('path', path)).replace(/[?#]/g, encodeURIComponent)}?db=${db}`, login, others[0])
   }
   if (host === undefined) throw new InvalidArgumentError(`${names[0]} is given without a host; give host, or a URL`)
+  // It may have a password in it.
+  if (typeof host === 'string' && /[@/?]/.test(host)) {
+    throw new InvalidArgumentError('host looks like a URL; give that as the first argument, or a host name or an address here')
+  }
   if (typeof host !== 'string' || !(isIPv6(host) || /^[^\s/?#@,:[\]]+$/.test(host))) throw wrong('host', host, 'a host name or an address')
   if (port !== undefined && !(Number.isInteger(port) && port > 0 && port < 65536)) throw wrong('port', port, 'a number from 1 to 65535')
   if (typeof tls !== 'boolean') throw wrong('tls', tls, 'true or false, and certificates to tlsCa, tlsCert and tlsKey')
@@ -81,13 +91,22 @@ function lineOf({ options, startupNodes }) {
 }
 
 function hostOf(node) {
-  if (typeof node === 'string') return node.replace(/^.*[@/]/, '')
+  if (typeof node !== 'object' || node === null) return /^\d+$/.test(node) ? `localhost:${node}` : authorityOf(`${node}`)
   const { host = 'localhost', port } = node
-  return port === undefined ? host : `${host}:${port}`
+  const name = isIPv6(host) ? `[${host}]` : authorityOf(`${host}`)
+  return port === undefined ? name : `${name}:${port}`
+}
+
+// Host and port of a URL. A password that is not percent-encoded may have any of @/?# in it: no part of that is shown.
+function authorityOf(url) {
+  const [, authority, rest] = /^(?:[\w+]*:?\/\/)?([^/?#]*)(.*)$/s.exec(url)
+  const host = authority.replace(/^.*@/s, '')
+  return /^(\[[\da-f:.]+\]|[^\s:]+)(:\d+)?$/i.test(host) && !rest.includes('@') ? host : 'HOST'
 }
 
 function placeLine({ host = 'localhost', port, path, tls }, { db, database = db, username, password }) {
-  const at = path ? { path } : { host, port, ...(tls && { tls: true }) }
+  const name = isIPv6(host) ? host : authorityOf(`${host}`)
+  const at = path ? { path } : { host: name, port, ...(tls && { tls: true }) }
   const words = Object.entries({ ...at, ...(database && { db: database }), ...(username && { username }) })
   const shownWords = words.filter(([, value]) => value !== undefined).map(([word, value]) => `${word}: ${JSON.stringify(value)}`)
   return [...shownWords, ...(password ? ['password'] : [])].join(', ')
