@@ -261,8 +261,11 @@ export interface ClientEvents {
   /**
    * A server cannot be reached; the client goes on trying by itself. Once for each outage, and only if somebody listens: calls
    * have errors of their own.
+   *
+   * It is made of an event, which has a text only: always an UnavailableError without a `cause`, also where the server refuses
+   * the password. The message says why; a call rejects with the class and the cause, such as AuthError.
    */
-  error: [error: UnavailableError]
+  error: [error: LockError]
   /** The client is closed. */
   end: []
 }
