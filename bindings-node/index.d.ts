@@ -309,7 +309,8 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   stats(): Stats
   /**
    * Releases what is held, ends what waits, and stops, within `limit` or the option `closeLimit`; gives the names of
-   * the locks that could not be released (they end with their leases; with a limit of 0 all do). Closing twice is no error.
+   * the locks that could not be released (they end with their leases; with a limit of 0 all do). Permits of plain semaphores
+   * stay taken. Closing twice is no error.
    */
   close(limit?: Time): Promise<string[]>
   [Symbol.asyncDispose](): Promise<void>
@@ -434,7 +435,7 @@ export class PlainSemaphore {
 
 /**
  * Permits of a plain semaphore that were taken together. They stay taken until this, or `release` of the semaphore anywhere,
- * gives them back: neither the garbage collector does, nor the end of the program.
+ * gives them back: neither the garbage collector does, nor `close` of its client, nor the end of the program.
  */
 export class PlainPermit implements AsyncDisposable {
   private constructor()
