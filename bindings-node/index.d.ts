@@ -261,8 +261,11 @@ export interface ClientEvents {
   /**
    * A server cannot be reached; the client goes on trying by itself. Once for each outage, and only if somebody listens: calls
    * have errors of their own.
+   *
+   * It is made of an event, which has a text only: always an UnavailableError without a `cause`, also where the server refuses
+   * the password. The message says why; a call rejects with the class and the cause, such as AuthError.
    */
-  error: [error: UnavailableError]
+  error: [error: LockError]
   /** The client is closed. */
   end: []
 }
@@ -306,7 +309,8 @@ export class Client extends EventEmitter<ClientEvents> implements AsyncDisposabl
   stats(): Stats
   /**
    * Releases what is held, ends what waits, and stops, within `limit` or the option `closeLimit`; gives the names of
-   * the locks that could not be released (they end with their leases; with a limit of 0 all do). Closing twice is no error.
+   * the locks that could not be released (they end with their leases; with a limit of 0 all do). Permits of plain semaphores
+   * stay taken. Closing twice is no error.
    */
   close(limit?: Time): Promise<string[]>
   [Symbol.asyncDispose](): Promise<void>
@@ -431,7 +435,7 @@ export class PlainSemaphore {
 
 /**
  * Permits of a plain semaphore that were taken together. They stay taken until this, or `release` of the semaphore anywhere,
- * gives them back: neither the garbage collector does, nor the end of the program.
+ * gives them back: neither the garbage collector does, nor `close` of its client, nor the end of the program.
  */
 export class PlainPermit implements AsyncDisposable {
   private constructor()

@@ -138,7 +138,8 @@ class Client extends EventEmitter {
     await this.close()
   }
 
-  // The names that clients of Redis have in Node.js. An `error` without a listener would end the program.
+  // The names that clients of Redis have in Node.js. An `error` without a listener would end the program. An event has a text
+  // only, neither the kind nor the cause of the error in it.
   #emitAsOthers({ kind, level, text }) {
     if (kind === 'connected') this.emit('connect')
     if (kind === 'disconnected' && level === 'warn' && this.listenerCount('error') > 0) this.emit('error', new UnavailableError(text))

@@ -38,15 +38,17 @@ function plain(name, value) {
 function shown(value) {
   if (Array.isArray(value)) return 'an array'
   const simple = value === null || ['undefined', 'number', 'boolean', 'bigint'].includes(typeof value)
-  return simple ? String(value) : typeof value === 'string' ? JSON.stringify(value) : `of type ${typeof value}`
+  return simple ? String(value) : typeof value === 'string' ? JSON.stringify(value) : typeOf(value)
 }
 
-// A string that can be written as UTF-8. It is not shown: a URL may have a password in it.
-function text(what, value) {
-  if (typeof value !== 'string') throw new InvalidArgumentError(`${what} is ${shown(value)}; give it a string`)
+const typeOf = (value) => `of type ${typeof value}`
+
+// A string that can be written as UTF-8. It is not shown: a URL may have a password in it. `as` shows what is no string.
+function text(what, value, as = shown) {
+  if (typeof value !== 'string') throw new InvalidArgumentError(`${what} is ${as(value)}; give it a string`)
   if (value.isWellFormed()) return value
   const at = value.search(/\p{Surrogate}/u)
   throw new InvalidArgumentError(`${what} has half of a surrogate pair at index ${at}; give it whole characters`)
 }
 
-module.exports = { plain, shown, split, text }
+module.exports = { plain, shown, split, text, typeOf }

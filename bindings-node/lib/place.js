@@ -3,13 +3,15 @@
 
 const { isIPv6 } = require('node:net')
 const { InvalidArgumentError } = require('./errors.js')
-const { shown, text } = require('./options.js')
+const { shown, text, typeOf } = require('./options.js')
 
 // They take the place of a URL, but for the last two, which may stand beside one.
 const PLACE = ['host', 'port', 'path', 'db', 'tls', 'username', 'password']
 const LOGIN = ['username', 'password']
 
 const wrong = (name, value, right) => new InvalidArgumentError(`${name} is ${shown(value)}; give it ${right}`)
+
+const hostAndPort = ({ host = 'localhost', port }) => `${isIPv6(host) ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`
 
 // `null` means the default.
 const isGiven = (value) => value !== undefined && value !== null
@@ -19,7 +21,7 @@ function urlOf(url, given) {
   const names = PLACE.filter((name) => isGiven(given[name]))
   const place = Object.fromEntries(names.map((name) => [name, given[name]]))
   if (names.length === 0) return url
-  const login = LOGIN.map((name) => (names.includes(name) ? encodeURIComponent(text(name, place[name])) : ''))
+  const login = LOGIN.map((name) => (names.includes(name) ? encodeURIComponent(text(name, place[name], typeOf)) : ''))
   const others = names.filter((name) => !LOGIN.includes(name))
   if (url !== undefined) {
     if (others.length === 0) return withLogin(url, login, names[0])
@@ -30,24 +32,29 @@ function urlOf(url, given) {
   if (path !== undefined) {
     const beside = others.find((name) => !['path', 'db'].includes(name))
     if (beside !== undefined) throw new InvalidArgumentError(`${beside} and path are given; a socket of the system has its path only`)
-    const [user, password] = login
-    const query = [`db=${db}`, ...(user ? [`user=${user}`] : []), ...(password ? [`pass=${password}`] : [])].join('&')
-    return `unix://${encodeURI(text('path', path)).replace(/[?#]/g, encodeURIComponent)}?${query}`
+    return withLogin(`unix://${encodeURI(text('path', path)).replace(/[?#]/g, encodeURIComponent)}?db=${db}`, login, others[0])
   }
   if (host === undefined) throw new InvalidArgumentError(`${names[0]} is given without a host; give host, or a URL`)
+  // It may have a password in it.
+  if (/[@/?]/.test(shown(host))) throw new InvalidArgumentError('host looks like a URL; give it as the first argument')
   if (typeof host !== 'string' || !(isIPv6(host) || /^[^\s/?#@,:[\]]+$/.test(host))) throw wrong('host', host, 'a host name or an address')
   if (port !== undefined && !(Number.isInteger(port) && port > 0 && port < 65536)) throw wrong('port', port, 'a number from 1 to 65535')
   if (typeof tls !== 'boolean') throw wrong('tls', tls, 'true or false, and certificates to tlsCa, tlsCert and tlsKey')
-  const at = `${isIPv6(host) ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`
-  return withLogin(`${tls ? 'rediss' : 'redis'}://${at}/${db}`, login, names[0])
+  return withLogin(`${tls ? 'rediss' : 'redis'}://${hostAndPort(place)}/${db}`, login, names[0])
 }
 
 function withLogin(url, [user, password], name) {
   if (user === '' && password === '') return url
+  // That of a socket has the login in its query.
+  const [socket] = /^(redis\+)?unix:\/\/[^#]*/.exec(url) ?? []
   const [, scheme, authority, rest] = /^([\w+]+:\/\/)([^/?#]*)(.*)$/s.exec(url) ?? []
-  if (authority?.includes('@')) throw new InvalidArgumentError(`${name} is given, and the URL has a login, too; give one of them`)
-  // Anything else is no URL with hosts: the core says so.
-  return authority ? `${scheme}${user}:${password}@${authority}${rest}` : url
+  const hasLogin = socket ? /[?&](user|pass)=/.test(socket) : authority?.includes('@')
+  if (hasLogin) throw new InvalidArgumentError(`${name} is given, and the URL has a login, too; give one of them`)
+  const query = [user && `user=${user}`, password && `pass=${password}`].filter(Boolean).join('&')
+  if (socket) return `${socket}${socket.includes('?') ? '&' : '?'}${query}`
+  if (authority) return `${scheme}${user}:${password}@${authority}${rest}`
+  // It is not shown: any part of it may be a secret.
+  throw new InvalidArgumentError(`${name} is given, and the URL has no host; write redis://host[:port][/database] or unix:///path`)
 }
 
 // Refuses the client of another package (ioredis, redis), as other lock libraries take it, and says what to write. It shows no
@@ -64,19 +71,20 @@ function lineOf({ options, startupNodes }) {
   const { sentinels, name, redisOptions } = options
   const nodes = sentinels ?? startupNodes
   if (nodes === undefined) return `{ ${placeLine(options.socket ?? options, options)} }`
-  const hosts = nodes.map(hostOf).join(',')
+  const hosts = nodes.map((node) => authorityOf(typeof node === 'string' ? node : hostAndPort(node))).join(',')
   const url = sentinels ? `redis+sentinel://${hosts}/${name}` : `redis+cluster://${hosts}`
   return `${JSON.stringify(url)}${(options.password ?? redisOptions?.password) ? ', { password }' : ''}`
 }
 
-function hostOf(node) {
-  if (typeof node === 'string') return node.replace(/^.*[@/]/, '')
-  const { host = 'localhost', port } = node
-  return port === undefined ? host : `${host}:${port}`
+// Host and port of a URL. A password that is not percent-encoded may have any of @/?# in it: no part of that is shown.
+function authorityOf(url) {
+  const [, authority, rest] = /^(?:[\w+]*:?\/\/)?([^/?#]*)(.*)$/s.exec(url)
+  const host = authority.replace(/^.*@/s, '')
+  return /^(\[[\da-f:.]+\]|[^\s:]+)(:\d+)?$/i.test(host) && !rest.includes('@') ? host : 'HOST'
 }
 
 function placeLine({ host = 'localhost', port, path, tls }, { db, database = db, username, password }) {
-  const at = path ? { path } : { host, port, ...(tls && { tls: true }) }
+  const at = path ? { path } : { host: isIPv6(host) ? host : authorityOf(`${host}`), port, ...(tls && { tls: true }) }
   const words = Object.entries({ ...at, ...(database && { db: database }), ...(username && { username }) })
   const shownWords = words.filter(([, value]) => value !== undefined).map(([word, value]) => `${word}: ${JSON.stringify(value)}`)
   return [...shownWords, ...(password ? ['password'] : [])].join(', ')

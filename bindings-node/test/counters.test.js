@@ -188,6 +188,26 @@ test('a call that is aborted in its own tick keeps no permits, although it may b
   await client.close()
 })
 
+test('a call that is refused at once and aborted in its own tick gives back nothing', async () => {
+  const client = patient()
+  const seats = client.plainSemaphore(freshName())
+  const asleep = seats.acquire()
+  // Once that caller has looked for the last time and sleeps, the engine refuses without asking the server.
+  await until(async () => {
+    const controller = new AbortController()
+    const before = client.stats().timeouts
+    const call = seats.acquire(2, { wait: 0, signal: controller.signal })
+    const atOnce = client.stats().timeouts > before
+    controller.abort()
+    await assert.rejects(call)
+    return atOnce
+  })
+  await seats.release()
+  await asleep
+  assert.equal(await seats.available(), 0)
+  await client.close()
+})
+
 test('permits whose grant waits for the event loop are given back by an abort', async () => {
   const client = await Client.connect(context.url, { direct: false })
   const seats = client.plainSemaphore(freshName())

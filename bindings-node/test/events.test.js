@@ -3,7 +3,7 @@
 
 const assert = require('node:assert/strict')
 const diagnostics = require('node:diagnostics_channel')
-const { Client } = require('../index.js')
+const { AuthError, Client, LockError } = require('../index.js')
 const { Server, freshName, run, shared, test, until } = require('./support/index.js')
 
 const context = shared({ password: 'geheim' })
@@ -75,6 +75,17 @@ test('connect, error and end are told by the names that clients of Redis have', 
   await client.close()
   await until(() => told.length === 3)
   assert.deepEqual(told[2], ['end', undefined])
+})
+
+test('the error of a refused password says so, and a call has the class', async () => {
+  const client = new Client(context.url.replace('geheim', 'falsch'))
+  const told = new Promise((resolve) => client.once('error', resolve))
+  await assert.rejects(client.lock('a').acquire(), AuthError)
+  const error = await told
+  assert.ok(error instanceof LockError)
+  assert.deepEqual([error.code, error.cause], ['ERR_REDLATCH_UNAVAILABLE', undefined])
+  assert.match(error.message, /^not connected: auth: .* user name /)
+  await client.close()
 })
 
 test('an error that nobody listens to does not end the program', async () => {

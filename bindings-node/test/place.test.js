@@ -10,6 +10,7 @@ const { urlOf } = require('../lib/place.js')
 const { Server, WINDOWS, freshName, shared, test } = require('./support/index.js')
 
 const PASSWORD = 'p@ss:w/o%20rd #?'
+const SECRET = '735129'
 const context = shared()
 let guarded
 
@@ -52,6 +53,11 @@ test('a server by its socket', { skip: WINDOWS && 'no such sockets there' }, () 
   works({ path: guarded.socket, password: PASSWORD, db: 1 }),
 )
 
+test('a login beside the URL of a socket', { skip: WINDOWS && 'no such sockets there' }, async () => {
+  await works(`unix://${guarded.socket}`, { password: PASSWORD })
+  await works(`redis+unix://${guarded.socket}?db=1`, { username: 'default', password: PASSWORD })
+})
+
 test('options become the URL that the core reads', () => {
   const urls = [
     [{ host: 'h' }, 'redis://h/0'],
@@ -61,14 +67,28 @@ test('options become the URL that the core reads', () => {
     [{}, undefined],
   ]
   for (const [place, url] of urls) assert.equal(urlOf(undefined, place), url)
-  assert.equal(urlOf('redis+sentinel://a,b/main', { password: 'c' }), 'redis+sentinel://:c@a,b/main')
+  const beside = [
+    ['redis+sentinel://a,b/main', { password: 'c' }, 'redis+sentinel://:c@a,b/main'],
+    ['unix:///run/redis.sock', { password: 'c&d +' }, 'unix:///run/redis.sock?pass=c%26d%20%2B'],
+    ['unix:///run/redis.sock?db=2#x', { username: 'me', password: 'c' }, 'unix:///run/redis.sock?db=2&user=me&pass=c'],
+    ['redis+unix:///s', { username: 'me' }, 'redis+unix:///s?user=me'],
+    ['unix:///s?user=me', { username: '', password: '' }, 'unix:///s?user=me'],
+  ]
+  for (const [url, login, whole] of beside) assert.equal(urlOf(url, login), whole)
 })
 
 test('what is no place is refused, by its name and with the remedy', () => {
   const wrong = [
     [['redis://h', { host: 'h' }], /^host is given, and a URL is, too; give one of them$/],
     [['redis://a:b@h', { password: 'c' }], /^password is given, and the URL has a login, too; give one of them$/],
-    [[{ host: 'a/b' }], /^host is "a\/b"; give it a host name or an address$/],
+    [['unix:///s?pass=b', { username: 'c' }], /^username is given, and the URL has a login, too; give one of them$/],
+    [['unix:///s?db=1&user=b', { password: 'c' }], /^password is given, and the URL has a login, too; give one of them$/],
+    [['redis:///b@h', { password: 'c' }], /^password is given, and the URL has no host; write redis:\/\/[^@]*$/],
+    [['h:6379', { password: 'c' }], /^password is given, and the URL has no host; write [^@]*$/],
+    ...[`redis://:${SECRET}@h:6379`, `:${SECRET}@h`, `h?password=${SECRET}`, 'a/b'].map((host) => [
+      [{ host }],
+      /^host looks like a URL; give it as the first argument$/,
+    ]),
     [[{ host: 'a,b' }], /^host is "a,b"; /],
     [[{ host: 5 }], /^host is 5; /],
     [[{ port: 6379 }], /^port is given without a host; give host, or a URL$/],
@@ -76,14 +96,23 @@ test('what is no place is refused, by its name and with the remedy', () => {
     [[{ host: 'h', port: '6379' }], /^port is "6379"; give it a number from 1 to 65535$/],
     [[{ host: 'h', db: -1 }], /^db is -1; give it the number of a database$/],
     [[{ host: 'h', tls: {} }], /^tls is of type object; give it true or false, and certificates to tlsCa, tlsCert and tlsKey$/],
-    [[{ host: 'h', password: 5 }], /^password is 5; give it a string$/],
+    [[{ host: 'h', password: Number(SECRET) }], /^password is of type number; give it a string$/],
+    [['redis://h', { password: [SECRET] }], /^password is of type object; give it a string$/],
+    [[{ host: 'h', username: BigInt(SECRET) }], /^username is of type bigint; give it a string$/],
+    [[{ host: 'h', password: `${SECRET}\ud800` }], /^password has half of a surrogate pair at index 6; /],
     [[{ path: '/s', host: 'h' }], /^host and path are given; /],
     [[{ zzz: 1 }], /"zzz" is no option of a client; there are .*connectTimeout.*, host, port, path, db, tls, username, password$/],
   ]
   const before_ = process.env.REDLATCH_URL
   delete process.env.REDLATCH_URL
   try {
-    for (const [given, message] of wrong) assert.throws(() => new Client(...given), { name: 'InvalidArgumentError', message })
+    for (const [given, message] of wrong) {
+      assert.throws(() => new Client(...given), (error) => {
+        assert.deepEqual([error.name, error.message.includes(SECRET)], ['InvalidArgumentError', false])
+        assert.match(error.message, message)
+        return true
+      })
+    }
   } finally {
     if (before_ !== undefined) process.env.REDLATCH_URL = before_
   }
@@ -103,6 +132,15 @@ test('the clients of ioredis and redis are refused with the line to write, witho
       new Redis.Cluster([{ host: 'a', port: 1 }, 'redis://:geheim@b:2'], { ...lazy, redisOptions: { password: 'geheim' } }),
       '"redis+cluster://a:1,b:2", { password }',
     ],
+    [
+      new Redis.Cluster(
+        ['redis://h:1?password=geheim', 'redis://h:2/0', 'redis://:ge/heim@h:3', 'redis://:ge@heim@[::1]:4', '//:geheim', 'i:5'],
+        lazy,
+      ),
+      '"redis+cluster://h:1,h:2,HOST,[::1]:4,HOST,i:5"',
+    ],
+    [new Redis.Cluster([{ host: '::1', port: 1 }], lazy), '"redis+cluster://[::1]:1"'],
+    [new Redis({ ...lazy, host: 'redis://:geheim@h' }), '{ host: "h", port: 6379 }'],
     [createClient(), '{ host: "localhost" }'],
     [createClient({ url: 'redis://u:geheim@h:2/4' }), '{ host: "h", port: 2, db: 4, username: "u", password }'],
     [createClient({ socket: { host: 'q', tls: true } }), '{ host: "q", tls: true }'],

@@ -291,7 +291,7 @@ function backendOf(module, platform) {
     #last = 0
     #asked = new Table() // the instance of each call without an answer
     #held = new Table() // the instance of each hold
-    #taking = new Map() // by the number of a call that takes permits: what gives them back
+    #taking = new Map() // by the number of a call that takes permits, until its caller hears: what gives them back
     #waiting = 0
     #batch
     #limits = new Map() // how long the end of the program may take for each client
@@ -322,6 +322,7 @@ function backendOf(module, platform) {
     }
 
     failed(id, failure) {
+      this.#taking.delete(id)
       this.#answered(id)
       const batch = this.#told()
       ;(batch.failed ??= []).push(id, failure)
@@ -403,12 +404,24 @@ function backendOf(module, platform) {
 
     // Asks for something with an answer: its number, or why it is not even asked.
     ask(instance, name, ...numbers) {
+      return this.#ask(this.nextId(), instance, name, numbers)
+    }
+
+    // Asks for permits. `giveBack` is for those that have come when nobody waits for them any more. It is noted first, because
+    // the answer may come at once.
+    take(giveBack, instance, name, ...numbers) {
       const id = this.nextId()
+      this.#taking.set(id, giveBack)
+      return this.#ask(id, instance, name, numbers)
+    }
+
+    #ask(id, instance, name, numbers) {
       this.#asked.set(id, instance)
       this.#waiting += 1
       if (this.#waiting === 1) instance.keepAlive(true)
       const failure = instance.call(name, id, ...numbers, instance.now())
       if (failure !== undefined) {
+        this.#taking.delete(id)
         this.#answered(id)
         return failure
       }
@@ -417,18 +430,11 @@ function backendOf(module, platform) {
     }
 
     // The callers of these calls hear now, and have the permits that they took.
-    #toldOf({ done, failed = [] }) {
+    #toldOf({ done }) {
       for (let at = 0; at < done.length; at += 1) {
         if (done[at] < 0) this.#taking.delete(-done[at])
         else at += 1 // its value comes next
       }
-      for (let at = 0; at < failed.length; at += 2) this.#taking.delete(failed[at])
-    }
-
-    // Notes how the permits of a call are given back if nobody waits for them any more when they come.
-    taking(id, giveBack) {
-      if (typeof id === 'number') this.#taking.set(id, giveBack)
-      return id
     }
 
     cancel(id) {
@@ -575,16 +581,14 @@ function backendOf(module, platform) {
       this.#name = name
     }
 
-    // The arguments of a call: the name, what is written behind it, and how long to wait if that is limited.
-    ask(call, write, wait) {
+    // The arguments of a call: the name, what is written behind it, and how long to wait if that is limited. `giveBack` is for
+    // one that takes permits.
+    ask(call, write, wait, giveBack) {
       const given = this.#instance.given.text(this.#name)
       write?.(given)
       if (wait !== undefined) given.value(wait)
+      if (giveBack !== undefined) return this.#border.take(giveBack, this.#instance, call, this.#client.id)
       return this.#border.ask(this.#instance, call, this.#client.id)
-    }
-
-    taking(started, permits) {
-      return this.#border.taking(started, () => this.change(RELEASE, permits))
     }
 
     change(what, number = 0) {
@@ -598,7 +602,7 @@ function backendOf(module, platform) {
 
   class PlainSemaphore extends Counter {
     take(permits, wait) {
-      return this.taking(this.ask('redlatch_take', (given) => given.number(permits), wait), permits)
+      return this.ask('redlatch_take', (given) => given.number(permits), wait, () => this.release(permits))
     }
 
     release(permits) {
