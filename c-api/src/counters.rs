@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch::embed::{ClientExt, CountDownLatchExt, PlainSemaphoreExt};
-use redlatch::{CountDownLatch, Operation, PlainPermit, PlainSemaphore, Result};
+use redlatch::{Client, CountDownLatch, Operation, PlainPermit, PlainSemaphore, Result};
 
 use crate::arguments::{Out, bytes, counted, handle, millis, optional, shared, taken};
 use crate::canceller::{redlatch_canceller, wait};
@@ -41,88 +41,163 @@ fn limit(wait_ms: i64) -> Result<Option<Duration>> {
     }
 }
 
-impl redlatch_plain_semaphore {
-    /// Stores a semaphore for a name that C gives.
-    ///
-    /// # Safety
-    /// The client is NULL or a live handle, and the place is NULL or may be written to.
-    unsafe fn make(
-        client: *mut redlatch_client,
-        name: Result<&[u8]>,
-        semaphore: *mut *mut redlatch_plain_semaphore,
-    ) -> Result<()> {
-        // SAFETY: promised by the caller.
-        let (out, client) = unsafe {
-            let out = Out::required(semaphore, "semaphore")?;
-            out.put(ptr::null_mut());
-            (out, shared(client, "client")?)
-        };
-        let core = client.core.plain_semaphore_from_bytes(name?)?;
-        out.put(handle(Arc::new(redlatch_plain_semaphore { client, core })));
-        Ok(())
-    }
+/// What the handles of both have: the functions for C differ in the operation that they make.
+trait Counter: Sized + Send + Sync + 'static {
+    type Core;
+    /// The parameter that is the handle.
+    const NAME: &'static str;
+    fn new(client: Arc<redlatch_client>, core: Self::Core) -> Self;
+    fn client(&self) -> &redlatch_client;
+    fn core(&self) -> &Self::Core;
+}
 
-    fn take(&self, permits: u32, wait_ms: i64) -> Result<Operation<PlainPermit>> {
-        Ok(PlainSemaphoreExt::take(
-            &self.core,
-            permits as usize,
-            limit(wait_ms)?,
-        ))
+impl Counter for redlatch_plain_semaphore {
+    type Core = PlainSemaphore;
+    const NAME: &'static str = "semaphore";
+    fn new(client: Arc<redlatch_client>, core: PlainSemaphore) -> Self {
+        Self { client, core }
     }
-
-    fn start<T>(
-        self: Arc<Self>,
-        tag: u64,
-        what: What,
-        operation: impl FnOnce(&PlainSemaphore) -> Operation<T>,
-    ) -> Result<()> {
-        start_of(&self.client, Some(self.clone()), tag, what, || {
-            operation(&self.core)
-        })
+    fn client(&self) -> &redlatch_client {
+        &self.client
+    }
+    fn core(&self) -> &PlainSemaphore {
+        &self.core
     }
 }
 
-impl redlatch_latch {
-    /// Stores a latch for a name that C gives.
-    ///
-    /// # Safety
-    /// The client is NULL or a live handle, and the place is NULL or may be written to.
-    unsafe fn make(
-        client: *mut redlatch_client,
-        name: Result<&[u8]>,
-        latch: *mut *mut redlatch_latch,
-    ) -> Result<()> {
-        // SAFETY: promised by the caller.
-        let (out, client) = unsafe {
-            let out = Out::required(latch, "latch")?;
-            out.put(ptr::null_mut());
-            (out, shared(client, "client")?)
-        };
-        let core = client.core.latch_from_bytes(name?)?;
-        out.put(handle(Arc::new(redlatch_latch { client, core })));
-        Ok(())
+impl Counter for redlatch_latch {
+    type Core = CountDownLatch;
+    const NAME: &'static str = "latch";
+    fn new(client: Arc<redlatch_client>, core: CountDownLatch) -> Self {
+        Self { client, core }
     }
-
-    fn start<T>(
-        self: Arc<Self>,
-        tag: u64,
-        what: What,
-        operation: impl FnOnce(&CountDownLatch) -> Operation<T>,
-    ) -> Result<()> {
-        start_of(&self.client, Some(self.clone()), tag, what, || {
-            operation(&self.core)
-        })
+    fn client(&self) -> &redlatch_client {
+        &self.client
+    }
+    fn core(&self) -> &CountDownLatch {
+        &self.core
     }
 }
 
-/// Frees a handle of a client and forgets what waits through it.
-fn free(handle: Arc<Handle>, client: &redlatch_client) {
-    if client.core.is_forked() {
-        // All of it is the parent's.
-        std::mem::forget(handle);
-    } else {
-        client.events().forget(&handle);
-    }
+/// Stores a counter for a name that C gives.
+///
+/// # Safety
+/// The client is NULL or a live handle, and the place is NULL or may be written to.
+unsafe fn make<C: Counter>(
+    client: *mut redlatch_client,
+    counter: *mut *mut C,
+    core: impl FnOnce(&Client) -> Result<C::Core>,
+) -> Result<()> {
+    // SAFETY: promised by the caller.
+    let (out, client) = unsafe {
+        let out = Out::required(counter, C::NAME)?;
+        out.put(ptr::null_mut());
+        (out, shared(client, "client")?)
+    };
+    let core = core(&client.core)?;
+    out.put(handle(Arc::new(C::new(client, core))));
+    Ok(())
+}
+
+/// Frees a counter and cancels what waits through it.
+///
+/// # Safety
+/// It is NULL or a handle that is not used any more.
+unsafe fn free<C: Counter>(counter: *mut C) {
+    status(|| {
+        // SAFETY: promised by the caller.
+        let Some(counter) = (unsafe { taken(counter) }) else {
+            return Ok(());
+        };
+        let handle: Arc<Handle> = counter.clone();
+        if counter.client().core.is_forked() {
+            // All of it is the parent's.
+            std::mem::forget((counter, handle));
+        } else {
+            counter.client().events().forget(&handle);
+        }
+        Ok(())
+    });
+}
+
+/// Waits for the operation, and stores its answer.
+///
+/// # Safety
+/// The counter is NULL or a live handle.
+unsafe fn ask<C: Counter, T: Send + 'static>(
+    counter: *const C,
+    out: Result<Out<T>>,
+    operation: impl FnOnce(&C::Core) -> Operation<T>,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: promised by the caller.
+        let counter = unsafe { shared(counter, C::NAME) }?;
+        let out = out?;
+        out.put(operation(counter.core()).wait()?);
+        Ok(())
+    })
+}
+
+/// Waits for the operation, which `canceller` can cancel.
+///
+/// # Safety
+/// Both are NULL or live handles.
+unsafe fn wait_for<C: Counter, T: Send + 'static>(
+    counter: *const C,
+    canceller: *mut redlatch_canceller,
+    operation: impl FnOnce(&C::Core) -> Result<Operation<T>>,
+    take: impl FnOnce(T),
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: promised by the caller.
+        let (counter, canceller) =
+            unsafe { (shared(counter, C::NAME)?, optional(canceller, "canceller")?) };
+        take(wait(operation(counter.core())?, canceller.as_deref())?);
+        Ok(())
+    })
+}
+
+/// Begins the operation; an event tells its answer.
+///
+/// # Safety
+/// The counter is NULL or a live handle.
+unsafe fn start<C: Counter, T>(
+    counter: *const C,
+    tag: u64,
+    what: What,
+    operation: impl FnOnce(&C::Core) -> Result<Operation<T>>,
+) -> redlatch_status {
+    status(|| {
+        // SAFETY: promised by the caller.
+        let counter = unsafe { shared(counter, C::NAME) }?;
+        let operation = operation(counter.core())?;
+        start_of(counter.client(), Some(counter.clone()), tag, what, || {
+            operation
+        })
+    })
+}
+
+/// Cancels the wait that was started under this tag.
+///
+/// # Safety
+/// The counter is NULL or a live handle, and the place is NULL or may be written to.
+unsafe fn cancel<C: Counter>(counter: *const C, tag: u64, cancelled: *mut bool) -> redlatch_status {
+    status(|| {
+        // SAFETY: promised by the caller.
+        let (counter, out) = unsafe { (shared(counter, C::NAME)?, Out::optional(cancelled)) };
+        counter.client().refuse_fork()?;
+        let handle: Arc<Handle> = counter.clone();
+        out.put(counter.client().events().cancel(&handle, tag));
+        Ok(())
+    })
+}
+
+fn take(core: &PlainSemaphore, permits: u32, wait_ms: i64) -> Result<Operation<PlainPermit>> {
+    Ok(PlainSemaphoreExt::take(
+        core,
+        permits as usize,
+        limit(wait_ms)?,
+    ))
 }
 
 /// Makes a plain semaphore; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
@@ -138,7 +213,12 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_new(
     semaphore: *mut *mut redlatch_plain_semaphore,
 ) -> redlatch_status {
     // SAFETY: the header asks for a live handle, a string and a place to write to.
-    status(|| unsafe { redlatch_plain_semaphore::make(client, bytes(name, "name"), semaphore) })
+    status(|| unsafe {
+        let name = bytes(name, "name");
+        make(client, semaphore, |client| {
+            client.plain_semaphore_from_bytes(name?)
+        })
+    })
 }
 
 /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
@@ -155,7 +235,10 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_new_n(
 ) -> redlatch_status {
     // SAFETY: the header asks for a live handle, that many bytes and a place to write to.
     status(|| unsafe {
-        redlatch_plain_semaphore::make(client, counted(name, length, "name"), semaphore)
+        let name = counted(name, length, "name");
+        make(client, semaphore, |client| {
+            client.plain_semaphore_from_bytes(name?)
+        })
     })
 }
 
@@ -163,13 +246,8 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_new_n(
 /// on it that was started is cancelled and gives no event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_plain_semaphore_free(semaphore: *mut redlatch_plain_semaphore) {
-    status(|| {
-        // SAFETY: the header asks for a handle that is not used any more.
-        if let Some(semaphore) = unsafe { taken(semaphore) } {
-            free(semaphore.clone(), &semaphore.client);
-        }
-        Ok(())
-    });
+    // SAFETY: the header asks for a handle that is not used any more.
+    unsafe { free(semaphore) }
 }
 
 /// Takes so many permits at once. wait_ms 0 tries once, REDLATCH_FOREVER waits as long as it takes;
@@ -213,18 +291,15 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_cancellable(
     wait_ms: i64,
     canceller: *mut redlatch_canceller,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles.
-        let (semaphore, canceller) = unsafe {
-            (
-                shared(semaphore, "semaphore")?,
-                optional(canceller, "canceller")?,
-            )
-        };
-        let operation = semaphore.take(permits, wait_ms)?;
-        wait(operation, canceller.as_deref())?.forget();
-        Ok(())
-    })
+    // SAFETY: the header asks for live handles.
+    unsafe {
+        wait_for(
+            semaphore,
+            canceller,
+            |core| take(core, permits, wait_ms),
+            PlainPermit::forget,
+        )
+    }
 }
 
 /// Begins what redlatch_plain_semaphore_acquire() does and returns at once: an event
@@ -245,12 +320,12 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_start(
     wait_ms: i64,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let semaphore = unsafe { shared(semaphore, "semaphore") }?;
-        let operation = semaphore.take(permits, wait_ms)?;
-        semaphore.start(tag, What::Wait(REDLATCH_EVENT_ACQUIRE), |_| operation)
-    })
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(semaphore, tag, What::Wait(REDLATCH_EVENT_ACQUIRE), |core| {
+            take(core, permits, wait_ms)
+        })
+    }
 }
 
 /// Cancels what redlatch_plain_semaphore_acquire_start() began under this tag. *cancelled true: no
@@ -266,15 +341,8 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_cancel(
     tag: u64,
     cancelled: *mut bool,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (semaphore, out) =
-            unsafe { (shared(semaphore, "semaphore")?, Out::optional(cancelled)) };
-        semaphore.client.refuse_fork()?;
-        let handle: Arc<Handle> = semaphore.clone();
-        out.put(semaphore.client.events().cancel(&handle, tag));
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe { cancel(semaphore, tag, cancelled) }
 }
 
 /// Gives so many permits back, whoever took them, in whatever program. Nothing stops a caller that
@@ -318,13 +386,15 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_release_start(
     permits: u32,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let semaphore = unsafe { shared(semaphore, "semaphore") }?;
-        semaphore.start(tag, What::Answer(REDLATCH_EVENT_RELEASE), |core| {
-            core.release(permits as usize)
-        })
-    })
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(
+            semaphore,
+            tag,
+            What::Answer(REDLATCH_EVENT_RELEASE),
+            |core| Ok(core.release(permits as usize)),
+        )
+    }
 }
 
 /// Gives the semaphore so many permits if it has no number yet. *set, unless set is NULL, tells
@@ -341,17 +411,16 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits(
     permits: u32,
     set: *mut bool,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (semaphore, out) = unsafe { (shared(semaphore, "semaphore")?, Out::optional(set)) };
-        out.put(semaphore.core.set_permits(permits as usize).wait()?);
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe {
+        ask(semaphore, Ok(Out::optional(set)), |core| {
+            core.set_permits(permits as usize)
+        })
+    }
 }
 
 /// Begins what redlatch_plain_semaphore_set_permits() does and returns at once: an event
-/// REDLATCH_EVENT_SET with this tag comes. Its
-/// value is 1 if it did, else 0.
+/// REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
@@ -364,13 +433,12 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_set_permits_start(
     permits: u32,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let semaphore = unsafe { shared(semaphore, "semaphore") }?;
-        semaphore.start(tag, What::Answer(REDLATCH_EVENT_SET), |core| {
-            core.set_permits(permits as usize)
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(semaphore, tag, What::Answer(REDLATCH_EVENT_SET), |core| {
+            Ok(core.set_permits(permits as usize))
         })
-    })
+    }
 }
 
 /// Adds permits, or takes some away if permits is negative; it does not wait for them, so the number
@@ -388,17 +456,17 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_add_permits(
     permits: i64,
     now: *mut i64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (semaphore, out) = unsafe { (shared(semaphore, "semaphore")?, Out::optional(now)) };
-        out.put(semaphore.core.add_permits(permits).wait()?);
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe {
+        ask(semaphore, Ok(Out::optional(now)), |core| {
+            core.add_permits(permits)
+        })
+    }
 }
 
 /// Begins what redlatch_plain_semaphore_add_permits() does and returns at once: an event
-/// REDLATCH_EVENT_NUMBER with this tag comes. Its
-/// value is that number: cast it to int64_t.
+/// REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+/// to int64_t.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
@@ -411,13 +479,15 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_add_permits_start(
     permits: i64,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let semaphore = unsafe { shared(semaphore, "semaphore") }?;
-        semaphore.start(tag, What::Answer(REDLATCH_EVENT_NUMBER), |core| {
-            core.add_permits(permits)
-        })
-    })
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(
+            semaphore,
+            tag,
+            What::Answer(REDLATCH_EVENT_NUMBER),
+            |core| Ok(core.add_permits(permits)),
+        )
+    }
 }
 
 /// Takes all permits that there are. *drained, unless drained is NULL, is how many; a number below 0
@@ -433,17 +503,13 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_drain(
     semaphore: *mut redlatch_plain_semaphore,
     drained: *mut i64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (semaphore, out) = unsafe { (shared(semaphore, "semaphore")?, Out::optional(drained)) };
-        out.put(semaphore.core.drain().wait()?);
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe { ask(semaphore, Ok(Out::optional(drained)), |core| core.drain()) }
 }
 
 /// Begins what redlatch_plain_semaphore_drain() does and returns at once: an event
-/// REDLATCH_EVENT_NUMBER with this tag comes. Its
-/// value is that number: cast it to int64_t.
+/// REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+/// to int64_t.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
@@ -454,13 +520,15 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_drain_start(
     semaphore: *mut redlatch_plain_semaphore,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let semaphore = unsafe { shared(semaphore, "semaphore") }?;
-        semaphore.start(tag, What::Answer(REDLATCH_EVENT_NUMBER), |core| {
-            core.drain()
-        })
-    })
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(
+            semaphore,
+            tag,
+            What::Answer(REDLATCH_EVENT_NUMBER),
+            |core| Ok(core.drain()),
+        )
+    }
 }
 
 /// Reads how many permits there are. It may change at any time.
@@ -476,22 +544,19 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_available(
     semaphore: *const redlatch_plain_semaphore,
     available: *mut i64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (semaphore, out) = unsafe {
-            (
-                shared(semaphore, "semaphore")?,
-                Out::required(available, "available")?,
-            )
-        };
-        out.put(semaphore.core.available().wait()?);
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe {
+        ask(
+            semaphore,
+            Out::required(available, "available"),
+            PlainSemaphore::available,
+        )
+    }
 }
 
 /// Begins what redlatch_plain_semaphore_available() does and returns at once: an event
-/// REDLATCH_EVENT_NUMBER with this tag comes. Its
-/// value is that number: cast it to int64_t.
+/// REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+/// to int64_t.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
@@ -502,13 +567,15 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_available_start(
     semaphore: *mut redlatch_plain_semaphore,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let semaphore = unsafe { shared(semaphore, "semaphore") }?;
-        semaphore.start(tag, What::Answer(REDLATCH_EVENT_NUMBER), |core| {
-            core.available()
-        })
-    })
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(
+            semaphore,
+            tag,
+            What::Answer(REDLATCH_EVENT_NUMBER),
+            |core| Ok(core.available()),
+        )
+    }
 }
 
 /// Makes a latch; does no I/O. name is 1 to 1,024 bytes of UTF-8. Free it with
@@ -524,7 +591,10 @@ pub unsafe extern "C" fn redlatch_latch_new(
     latch: *mut *mut redlatch_latch,
 ) -> redlatch_status {
     // SAFETY: the header asks for a live handle, a string and a place to write to.
-    status(|| unsafe { redlatch_latch::make(client, bytes(name, "name"), latch) })
+    status(|| unsafe {
+        let name = bytes(name, "name");
+        make(client, latch, |client| client.latch_from_bytes(name?))
+    })
 }
 
 /// As above, for a name of length bytes. The name needs no final NUL, and may contain some.
@@ -540,20 +610,18 @@ pub unsafe extern "C" fn redlatch_latch_new_n(
     latch: *mut *mut redlatch_latch,
 ) -> redlatch_status {
     // SAFETY: the header asks for a live handle, that many bytes and a place to write to.
-    status(|| unsafe { redlatch_latch::make(client, counted(name, length, "name"), latch) })
+    status(|| unsafe {
+        let name = counted(name, length, "name");
+        make(client, latch, |client| client.latch_from_bytes(name?))
+    })
 }
 
 /// Frees a latch; NULL is allowed. Does no I/O. A wait on it that was started is cancelled and gives
 /// no event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn redlatch_latch_free(latch: *mut redlatch_latch) {
-    status(|| {
-        // SAFETY: the header asks for a handle that is not used any more.
-        if let Some(latch) = unsafe { taken(latch) } {
-            free(latch.clone(), &latch.client);
-        }
-        Ok(())
-    });
+    // SAFETY: the header asks for a handle that is not used any more.
+    unsafe { free(latch) }
 }
 
 /// Waits until the count is 0; returns at once if it is 0 or the latch has no count. wait_ms 0 looks
@@ -590,13 +658,15 @@ pub unsafe extern "C" fn redlatch_latch_wait_cancellable(
     wait_ms: i64,
     canceller: *mut redlatch_canceller,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for live handles.
-        let (latch, canceller) =
-            unsafe { (shared(latch, "latch")?, optional(canceller, "canceller")?) };
-        let operation = latch.core.wait_within(limit(wait_ms)?);
-        wait(operation, canceller.as_deref())
-    })
+    // SAFETY: the header asks for live handles.
+    unsafe {
+        wait_for(
+            latch,
+            canceller,
+            |core| Ok(core.wait_within(limit(wait_ms)?)),
+            drop,
+        )
+    }
 }
 
 /// Begins what redlatch_latch_wait() does and returns at once: an event
@@ -614,12 +684,12 @@ pub unsafe extern "C" fn redlatch_latch_wait_start(
     wait_ms: i64,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let latch = unsafe { shared(latch, "latch") }?;
-        let operation = latch.core.wait_within(limit(wait_ms)?);
-        latch.start(tag, What::Wait(REDLATCH_EVENT_OPEN), |_| operation)
-    })
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(latch, tag, What::Wait(REDLATCH_EVENT_OPEN), |core| {
+            Ok(core.wait_within(limit(wait_ms)?))
+        })
+    }
 }
 
 /// Cancels what redlatch_latch_wait_start() began under this tag. *cancelled true: no
@@ -634,14 +704,8 @@ pub unsafe extern "C" fn redlatch_latch_wait_cancel(
     tag: u64,
     cancelled: *mut bool,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (latch, out) = unsafe { (shared(latch, "latch")?, Out::optional(cancelled)) };
-        latch.client.refuse_fork()?;
-        let handle: Arc<Handle> = latch.clone();
-        out.put(latch.client.events().cancel(&handle, tag));
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe { cancel(latch, tag, cancelled) }
 }
 
 /// Gives the latch this count if it has none. *set, unless set is NULL, tells whether it did.
@@ -657,17 +721,16 @@ pub unsafe extern "C" fn redlatch_latch_set_count(
     count: u32,
     set: *mut bool,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (latch, out) = unsafe { (shared(latch, "latch")?, Out::optional(set)) };
-        out.put(latch.core.set_count(count as usize).wait()?);
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe {
+        ask(latch, Ok(Out::optional(set)), |core| {
+            core.set_count(count as usize)
+        })
+    }
 }
 
 /// Begins what redlatch_latch_set_count() does and returns at once: an event
-/// REDLATCH_EVENT_SET with this tag comes. Its
-/// value is 1 if it did, else 0.
+/// REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
@@ -680,13 +743,12 @@ pub unsafe extern "C" fn redlatch_latch_set_count_start(
     count: u32,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let latch = unsafe { shared(latch, "latch") }?;
-        latch.start(tag, What::Answer(REDLATCH_EVENT_SET), |core| {
-            core.set_count(count as usize)
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(latch, tag, What::Answer(REDLATCH_EVENT_SET), |core| {
+            Ok(core.set_count(count as usize))
         })
-    })
+    }
 }
 
 /// Counts down by that number. *left, unless left is NULL, is what is left. The count does not get
@@ -703,17 +765,17 @@ pub unsafe extern "C" fn redlatch_latch_count_down(
     by: u32,
     left: *mut i64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (latch, out) = unsafe { (shared(latch, "latch")?, Out::optional(left)) };
-        out.put(latch.core.count_down(by as usize).wait()?);
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe {
+        ask(latch, Ok(Out::optional(left)), |core| {
+            core.count_down(by as usize)
+        })
+    }
 }
 
 /// Begins what redlatch_latch_count_down() does and returns at once: an event
-/// REDLATCH_EVENT_NUMBER with this tag comes. Its
-/// value is that number: cast it to int64_t.
+/// REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+/// to int64_t.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
@@ -726,13 +788,12 @@ pub unsafe extern "C" fn redlatch_latch_count_down_start(
     by: u32,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let latch = unsafe { shared(latch, "latch") }?;
-        latch.start(tag, What::Answer(REDLATCH_EVENT_NUMBER), |core| {
-            core.count_down(by as usize)
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(latch, tag, What::Answer(REDLATCH_EVENT_NUMBER), |core| {
+            Ok(core.count_down(by as usize))
         })
-    })
+    }
 }
 
 /// Reads the count; 0 when the latch is open.
@@ -748,17 +809,13 @@ pub unsafe extern "C" fn redlatch_latch_count(
     latch: *const redlatch_latch,
     count: *mut i64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle and a place to write to.
-        let (latch, out) = unsafe { (shared(latch, "latch")?, Out::required(count, "count")?) };
-        out.put(latch.core.count().wait()?);
-        Ok(())
-    })
+    // SAFETY: the header asks for a live handle and a place to write to.
+    unsafe { ask(latch, Out::required(count, "count"), CountDownLatch::count) }
 }
 
 /// Begins what redlatch_latch_count() does and returns at once: an event
-/// REDLATCH_EVENT_NUMBER with this tag comes. Its
-/// value is that number: cast it to int64_t.
+/// REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+/// to int64_t.
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL.
@@ -769,11 +826,10 @@ pub unsafe extern "C" fn redlatch_latch_count_start(
     latch: *mut redlatch_latch,
     tag: u64,
 ) -> redlatch_status {
-    status(|| {
-        // SAFETY: the header asks for a live handle.
-        let latch = unsafe { shared(latch, "latch") }?;
-        latch.start(tag, What::Answer(REDLATCH_EVENT_NUMBER), |core| {
-            core.count()
+    // SAFETY: the header asks for a live handle.
+    unsafe {
+        start(latch, tag, What::Answer(REDLATCH_EVENT_NUMBER), |core| {
+            Ok(core.count())
         })
-    })
+    }
 }
