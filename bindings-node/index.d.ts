@@ -405,7 +405,7 @@ export class Semaphore {
  * A plain semaphore: a number of permits, and nothing that says who has them. The same as the `RSemaphore` of Redisson with
  * this name.
  *
- * Permits have no lease. Those of a program that dies never come back, until somebody adds them anew. A semaphore without a
+ * Permits have no lease. The permits of a program that dies never come back, until somebody adds them anew. A semaphore without a
  * number has no permits: `setPermits` gives it some, once. Numbers are whole, up to 2147483647. Callers of one client come in
  * their order, whatever number of permits each of them wants. No command counts twice, also when its answer is lost.
  */

@@ -767,7 +767,7 @@ class Play:
         self.check(len(sent) >= step.get("at_least", 0), f"{len(sent)} commands: {sent}")
 
     def channel(self, kind: LockKind) -> str:
-        # That of a latch has braces around any name.
+        # The channel of a latch has braces around any name.
         bare = "{" in self.key and kind.name != "latch"
         return f"{kind.channel}{self.key if bare else '{' + self.key + '}'}"
 

@@ -45,7 +45,7 @@ function urlOf(url, given) {
 
 function withLogin(url, [user, password], name) {
   if (user === '' && password === '') return url
-  // That of a socket has the login in its query.
+  // The URL of a socket has the login in its query.
   const [socket] = /^(redis\+)?unix:\/\/[^#]*/.exec(url) ?? []
   const [, scheme, authority, rest] = /^([\w+]+:\/\/)([^/?#]*)(.*)$/s.exec(url) ?? []
   const hasLogin = socket ? /[?&](user|pass)=/.test(socket) : authority?.includes('@')

@@ -89,7 +89,7 @@ fn options() -> String {
         .map(|info| info.name)
         .collect();
     let names = acquire.join(", ");
-    writeln!(out, " *\n * Those of an acquisition ({names}) are parameters in C; token and permits are set by\n * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */").unwrap();
+    writeln!(out, " *\n * The options of an acquisition ({names}) are parameters in C; token and permits are set by\n * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */").unwrap();
     // In the table they are written for Markdown.
     out.replace('`', "")
 }

@@ -767,7 +767,7 @@ const MOST: usize = i32::MAX as usize;
 /// semaphore as the `RSemaphore` of Redisson with this name. Making and cloning it is cheap and does
 /// no I/O.
 ///
-/// Permits have no lease. Those of a program that dies never come back, until somebody adds them
+/// Permits have no lease. The permits of a program that dies never come back, until somebody adds them
 /// anew. [`Semaphore`](crate::Semaphore) has leases: use it, unless other programs use `RSemaphore`.
 ///
 /// A semaphore without a number has no permits: [`set_permits`](PlainSemaphore::set_permits) gives it

@@ -455,7 +455,7 @@ class Semaphore(Blocks, BaseSemaphore):
     Each permit has a lease, which is renewed while it is held. The permits of a program that dies are free again after
     their lease and 2 seconds. Callers of one client come in their order.
 
-    A `with` block gives back its own permit. What `acquire` took, `release` gives back, on whatever thread.
+    A `with` block gives back its own permit. `release` gives back what `acquire` took, on whatever thread.
     """
 
     __slots__ = ("_canceller", "_interrupt_on_lost")
@@ -528,11 +528,11 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
         seats.set_permits(5)  # if it has no number yet
         with seats: ...  # one permit, given back at the end
 
-    It is a number in Redis, and nothing says who has permits. Those of a program that dies never come back, until somebody
+    It is a number in Redis, and nothing says who has permits. The permits of a program that dies never come back, until somebody
     adds them anew: client.semaphore(...) has leases. A semaphore without a number has no permits. Callers of one client come
     in their order; clients do not wait for each other.
 
-    What `acquire` took, `release` gives back, on whatever thread and in whatever program.
+    `release` gives back what `acquire` took, on whatever thread and in whatever program.
     """
 
     def __init__(

@@ -711,7 +711,7 @@ class Semaphore(Blocks, BaseSemaphore):
     Each permit has a lease, which is renewed while it is held. The permits of a program that dies are free again after
     their lease and 2 seconds. Callers of one client come in their order.
 
-    An `async with` block gives back its own permit. What `acquire` took, `release` gives back, in whatever task; unlike that
+    An `async with` block gives back its own permit. `release` gives back what `acquire` took, in whatever task; unlike that
     of asyncio it has to be awaited.
     """
 
@@ -782,11 +782,11 @@ class PlainSemaphore(BasePlainSemaphore):
         await seats.set_permits(5)  # if it has no number yet
         async with seats: ...  # one permit, given back at the end
 
-    It is a number in Redis, and nothing says who has permits. Those of a program that dies never come back, until somebody
+    It is a number in Redis, and nothing says who has permits. The permits of a program that dies never come back, until somebody
     adds them anew: client.semaphore(...) has leases. A semaphore without a number has no permits. Callers of one client come
     in their order; clients do not wait for each other.
 
-    What `acquire` took, `release` gives back, in whatever task and program; unlike that of asyncio it has to be awaited.
+    `release` gives back what `acquire` took, in whatever task and program; unlike that of asyncio it has to be awaited.
     """
 
     async def __aenter__(self) -> None:

@@ -26,9 +26,9 @@ pub(super) struct Caller {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
-    /// So many permits. `None` waits for ever, zero tries once.
+    /// The caller wants this number of permits. `None` waits for ever, zero tries once.
     Permits(u32, Option<Duration>),
-    /// An open latch.
+    /// The caller wants the latch to be open.
     Open(Option<Duration>),
     /// A change. `kept`: it goes on when its caller leaves, because it gives permits back.
     Change { kept: bool },
@@ -57,12 +57,12 @@ impl Want {
 pub(super) struct State {
     /// Changes that were not sent yet, in their order.
     pub(super) wishes: VecDeque<Wish>,
-    /// Those who wait for permits or for an open latch, in their order.
+    /// The callers that wait for permits or for an open latch, in their order.
     pub(super) waiters: VecDeque<RequestId>,
     pub(super) command: Option<Command>,
     /// The head of the waiters was refused, and nothing has happened since.
     pub(super) asleep: bool,
-    /// Those among the waiters that try once. Some may have left.
+    /// The waiters that try once. Some of these may have left the queue.
     pub(super) tries: Vec<RequestId>,
     /// The error with which the server last refused a command, until it does one.
     pub(super) refused: Option<Error>,
@@ -197,7 +197,7 @@ impl State {
         }
     }
 
-    /// A caller leaves. What was sent for it goes on.
+    /// Takes a caller out. A command that was sent for it goes on.
     pub(super) fn leave(&mut self, id: RequestId, want: Want) {
         if want.waits() {
             // The one behind may want less.

@@ -121,7 +121,8 @@ impl Counting {
         Some(caller)
     }
 
-    /// Ends the wait of a caller. What was sent for it goes on; what it wins is given back.
+    /// Ends the wait of a caller. A command that was sent for it goes on; permits that it wins are
+    /// given back.
     fn give_up(&mut self, cx: &mut Context, id: RequestId, error: Error) -> Option<CounterKey> {
         let Caller { key, want, .. } = self.remove(cx, id)?;
         if let Some(state) = self.counters.get_mut(&key) {
@@ -268,7 +269,7 @@ impl Counting {
         if want.once() {
             state.tries.push(id);
         }
-        // Those that know that the latch is closed need no answer again. The new one does.
+        // The new waiter needs an answer. The others know already that the latch is closed.
         if key.0 == Counter::Latch {
             state.wake();
         }
@@ -604,8 +605,8 @@ impl Counting {
         }
     }
 
-    /// The command was not done, or nobody can know. Its callers can decide what to do. What nobody
-    /// waits for and was certainly not done is done later: the refusal may be mended.
+    /// The command was not done, or nobody can know. Its callers hear the error and decide. A change
+    /// without a caller is tried again if it was certainly not done: the refusal may be mended.
     fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
         let is_unknown = command.unsettled.is_some();
         let is_final = is_unknown || error.kind() == ErrorKind::ForeignKind;
@@ -703,7 +704,7 @@ impl Counting {
         let first = refused.first().map(|(id, _)| id);
         // If the first one that was refused is gone, the one behind it may want less.
         state.asleep = first.is_some() && state.waiters.front() == first && !command.again;
-        // Those that came while the command was under way, or behind the last one that it served.
+        // A try may have come while the command was under way, or stand behind the waiters in it.
         let all = state.asleep;
         self.sort_tries(cx, key, all);
     }
