@@ -262,7 +262,7 @@ enum {
  * limit: a whole number from 0 to 2147483647; default: 0: others set it
  *     How many permits a semaphore gets, if it has none yet.
  *
- * Those of an acquisition (wait, lease, token, permits) are parameters in C; token and permits are set by
+ * The options of an acquisition (wait, lease, token, permits) are parameters in C; token and permits are set by
  * redlatch_lock_set_token() and redlatch_semaphore_set_take(). */
 
 /** For redlatch_client_close(): as long as the option close_limit says. */
@@ -1149,8 +1149,7 @@ redlatch_status redlatch_plain_semaphore_set_permits(redlatch_plain_semaphore *s
 
 /**
  * Begins what redlatch_plain_semaphore_set_permits() does and returns at once: an event
- * REDLATCH_EVENT_SET with this tag comes. Its
- * value is 1 if it did, else 0.
+ * REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
@@ -1179,8 +1178,8 @@ redlatch_status redlatch_plain_semaphore_add_permits(redlatch_plain_semaphore *s
 
 /**
  * Begins what redlatch_plain_semaphore_add_permits() does and returns at once: an event
- * REDLATCH_EVENT_NUMBER with this tag comes. Its
- * value is that number: cast it to int64_t.
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+ * to int64_t.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL. That
@@ -1207,8 +1206,8 @@ redlatch_status redlatch_plain_semaphore_drain(redlatch_plain_semaphore *semapho
 
 /**
  * Begins what redlatch_plain_semaphore_drain() does and returns at once: an event
- * REDLATCH_EVENT_NUMBER with this tag comes. Its
- * value is that number: cast it to int64_t.
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+ * to int64_t.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
@@ -1233,8 +1232,8 @@ redlatch_status redlatch_plain_semaphore_available(const redlatch_plain_semaphor
 
 /**
  * Begins what redlatch_plain_semaphore_available() does and returns at once: an event
- * REDLATCH_EVENT_NUMBER with this tag comes. Its
- * value is that number: cast it to int64_t.
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+ * to int64_t.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or semaphore is NULL.
@@ -1340,8 +1339,7 @@ redlatch_status redlatch_latch_set_count(redlatch_latch *latch, uint32_t count, 
 
 /**
  * Begins what redlatch_latch_set_count() does and returns at once: an event
- * REDLATCH_EVENT_SET with this tag comes. Its
- * value is 1 if it did, else 0.
+ * REDLATCH_EVENT_SET with this tag comes. Its value is 1 if it did, else 0.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
@@ -1365,8 +1363,8 @@ redlatch_status redlatch_latch_count_down(redlatch_latch *latch, uint32_t by, in
 
 /**
  * Begins what redlatch_latch_count_down() does and returns at once: an event
- * REDLATCH_EVENT_NUMBER with this tag comes. Its
- * value is that number: cast it to int64_t.
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+ * to int64_t.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL. That
@@ -1391,8 +1389,8 @@ redlatch_status redlatch_latch_count(const redlatch_latch *latch,
 
 /**
  * Begins what redlatch_latch_count() does and returns at once: an event
- * REDLATCH_EVENT_NUMBER with this tag comes. Its
- * value is that number: cast it to int64_t.
+ * REDLATCH_EVENT_NUMBER with this tag comes. Its value is that number: cast it
+ * to int64_t.
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or latch is NULL.
