@@ -506,7 +506,7 @@ class Semaphore(Blocks, BaseSemaphore):
         return Permits(*ask(self._core.permits))
 
     def set_permits(self, limit: int) -> Permits:
-        """Gives the semaphore so many permits, whatever it had before. Those that are held stay held."""
+        """Gives the semaphore so many permits, whatever it had before. Permits that are held stay held."""
         self._client._start()
         return Permits(*ask(self._core.permits, limit))
 

@@ -384,7 +384,7 @@ pub enum Reply {
 /// How many permits a semaphore has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Permits {
-    /// Those that nobody has. Negative when the semaphore was given fewer permits than are taken.
+    /// The permits that nobody has. Negative when the semaphore was given fewer permits than are taken.
     pub available: i64,
     /// All of them, taken ones included. 0 if nobody has set the number yet.
     pub limit: i64,
