@@ -77,7 +77,7 @@ docs: setup ## the Rust documentation, into target/doc
 docs-site: setup ## the pages and API references as a site, into target/site/html; checks every link
 	@scripts/docs-site
 
-test-platforms: setup ## packages for every system of scripts/lib/targets.txt, built and tested; TARGET= for one
+test-platforms: setup ## packages for every system that scripts/dist builds for, built and tested; TARGET= for one
 	@scripts/setup-cross && scripts/dist $(TARGET) && scripts/test-platforms $(filter-out all,$(TARGET))
 
 dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages into dist/
@@ -87,7 +87,7 @@ dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages
 release: setup ## VERSION=0.1.0: checks, tests, builds everything into dist/ and tries the uploads; DRY=1 leaves the tests out and tells all that is missing
 	@scripts/release $(or $(VERSION),$(error VERSION= names the release)) $(if $(DRY),--dry)
 
-reproducible: setup ## the packages built twice, in different folders, are the same to the last byte (TARGETS=, of scripts/lib/targets.txt)
+reproducible: setup ## the packages built twice, in different folders, are the same to the last byte (TARGETS=, of those that scripts/dist builds)
 	@scripts/reproducible $(TARGETS)
 
 clean: ## remove all that was built; what setup installed stays
