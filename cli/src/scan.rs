@@ -61,7 +61,7 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     Ok(found)
 }
 
-/// What lies at a name.
+/// A lock that is held, or what else a name has.
 pub(crate) enum Found {
     Held(Held),
     /// A plain semaphore, a latch, and a semaphore whose permits are all free look alike.

@@ -34,7 +34,7 @@ pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
     })
 }
 
-/// What lies at the name of the lock now; a lock that is held with processes and waiters.
+/// The lock as it is held now, with processes and waiters, or what else its name has.
 pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Found, Failure> {
     let mut inspector = connect::inspector(server)?;
     let found = match holder(lock) {
@@ -76,7 +76,7 @@ pub(crate) fn holder(lock: &Lock) -> Result<Option<Held>, Error> {
     Ok(holder.map(|holder| Held::new(lock.name(), lock.kind(), holder)))
 }
 
-/// One line about what lies at a name, for people.
+/// One line about a name, for people.
 pub(crate) fn as_text(name: &str, found: &Found) -> String {
     let state = match found {
         Found::Held(held) => return held.as_text(),
