@@ -127,9 +127,10 @@ test('a wait ends with its limit or with its client', async () => {
   const ended = Promise.all(calls.map((call) => assert.rejects(call, ClosedError)))
   await client.close()
   await ended
-  // Its stack begins with the line of the program.
+  // Its stack begins with the line of the program. Bun's stacks end where a function awaits.
   const closed = (name) => (error) => error instanceof ClosedError && error.lockName === name && isOurs(error)
-  const isOurs = ({ stack }) => /^ {4}at (?!.*\(node:).*/m.exec(stack)[0].includes(__filename)
+  const isOurs = ({ stack }) =>
+    process.versions.bun !== undefined || /^ {4}at (?!.*\((?:node|ext):).*/m.exec(stack)[0].includes(__filename)
   for (const call of [() => seats.acquire(), () => seats.tryAcquire(), () => seats.release()]) {
     await assert.rejects(async () => await call(), closed(seats.name))
   }
