@@ -6,7 +6,7 @@ const { InvalidArgumentError, LockTimeoutError, internal } = require('./errors.j
 const { reasonOf, resultOf } = require('./border.js')
 const { checkSignal } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
-const { plain, shown, split } = require('./options.js')
+const { isGiven, plain, shown, split } = require('./options.js')
 const { calledFrom, surfaced } = internal
 
 // Permits that were taken together. Nobody but its caller knows of it: it gives them back by their number.
@@ -42,10 +42,18 @@ class PlainPermit {
   }
 }
 
-class PlainSemaphore {
-  #client // its listeners are told of events as long as there is a semaphore
+// The native part of a counter.
+let nativeOf
+
+class Counter {
+  // The client stays alive as long as this object, so its listeners hear of events.
+  #client
   #native
   #name
+
+  static {
+    nativeOf = (counter) => counter.#native
+  }
 
   constructor(client, native, name) {
     this.#client = client
@@ -57,18 +65,23 @@ class PlainSemaphore {
     return this.#name
   }
 
+  [inspect.custom](_, options) {
+    return `${this.constructor.name} ${inspect({ name: this.name }, options)}`
+  }
+}
+
+class PlainSemaphore extends Counter {
   async acquire(permits = 1, options) {
     try {
       return await this.#acquire(permits, options)
     } catch (error) {
-      throw error === options?.signal?.reason ? error : calledFrom(this.acquire, error, this.#name)
+      throw error === options?.signal?.reason ? error : calledFrom(this.acquire, error, this.name)
     }
   }
 
   async #acquire(permits, options) {
     const { signal, wait } = waitOf(options)
-    const native = this.#native
-    await resultOf(native.take(natural('permits', permits), wait), signal)
+    await resultOf(nativeOf(this).take(natural('permits', permits), wait), signal)
     const permit = new PlainPermit(this, permits)
     if (!signal?.aborted) return permit
     // Taken at once, and aborted before the caller could know. A release that fails goes on by itself.
@@ -86,78 +99,56 @@ class PlainSemaphore {
   }
 
   async release(permits = 1) {
-    await resultOf(this.#native.release(natural('permits', permits)))
+    await resultOf(nativeOf(this).release(natural('permits', permits)))
   }
 
   async setPermits(permits) {
-    return resultOf(this.#native.setPermits(natural('permits', permits)))
+    return resultOf(nativeOf(this).setPermits(natural('permits', permits)))
   }
 
   async addPermits(permits) {
-    return resultOf(this.#native.addPermits(whole('permits', permits)))
+    return resultOf(nativeOf(this).addPermits(whole('permits', permits)))
   }
 
   async drain() {
-    return resultOf(this.#native.drain())
+    return resultOf(nativeOf(this).drain())
   }
 
   async available() {
-    return resultOf(this.#native.available())
-  }
-
-  [inspect.custom](_, options) {
-    return `PlainSemaphore ${inspect({ name: this.name }, options)}`
+    return resultOf(nativeOf(this).available())
   }
 }
 
-class CountDownLatch {
-  #client // as that of a semaphore
-  #native
-  #name
-
-  constructor(client, native, name) {
-    this.#client = client
-    this.#native = native
-    this.#name = name
-  }
-
-  get name() {
-    return this.#name
-  }
-
+class CountDownLatch extends Counter {
   async setCount(count) {
-    return resultOf(this.#native.setCount(natural('count', count)))
+    return resultOf(nativeOf(this).setCount(natural('count', count)))
   }
 
   async countDown(by = 1) {
-    return resultOf(this.#native.countDown(natural('by', by)))
+    return resultOf(nativeOf(this).countDown(natural('by', by)))
   }
 
   async count() {
-    return resultOf(this.#native.count())
+    return resultOf(nativeOf(this).count())
   }
 
   async wait(options) {
     try {
       const { signal, wait } = waitOf(options)
-      await resultOf(this.#native.wait(wait), signal)
+      await resultOf(nativeOf(this).wait(wait), signal)
     } catch (error) {
-      throw error === options?.signal?.reason ? error : calledFrom(this.wait, error, this.#name)
+      throw error === options?.signal?.reason ? error : calledFrom(this.wait, error, this.name)
     }
-  }
-
-  [inspect.custom](_, options) {
-    return `CountDownLatch ${inspect({ name: this.name }, options)}`
   }
 }
 
 // How long to wait, for the core, and the signal that ends the wait. Throws if that is aborted already.
 function waitOf(options) {
   const { own, names = [] } = split(options, ['wait', 'signal'])
-  if (names.length > 0) throw new InvalidArgumentError(`there is no option ${names[0]} here; there are wait and signal`)
+  if (names.length > 0) throw new InvalidArgumentError(`${shown(names[0])} is no option of this call; there are wait and signal`)
   checkSignal(own.signal)
   if (own.signal?.aborted) throw reasonOf(own.signal)
-  return { signal: own.signal, wait: own.wait === null || own.wait === undefined ? undefined : plain('wait', own.wait) }
+  return { signal: own.signal, wait: isGiven(own.wait) ? plain('wait', own.wait) : undefined }
 }
 
 function whole(what, number) {

@@ -3,7 +3,7 @@
 
 const { isIPv6 } = require('node:net')
 const { InvalidArgumentError } = require('./errors.js')
-const { shown, text, typeOf } = require('./options.js')
+const { isGiven, shown, text, typeOf } = require('./options.js')
 
 // They take the place of a URL, but for the last two, which may stand beside one.
 const PLACE = ['host', 'port', 'path', 'db', 'tls', 'username', 'password']
@@ -12,9 +12,6 @@ const LOGIN = ['username', 'password']
 const wrong = (name, value, right) => new InvalidArgumentError(`${name} is ${shown(value)}; give it ${right}`)
 
 const hostAndPort = ({ host = 'localhost', port }) => `${isIPv6(host) ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`
-
-// `null` means the default.
-const isGiven = (value) => value !== undefined && value !== null
 
 // The URL of what was given, with user name and password of `place` in it; undefined if nothing was.
 function urlOf(url, given) {
@@ -90,4 +87,4 @@ function placeLine({ host = 'localhost', port, path, tls }, { db, database = db,
   return [...shownWords, ...(password ? ['password'] : [])].join(', ')
 }
 
-module.exports = { PLACE, isGiven, refuseClient, urlOf }
+module.exports = { PLACE, refuseClient, urlOf }
