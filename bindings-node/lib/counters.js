@@ -7,7 +7,7 @@ const { reasonOf, resultOf } = require('./border.js')
 const { checkSignal } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
 const { isGiven, plain, shown, split } = require('./options.js')
-const { calledFrom, surfaced } = internal
+const { surfaced } = internal
 
 // Permits that were taken together. Nobody but its caller knows of it: it gives them back by their number.
 class PlainPermit {
@@ -72,14 +72,6 @@ class Counter {
 
 class PlainSemaphore extends Counter {
   async acquire(permits = 1, options) {
-    try {
-      return await this.#acquire(permits, options)
-    } catch (error) {
-      throw error === options?.signal?.reason ? error : calledFrom(this.acquire, error, this.name)
-    }
-  }
-
-  async #acquire(permits, options) {
     const { signal, wait } = waitOf(options)
     await resultOf(nativeOf(this).take(natural('permits', permits), wait), signal)
     const permit = new PlainPermit(this, permits)
@@ -91,7 +83,7 @@ class PlainSemaphore extends Counter {
 
   async tryAcquire(permits = 1) {
     try {
-      return await this.#acquire(permits, { wait: 0 })
+      return await this.acquire(permits, { wait: 0 })
     } catch (error) {
       if (error instanceof LockTimeoutError) return null
       throw error
@@ -133,12 +125,8 @@ class CountDownLatch extends Counter {
   }
 
   async wait(options) {
-    try {
-      const { signal, wait } = waitOf(options)
-      await resultOf(nativeOf(this).wait(wait), signal)
-    } catch (error) {
-      throw error === options?.signal?.reason ? error : calledFrom(this.wait, error, this.name)
-    }
+    const { signal, wait } = waitOf(options)
+    await resultOf(nativeOf(this).wait(wait), signal)
   }
 }
 
@@ -163,7 +151,7 @@ function natural(what, number) {
 }
 
 surfaced(PlainPermit.prototype, { async: ['release'] })
-surfaced(PlainSemaphore.prototype, { async: ['tryAcquire', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
-surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count'] })
+surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
+surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count', 'wait'] })
 
 module.exports = { CountDownLatch, PlainPermit, PlainSemaphore }

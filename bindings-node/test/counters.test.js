@@ -159,6 +159,24 @@ test('a wait that is aborted leaves nothing', async () => {
   assert.deepEqual([await number(seats.name), await ready.count()], [2, 1])
 })
 
+test('the reason of a signal keeps its stack', async () => {
+  const mine = new InvalidArgumentError('mine')
+  const { stack } = mine
+  const options = { signal: AbortSignal.abort(mine) }
+  const [seats, ready] = [context.client.plainSemaphore(freshName()), context.client.latch(freshName())]
+  const semaphore = context.client.semaphore(freshName(), 1)
+  const calls = [
+    () => seats.acquire(1, options),
+    () => ready.wait(options),
+    () => semaphore.acquire(options),
+    () => semaphore.tryAcquire(options),
+    () => semaphore.using(options, () => {}),
+  ]
+  for (const call of calls) await assert.rejects(call, (error) => error === mine)
+  await assert.rejects(semaphore.using(() => Promise.reject(mine)), (error) => error === mine)
+  assert.equal(mine.stack, stack)
+})
+
 test('permits that are won when the signal comes are given back', async () => {
   const seats = context.client.plainSemaphore(freshName())
   await seats.setPermits(2)
