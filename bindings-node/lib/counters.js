@@ -4,12 +4,12 @@
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockTimeoutError, internal } = require('./errors.js')
 const { reasonOf, resultOf } = require('./border.js')
-const { checkSignal } = require('./lock.js')
+const { checkSignal, during } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
 const { isGiven, plain, shown, split } = require('./options.js')
 const { surfaced } = internal
 
-// Permits that were taken together. Nobody but its caller knows of it: it gives them back by their number.
+// Permits that were taken together. Redis does not know this object. Its release adds the number of its permits.
 class PlainPermit {
   #semaphore
   #permits
@@ -90,6 +90,13 @@ class PlainSemaphore extends Counter {
     }
   }
 
+  // How many permits, and how long to wait, may be left out.
+  async using(...given) {
+    const fn = given.pop()
+    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
+    return await during(await this.acquire(...given), fn)
+  }
+
   async release(permits = 1) {
     await resultOf(nativeOf(this).release(natural('permits', permits)))
   }
@@ -144,14 +151,14 @@ function whole(what, number) {
   throw new InvalidArgumentError(`${what} is ${shown(number)}; give it a whole number`)
 }
 
-// The core says how large it may be. Its numbers have no sign.
+// The core checks the upper bound. Its type cannot hold a negative number.
 function natural(what, number) {
   if (whole(what, number) >= 0) return number
   throw new InvalidArgumentError(`${what} is ${number}; give it a whole number that is not negative`)
 }
 
 surfaced(PlainPermit.prototype, { async: ['release'] })
-surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
+surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
 surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count', 'wait'] })
 
 module.exports = { CountDownLatch, PlainPermit, PlainSemaphore }

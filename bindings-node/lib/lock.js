@@ -246,7 +246,8 @@ function anonymous(options) {
   return options
 }
 
-// Runs a function and then releases the hold; rejects if it was lost, with what `lost` makes of the reason of its signal.
+// Runs a function and then releases the hold; rejects if it was lost, with what `lost` makes of the reason of its signal. Permits of
+// a plain semaphore cannot be lost, and their release resolves to nothing.
 async function during(hold, fn, lost) {
   let result
   try {
@@ -255,7 +256,7 @@ async function during(hold, fn, lost) {
     await releaseAfter(error, hold)
     throw keptAsGiven(error)
   }
-  if (await hold.release()) return result
+  if ((await hold.release()) !== false) return result
   throw lost(knownOf(hold).loss)
 }
 
@@ -263,12 +264,12 @@ async function during(hold, fn, lost) {
 async function releaseAfter(error, hold) {
   let cause
   try {
-    if (await hold.release()) return
+    if ((await hold.release()) !== false) return
     cause = knownOf(hold).loss
   } catch (failure) {
     cause = failure
   }
-  if (error instanceof LockLostError) return // told already
+  if (error === cause || error instanceof LockLostError) return // told already
   if (error instanceof Error && error.cause === undefined && Object.isExtensible(error)) {
     Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   }
