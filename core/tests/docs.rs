@@ -315,7 +315,8 @@ password. The remedy for each kind: [below](#what-to-do).
 - **Rust**: `Error::kind()`, with `Error::lost_reason()`, `Error::lock_name()` and `source()`: the error of the system or of TLS behind it.
 - **Python**: a class of its own below `redlatch.LockError`. Some are also built-in exceptions: `LockTimeoutError` is a
   `TimeoutError`.
-- **Node.js**: the same class names below `LockError`, and `error.code`.
+- **Node.js**: the same class names below `LockError`, and `error.code`. `InvalidArgumentError` is a `TypeError`; `instanceof LockError`
+  counts it. An `UnavailableError` has the error of the system as its `cause`, if there is one.
 - **C**: the number as status, 0 for success; `redlatch_last_error()` has the text.
 
 Numbers and names are stable: new kinds may come, old ones keep their meaning. *Retryable* means that the same call can
