@@ -2,7 +2,7 @@
 
 guard.py [--bless] [--only REGEX] [--scale 0.5]
 
-Measures with the development builds that the tests use, against the bounds of bounds.toml. What depends on how threads
+Measures with the development builds that the tests use, against the bounds of bounds.toml. A count that depends on how threads
 are scheduled is measured up to three times: a regression shows every time. --bless writes the bounds; --scale 0.5
 halves them for this run, which every one of them has to notice.
 """

@@ -186,7 +186,7 @@ export interface WaitOptions extends Pick<AcquireOptions, 'wait'> {
 
 /** How many permits a semaphore has. They may change at any time. */
 export interface Permits {
-  /** Those that nobody has. Negative when the semaphore was given fewer permits than are taken. */
+  /** The permits that nobody has. Negative when the semaphore was given fewer permits than are taken. */
   available: number
   /** All of them, taken ones included; 0 if nobody has set the number yet. */
   limit: number

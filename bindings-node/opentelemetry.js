@@ -32,7 +32,7 @@ const NOW = {
 const seconds = (began) => (performance.now() - began) / 1000
 const typeOf = (error) => error?.name ?? '_OTHER'
 
-// The counters of clients. Those of a client that is gone stay in the sums, which never fall.
+// The counters of clients. The counters of a client that is gone stay in the sums, which never fall.
 class Clients {
   #known = new Map() // what reads its counters, by a WeakRef
   #refs = new WeakMap()

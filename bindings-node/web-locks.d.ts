@@ -36,9 +36,9 @@ export interface LockInfo {
 }
 
 export interface LockManagerSnapshot {
-  /** First the locks that this client holds, in the order in which they were granted; then those of others. */
+  /** First the locks that this client holds, in the order in which they were granted; then the locks of others. */
   held: LockInfo[]
-  /** The requests of this client that wait, in their order. Those of others cannot be told. */
+  /** The requests of this client that wait, in their order. The requests of others are not known. */
   pending: LockInfo[]
 }
 

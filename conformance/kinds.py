@@ -58,7 +58,7 @@ KINDS = {
     )
 }
 
-# Those that have another side besides redlatch; Redisson speaks the kinds before `simple`.
+# The kinds that others than redlatch and Redisson speak. Redisson speaks the kinds before `simple`.
 FOREIGN = ("redis-py", "redlock", "redsync", "redis-semaphore", "article", "adaptive")
 
 

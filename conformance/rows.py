@@ -104,7 +104,7 @@ def crowds(scenario: dict, kind: LockKind, sides: list[Side]) -> list[dict[str, 
 
 
 def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> list[Side]:
-    """Those who can play this actor with this kind."""
+    """The sides that can play this actor with this kind."""
 
     def plays(side: Side) -> bool:
         if "only" in scenario and side.name not in scenario["only"]:

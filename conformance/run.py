@@ -810,7 +810,7 @@ class Play:
                 lambda: not any(self.redis("EXISTS", key) for key in queue), "the queue is still there"
             )
         if any(kind.name == "read-write" for kind in self.row.kinds.values()):
-            # Those of dead readers, and of a lock that was deleted, end with their lease.
+            # The keys of dead readers, and of a lock that was deleted, end with their lease.
             self.eventually(lambda: not self.time_outs(), "the time-out key of a reader is still there")
 
     def time_outs(self) -> list[str]:

@@ -15,7 +15,7 @@ class Turns:
         self.seen = len(tap.lines)
         self.line: list[str] = []
         self.holder = ""
-        # Those taken out of the queue that do not have the lock, and the clients of all that ever stood there.
+        # The owners that left the queue without the lock, and the clients of all owners that ever stood there.
         self.dropped: list[str] = []
         self.clients: set[str] = set()
         self.grants = 0

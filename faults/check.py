@@ -1,6 +1,6 @@
 """Checks a recorded history of locks against what a lock may do.
 
-Times come from one clock, of the machine that recorded. What a caller knows is less than what happened, so two
+Times come from one clock, of the machine that recorded. A caller knows less than what happened, so two
 intervals belong to a hold:
 
 - it was certainly held from the answer of its acquire to the call of its release, if that release succeeded, else to
@@ -176,8 +176,8 @@ Span = tuple[float, float]
 
 
 def crowded(spans: list[tuple[Span, Hold]], room: int) -> list[tuple[float, float, Hold]]:
-    """The stretches of time in which all those have more permits than there is room, and the last that came."""
-    # Those that end make room for those that begin at the same time.
+    """The stretches of time in which these holds have more permits than there is room, each with the last hold."""
+    # Holds that end make room for holds that begin at the same time.
     edges = [(end, 0, -hold.permits, hold) for (_, end), hold in spans]
     edges += [(begin, 1, hold.permits, hold) for (begin, _), hold in spans]
     edges.sort(key=lambda edge: edge[:2])
@@ -520,7 +520,7 @@ class Lines:
         self.by_name: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
         self.told: dict[tuple[int, bytes, bytes], list[float]] = defaultdict(list)
         self.hangs: list[str] = []
-        # Those names that are semaphores.
+        # The limits of semaphores, by name.
         self.limits: dict[bytes, int] = {}
         for number in range(len(files)):
             self.read(number)
@@ -555,7 +555,7 @@ class Lines:
             self.limits[lock_of(name)] = int(part[2])
 
     def holds(self, name: bytes) -> Iterator[Hold]:
-        """Those of a name, which are forgotten here."""
+        """The holds of a name. Its lines are forgotten here."""
         for number, line in self.by_name.pop(name):
             _, caller, side, called, answered, status, tried, token, *rest = line.split()
             counted, told, sure, kept, until, freed, done = map(int, rest[:7])

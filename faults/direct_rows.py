@@ -1,7 +1,7 @@
 """The same things again on the direct connection, where callers do their calls themselves.
 
 The proxy knows that connection by what is said first on it, and nothing happens to others: a cell in which no call went there
-fails. What is left of a call that went wrong is for the engine to settle, on its own connection.
+fails. The engine settles the rest of a call that went wrong, on its own connection.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ class Layer:
 class Bug:
     name: str
     edits: list[tuple[str, str, str]]
-    # Those that are asked, by their first words; others have nothing to do with what it breaks.
+    # The first words of the layers that are asked; other layers have nothing to do with what it breaks.
     layers: list[str] = field(default_factory=list)
-    # And of their tests those with this word in their path: on a busy machine others may fail by themselves.
+    # They run only tests with this word in their path: on a busy machine others may fail by themselves.
     tests: str = ""
     caught: dict[str, float] = field(default_factory=dict)
     by: str = ""

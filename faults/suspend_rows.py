@@ -1,7 +1,7 @@
 """The machine of the program is suspended: CLOCK_BOOTTIME has jumped when it goes on, CLOCK_MONOTONIC has not.
 
 A machine cannot be suspended in a test, and a time namespace has one offset for good; so the clock is made to jump
-under the running program. What differs from a real suspend: the server's clock does not stand still either, and the
+under the running program. Two things differ from a real suspend: the server's clock does not stand still either, and the
 kernel's timers do not fire at once.
 """
 

@@ -27,7 +27,7 @@ RANKED = {
     "F3": ("handoffs_s", False),
     "R1": ("pairs_s", False),
 }
-# Those of semaphores, of fair locks and of readers run as these do, and report the same.
+# The workloads with semaphores, fair locks and readers run as these do, and report the same.
 LIKE = {"W1B": "W1", "S1": "W1", "S4": "W4", "S5": "W5", "F3": "W3", "R1": "W1"}
 CPU = [("client CPU µs", "cpu_us", "{:,.1f}"), ("server CPU µs", "srv_us", "{:,.1f}")]
 # Per workload the columns: heading, figure, format.

@@ -131,7 +131,7 @@ class Waiting {
   }
 }
 
-// Why a signal was aborted. Those of older packages do not say.
+// Why a signal was aborted. Signals of older packages do not say.
 function reasonOf(signal) {
   return signal.reason === undefined ? new DOMException('This operation was aborted', 'AbortError') : signal.reason
 }

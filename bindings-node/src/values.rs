@@ -201,7 +201,7 @@ impl Batch {
 /// The permits of a semaphore.
 #[napi(object)]
 pub struct Permits {
-    /// Those that nobody has; negative when more are taken than there are now.
+    /// The permits that nobody has; negative when more are taken than there are now.
     pub available: i64,
     /// All of them.
     pub limit: i64,

@@ -308,8 +308,8 @@ impl Client {
         self.turn(now, true, io, answers);
     }
 
-    /// Does what follows from an input. What is overdue waits for the host's timer, which comes after
-    /// what has arrived: the host was blocked, and an answer may lie in a socket.
+    /// Does what follows from an input. Overdue work waits for the host's timer, which comes after
+    /// all input that has arrived: the host was blocked, and an answer may lie in a socket.
     fn follow(&mut self, now: Moment, io: &mut Io<'_>, answers: &mut Vec<Answer>) {
         let is_late = self.next_wake().is_some_and(|due| due.after(LATE) <= now);
         self.turn(now, !is_late, io, answers);

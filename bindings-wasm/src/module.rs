@@ -616,10 +616,7 @@ impl Module {
         let name = names::name(given.text()?)?;
         let (kind, number) = (given.byte()?, given.number()?);
         let change = match kind {
-            change::RELEASE => counted("permits", number, 1).map(|given| Change::Trade {
-                given,
-                wanted: Vec::new(),
-            }),
+            change::RELEASE => counted("permits", number, 1).map(Change::give),
             change::SET_PERMITS => counted("permits", number, 0).map(Change::SetPermits),
             change::ADD_PERMITS => {
                 counted("permits", number.abs(), 0).map(|_| Change::AddPermits(number as i64))

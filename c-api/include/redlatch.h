@@ -488,8 +488,8 @@ redlatch_status redlatch_options_set(redlatch_options *options,
                                      const char *value);
 
 /**
- * The names of all options there are, one for each index from 0; NULL after the last. Those of a
- * single acquisition, which are parameters in C, come last. Static.
+ * The names of all options there are, one for each index from 0; NULL after the last. The
+ * options of an acquisition, which are parameters in C, come last. Static.
  */
 const char *redlatch_options_name(size_t index);
 
@@ -1080,7 +1080,7 @@ redlatch_status redlatch_plain_semaphore_acquire_cancellable(redlatch_plain_sema
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
- *   semaphore is NULL. That permits is out of bounds, the event says.
+ *   semaphore is NULL. The event says that permits is out of bounds.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
@@ -1482,7 +1482,7 @@ redlatch_status redlatch_lock_is_locked_start(redlatch_lock *lock, uint64_t tag)
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
- *   NULL. That the lock is not of the kind fair, the event says.
+ *   NULL. The event says that the lock is not of the kind fair.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
@@ -1513,7 +1513,7 @@ redlatch_status redlatch_lock_holders_start(redlatch_lock *lock,
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
- *   argument is NULL. That locks of this kind have no token, the event says.
+ *   argument is NULL. The event says that locks of this kind have no token.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INTERNAL: the process has no descriptor left.
  */
@@ -1558,7 +1558,7 @@ redlatch_status redlatch_semaphore_permits_start(redlatch_lock *semaphore,
  *
  * Statuses:
  * - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
- *   NULL. That limit is above 2147483647, the event says.
+ *   NULL. The event says that limit is above 2147483647.
  * - REDLATCH_FORKED: the client belongs to the parent process.
  * - REDLATCH_INTERNAL: the process has no descriptor left.
  */

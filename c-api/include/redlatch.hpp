@@ -666,7 +666,7 @@ public:
         return limit;
     }
 
-    /// Gives it so many permits, whatever it had before. Those that are taken stay taken.
+    /// Gives it so many permits, whatever it had before. Permits that are taken stay taken.
     void set_limit(std::uint32_t limit) { require(redlatch_semaphore_set_permits(get(), limit)); }
 
     redlatch_lock *get() const noexcept { return permits_.get(); }

@@ -41,7 +41,7 @@ fn limit(wait_ms: i64) -> Result<Option<Duration>> {
     }
 }
 
-/// What the handles of both have: the functions for C differ in the operation that they make.
+/// Both handles have this: the functions for C differ in the operation that they make.
 trait Counter: Sized + Send + Sync + 'static {
     type Core;
     /// The parameter that is the handle.
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn redlatch_plain_semaphore_acquire_cancellable(
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: wait_ms is out of bounds, an operation with this tag is under way, or
-///   semaphore is NULL. That permits is out of bounds, the event says.
+///   semaphore is NULL. The event says that permits is out of bounds.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
 /// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[must_use]

@@ -465,7 +465,7 @@ pub unsafe extern "C" fn redlatch_lock_is_locked_start(
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, or lock or function is
-///   NULL. That the lock is not of the kind fair, the event says.
+///   NULL. The event says that the lock is not of the kind fair.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
 /// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
@@ -523,7 +523,7 @@ unsafe fn start_telling(
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, token is not UTF-8, or an
-///   argument is NULL. That locks of this kind have no token, the event says.
+///   argument is NULL. The event says that locks of this kind have no token.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
 /// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]
@@ -594,7 +594,7 @@ pub unsafe extern "C" fn redlatch_semaphore_permits_start(
 ///
 /// Statuses:
 /// - REDLATCH_INVALID_ARGUMENT: an operation with this tag is under way, it is no semaphore, or it is
-///   NULL. That limit is above 2147483647, the event says.
+///   NULL. The event says that limit is above 2147483647.
 /// - REDLATCH_FORKED: the client belongs to the parent process.
 /// - REDLATCH_INTERNAL: the process has no descriptor left.
 #[unsafe(no_mangle)]

@@ -143,8 +143,8 @@ fn settable() -> Vec<&'static str> {
         .collect()
 }
 
-/// The names of all options there are, one for each index from 0; NULL after the last. Those of a
-/// single acquisition, which are parameters in C, come last. Static.
+/// The names of all options there are, one for each index from 0; NULL after the last. The
+/// options of an acquisition, which are parameters in C, come last. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn redlatch_options_name(index: usize) -> *const c_char {
     static NAMES: Names = Names::new();

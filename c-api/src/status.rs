@@ -115,7 +115,7 @@ fn in_terms_of_c(error: &Error) -> Option<Error> {
     )))
 }
 
-/// Keeps panics inside calls from being printed; they become the text of `internal`. Those of the
+/// Keeps panics inside calls from being printed; they become the text of `internal`. Panics of the
 /// program (Rust that links the static library) go where they went before.
 pub(crate) fn quiet_panics() {
     // Not a `Once`: a child that is forked meanwhile would wait for it for ever.

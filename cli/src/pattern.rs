@@ -55,7 +55,7 @@ fn one(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     }
 }
 
-/// Whether the byte is in the brackets, and what follows them. Those without an end go to the end.
+/// Whether the byte is in the brackets, and what follows them. Brackets without an end go to the end.
 fn class(mut pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let mut is_in = false;
     loop {

@@ -363,7 +363,7 @@ impl Hold {
     }
 }
 
-/// Changes between two looks. What happened and was undone in between is not counted.
+/// Changes between two looks. A change that was undone in between is not counted.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     taken: u64,

@@ -123,7 +123,7 @@ def test_more_permits_than_are_listed_are_not_free(
     with redis.Redis(port=server.port) as raw:
         raw.zadd(taken, dict.fromkeys(ids[:1024], end))
         assert json.loads(run("who", "--json", *words, name).stdout)["more"] is False
-        # Those whose time is over do not count.
+        # Permits whose time is over do not count.
         raw.zadd(taken, dict.fromkeys(ids[1024:], 1))
         shown = json.loads(run("who", "--json", *words, name).stdout)
         assert (len(shown["holders"]), shown["more"]) == (1024, False)

@@ -492,8 +492,8 @@ impl fmt::Debug for Guard {
 #[must_use = "if unused, the permits are given back at once"]
 pub struct PlainPermit(Option<Taken>);
 
-struct Taken {
-    running: Arc<Running>,
+pub(crate) struct Taken {
+    pub(crate) running: Arc<Running>,
     name: Name,
     permits: u32,
 }
@@ -532,10 +532,7 @@ impl PlainPermit {
         };
         let request = Request::Change {
             name: taken.name.clone(),
-            change: Change::Trade {
-                given: taken.permits,
-                wanted: Vec::new(),
-            },
+            change: Change::give(taken.permits),
         };
         Operation::giving_back(request, self, unit)
     }
@@ -558,14 +555,14 @@ impl PlainPermit {
     }
 
     /// Takes the permits out without giving them back.
-    pub(crate) fn disarm(&mut self) -> Option<Arc<Running>> {
+    pub(crate) fn disarm(&mut self) -> Option<Taken> {
         let taken = self.0.take()?;
         if taken.running.is_forked() {
-            // All of this is the parent's, as when it is dropped.
+            // All of this is the parent's. Even dropping it could wake the parent's thread.
             std::mem::forget(taken);
             return None;
         }
-        Some(taken.running)
+        Some(taken)
     }
 
     /// Fails if it belongs to the parent of this process.
@@ -578,11 +575,7 @@ impl PlainPermit {
 
 impl Drop for PlainPermit {
     fn drop(&mut self) {
-        let Some(taken) = self.0.take() else { return };
-        if taken.running.is_forked() {
-            // All of this is the parent's. Even dropping it could wake the parent's thread.
-            return std::mem::forget(taken);
-        }
+        let Some(taken) = self.disarm() else { return };
         taken.running.tell(Input::GivenBack {
             name: taken.name.clone(),
             permits: taken.permits,

@@ -973,10 +973,7 @@ impl PlainSemaphore {
     /// # }
     /// ```
     pub fn release(&self, permits: usize) -> Operation<()> {
-        let change = counted("permits", permits, 1).map(|given| Change::Trade {
-            given,
-            wanted: Vec::new(),
-        });
+        let change = counted("permits", permits, 1).map(Change::give);
         self.change(change, unit)
     }
 

@@ -125,7 +125,7 @@ impl Origin {
                 .ok_or_else(spent),
             Origin::GivenBack(mut permit) => permit
                 .disarm()
-                .map(|running| (running, None))
+                .map(|taken| (taken.running, None))
                 .ok_or_else(spent),
             Origin::Client(_) | Origin::Nobody => Err(gone()),
         }

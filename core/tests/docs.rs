@@ -88,7 +88,7 @@ Each language spells the wait in its own way: `acquire_timeout` or `AcquireOptio
 `blocking=False` for a single try), `wait` in Node.js, the argument `wait_ms` in C. In Python
 `client.lock(name, timeout=…)` is the wait of `with` blocks only, and `acquire(timeout=…)` that of the call.
 
-What the kinds are: [which-lock.md](which-lock.md), [the presets](simple-lock.md#the-presets).
+The kinds: [which-lock.md](which-lock.md), [the presets](simple-lock.md#the-presets).
 
 ## Which lease?
 
@@ -310,7 +310,7 @@ const ERRORS: &str = "\
 Generated from `core/proto/src/error.rs`; a test compares them.
 
 Every failure has one kind, the same in all languages. Its message names the value, the lock and the remedy, and never a
-password. What to do about each kind: [below](#what-to-do).
+password. The remedy for each kind: [below](#what-to-do).
 
 - **Rust**: `Error::kind()`, with `Error::lost_reason()`, `Error::lock_name()` and `source()`: the error of the system or of TLS behind it.
 - **Python**: a class of its own below `redlatch.LockError`. Some are also built-in exceptions: `LockTimeoutError` is a

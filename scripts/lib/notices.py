@@ -54,7 +54,7 @@ def notices(packages: list[str], target: str) -> str:
         for text in texts(crate):
             uses[text].append(f"{crate.name} {crate.version}")
     parts = [
-        f"redlatch is licensed under MIT or Apache-2.0. What is compiled here, for {target}, also contains the Rust standard library\n"
+        f"redlatch is licensed under MIT or Apache-2.0. This build for {target} also contains the Rust standard library\n"
         "(MIT or Apache-2.0, The Rust Project Contributors) and these crates, under the licences that follow:\n",
         "\n".join(f"{crate.name} {crate.version}: {crate.licence}" for crate in crates),
     ]

@@ -54,7 +54,7 @@ NODE_SUITE = [
 ]
 # The libraries that every Linux has: the C library, and what GCC puts beside it.
 USUAL = r"(libc|libm|libdl|librt|libpthread|libutil|libgcc_s|ld-linux-[\w-]+)\.so(\.\d)?"
-# Those of every Windows 10, and of its C library; and that of the Python that loads the library.
+# The libraries of every Windows 10, of its C library, and of the Python that loads the library.
 USUAL_WINDOWS = r"(kernel32|ntdll|advapi32|bcrypt|bcryptprimitives|crypt32|secur32|user32|userenv|ws2_32|python3|api-ms-win-[\w-]+)\.dll"
 # The program that loads the library has these: an interpreter.
 GIVEN = r"_?Py\w+|napi_\w+|node_api_\w+"
@@ -111,7 +111,7 @@ class Target:
         return [str(CROSS / f"usr/bin/qemu-{self.arch}-static"), "-L", str(root)]
 
     def compiler(self, language: str = "cc") -> list[str]:
-        """That of zig, for the oldest system; or `c++`. On a Mac its own: it has the frameworks."""
+        """The `cc` or `c++` of zig, for the oldest system. A Mac uses its own, which has the frameworks."""
         version = self.libc.partition("-")[2]
         system = (
             "linux-musl"

@@ -51,7 +51,7 @@ def version() -> str:
 
 
 def crates(kind: str = "") -> list[str]:
-    """Those that are published, or those of them that are a library; cargo puts them into their order."""
+    """The published crates, or only the published crates of this kind; cargo puts them into their order."""
     return [
         f"--package={name}"
         for name, crate in workspace().items()
@@ -261,7 +261,7 @@ def main() -> int:
     if bad:
         print("release: not ready\n" + "\n".join(bad))
         return 1
-    print(f"release: {wanted} is ready in dist/. What is left is yours:\n{publish(wanted)}")
+    print(f"release: {wanted} is ready in dist/. The rest is yours:\n{publish(wanted)}")
     return 0
 
 

@@ -62,7 +62,7 @@ EXEMPT = {
             "live_tests::messages_that_may_wait_come_with_the_next_one",
         )
     },
-    # Those of Node.js and C ask for REDLATCH_PORTABLE themselves: their runners cannot leave out a test by its name.
+    # Tests of Node.js and C ask for REDLATCH_PORTABLE themselves: their runners cannot leave out a test by its name.
     "node": {
         test: "locks end with their leases when a signal ends the program"
         for test in (

@@ -165,7 +165,7 @@ class Deployment:
 
     @property
     def nodes(self) -> list[Server]:
-        """Those that hold data."""
+        """The servers that hold data."""
         raise NotImplementedError
 
     def primary_of(self, key: str) -> Server:
@@ -475,7 +475,7 @@ class Cluster(Many):
 
     @property
     def primaries(self) -> list[Server]:
-        """Those that say of themselves that they are."""
+        """The servers that call themselves primaries."""
         return [node for node in self.data if node.alive and node("ROLE")[0] == "master"]
 
     def primary_of(self, key: str) -> Server:

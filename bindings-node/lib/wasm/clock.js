@@ -1,11 +1,12 @@
 'use strict'
 
-// How far the clock of the day goes ahead of that of the process before it counts, in milliseconds. Both are corrected and rounded.
+// How far the clock of the day goes ahead of the clock of the process before it counts, in milliseconds. Both are corrected and rounded.
 const LEAST_GAP = 100
 
-// Makes a clock in microseconds that never goes back, of the clock of the day and that of the process, in milliseconds. That of the
-// process stands still while the machine is suspended, and leases do not: what the clock of the day has gone ahead by since the
-// last look counts as well. If somebody sets that ahead, holds end early. If somebody sets it back, nothing is taken away.
+// Makes a clock in microseconds that never goes back, from the clocks of the day and of the process, in milliseconds. The clock of
+// the process stands still while the machine is suspended, and leases do not. So the time by which the clock of the day has gone
+// ahead since the last look counts as well. If somebody sets it ahead, holds end early. If somebody sets it back, nothing is
+// taken away.
 function clockOf(day, running) {
   const began = running()
   let slept = 0

@@ -189,7 +189,7 @@ class Permits(NamedTuple):
     """How many permits a semaphore has."""
 
     available: int
-    """Those that nobody has. Negative when the semaphore was given fewer permits than are taken."""
+    """The permits that nobody has. Negative when the semaphore was given fewer permits than are taken."""
     limit: int
     """All of them, taken ones included; 0 if nobody has set the number yet."""
 

@@ -504,7 +504,7 @@ class Semaphore(Blocks, BaseSemaphore):
         return Permits(*_ask(self._client, self._core.permits))
 
     def set_permits(self, limit: int) -> Permits:
-        """Gives the semaphore so many permits, whatever it had before. Those that are held stay held."""
+        """Gives the semaphore so many permits, whatever it had before. Permits that are held stay held."""
         return Permits(*_ask(self._client, self._core.permits, limit))
 
     def holders(self) -> list[Holder]:

@@ -759,7 +759,7 @@ class Semaphore(Blocks, BaseSemaphore):
         return Permits(*await ask(self._client, lambda to: self._core.permits(None, to)))
 
     async def set_permits(self, limit: int) -> Permits:
-        """Gives the semaphore so many permits, whatever it had before. Those that are held stay held."""
+        """Gives the semaphore so many permits, whatever it had before. Permits that are held stay held."""
         return Permits(*await ask(self._client, lambda to: self._core.permits(limit, to)))
 
     async def holders(self) -> list[Holder]:

@@ -98,7 +98,7 @@ counters! {
     timeouts: "Acquires that ended by their wait.",
     cancelled: "Acquires that were cancelled.",
     renewed: "Renewals that succeeded, one per hold and round.",
-    calls: "Script calls made of Redis. Those that leave together may share a command.",
+    calls: "Script calls made of Redis. Calls that leave together may share a command.",
     unanswered: "Script calls without an answer in time.",
     wakeups: "Messages that woke a waiter.",
     connects: "Connections made.",

@@ -313,7 +313,7 @@ impl Engine {
             Request::Change { name, change } => {
                 self.counting.change(&mut self.cx, id, name, change)
             }
-            Request::Read { name, counter } => self.ask(id, Some(Op::Read { name, counter })),
+            Request::Read { name, .. } => self.ask(id, Some(Op::Read { name })),
             Request::Close { limit } => self.close(id, limit),
         }
     }

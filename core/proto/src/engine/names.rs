@@ -422,8 +422,8 @@ impl Names {
         Some(waiter)
     }
 
-    /// A waiter has got its place in the queue on the server, behind all that have one. Those that have
-    /// none yet come after it here too.
+    /// A waiter has got its place in the queue on the server, behind all that have one. Waiters
+    /// without a place come after it here too.
     pub(super) fn seat(&mut self, name: &Name, id: RequestId) {
         let Some(queue) = self.queues.get_mut(name) else {
             return;

@@ -166,8 +166,8 @@ impl Layout {
         }
     }
 
-    /// The channel on which its releases are published. Those of a queue go to the head's own channel,
-    /// whose name begins with this one.
+    /// The channel on which its releases are published. A queue's releases go to the head's own
+    /// channel, whose name begins with this one.
     pub fn topic(self) -> Topic {
         match self {
             Layout::Hash | Layout::Plain | Layout::Learning | Layout::Queued => Topic::Lock,

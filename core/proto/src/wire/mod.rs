@@ -153,7 +153,7 @@ pub enum Op {
         change: Change,
     },
     /// Read a counter.
-    Read { name: Name, counter: Counter },
+    Read { name: Name },
 }
 
 /// A number that is all there is at its name: neither owners nor leases.
@@ -194,6 +194,14 @@ pub enum Change {
 }
 
 impl Change {
+    /// Gives permits back and takes none.
+    pub fn give(permits: u32) -> Self {
+        Change::Trade {
+            given: permits,
+            wanted: Vec::new(),
+        }
+    }
+
     /// Whether it goes on when its caller leaves: it says what has happened already.
     pub fn is_kept(&self) -> bool {
         matches!(self, Change::Trade { .. } | Change::CountDown(_))
@@ -384,7 +392,7 @@ pub enum Reply {
 /// How many permits a semaphore has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Permits {
-    /// Those that nobody has. Negative when the semaphore was given fewer permits than are taken.
+    /// The permits that nobody has. Negative when the semaphore was given fewer permits than are taken.
     pub available: i64,
     /// All of them, taken ones included. 0 if nobody has set the number yet.
     pub limit: i64,

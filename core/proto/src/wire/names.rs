@@ -1,7 +1,7 @@
 //! Lock names, and the keys and channels derived from them (Redisson's rules).
 
 use super::kind::write_identity;
-use super::{Form, Name, OwnerId, Topic};
+use super::{Counter, Form, Name, OwnerId, Topic};
 use crate::error::{Error, Result};
 
 /// The longest lock name, in bytes.
@@ -83,10 +83,14 @@ pub(super) fn taken_key(name: &str) -> String {
     timeout_prefix(name).concat() + "timeout"
 }
 
-/// The key in which the client of this writer notes its last change of a counter.
-pub(super) fn marker_key(uuid: &str, name: &str, writer: OwnerId) -> String {
+/// The key in which the client of this writer notes its last change of a counter. A semaphore and a
+/// latch of one name have a command each in flight, and so a key each.
+pub(super) fn marker_key(uuid: &str, counter: Counter, name: &str, writer: OwnerId) -> String {
     let mut key = timeout_prefix(name).concat().into_bytes();
-    key.extend_from_slice(b"redlatch:");
+    key.extend_from_slice(match counter {
+        Counter::Semaphore => b"redlatch:",
+        Counter::Latch => b"redlatch:latch:",
+    });
     write_identity(uuid, writer, &mut key);
     String::from_utf8_lossy(&key).into_owned()
 }
@@ -136,12 +140,12 @@ mod tests {
         assert_eq!(latch("a{b}"), "redisson_countdownlatch__channel__{a{b}}");
         let uuid = "8c8ffe61-5bd3-4d78-a5c0-2d2386af488e";
         assert_eq!(
-            marker_key(uuid, "o", 0xabcd << 16),
+            marker_key(uuid, Counter::Semaphore, "o", 0xabcd << 16),
             "{o}:redlatch:8c8ffe61-5bd3-4d78-a5c0-00000000abcd"
         );
         assert_eq!(
-            marker_key(uuid, "a{b}", 0),
-            format!("a{{b}}:redlatch:{uuid}")
+            marker_key(uuid, Counter::Latch, "a{b}", 0),
+            format!("a{{b}}:redlatch:latch:{uuid}")
         );
         assert_eq!(timeout_prefix("orders").concat(), "{orders}:");
         assert_eq!(timeout_prefix("a{b}c").concat(), "a{b}c:");

@@ -836,9 +836,14 @@ fn each_key(op: &Op, uuid: &str, each: &mut impl FnMut(&str)) {
             each(name);
             each(&taken_key(name));
         }
-        Op::Change { name, writer, .. } => {
+        Op::Change {
+            name,
+            writer,
+            change,
+            ..
+        } => {
             each(name);
-            each(&marker_key(uuid, name, *writer));
+            each(&marker_key(uuid, change.counter(), name, *writer));
         }
         Op::Read { name, .. } => each(name),
     }

@@ -30,7 +30,7 @@ class Held:
     """A lock that this process acquired, and the token that stands for it."""
 
     renewed: ClassVar[set[_redlatch.Guard]] = set()
-    """Those that the watchdog renews: they are held when their Lock objects are gone, as redis-py's are."""
+    """The guards that the watchdog renews: they stay held when their Lock objects are gone, as redis-py's do."""
     _sweep_at: ClassVar[int] = 64
 
     def __init__(self, guard: _redlatch.Guard, *, renewed: bool) -> None:

@@ -1,10 +1,10 @@
 //! The state of a counter, and its next command.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::context::CounterKey;
+use crate::engine::context::{Context, CounterKey};
 use crate::engine::interface::RequestId;
 use crate::error::Error;
 use crate::moment::Moment;
@@ -62,11 +62,15 @@ pub(super) struct State {
     pub(super) command: Option<Command>,
     /// The head of the waiters was refused, and nothing has happened since.
     pub(super) asleep: bool,
-    /// The waiters that try once. Some of these may have left the queue.
+    /// The waiters that do not wait any longer than for the answer to the next command. The list may
+    /// still have callers that were answered.
     pub(super) tries: Vec<RequestId>,
-    /// The error with which the server last refused a command, until it does one.
+    /// The waiters that came after the command was made. Its answer says nothing to them.
+    pub(super) joined: BTreeSet<RequestId>,
+    /// The last passing error of the server. A successful command clears it.
     pub(super) refused: Option<Error>,
-    /// Waiters that got permits of callers of this client since others could last take some.
+    /// The number of waiters served by permits of this client since a permit was last free for other
+    /// clients.
     pub(super) streak: usize,
     /// When the head tries again by itself.
     pub(super) retry: Option<Moment>,
@@ -104,9 +108,23 @@ impl Wish {
         self.change.is_kept()
     }
 
+    pub(super) fn without_caller(self) -> Self {
+        Wish {
+            request: None,
+            ..self
+        }
+    }
+
     fn given(&self) -> Option<u32> {
-        match &self.change {
-            Change::Trade { given, .. } => Some(*given),
+        match self.change {
+            Change::Trade { given, .. } => Some(given),
+            _ => None,
+        }
+    }
+
+    fn counted_down(&self) -> Option<u32> {
+        match self.change {
+            Change::CountDown(by) => Some(by),
             _ => None,
         }
     }
@@ -117,7 +135,7 @@ impl Wish {
 pub(super) struct Command {
     pub(super) op: Arc<Op>,
     pub(super) wishes: Vec<Wish>,
-    /// The waiters that it may serve. They stay in the queue until they are served.
+    /// The waiters for permits that it may serve. They stay in the queue until they are served.
     pub(super) waiters: Vec<(RequestId, u32)>,
     pub(super) in_flight: bool,
     /// Whether a wake-up came since it was sent.
@@ -131,11 +149,6 @@ pub(super) struct Command {
 impl Command {
     pub(super) fn reads(&self) -> bool {
         matches!(*self.op, Op::Read { .. })
-    }
-
-    pub(super) fn callers(&self) -> impl Iterator<Item = RequestId> {
-        let wishes = self.wishes.iter().filter_map(|wish| wish.request);
-        wishes.chain(self.waiters.iter().map(|(id, _)| *id))
     }
 
     /// Until when it can be repeated.
@@ -161,14 +174,32 @@ impl State {
         command.is_some_and(|command| command.unsettled.is_some())
     }
 
+    /// The callers that this command serves. All who wait for a latch share a look.
+    pub(super) fn callers_of(&self, command: &Command) -> impl Iterator<Item = RequestId> {
+        let wishes = command.wishes.iter().filter_map(|wish| wish.request);
+        let takers = command.waiters.iter().map(|(id, _)| *id);
+        let lookers = command
+            .reads()
+            .then_some(&self.waiters)
+            .into_iter()
+            .flatten();
+        let lookers = lookers.filter(|id| !self.joined.contains(id)).copied();
+        wishes.chain(takers).chain(lookers)
+    }
+
     /// Whether a command was sent for this caller.
     pub(super) fn is_sent(&self, id: RequestId, want: Want) -> bool {
         let command = self.command.as_ref();
         command.is_some_and(|command| match want {
-            // All who wait for a latch share a look.
-            Want::Open(_) => command.in_flight && command.reads(),
-            _ => command.callers().any(|caller| caller == id),
+            Want::Open(_) => command.in_flight && command.reads() && !self.joined.contains(&id),
+            _ => self.callers_of(command).any(|caller| caller == id),
         })
+    }
+
+    /// When the server is asked again after another refusal.
+    pub(super) fn back_off(&mut self, cx: &mut Context) -> Moment {
+        self.failures += 1;
+        cx.now.after(cx.jitter.backoff(self.failures))
     }
 
     /// Takes a waiter out of its queue. It is usually the first one.
@@ -191,7 +222,7 @@ impl State {
     /// The server can be reached again.
     pub(super) fn resume(&mut self) {
         self.wake();
-        self.rest = None;
+        (self.rest, self.refused) = (None, None);
         if let Some(command) = &mut self.command {
             command.retry = None;
         }
@@ -237,14 +268,15 @@ impl State {
         let (mut wishes, mut waiters) = (Vec::new(), Vec::new());
         let may_try = !self.asleep && !self.waiters.is_empty();
         let op = if self.wishes.is_empty() && *counter == Counter::Latch {
-            waiters.extend(self.waiters.iter().filter(|_| may_try).map(|id| (*id, 0)));
-            let (name, counter) = (name.clone(), *counter);
-            may_try.then_some(Op::Read { name, counter })?
+            let name = name.clone();
+            may_try.then_some(Op::Read { name })?
         } else {
             let change = match self.wishes.front().map(|wish| &wish.change) {
-                Some(Change::CountDown(_)) => self.count_downs(&mut wishes),
+                Some(Change::CountDown(_)) => {
+                    Change::CountDown(self.merge(&mut wishes, Wish::counted_down))
+                }
                 None | Some(Change::Trade { .. }) => {
-                    let given = self.gifts(&mut wishes);
+                    let given = self.merge(&mut wishes, Wish::given);
                     if wishes.is_empty() && !may_try {
                         return None;
                     }
@@ -270,6 +302,7 @@ impl State {
                 change,
             }
         };
+        self.joined.clear();
         Some(Command {
             op: Arc::new(op),
             wishes,
@@ -293,27 +326,15 @@ impl State {
         self.waiters.iter().take(tuning::TAKES).filter_map(permits)
     }
 
-    /// Takes out the first wishes as long as they give permits back, and returns how many.
-    fn gifts(&mut self, wishes: &mut Vec<Wish>) -> u32 {
+    /// Takes out the first wishes as long as they have such a number, and returns the sum.
+    fn merge(&mut self, wishes: &mut Vec<Wish>, number: fn(&Wish) -> Option<u32>) -> u32 {
         let mut sum = 0_u32;
-        while let Some(more) = self.wishes.front().and_then(Wish::given)
+        while let Some(more) = self.wishes.front().and_then(number)
             && let Some(all) = sum.checked_add(more)
         {
             sum = all;
             wishes.extend(self.wishes.pop_front());
         }
         sum
-    }
-
-    /// Takes out the first wishes as long as they count down.
-    fn count_downs(&mut self, wishes: &mut Vec<Wish>) -> Change {
-        let mut sum = 0_u32;
-        while let Some(Change::CountDown(more)) = self.wishes.front().map(|wish| &wish.change)
-            && let Some(all) = sum.checked_add(*more)
-        {
-            sum = all;
-            wishes.extend(self.wishes.pop_front());
-        }
-        Change::CountDown(sum)
     }
 }

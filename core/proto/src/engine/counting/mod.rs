@@ -65,6 +65,14 @@ impl Counting {
         self.channels > 0
     }
 
+    /// Whether there is a counter of this name.
+    pub(super) fn knows(&self, name: &Name) -> bool {
+        let counters = [Counter::Semaphore, Counter::Latch];
+        counters
+            .iter()
+            .any(|counter| self.counters.contains_key(&(*counter, name.clone())))
+    }
+
     pub(super) fn names(&self) -> impl Iterator<Item = Name> {
         self.counters.keys().map(|(_, name)| name.clone())
     }
@@ -93,8 +101,8 @@ impl Counting {
 
     /// The caller that the command in flight serves, if it serves only one.
     pub(super) fn sole_caller(&self, key: &CounterKey) -> Option<RequestId> {
-        let command = self.counters.get(key)?.command.as_ref()?;
-        let mut callers = command.callers();
+        let state = self.counters.get(key)?;
+        let mut callers = state.callers_of(state.command.as_ref()?);
         let sole = callers.next().filter(|id| self.has(*id));
         sole.filter(|_| callers.next().is_none())
     }
@@ -266,6 +274,9 @@ impl Counting {
             return cx.fail(id, error.on(&key.1));
         }
         state.waiters.push_back(id);
+        if state.command.is_some() {
+            state.joined.insert(id);
+        }
         if want.once() {
             state.tries.push(id);
         }
@@ -286,11 +297,7 @@ impl Counting {
     }
 
     pub(super) fn give_back(&mut self, name: Name, permits: u32) {
-        let change = Change::Trade {
-            given: permits,
-            wanted: Vec::new(),
-        };
-        let request = None;
+        let (request, change) = (None, Change::give(permits));
         self.add_wish(&(Counter::Semaphore, name), Wish { request, change });
     }
 
@@ -301,20 +308,20 @@ impl Counting {
     }
 
     pub(super) fn cancel(&mut self, cx: &mut Context, id: RequestId) {
-        let caller = self.callers.get(&id);
-        let counter = caller.map(|caller| caller.key.0);
-        let text = match caller.map(|caller| caller.want) {
-            Some(Want::Permits(..)) => "the wait was cancelled; permits that it won are given back",
-            Some(Want::Open(_)) => "the wait was cancelled",
-            Some(Want::Change { kept: true }) if counter == Some(Counter::Latch) => {
-                "cancelled; it is counted all the same"
-            }
-            Some(Want::Change { kept: true }) => {
-                "cancelled; the permits are given back all the same"
-            }
-            _ => "cancelled; what was sent may have taken effect",
+        let Some(Caller { key, want, .. }) = self.callers.get(&id) else {
+            return;
         };
-        self.end_caller(cx, id, Error::new(ErrorKind::Cancelled, text));
+        let (text, kept) = match want {
+            Want::Permits(..) => (
+                "the wait was cancelled; permits that it won are given back",
+                false,
+            ),
+            Want::Open(_) => ("the wait was cancelled", false),
+            Want::Change { kept: true } => ("cancelled", true),
+            Want::Change { .. } => ("cancelled; what was sent may have taken effect", false),
+        };
+        let error = goes_on(Error::new(ErrorKind::Cancelled, text), key.0, kept);
+        self.end_caller(cx, id, error);
     }
 
     fn end_caller(&mut self, cx: &mut Context, id: RequestId, error: Error) {
@@ -331,6 +338,9 @@ impl Counting {
 
     /// A message on a channel of this name, or its subscription, which may have missed some.
     pub(super) fn wake(&mut self, name: &Name) {
+        if self.counters.is_empty() {
+            return;
+        }
         for counter in [Counter::Semaphore, Counter::Latch] {
             let key = (counter, name.clone());
             if let Some(state) = self.counters.get_mut(&key) {
@@ -372,6 +382,9 @@ impl Counting {
                 Some(error) => error,
                 None if is_sent && !*late => {
                     *late = true;
+                    if let Some(state) = self.counters.get_mut(key) {
+                        state.tries.push(id);
+                    }
                     let end = cx.now.after(tuning::PLAIN_LIMIT);
                     return cx.timers.arm(Timer::Caller(id), end);
                 }
@@ -464,7 +477,9 @@ impl Counting {
         if command.in_flight || command.retry.is_some() || over {
             return None;
         }
-        (command.in_flight, command.again) = (true, false);
+        command.in_flight = true;
+        // The answer to a repeated copy is as old as the first one: a wake-up since then still counts.
+        command.again &= command.unsettled.is_some();
         Some(command.op.clone())
     }
 
@@ -489,7 +504,7 @@ impl Counting {
         if is_due(command.ends())
             && let Some(command) = state.command.take()
         {
-            self.refuse(cx, key, command, &counter_unknown());
+            self.lose_track(cx, key, command);
         }
     }
 
@@ -539,18 +554,16 @@ impl Counting {
                 if let CallOutcome::Refused { error, .. } = outcome {
                     state.refused = Some(error);
                 }
-                state.failures += 1;
-                let at = cx.now.after(cx.jitter.backoff(state.failures));
+                let at = state.back_off(cx);
                 self.put_back(cx, key, command, Some(at));
             }
             CallOutcome::NotSent if !cx.links.is_up(&key.1) => {
                 self.put_back(cx, key, command, None);
             }
             CallOutcome::NotSent => {
-                state.failures += 1;
-                let at = cx.now.after(cx.jitter.backoff(state.failures));
+                let at = state.back_off(cx);
                 if command.unsettled.is_none() {
-                    self.refuse_hasty(cx, &command, &not_sent());
+                    self.refuse_hasty(cx, key, &command, &not_sent());
                 }
                 self.put_back(cx, key, command, Some(at));
             }
@@ -579,7 +592,7 @@ impl Counting {
             command.retry = at;
             let over = command.ends().is_some_and(|end| end <= cx.now);
             if over {
-                return self.refuse(cx, key, command, &counter_unknown());
+                return self.lose_track(cx, key, command);
             }
             state.command = Some(command);
             return;
@@ -595,8 +608,14 @@ impl Counting {
 
     /// Fails the callers of a command that do not wait: they can decide what to do. Permits that are
     /// given back are the engine's to give back.
-    fn refuse_hasty(&mut self, cx: &mut Context, command: &Command, error: &Error) {
-        for id in command.callers() {
+    fn refuse_hasty(
+        &mut self,
+        cx: &mut Context,
+        key: &CounterKey,
+        command: &Command,
+        error: &Error,
+    ) {
+        for id in self.callers_of(key, command) {
             let want = self.callers.get(&id).map(|caller| caller.want);
             let hasty = |want: Want| want.once() || want == Want::Change { kept: false };
             if want.is_some_and(hasty) {
@@ -605,47 +624,62 @@ impl Counting {
         }
     }
 
-    /// The command was not done, or nobody can know. Its callers hear the error and decide. A change
-    /// without a caller is tried again if it was certainly not done: the refusal may be mended.
+    /// The callers of a command that are still there.
+    fn callers_of(&self, key: &CounterKey, command: &Command) -> Vec<RequestId> {
+        let state = self.counters.get(key);
+        let callers = state.map(|state| state.callers_of(command));
+        let callers = callers.into_iter().flatten();
+        callers.filter(|id| self.has(*id)).collect()
+    }
+
+    /// The server refused the command, and no copy of it was done. The callers get the error. A
+    /// change that tells what has happened is sent again later, since the refusal may be mended.
     fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
-        let is_unknown = command.unsettled.is_some();
-        let is_final = is_unknown || error.kind() == ErrorKind::ForeignKind;
-        let told: BTreeSet<RequestId> = command.callers().filter(|id| self.has(*id)).collect();
-        let is_told = |id: &RequestId| told.contains(id);
-        let mut lost = Vec::new();
-        for (id, permits) in command.waiters.iter().filter(|_| is_unknown) {
-            if !is_told(id) {
-                lost.push(format!("{permits} permits may have been taken"));
-            }
-        }
-        for id in command.callers() {
-            self.give_up(cx, id, error.clone());
+        let is_final = matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Internal);
+        for id in self.callers_of(key, &command) {
+            let want = self.callers.get(&id).map(|caller| caller.want);
+            let kept = !is_final && want == Some(Want::Change { kept: true });
+            self.give_up(cx, id, goes_on(error.clone(), key.0, kept));
         }
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
         state.asleep = false;
-        for wish in command.wishes.into_iter().rev() {
-            if !wish.is_kept() || wish.request.as_ref().is_some_and(is_told) {
-                continue;
+        let wishes = command.wishes.into_iter().filter(Wish::is_kept);
+        if is_final {
+            for wish in wishes {
+                lose(cx, key, &wish, error);
             }
-            if is_final {
-                lost.extend(match wish.change {
-                    Change::Trade { given, .. } => {
-                        Some(format!("{given} permits could not be given back"))
-                    }
-                    Change::CountDown(by) => Some(format!("{by} could not be counted down")),
-                    _ => None,
-                });
-            } else {
+            return;
+        }
+        let kept: Vec<Wish> = wishes.map(Wish::without_caller).collect();
+        if !kept.is_empty() {
+            state.rest = Some(state.back_off(cx));
+            for wish in kept.into_iter().rev() {
                 state.wishes.push_front(wish);
-                state.failures += 1;
-                state.rest = Some(cx.now.after(cx.jitter.backoff(state.failures)));
             }
         }
-        for what in lost {
-            let text = format!("{what}: {error:#}");
+    }
+
+    /// The server was silent for longer than its marker lives: a copy may have been done, or none.
+    fn lose_track(&mut self, cx: &mut Context, key: &CounterKey, command: Command) {
+        let error = counter_unknown();
+        let told = self.callers_of(key, &command);
+        let is_told = |id: &RequestId| told.contains(id);
+        for wish in &command.wishes {
+            if !wish.request.as_ref().is_some_and(is_told) {
+                lose(cx, key, wish, &error);
+            }
+        }
+        for (_, permits) in command.waiters.iter().filter(|(id, _)| !is_told(id)) {
+            let text = format!("{permits} permits may have been taken: {error:#}");
             cx.event("permits_lost", EventLevel::Warn, &key.1, text);
+        }
+        for id in told {
+            self.give_up(cx, id, error.clone());
+        }
+        if let Some(state) = self.counters.get_mut(key) {
+            state.asleep = false;
         }
     }
 
@@ -659,10 +693,10 @@ impl Counting {
     ) {
         let change = match &*command.op {
             Op::Change { change, .. } => change.clone(),
-            _ => return self.looked(cx, key, &command, left),
+            _ => return self.counted(cx, key, &command, left),
         };
         let (served, mut before) = (usize::try_from(done).unwrap_or(0), done);
-        for wish in command.wishes {
+        for wish in &command.wishes {
             let answer = match wish.change {
                 Change::Trade { .. } => Done::Released,
                 Change::SetPermits(_) | Change::SetCount(_) => Done::Set(done != 0),
@@ -678,64 +712,77 @@ impl Counting {
             }
         }
         if key.0 == Counter::Latch {
-            return self.counted(cx, key, left, command.again);
+            return self.counted(cx, key, &command, left);
         }
-        if !matches!(change, Change::Trade { .. }) {
+        let Some(state) = self.counters.get_mut(key) else {
+            return;
+        };
+        let Change::Trade { given, .. } = change else {
             // More permits wake those who wait here too.
-            if let Some(state) = self.counters.get_mut(key) {
+            if left > 0 {
                 state.wake();
             }
             return;
+        };
+        if left > 0 || given > 0 && command.waiters.is_empty() {
+            state.streak = 0;
+        } else if given > 0 {
+            state.streak += served;
         }
         for (id, permits) in command.waiters.iter().take(served) {
             self.serve(cx, key, *id, *permits);
         }
-        let is_passed_on = matches!(change, Change::Trade { given, .. } if given > 0);
-        let refused = command.waiters.get(served..).unwrap_or_default();
-        self.refuse_tries(cx, refused);
+        let first = command.waiters.get(served).map(|(id, _)| *id);
+        if let Some(first) = first {
+            self.refuse_try(cx, first);
+        }
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        if left > 0 || is_passed_on && command.waiters.is_empty() {
-            state.streak = 0;
-        } else if is_passed_on {
-            state.streak += served;
+        // If the first one that was refused is gone, the one behind it may want less. If it waits,
+        // the tries behind it fail, also those that this command did not have.
+        let front = state.waiters.front().copied();
+        state.asleep = first.is_some() && front == first && !command.again;
+        if state.asleep {
+            state.joined.clear();
+            self.refuse_tries(cx, key);
         }
-        let first = refused.first().map(|(id, _)| id);
-        // If the first one that was refused is gone, the one behind it may want less.
-        state.asleep = first.is_some() && state.waiters.front() == first && !command.again;
-        // A try may have come while the command was under way, or stand behind the waiters in it.
-        let all = state.asleep;
-        self.sort_tries(cx, key, all);
     }
 
-    /// A change of a latch tells what a look would tell. The next change may close the latch again.
-    fn counted(&mut self, cx: &mut Context, key: &CounterKey, left: i64, again: bool) {
+    /// A command told the number of a latch.
+    fn counted(&mut self, cx: &mut Context, key: &CounterKey, command: &Command, left: i64) {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        if left <= 0 {
-            for id in std::mem::take(&mut state.waiters) {
-                self.complete(cx, id, Done::Open);
-            }
-        } else {
-            // One that came while the change was under way is served by the next command.
-            state.asleep = !again;
+        if command.unsettled.is_some() {
+            // The number may be that of the first copy, and have changed since: a look follows.
+            state.asleep = false;
+            return;
         }
-        self.sort_tries(cx, key, left > 0 && !again);
+        if left > 0 {
+            // A change on a connection without client tracking lets the server report nothing.
+            let is_tracked = command.reads() || !cx.unseen;
+            state.asleep = !command.again && is_tracked;
+            return self.refuse_tries(cx, key);
+        }
+        let (waiters, joined) = (&state.waiters, &state.joined);
+        let there = waiters.iter().filter(|id| !joined.contains(id));
+        for id in there.copied().collect::<Vec<_>>() {
+            self.complete(cx, id, Done::Open);
+        }
     }
 
-    /// Forgets the tries that have left. Fails the others, if nobody is served before somebody else
-    /// changes the counter.
-    fn sort_tries(&mut self, cx: &mut Context, key: &CounterKey, refused: bool) {
+    /// Fails the tries. Those that came after the command was made hear of the next one.
+    fn refuse_tries(&mut self, cx: &mut Context, key: &CounterKey) {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        state.tries.retain(|id| self.callers.contains_key(id));
-        if refused {
-            for id in std::mem::take(&mut state.tries) {
-                self.refuse_try(cx, id);
-            }
+        let tries = std::mem::take(&mut state.tries);
+        let joined = |id: &RequestId| state.joined.contains(id) && self.callers.contains_key(id);
+        let (later, refused): (Vec<_>, Vec<_>) = tries.into_iter().partition(joined);
+        state.tries = later;
+        for id in refused {
+            self.refuse_try(cx, id);
         }
     }
 
@@ -746,35 +793,8 @@ impl Counting {
             return;
         }
         if let Some(state) = self.counters.get_mut(key) {
-            let change = Change::Trade {
-                given: permits,
-                wanted: Vec::new(),
-            };
-            state.wishes.push_front(Wish {
-                request: None,
-                change,
-            });
-        }
-    }
-
-    /// A latch was read.
-    fn looked(&mut self, cx: &mut Context, key: &CounterKey, command: &Command, left: i64) {
-        if left <= 0 {
-            for (id, _) in &command.waiters {
-                self.complete(cx, *id, Done::Open);
-            }
-        } else {
-            self.refuse_tries(cx, &command.waiters);
-        }
-        if let Some(state) = self.counters.get_mut(key) {
-            state.asleep = left > 0 && !command.again;
-        }
-        self.sort_tries(cx, key, false);
-    }
-
-    fn refuse_tries(&mut self, cx: &mut Context, refused: &[(RequestId, u32)]) {
-        for (id, _) in refused {
-            self.refuse_try(cx, *id);
+            let (request, change) = (None, Change::give(permits));
+            state.wishes.push_front(Wish { request, change });
         }
     }
 
@@ -805,4 +825,15 @@ impl Counting {
         cx.complete(id, done);
         true
     }
+}
+
+/// A change without a caller was not made.
+fn lose(cx: &mut Context, key: &CounterKey, wish: &Wish, error: &Error) {
+    let what = match wish.change {
+        Change::Trade { given, .. } => format!("{given} permits could not be given back"),
+        Change::CountDown(by) => format!("{by} could not be counted down"),
+        _ => return,
+    };
+    let text = format!("{what}: {error:#}");
+    cx.event("permits_lost", EventLevel::Warn, &key.1, text);
 }

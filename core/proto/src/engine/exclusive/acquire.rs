@@ -837,7 +837,7 @@ impl Engine {
     /// The channel cannot be subscribed. Waiters still try when the holder's lease ends and at each
     /// recheck.
     pub(in crate::engine) fn unsubscribable(&mut self, name: &Name, error: &Error) {
-        if self.names.queues.contains_key(name) || self.counting.names().any(|own| own == *name) {
+        if self.names.queues.contains_key(name) || self.counting.knows(name) {
             let text = format!(
                 "cannot subscribe, so waiters look every {:?} only: {error:#}",
                 self.cx.config.recheck

@@ -41,7 +41,7 @@ impl Engine {
         };
         let mut left = None;
         if let Some(next) = next {
-            // The next owner takes the place. Of two copies of this process, one gets it.
+            // The next owner takes the place. Only one of two copies of this process gets it.
             let before = std::mem::replace(&mut waiter.owner, next);
             if waiter.has_place() {
                 left = waiter.was.replace(before);

@@ -435,7 +435,7 @@ fn a_try_that_comes_while_another_is_refused_does_not_wait() {
 }
 
 #[test]
-fn two_callers_that_take_turns_do_not_keep_a_permit_from_others() {
+fn turns_of_two_callers_leave_permits_to_others() {
     let mut rig = Rig::new();
     rig.take(1, None);
     let mut sent = rig.sent();
@@ -454,7 +454,7 @@ fn two_callers_that_take_turns_do_not_keep_a_permit_from_others() {
 }
 
 #[test]
-fn a_timeout_is_what_a_server_said() {
+fn a_wait_reports_the_servers_last_error() {
     let mut rig = Rig::new();
     let id = rig.take(1, Some(secs(3)));
     for _ in 0..20 {
@@ -701,4 +701,124 @@ fn a_counter_with_waiters_needs_every_message() {
     rig.refused_head(1);
     assert!(rig.engine.has_channels() && !rig.engine.is_at_rest());
     assert_eq!(rig.engine.skipped(rig.now, true), None);
+}
+
+#[test]
+fn an_old_answer_opens_a_latch_for_nobody_who_came_later() {
+    let mut rig = Rig::new();
+    let before = rig.await_latch(None);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 1);
+    let counts = rig.ask(Change::CountDown(1));
+    let sent = rig.sent();
+    rig.unanswered(&sent);
+    let again = rig.sent();
+    let after = rig.await_latch(None);
+    rig.changed(&again, 1, 0);
+    assert_eq!(rig.number(counts), 0);
+    assert!(rig.pending(before) && rig.pending(after));
+    let sent = rig.sent();
+    assert!(sent.is_read(), "others may have set a new count");
+    rig.changed(&sent, 0, 3);
+    assert!(rig.pending(before) && rig.pending(after));
+    // A waiter that comes while a change is under way may have come behind it.
+    let counts = rig.ask(Change::CountDown(3));
+    let sent = rig.sent();
+    let late = rig.await_latch(None);
+    rig.changed(&sent, 3, 0);
+    assert_eq!(rig.number(counts), 0);
+    assert!([before, after].map(|id| matches!(rig.done(id), Done::Open)) == [true; 2]);
+    assert!(rig.pending(late));
+    let sent = rig.sent();
+    assert!(sent.is_read());
+    rig.changed(&sent, 0, 0);
+    assert!(matches!(rig.done(late), Done::Open));
+}
+
+#[test]
+fn a_wake_up_before_the_answer_to_a_repeated_copy_counts() {
+    let mut rig = Rig::new();
+    let id = rig.take(1, None);
+    let sent = rig.sent();
+    rig.message();
+    rig.unanswered(&sent);
+    let again = rig.sent();
+    rig.changed(&again, 0, 0);
+    let sent = rig.sent();
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(id), 1);
+}
+
+#[test]
+fn a_try_for_less_than_the_one_before_it_gets_what_is_free() {
+    let mut rig = Rig::new();
+    let first = rig.take(1, None);
+    let sent = rig.sent();
+    let (many, one) = (
+        rig.take(5, Some(Duration::ZERO)),
+        rig.take(1, Some(Duration::ZERO)),
+    );
+    rig.changed(&sent, 1, 1);
+    assert_eq!(rig.taken(first), 1);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[5, 1]));
+    rig.changed(&sent, 0, 1);
+    assert_eq!(rig.failed(many), ErrorKind::Timeout);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[1]));
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(one), 1);
+}
+
+/// The changes that say what has happened, and the end of the text for a caller that leaves.
+fn kept() -> [(Change, &'static str); 2] {
+    [
+        (trade(2, &[]), "so do not release them again"),
+        (Change::CountDown(2), "so do not count it down again"),
+    ]
+}
+
+#[test]
+fn what_has_happened_is_counted_whatever_its_caller_hears() {
+    for (change, end) in kept() {
+        for refusal in 0..3 {
+            let mut rig = Rig::new();
+            let id = rig.ask(change.clone());
+            let mut sent = rig.sent();
+            match refusal {
+                0 => rig.outcome(&sent, refused(ErrorKind::Denied, false)),
+                1 => rig.cancel(id),
+                _ => {
+                    rig.reply(&sent, Reply::Stale);
+                    sent = rig.sent();
+                    rig.reply(&sent, Reply::Stale);
+                }
+            }
+            let error = rig.error(id);
+            assert!(error.message().ends_with(end), "{error}");
+            if refusal != 1 {
+                rig.pass(secs(5));
+                sent = rig.sent();
+            }
+            assert_eq!(sent.change().1, change);
+            rig.changed(&sent, 2, 0);
+            assert!(!rig.events.contains(&"permits_lost"), "{:?}", rig.events);
+            rig.nothing_left();
+        }
+    }
+}
+
+#[test]
+fn what_nobody_can_know_is_an_event() {
+    for (change, _) in kept() {
+        let mut rig = Rig::new();
+        let id = rig.ask(change);
+        let sent = rig.sent();
+        rig.input(down());
+        rig.unanswered(&sent);
+        rig.pass(secs(11));
+        assert_eq!(rig.failed(id), ErrorKind::Unavailable);
+        rig.pass(secs(280));
+        assert!(rig.events.contains(&"permits_lost"), "{:?}", rig.events);
+    }
 }

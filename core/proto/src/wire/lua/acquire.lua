@@ -14,7 +14,7 @@ local ttl = redis.call('PTTL', lock)
 
 -- The short way: it is free, and that is all there is to it. The server's clock comes with the end of the
 -- lock, where the server can tell that (Redis 7): one command, the read that client tracking needs after
--- the last write. What turns out to come too late is undone.
+-- the last write. An acquisition that turns out to come too late is undone.
 local taken = count == '1' and not fencing
 --# hash
 if taken then taken = ttl == -2 and redis.call('HSET', lock, owner, count) end

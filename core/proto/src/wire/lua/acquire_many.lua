@@ -10,7 +10,7 @@ local call, lease, taken, others = redis.pcall, ARGV[1], false, nil
 --@ clock
 if now > tonumber(ARGV[2]) then return {now} end
 -- Reads are few, and of all keys in one command: before Redis 7.2, with client tracking, each of them costs as
--- much as the script has keys. Whoever may not do this gets no answer but that.
+-- much as the script has keys. A user who may not do this gets no answer but that.
 --# hash
 local there = call('EXISTS', unpack(KEYS))
 if type(there) == 'table' then return there end

@@ -15,4 +15,6 @@ end
 if count and tonumber(count) ~= 0 and left == 0 then
   for verb in string.gmatch(ARGV[4], '%u+') do redis.pcall(verb, ARGV[3], '0') end
 end
+-- A write of ours ends the tracking of the key for us, a read begins it again.
+redis.call('GET', KEYS[1])
 return {now, CHANGED, before, left}

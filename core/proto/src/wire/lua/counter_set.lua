@@ -27,4 +27,6 @@ if how == 'latch' then payload, messages = '1', done end
 for i = 1, messages do
   for verb in string.gmatch(ARGV[4], '%u+') do redis.pcall(verb, ARGV[3], payload) end
 end
+-- A write of ours ends the tracking of the key for us, a read begins it again.
+if how == 'latch' then redis.call('GET', KEYS[1]) end
 return {now, CHANGED, done, left}

@@ -19,7 +19,7 @@ if value ~= owner then
 end
 --# learning
 
--- Learns from work that took so many seconds when so many were asked for. What is well within the
+-- Learns from work that took so many seconds when so many were asked for. A time well within the
 -- asked lease need not be remembered.
 local function learn(took, asked)
   if took <= 0 then return end

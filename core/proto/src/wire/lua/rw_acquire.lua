@@ -42,7 +42,7 @@ if count > 1 then fencing = nil end
 --@ token
 --# read
 local plain = not held
--- Each of these may be refused. What they leave has an expiry.
+-- Each of these may be refused. The keys that they leave have an expiry.
 if redis.call('PTTL', timeout) < lease then redis.call('SET', timeout, 1, 'PX', ARGV[2]) end
 --# all
 if not mode then

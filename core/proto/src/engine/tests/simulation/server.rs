@@ -96,7 +96,7 @@ impl Lock {
         self.until_ms < self.promised_ms
     }
 
-    /// It lives until then. What was promised before stays promised.
+    /// It lives until then. A time that was promised before stays promised.
     pub fn lives_until(&mut self, until_ms: u64) {
         self.until_ms = until_ms;
         self.promised_ms = self.promised_ms.max(until_ms);
@@ -773,7 +773,7 @@ impl Server {
             }
         };
         // Every script ends with a read of its keys, so that they are tracked.
-        // Those of semaphores do not: what they write is not tracked.
+        // Scripts of semaphores do not: what they write is not tracked.
         if track && (!is_of_semaphore(op) || matches!(op, Op::Acquire { .. })) {
             self.trackers
                 .extend(names(op).into_iter().map(|name| (name, origin)));
