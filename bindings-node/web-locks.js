@@ -257,7 +257,7 @@ class LockManager {
         ended = true
       }
     }
-    during(hold, call)
+    during(hold, call, (loss) => loss)
       .finally(() => held.delete(request))
       .then(request.resolve, async (error) => request.reject(error === signal.reason ? await this.#toldAs(request, error) : error))
   }

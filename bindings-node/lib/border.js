@@ -3,7 +3,7 @@
 
 const { addAbortListener } = require('node:events')
 const native = require('./native.js')
-const { errorFrom, unwrap } = require('./errors.js').internal
+const { errorFrom, keptAsGiven, unwrap } = require('./errors.js').internal
 const { Table } = require('./table.js')
 
 // By the number of the call: what takes its answer.
@@ -133,7 +133,7 @@ class Waiting {
 
 // Why a signal was aborted. Signals of older packages do not say.
 function reasonOf(signal) {
-  return signal.reason === undefined ? new DOMException('This operation was aborted', 'AbortError') : signal.reason
+  return signal.reason === undefined ? new DOMException('This operation was aborted', 'AbortError') : keptAsGiven(signal.reason)
 }
 
 // The value of an answer. To be called in an async function after the wait, so that the stack shows who waits.

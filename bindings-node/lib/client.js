@@ -7,8 +7,8 @@ const { border, clients, resultOf, tellEvents } = require('./border.js')
 const { Family, Lock, RwLock, Semaphore, anonymous } = require('./lock.js')
 const { CountDownLatch, PlainSemaphore } = require('./counters.js')
 const { asyncDispose, statsReader } = require('./names.js')
-const { plain, shown, split, text } = require('./options.js')
-const { PLACE, isGiven, refuseClient, urlOf } = require('./place.js')
+const { isGiven, plain, shown, split, text } = require('./options.js')
+const { PLACE, refuseClient, urlOf } = require('./place.js')
 const { calledFrom, surfaced, unwrap } = internal
 
 // The native part has what is held released when a signal ends the process. A signal that the program handles is none of

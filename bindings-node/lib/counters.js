@@ -4,12 +4,12 @@
 const { inspect } = require('node:util')
 const { InvalidArgumentError, LockTimeoutError, internal } = require('./errors.js')
 const { reasonOf, resultOf } = require('./border.js')
-const { checkSignal } = require('./lock.js')
+const { checkSignal, during } = require('./lock.js')
 const { asyncDispose } = require('./names.js')
-const { plain, shown, split } = require('./options.js')
-const { calledFrom, surfaced } = internal
+const { isGiven, plain, shown, split } = require('./options.js')
+const { surfaced } = internal
 
-// Permits that were taken together. Nobody but its caller knows of it: it gives them back by their number.
+// Permits that were taken together. Redis does not know this object. Its release adds the number of its permits.
 class PlainPermit {
   #semaphore
   #permits
@@ -42,10 +42,18 @@ class PlainPermit {
   }
 }
 
-class PlainSemaphore {
-  #client // its listeners are told of events as long as there is a semaphore
+// The native part of a counter.
+let nativeOf
+
+class Counter {
+  // The client stays alive as long as this object, so its listeners hear of events.
+  #client
   #native
   #name
+
+  static {
+    nativeOf = (counter) => counter.#native
+  }
 
   constructor(client, native, name) {
     this.#client = client
@@ -57,18 +65,15 @@ class PlainSemaphore {
     return this.#name
   }
 
-  async acquire(permits = 1, options) {
-    try {
-      return await this.#acquire(permits, options)
-    } catch (error) {
-      throw error === options?.signal?.reason ? error : calledFrom(this.acquire, error, this.#name)
-    }
+  [inspect.custom](_, options) {
+    return `${this.constructor.name} ${inspect({ name: this.name }, options)}`
   }
+}
 
-  async #acquire(permits, options) {
+class PlainSemaphore extends Counter {
+  async acquire(permits = 1, options) {
     const { signal, wait } = waitOf(options)
-    const native = this.#native
-    await resultOf(native.take(natural('permits', permits), wait), signal)
+    await resultOf(nativeOf(this).take(natural('permits', permits), wait), signal)
     const permit = new PlainPermit(this, permits)
     if (!signal?.aborted) return permit
     // Taken at once, and aborted before the caller could know. A release that fails goes on by itself.
@@ -78,86 +83,67 @@ class PlainSemaphore {
 
   async tryAcquire(permits = 1) {
     try {
-      return await this.#acquire(permits, { wait: 0 })
+      return await this.acquire(permits, { wait: 0 })
     } catch (error) {
       if (error instanceof LockTimeoutError) return null
       throw error
     }
   }
 
+  // How many permits, and how long to wait, may be left out.
+  async using(...given) {
+    const fn = given.pop()
+    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
+    return await during(await this.acquire(...given), fn)
+  }
+
   async release(permits = 1) {
-    await resultOf(this.#native.release(natural('permits', permits)))
+    await resultOf(nativeOf(this).release(natural('permits', permits)))
   }
 
   async setPermits(permits) {
-    return resultOf(this.#native.setPermits(natural('permits', permits)))
+    return resultOf(nativeOf(this).setPermits(natural('permits', permits)))
   }
 
   async addPermits(permits) {
-    return resultOf(this.#native.addPermits(whole('permits', permits)))
+    return resultOf(nativeOf(this).addPermits(whole('permits', permits)))
   }
 
   async drain() {
-    return resultOf(this.#native.drain())
+    return resultOf(nativeOf(this).drain())
   }
 
   async available() {
-    return resultOf(this.#native.available())
-  }
-
-  [inspect.custom](_, options) {
-    return `PlainSemaphore ${inspect({ name: this.name }, options)}`
+    return resultOf(nativeOf(this).available())
   }
 }
 
-class CountDownLatch {
-  #client // as that of a semaphore
-  #native
-  #name
-
-  constructor(client, native, name) {
-    this.#client = client
-    this.#native = native
-    this.#name = name
-  }
-
-  get name() {
-    return this.#name
-  }
-
+class CountDownLatch extends Counter {
   async setCount(count) {
-    return resultOf(this.#native.setCount(natural('count', count)))
+    return resultOf(nativeOf(this).setCount(natural('count', count)))
   }
 
   async countDown(by = 1) {
-    return resultOf(this.#native.countDown(natural('by', by)))
+    return resultOf(nativeOf(this).countDown(natural('by', by)))
   }
 
   async count() {
-    return resultOf(this.#native.count())
+    return resultOf(nativeOf(this).count())
   }
 
   async wait(options) {
-    try {
-      const { signal, wait } = waitOf(options)
-      await resultOf(this.#native.wait(wait), signal)
-    } catch (error) {
-      throw error === options?.signal?.reason ? error : calledFrom(this.wait, error, this.#name)
-    }
-  }
-
-  [inspect.custom](_, options) {
-    return `CountDownLatch ${inspect({ name: this.name }, options)}`
+    const { signal, wait } = waitOf(options)
+    await resultOf(nativeOf(this).wait(wait), signal)
   }
 }
 
 // How long to wait, for the core, and the signal that ends the wait. Throws if that is aborted already.
 function waitOf(options) {
   const { own, names = [] } = split(options, ['wait', 'signal'])
-  if (names.length > 0) throw new InvalidArgumentError(`there is no option ${names[0]} here; there are wait and signal`)
+  if (names.length > 0) throw new InvalidArgumentError(`${shown(names[0])} is no option of this call; there are wait and signal`)
   checkSignal(own.signal)
   if (own.signal?.aborted) throw reasonOf(own.signal)
-  return { signal: own.signal, wait: own.wait === null || own.wait === undefined ? undefined : plain('wait', own.wait) }
+  return { signal: own.signal, wait: isGiven(own.wait) ? plain('wait', own.wait) : undefined }
 }
 
 function whole(what, number) {
@@ -165,14 +151,14 @@ function whole(what, number) {
   throw new InvalidArgumentError(`${what} is ${shown(number)}; give it a whole number`)
 }
 
-// The core says how large it may be. Its numbers have no sign.
+// The core checks the upper bound. Its type cannot hold a negative number.
 function natural(what, number) {
   if (whole(what, number) >= 0) return number
   throw new InvalidArgumentError(`${what} is ${number}; give it a whole number that is not negative`)
 }
 
 surfaced(PlainPermit.prototype, { async: ['release'] })
-surfaced(PlainSemaphore.prototype, { async: ['tryAcquire', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
-surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count'] })
+surfaced(PlainSemaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'release', 'setPermits', 'addPermits', 'drain', 'available'] })
+surfaced(CountDownLatch.prototype, { async: ['setCount', 'countDown', 'count', 'wait'] })
 
 module.exports = { CountDownLatch, PlainPermit, PlainSemaphore }

@@ -60,10 +60,19 @@ const on = (lockName, message) => (lockName === undefined ? message : `lock ${JS
 // Bun's stacks end where a function awaits: without the lines of the package there would be none.
 const tracesWaits = process.versions.bun === undefined
 
-// Lets the stack of an error of ours begin with the line that called `above`, a function that is running or awaits what is.
-// `lockName` is for an error that does not know its lock, such as that of a closed client. A wrong argument speaks for itself.
+// Errors of our classes that the program has thrown, or has made the reason of a signal. They stay as they are.
+const kept = new WeakSet()
+
+function keptAsGiven(error) {
+  if (error instanceof LockError) kept.add(error)
+  return error
+}
+
+// Lets the stack of an error of ours begin with the line that called `above`. `above` is on the stack, or awaits a function that
+// is. `lockName` is for an error that does not know its lock, such as that of a closed client. The error of a wrong argument gets
+// no name of a lock.
 function calledFrom(above, error, lockName) {
-  if (!(error instanceof LockError)) return error
+  if (!(error instanceof LockError) || kept.has(error)) return error
   if (lockName !== undefined && error.lockName === undefined && error.kind !== 'invalid_argument') {
     error.message = on(lockName, error.message)
     error.lockName = lockName
@@ -133,4 +142,4 @@ function unwrap(result, own = []) {
   throw errorFrom({ ...result, message: [result.message, ...more].join(', ') })
 }
 
-module.exports = { LockError, ...classes, internal: { calledFrom, errorFrom, lostAgain, lostError, surfaced, unwrap } }
+module.exports = { LockError, ...classes, internal: { calledFrom, errorFrom, keptAsGiven, lostAgain, lostError, surfaced, unwrap } }

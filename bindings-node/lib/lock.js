@@ -6,7 +6,7 @@ const { InvalidArgumentError, LockLostError, LockTimeoutError } = require('./err
 const { answerTo, border, numberOf, reasonOf, resultOf, valueOf } = require('./border.js')
 const { Hold, emitLost, knownOf } = require('./hold.js')
 const { plain, shown, split, text } = require('./options.js')
-const { calledFrom, lostAgain, surfaced, unwrap } = require('./errors.js').internal
+const { calledFrom, keptAsGiven, lostAgain, surfaced, unwrap } = require('./errors.js').internal
 
 const acquiring = diagnostics.tracingChannel('redlatch:acquire')
 
@@ -38,20 +38,9 @@ class Family {
   }
 }
 
-// Methods of a Lock on behalf of a method of a Semaphore.
-let as
-
 class Lock {
   #family
   #name
-
-  static {
-    as = {
-      acquire: (lock, above, options) => lock.#acquired(options, above),
-      tryAcquire: (lock, above, options) => lock.#tryAcquire(options, above),
-      using: (lock, above, options, fn) => lock.#using(options, fn, above),
-    }
-  }
 
   constructor(family, name) {
     this.#family = family
@@ -87,7 +76,6 @@ class Lock {
       const token = valueOf(answer)
       hold = new Hold(numberOf(started), this, token ?? undefined)
     } catch (error) {
-      if (error === signal?.reason) throw error
       // acquire() does not await: while this does, it is the innermost function that the program waits for.
       throw calledFrom(waited ? this.#acquire : this.acquire, error, this.#name)
     }
@@ -116,55 +104,33 @@ class Lock {
   }
 
   async tryAcquire(options) {
-    return await this.#tryAcquire(options, this.tryAcquire)
-  }
-
-  async #tryAcquire(options, above) {
     if (options?.wait !== undefined) {
       const text = 'tryAcquire() does not wait; call acquire() with it, or leave it out'
-      throw calledFrom(above, new InvalidArgumentError(`wait is ${shown(options.wait)}: ${text}`))
+      throw new InvalidArgumentError(`wait is ${shown(options.wait)}: ${text}`)
     }
     try {
       return await this.acquire({ ...options, wait: 0 })
     } catch (error) {
       if (error instanceof LockTimeoutError) return null
-      throw error === options?.signal?.reason ? error : calledFrom(above, error)
+      throw error
     }
   }
 
   async using(options, fn) {
-    return await this.#using(options, fn, this.using)
-  }
-
-  // Each of these awaits what it returns, or the stacks of errors would not reach the line of the program.
-  // `above` is the method that the program has called: the stacks of our errors begin below it, those of the function stay.
-  async #using(options, fn, above) {
     if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
-    if (typeof fn !== 'function') {
-      throw calledFrom(above, new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`))
-    }
+    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
     const context = options?.context ?? this.#family.context // checked by acquire
-    if (!context) return await this.#during(options, fn, above)
+    // Each of these awaits what it returns, or the stacks of errors would not reach the line of the program.
+    const locked = async () => await during(await this.acquire(options), fn, lostAgain)
+    if (!context) return await locked()
     const outer = currentContext()
     const own = { number: outer?.number ?? border.newContext(), outer, ended: false }
     try {
-      return await contexts.run(own, () => this.#during(options, fn, above))
+      return await contexts.run(own, locked)
     } finally {
       own.ended = true
       // A chain of using() calls that each begin the next one and end must not keep all of them.
       own.outer = liveLink(outer)
-    }
-  }
-
-  async #during(options, fn, above) {
-    return await during(await this.#acquired(options, above), fn, above)
-  }
-
-  async #acquired(options, above) {
-    try {
-      return await this.acquire(options)
-    } catch (error) {
-      throw error === options?.signal?.reason ? error : calledFrom(above, error)
     }
   }
 
@@ -237,15 +203,15 @@ class Semaphore {
   }
 
   async acquire(options) {
-    return await as.acquire(this.#lock, this.acquire, given(options, this.acquire))
+    return await this.#lock.acquire(anonymous(options))
   }
 
   async tryAcquire(options) {
-    return await as.tryAcquire(this.#lock, this.tryAcquire, given(options, this.tryAcquire))
+    return await this.#lock.tryAcquire(anonymous(options))
   }
 
   async using(options, fn) {
-    return await as.using(this.#lock, this.using, given(options, this.using), fn)
+    return await this.#lock.using(anonymous(options), fn)
   }
 
   permits() {
@@ -280,50 +246,37 @@ function anonymous(options) {
   return options
 }
 
-function given(options, above) {
-  try {
-    return anonymous(options)
-  } catch (error) {
-    throw calledFrom(above, error)
-  }
-}
-
-// Runs a function and then releases the hold; rejects if it was lost. The stacks of these errors begin below `above`, if it is
-// known; else the loss is the reason of the signal itself.
-async function during(hold, fn, above) {
+// Runs a function and then releases the hold; rejects if it was lost, with what `lost` makes of the reason of its signal. Permits of
+// a plain semaphore cannot be lost, and their release resolves to nothing.
+async function during(hold, fn, lost) {
   let result
   try {
     result = await fn(hold)
   } catch (error) {
     await releaseAfter(error, hold)
-    throw error
+    throw keptAsGiven(error)
   }
-  try {
-    if (await hold.release()) return result
-  } catch (error) {
-    throw above === undefined ? error : calledFrom(above, error)
-  }
-  const { loss } = knownOf(hold)
-  throw above === undefined ? loss : calledFrom(above, lostAgain(loss))
+  if ((await hold.release()) !== false) return result
+  throw lost(knownOf(hold).loss)
 }
 
 // The error of the function comes first; that the hold was lost, or not released, is told as its cause.
 async function releaseAfter(error, hold) {
   let cause
   try {
-    if (await hold.release()) return
+    if ((await hold.release()) !== false) return
     cause = knownOf(hold).loss
   } catch (failure) {
     cause = failure
   }
-  if (error instanceof LockLostError) return // told already
+  if (error === cause || error instanceof LockLostError) return // told already
   if (error instanceof Error && error.cause === undefined && Object.isExtensible(error)) {
     Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   }
 }
 
-surfaced(Lock.prototype, { async: ['isLocked', 'holder', 'holders', 'waiters', 'releaseToken', 'extendToken', 'forceRelease'] })
-surfaced(Semaphore.prototype, { async: ['permits', 'setPermits', 'holders', 'forceRelease'] })
+surfaced(Lock.prototype, { async: ['tryAcquire', 'using', 'isLocked', 'holder', 'holders', 'waiters', 'releaseToken', 'extendToken', 'forceRelease'] })
+surfaced(Semaphore.prototype, { async: ['acquire', 'tryAcquire', 'using', 'permits', 'setPermits', 'holders', 'forceRelease'] })
 
 // The option that is given most has a way of its own: to take lists of options over the border is a tenth of a pair.
 function isWaitAlone(names, values) {

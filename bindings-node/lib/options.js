@@ -8,6 +8,9 @@ const TIMEOUT =
   '"timeout" is no option; how long to wait for a lock is wait, in milliseconds, an option of acquire() and using(), ' +
   'and how long to wait for a connection is connectTimeout, an option of a client'
 
+// `null` means the default.
+const isGiven = (value) => value !== undefined && value !== null
+
 // `own` names the options of JavaScript. An option that is `undefined` was not given; `null` means the default.
 function split(options, own) {
   if (options === undefined) return { own: NONE }
@@ -51,4 +54,4 @@ function text(what, value, as = shown) {
   throw new InvalidArgumentError(`${what} has half of a surrogate pair at index ${at}; give it whole characters`)
 }
 
-module.exports = { plain, shown, split, text, typeOf }
+module.exports = { isGiven, plain, shown, split, text, typeOf }

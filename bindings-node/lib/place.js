@@ -3,7 +3,7 @@
 
 const { isIPv6 } = require('node:net')
 const { InvalidArgumentError } = require('./errors.js')
-const { shown, text, typeOf } = require('./options.js')
+const { isGiven, shown, text, typeOf } = require('./options.js')
 
 // They take the place of a URL, but for the last two, which may stand beside one.
 const PLACE = ['host', 'port', 'path', 'db', 'tls', 'username', 'password']
@@ -11,10 +11,7 @@ const LOGIN = ['username', 'password']
 
 const wrong = (name, value, right) => new InvalidArgumentError(`${name} is ${shown(value)}; give it ${right}`)
 
-const hostAndPort = ({ host = 'localhost', port }) => `${isIPv6(host) ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`
-
-// `null` means the default.
-const isGiven = (value) => value !== undefined && value !== null
+const hostAndPort = ({ host, port }) => `${isIPv6(host) ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`
 
 // The URL of what was given, with user name and password of `place` in it; undefined if nothing was.
 function urlOf(url, given) {
@@ -57,37 +54,11 @@ function withLogin(url, [user, password], name) {
   throw new InvalidArgumentError(`${name} is given, and the URL has no host; write redis://host[:port][/database] or unix:///path`)
 }
 
-// Refuses the client of another package (ioredis, redis), as other lock libraries take it, and says what to write. It shows no
-// password.
+// Refuses the client of another package (ioredis, redis), as other lock libraries take it.
 function refuseClient(value) {
   if (typeof value !== 'object' || value === null || typeof value.duplicate !== 'function') return
-  throw new InvalidArgumentError(
-    `the client of another package is given; redlatch has connections of its own, write new Client(${lineOf(value)})`,
-  )
+  const remedy = 'write new Client({ host, port, password }) or new Client(url)'
+  throw new InvalidArgumentError(`the client of another package is given; redlatch has connections of its own, ${remedy}`)
 }
 
-function lineOf({ options, startupNodes }) {
-  if (options === undefined) return "'redis+cluster://HOST:PORT'"
-  const { sentinels, name, redisOptions } = options
-  const nodes = sentinels ?? startupNodes
-  if (nodes === undefined) return `{ ${placeLine(options.socket ?? options, options)} }`
-  const hosts = nodes.map((node) => authorityOf(typeof node === 'string' ? node : hostAndPort(node))).join(',')
-  const url = sentinels ? `redis+sentinel://${hosts}/${name}` : `redis+cluster://${hosts}`
-  return `${JSON.stringify(url)}${(options.password ?? redisOptions?.password) ? ', { password }' : ''}`
-}
-
-// Host and port of a URL. A password that is not percent-encoded may have any of @/?# in it: no part of that is shown.
-function authorityOf(url) {
-  const [, authority, rest] = /^(?:[\w+]*:?\/\/)?([^/?#]*)(.*)$/s.exec(url)
-  const host = authority.replace(/^.*@/s, '')
-  return /^(\[[\da-f:.]+\]|[^\s:]+)(:\d+)?$/i.test(host) && !rest.includes('@') ? host : 'HOST'
-}
-
-function placeLine({ host = 'localhost', port, path, tls }, { db, database = db, username, password }) {
-  const at = path ? { path } : { host: isIPv6(host) ? host : authorityOf(`${host}`), port, ...(tls && { tls: true }) }
-  const words = Object.entries({ ...at, ...(database && { db: database }), ...(username && { username }) })
-  const shownWords = words.filter(([, value]) => value !== undefined).map(([word, value]) => `${word}: ${JSON.stringify(value)}`)
-  return [...shownWords, ...(password ? ['password'] : [])].join(', ')
-}
-
-module.exports = { PLACE, isGiven, refuseClient, urlOf }
+module.exports = { PLACE, refuseClient, urlOf }

@@ -53,6 +53,30 @@ test('permits are set once, taken and given back', async () => {
   assert.equal(await seats.available(), 3)
 })
 
+test('using() gives permits back when its function has ended', async () => {
+  const client = await Client.connect(context.url)
+  const seats = client.plainSemaphore(freshName())
+  await seats.setPermits(3)
+  const left = async (permit) => [permit.permits, await number(seats.name)]
+  assert.deepEqual(await seats.using(left), [1, 2])
+  assert.deepEqual(await seats.using(2, left), [2, 1])
+  assert.deepEqual(await seats.using(3, { wait: 0 }, left), [3, 0])
+  await seats.using((permit) => permit.release())
+  const mine = new Error('mine')
+  await assert.rejects(seats.using(2, () => Promise.reject(mine)), (error) => error === mine && error.cause === undefined)
+  assert.equal(await number(seats.name), 3)
+
+  await assert.rejects(seats.using(4, { wait: 0 }, left), LockTimeoutError)
+  for (const wrong of [[], [2], [2, { wait: 0 }]]) await assert.rejects(seats.using(...wrong), /^InvalidArgumentError: using\(\) got .*; give it a function$/)
+  // The permits stay taken where they cannot be given back, and the error says so once.
+  const closing = seats.using(async (permit) => {
+    await client.close()
+    await permit.release()
+  })
+  await assert.rejects(closing, (error) => error instanceof ClosedError && error.cause === undefined)
+  assert.equal(await number(seats.name), 2)
+})
+
 test('the number of permits can change, below 0 too', async () => {
   const seats = context.client.plainSemaphore(freshName())
   await seats.setPermits(2)
@@ -127,9 +151,10 @@ test('a wait ends with its limit or with its client', async () => {
   const ended = Promise.all(calls.map((call) => assert.rejects(call, ClosedError)))
   await client.close()
   await ended
-  // Its stack begins with the line of the program.
+  // Its stack begins with the line of the program. Bun's stacks end where a function awaits.
   const closed = (name) => (error) => error instanceof ClosedError && error.lockName === name && isOurs(error)
-  const isOurs = ({ stack }) => /^ {4}at (?!.*\(node:).*/m.exec(stack)[0].includes(__filename)
+  const isOurs = ({ stack }) =>
+    process.versions.bun !== undefined || /^ {4}at (?!.*\((?:node|ext):).*/m.exec(stack)[0].includes(__filename)
   for (const call of [() => seats.acquire(), () => seats.tryAcquire(), () => seats.release()]) {
     await assert.rejects(async () => await call(), closed(seats.name))
   }
@@ -157,6 +182,24 @@ test('a wait that is aborted leaves nothing', async () => {
   await assert.rejects(seats.acquire(1, { signal }), isReason)
   await assert.rejects(ready.wait({ signal }), isReason)
   assert.deepEqual([await number(seats.name), await ready.count()], [2, 1])
+})
+
+test('the reason of a signal keeps its stack', async () => {
+  const mine = new InvalidArgumentError('mine')
+  const { stack } = mine
+  const options = { signal: AbortSignal.abort(mine) }
+  const [seats, ready] = [context.client.plainSemaphore(freshName()), context.client.latch(freshName())]
+  const semaphore = context.client.semaphore(freshName(), 1)
+  const calls = [
+    () => seats.acquire(1, options),
+    () => ready.wait(options),
+    () => semaphore.acquire(options),
+    () => semaphore.tryAcquire(options),
+    () => semaphore.using(options, () => {}),
+  ]
+  for (const call of calls) await assert.rejects(call, (error) => error === mine)
+  await assert.rejects(semaphore.using(() => Promise.reject(mine)), (error) => error === mine)
+  assert.equal(mine.stack, stack)
 })
 
 test('permits that are won when the signal comes are given back', async () => {

@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict')
 const diagnostics = require('node:diagnostics_channel')
 const { AuthError, Client, LockError } = require('../index.js')
-const { Server, freshName, run, shared, test, until } = require('./support/index.js')
+const { Server, WINDOWS, freshName, run, shared, test, until } = require('./support/index.js')
 
 const context = shared({ password: 'geheim' })
 
@@ -75,6 +75,24 @@ test('connect, error and end are told by the names that clients of Redis have', 
   await client.close()
   await until(() => told.length === 3)
   assert.deepEqual(told[2], ['end', undefined])
+})
+
+test('an outage is one error, and its end another connect', { skip: WINDOWS && 'a server that is lent has no port of choice' }, async () => {
+  const server = await Server.start()
+  const client = new Client(server.url, { debugEvents: true })
+  const told = []
+  for (const name of ['connect', 'error']) client.on(name, () => told.push(name))
+  let failures = 0
+  client.on('event', ({ kind }) => (failures += kind === 'disconnected'))
+  await client.lock('a').using(() => {})
+  await server.stop()
+  await until(() => failures >= 4)
+  assert.deepEqual(told, ['connect', 'error'])
+  const again = await Server.start({ port: server.port })
+  await until(() => told.length > 2)
+  assert.deepEqual(told, ['connect', 'error', 'connect'])
+  await client.close()
+  await again.stop()
 })
 
 test('the error of a refused password says so, and a call has the class', async () => {

@@ -3,7 +3,7 @@
 
 const assert = require('node:assert/strict')
 const { after, before } = require('node:test')
-const { createClient, createCluster } = require('@redis/client')
+const { createClient } = require('@redis/client')
 const Redis = require('ioredis')
 const { AuthError, Client, InvalidArgumentError } = require('../index.js')
 const { urlOf } = require('../lib/place.js')
@@ -118,38 +118,14 @@ test('what is no place is refused, by its name and with the remedy', () => {
   }
 })
 
-test('the clients of ioredis and redis are refused with the line to write, without secrets', () => {
-  const lazy = { lazyConnect: true }
-  const clients = [
-    [new Redis(lazy), '{ host: "localhost", port: 6379 }'],
-    [new Redis('rediss://u:geheim@h:1/3', lazy), '{ host: "h", port: 1, tls: true, db: 3, username: "u", password }'],
-    [new Redis('/run/redis.sock', lazy), '{ path: "/run/redis.sock" }'],
-    [
-      new Redis({ ...lazy, sentinels: [{ host: 'a', port: 1 }, { host: 'b' }], name: 'main', password: 'geheim' }),
-      '"redis+sentinel://a:1,b/main", { password }',
-    ],
-    [
-      new Redis.Cluster([{ host: 'a', port: 1 }, 'redis://:geheim@b:2'], { ...lazy, redisOptions: { password: 'geheim' } }),
-      '"redis+cluster://a:1,b:2", { password }',
-    ],
-    [
-      new Redis.Cluster(
-        ['redis://h:1?password=geheim', 'redis://h:2/0', 'redis://:ge/heim@h:3', 'redis://:ge@heim@[::1]:4', '//:geheim', 'i:5'],
-        lazy,
-      ),
-      '"redis+cluster://h:1,h:2,HOST,[::1]:4,HOST,i:5"',
-    ],
-    [new Redis.Cluster([{ host: '::1', port: 1 }], lazy), '"redis+cluster://[::1]:1"'],
-    [new Redis({ ...lazy, host: 'redis://:geheim@h' }), '{ host: "h", port: 6379 }'],
-    [createClient(), '{ host: "localhost" }'],
-    [createClient({ url: 'redis://u:geheim@h:2/4' }), '{ host: "h", port: 2, db: 4, username: "u", password }'],
-    [createClient({ socket: { host: 'q', tls: true } }), '{ host: "q", tls: true }'],
-    [createCluster({ rootNodes: [{ url: 'redis://:geheim@a:1' }] }), "'redis+cluster://HOST:PORT'"],
-  ]
-  for (const [client, line] of clients) {
-    const message = `the client of another package is given; redlatch has connections of its own, write new Client(${line})`
+test('the clients of ioredis and redis are refused with what to write', () => {
+  const message =
+    'the client of another package is given; redlatch has connections of its own, ' +
+    'write new Client({ host, port, password }) or new Client(url)'
+  const ioredis = new Redis(`rediss://u:${SECRET}@h:1/3`, { lazyConnect: true })
+  for (const client of [ioredis, createClient()]) {
     assert.throws(() => new Client(client), { message, name: InvalidArgumentError.name })
     assert.throws(() => new Client(client, {}), { message })
-    client.disconnect?.() // those of ioredis keep timers, connected or not
   }
+  ioredis.disconnect() // it keeps timers, connected or not
 })

@@ -104,6 +104,8 @@ class Records:
     def value(self) -> Any:
         """The value of a call that has succeeded."""
         kind = self.byte()
+        if kind in (0, 5):
+            return None
         if kind == 1:
             return self.byte() == 1
         if kind == 2:
@@ -112,7 +114,11 @@ class Records:
             return [self.holder() for _ in range(self.whole())]
         if kind == 4:
             return [self.text() for _ in range(self.whole())]
-        return (self.whole(), self.whole()) if kind == 6 else None
+        if kind == 6:
+            return (self.whole(), self.whole())
+        if kind == 7:
+            return self.whole()
+        raise ValueError(f"a value of the unknown kind {kind}; this host is older than the module")
 
     def failure(self) -> tuple[int, str, int]:
         kind, message = self.whole(), self.text()

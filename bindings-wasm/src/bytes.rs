@@ -134,6 +134,12 @@ pub(crate) mod change {
     pub(crate) const COUNT_DOWN: u8 = 5;
 }
 
+/// The kinds of counters.
+pub(crate) mod counter {
+    pub(crate) const SEMAPHORE: u8 = 0;
+    pub(crate) const LATCH: u8 = 1;
+}
+
 /// The kinds of values behind [`record::DONE`].
 pub(crate) mod value {
     pub(crate) const NONE: u8 = 0;

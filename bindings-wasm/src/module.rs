@@ -17,7 +17,7 @@ use redlatch_proto::moment::Moment;
 use redlatch_proto::url;
 use redlatch_proto::wire::{Change, Counter, Form, Inspection, Name, names};
 
-use crate::bytes::{Arguments, Records, change, record, value};
+use crate::bytes::{Arguments, Records, change, counter, record, value};
 use crate::client::{Answer, Client, Program, Question, lock_name};
 use crate::link::{ConnId, Io, Lost};
 use crate::options::{
@@ -643,8 +643,9 @@ impl Module {
     ) -> Result<()> {
         let name = names::name(given.text()?)?;
         let counter = match given.byte()? {
-            0 => Counter::Semaphore,
-            _ => Counter::Latch,
+            counter::SEMAPHORE => Counter::Semaphore,
+            counter::LATCH => Counter::Latch,
+            _ => return Err(unknown()),
         };
         self.ask(now, id, client, Request::Read { name, counter }, None);
         Ok(())

@@ -15,7 +15,7 @@ import redis
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "scripts" / "lib"), str(HERE.parent / "examples")]
-from host import Failed, Host, now, text, value  # noqa: E402
+from host import Failed, Host, Records, now, number, text, value  # noqa: E402
 from server import Server  # noqa: E402
 
 MODULE = ROOT / "bindings-node" / "redlatch.wasm"
@@ -154,10 +154,46 @@ def test_answers_have_the_values_of_the_table(host: Host, server: Server, eye: r
         host.call("redlatch_check", hold, now())
     assert (failed.value.kind, failed.value.reason) == ("lost", "forced")
 
+    def counter(call: str, *given: bytes, name: str = "seats") -> int:
+        return host.ask(f"redlatch_{call}", client, given=text(name) + b"".join(given))
+
+    assert host.call("redlatch_counter_name", given=text("seats")) is None
+    with pytest.raises(Failed, match="name"):
+        host.call("redlatch_counter_name", given=text(""))
+    seats, set_seats = b"\0", b"\1"
+    assert host.wait(counter("change", set_seats, number(3))) is True
+    assert host.wait(counter("change", set_seats, number(9))) is False
+    assert host.wait(counter("take", number(2))) is None
+    assert host.wait(counter("read", seats)) == 1
+    with pytest.raises(Failed) as failed:
+        host.wait(counter("take", number(2), value(0)))
+    assert failed.value.kind == "timeout"
+    assert host.wait(counter("change", b"\0", number(2))) is None
+    assert host.wait(counter("change", b"\2", number(-4))) == -1
+    assert host.wait(counter("change", b"\3", number(0))) == -1
+    assert eye.get("seats") == "0"
+
+    latch, set_count, count_down = b"\1", b"\4", b"\5"
+    assert host.wait(counter("change", set_count, number(2), name="ready")) is True
+    opens = counter("await", name="ready")
+    assert host.wait(counter("change", count_down, number(1), name="ready")) == 1
+    assert host.wait(counter("read", latch, name="ready")) == 1
+    assert opens not in host.answers
+    assert host.wait(counter("change", count_down, number(1), name="ready")) == 0
+    assert host.wait(opens) is None
+    for call, given in (("read", b"\2"), ("change", b"\6" + number(1))):
+        with pytest.raises(Failed, match="a number that it has not given"):
+            host.wait(counter(call, given))
+
     assert host.call("redlatch_name", fenced, given=text(NAME)) == [NAME]
     stats = host.call("redlatch_stats", client)
     assert int(dict(zip(stats[::2], stats[1::2], strict=True))["acquired"]) == 5
     host.close(client)
+
+
+def test_value_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown kind 8"):
+        Records(b"\x08").value()
 
 
 def test_call_refused_at_once_has_no_other_answer(host: Host, server: Server) -> None:

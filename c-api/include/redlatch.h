@@ -31,10 +31,10 @@
  * the lock is free when each level is released. The kind is how the lock lies in Redis, chosen by the option
  * kind: reentrant is Redisson's lock; fair is its fair lock, which serves waiters in their order; the simple
  * kinds (simple, redis-py, redlock, redsync, redis-semaphore, article, adaptive) are a key with a value, the
- * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is how long the server
- * keeps a hold that is not renewed. A fencing token is a number that grows with each hold, for the resource
- * to refuse late writers. A plain semaphore and a latch are numbers without owners and leases; their handles
- * are no locks.
+ * token. redlatch_rw_lock_new() and redlatch_semaphore_new() choose theirs. A name has one kind. A lease is
+ * how long the server keeps a hold that is not renewed. A fencing token is a number that grows with each
+ * hold, for the resource to refuse late writers. A plain semaphore and a latch are numbers without owners
+ * and leases; their handles are no locks.
  *
  * Lost. A hold can end without a release: its key was deleted, its lease ran out, the server was away for too
  * long. Then redlatch_lock_check() says REDLATCH_LOST, the function of redlatch_lock_on_lost() is called, and

@@ -97,6 +97,13 @@ std::int64_t milliseconds(const std::chrono::duration<Rep, Period> &time) {
     return static_cast<std::int64_t>(whole.count());
 }
 
+// Whether a try was granted in its time. Every other failure is thrown.
+inline bool granted(redlatch_status status) {
+    if (status != REDLATCH_TIMEOUT)
+        require(status);
+    return status == REDLATCH_OK;
+}
+
 } // namespace detail
 
 /// Options by name and value: `{{"watchdog_lease", "10s"}, {"fencing", "true"}}`.
@@ -221,6 +228,19 @@ private:
     std::unique_ptr<redlatch_canceller, detail::deleter> handle_;
 };
 
+#ifdef __cpp_lib_jthread
+namespace detail {
+
+// Makes a call with a canceller that is cancelled once the token asks to stop.
+template <class Call> auto until(const std::stop_token &stop, const Call &call) {
+    const canceller canceller;
+    const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
+    return call(canceller);
+}
+
+} // namespace detail
+#endif
+
 /// How long one acquisition lasts, never renewed, in place of what the options of the lock say:
 /// `orders.acquire(redlatch::lease(std::chrono::seconds(10)))`.
 class lease {
@@ -302,17 +322,13 @@ public:
 #ifdef __cpp_lib_jthread
     /// Waits until the token asks to stop. A std::jthread has such a token.
     std::uint64_t acquire(const std::stop_token &stop, std::uint64_t owner = REDLATCH_THREAD) {
-        const canceller canceller;
-        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
-        return acquire(canceller, owner);
+        return detail::until(stop, [&](const canceller &canceller) { return acquire(canceller, owner); });
     }
 
     template <class Rep, class Period>
     std::uint64_t acquire_for(const std::chrono::duration<Rep, Period> &wait, const std::stop_token &stop,
                               std::uint64_t owner = REDLATCH_THREAD) {
-        const canceller canceller;
-        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
-        return acquire_for(wait, canceller, owner);
+        return detail::until(stop, [&](const canceller &canceller) { return acquire_for(wait, canceller, owner); });
     }
 #endif
 
@@ -460,11 +476,7 @@ private:
     }
 
     bool try_ms(std::int64_t wait_ms) {
-        const redlatch_status status =
-            redlatch_lock_acquire(get(), REDLATCH_THREAD, wait_ms, REDLATCH_LOCK_LEASE, nullptr);
-        if (status != REDLATCH_TIMEOUT)
-            require(status);
-        return status == REDLATCH_OK;
+        return detail::granted(redlatch_lock_acquire(get(), REDLATCH_THREAD, wait_ms, REDLATCH_LOCK_LEASE, nullptr));
     }
 
     std::unique_ptr<state> self_;
@@ -701,10 +713,8 @@ private:
 
     bool try_ms(std::int64_t wait_ms) {
         const std::uint64_t owner = new_owner();
-        const redlatch_status status = redlatch_lock_acquire(get(), owner, wait_ms, REDLATCH_LOCK_LEASE, nullptr);
-        if (status == REDLATCH_TIMEOUT)
+        if (!detail::granted(redlatch_lock_acquire(get(), owner, wait_ms, REDLATCH_LOCK_LEASE, nullptr)))
             return false;
-        require(status);
         taken_->add(owner);
         return true;
     }
@@ -736,9 +746,7 @@ public:
 
 #ifdef __cpp_lib_jthread
     void acquire(const std::stop_token &stop, std::uint32_t permits = 1) {
-        const canceller canceller;
-        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
-        acquire(canceller, permits);
+        detail::until(stop, [&](const canceller &canceller) { acquire(canceller, permits); });
     }
 #endif
 
@@ -790,10 +798,7 @@ public:
 
 private:
     bool try_ms(std::uint32_t permits, std::int64_t wait_ms) {
-        const redlatch_status status = redlatch_plain_semaphore_acquire(get(), permits, wait_ms);
-        if (status != REDLATCH_TIMEOUT)
-            require(status);
-        return status == REDLATCH_OK;
+        return detail::granted(redlatch_plain_semaphore_acquire(get(), permits, wait_ms));
     }
 
     std::unique_ptr<redlatch_plain_semaphore, detail::deleter> handle_;
@@ -839,8 +844,8 @@ private:
     std::uint32_t permits_;
 };
 
-/// A count-down latch, the same as the RCountDownLatch of Redisson with this name; with functions of std::latch. It can
-/// be moved but not copied.
+/// A count-down latch, the same as the RCountDownLatch of Redisson with this name. It has count_down, try_wait and wait
+/// of std::latch; wait_for and wait_until set a limit. It can be moved but not copied.
 class latch {
 public:
     latch(const client &client, const std::string &name) : handle_() {
@@ -880,9 +885,7 @@ public:
 
 #ifdef __cpp_lib_jthread
     void wait(const std::stop_token &stop) const {
-        const canceller canceller;
-        const std::stop_callback cancels(stop, [&canceller] { canceller.cancel(); });
-        wait(canceller);
+        detail::until(stop, [&](const canceller &canceller) { wait(canceller); });
     }
 #endif
 
@@ -904,10 +907,7 @@ public:
 
 private:
     bool try_ms(std::int64_t wait_ms) const {
-        const redlatch_status status = redlatch_latch_wait(get(), wait_ms);
-        if (status != REDLATCH_TIMEOUT)
-            require(status);
-        return status == REDLATCH_OK;
+        return detail::granted(redlatch_latch_wait(get(), wait_ms));
     }
 
     std::unique_ptr<redlatch_latch, detail::deleter> handle_;

@@ -1,6 +1,7 @@
 //! From C's pointers to Rust's types. All that is unsafe about arguments is in here.
 
 use std::ffi::{CStr, c_char};
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,34 +106,35 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
 }
 
 /// A time that C gives as a number of milliseconds, within the bounds of an option.
-pub(crate) fn millis(
-    parameter: &str,
-    ms: i64,
-    option: &str,
-    constant: Option<&str>,
-) -> Result<Duration> {
-    read_duration(option, OptionValue::Millis(ms as f64))
-        .map_err(|error| out_of_bounds(parameter, ms, option, constant, error))
+pub(crate) fn millis(parameter: &str, ms: i64, option: &str) -> Result<Duration> {
+    within(parameter, ms, option, "")
 }
 
-/// The refusal of such a time: the parameter and its bounds as C writes them. `constant` is what
-/// could be given as well.
-pub(crate) fn out_of_bounds(
+/// The same; `None` for the constant of C that can stand in its place.
+pub(crate) fn millis_or(
+    (constant, name): (i64, &str),
     parameter: &str,
     ms: i64,
     option: &str,
-    constant: Option<&str>,
-    error: Error,
-) -> Error {
-    let info = all_options().find(|info| info.name == option);
-    let Some(Type::Duration { least, most }) = info.map(|info| &info.r#type) else {
-        return error;
-    };
-    let (least, most) = (least.as_millis(), most.as_millis());
-    let or = constant.map_or(String::new(), |constant| format!("{constant} or "));
-    invalid(format!(
-        "{parameter} is {ms}; give it {or}{least} to {most} milliseconds"
-    ))
+) -> Result<Option<Duration>> {
+    if ms == constant {
+        return Ok(None);
+    }
+    within(parameter, ms, option, &format!("{name} or ")).map(Some)
+}
+
+/// A refusal names the parameter and its bounds as C writes them, after `other`.
+fn within(parameter: &str, ms: i64, option: &str, other: &str) -> Result<Duration> {
+    read_duration(option, OptionValue::Millis(ms as f64)).map_err(|error| {
+        let info = all_options().find(|info| info.name == option);
+        let Some(Type::Duration { least, most }) = info.map(|info| &info.r#type) else {
+            return error;
+        };
+        let (least, most) = (least.as_millis(), most.as_millis());
+        invalid(format!(
+            "{parameter} is {ms}; give it {other}{least} to {most} milliseconds"
+        ))
+    })
 }
 
 /// Where a result goes.
@@ -162,6 +164,19 @@ impl<T> Out<T> {
             // dropped.
             unsafe { self.0.write(value) };
         }
+    }
+}
+
+impl<T> Out<*mut T> {
+    /// Where a handle goes; NULL until it is made.
+    ///
+    /// # Safety
+    /// As for [`required`](Out::required).
+    pub(crate) unsafe fn handle(place: *mut *mut T, name: &str) -> Result<Self> {
+        // SAFETY: passed on.
+        let out = unsafe { Out::required(place, name) }?;
+        out.put(ptr::null_mut());
+        Ok(out)
     }
 }
 

@@ -37,8 +37,7 @@ pub unsafe extern "C" fn redlatch_canceller_new(
 ) -> redlatch_status {
     status(|| {
         // SAFETY: the header asks for a place to write to.
-        let out = unsafe { Out::required(canceller, "canceller") }?;
-        out.put(std::ptr::null_mut());
+        let out = unsafe { Out::handle(canceller, "canceller") }?;
         out.put(handle(Arc::new(redlatch_canceller {
             core: Canceller::new()?,
         })));

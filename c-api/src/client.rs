@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use redlatch::embed::ClientExt;
 use redlatch::{Client, Error, ErrorKind, Level, Result, Stats};
 
-use crate::arguments::{Out, handle, millis, optional, shared, taken, text};
+use crate::arguments::{Out, handle, millis_or, optional, shared, taken, text};
 use crate::calls::{Caller, Calls, Slot};
-use crate::events::Events;
+use crate::events::{Events, Handle};
 use crate::options::redlatch_options;
 use crate::status::{Names, quiet_panics, redlatch_status, status, value};
 
@@ -65,8 +65,7 @@ impl redlatch_client {
         quiet_panics();
         // SAFETY: promised by the caller.
         let (url, options, out) = unsafe {
-            let out = Out::required(client, "client")?;
-            out.put(ptr::null_mut());
+            let out = Out::handle(client, "client")?;
             (
                 if url.is_null() {
                     None
@@ -91,15 +90,9 @@ impl redlatch_client {
 
     /// The time for closing that C gives.
     pub(crate) fn limit(&self, wait_ms: i64) -> Result<Duration> {
-        match wait_ms {
-            REDLATCH_CLOSE_LIMIT => Ok(self.core.close_limit()),
-            _ => millis(
-                "wait_ms",
-                wait_ms,
-                "close_limit",
-                Some("REDLATCH_CLOSE_LIMIT"),
-            ),
-        }
+        let constant = (REDLATCH_CLOSE_LIMIT, "REDLATCH_CLOSE_LIMIT");
+        let given = millis_or(constant, "wait_ms", wait_ms, "close_limit")?;
+        Ok(given.unwrap_or_else(|| self.core.close_limit()))
     }
 
     /// Refuses to work for another process than the one that opened the client. Asked before any
@@ -114,6 +107,22 @@ impl redlatch_client {
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cancels the wait that was started through this handle under this tag; whether it was one.
+    pub(crate) fn cancel(&self, handle: Arc<Handle>, tag: u64) -> Result<bool> {
+        self.refuse_fork()?;
+        Ok(self.events().cancel(&handle, tag))
+    }
+
+    /// Forgets what waits through a handle that is freed.
+    pub(crate) fn forget(&self, handle: Arc<Handle>) {
+        if self.core.is_forked() {
+            // All of it is the parent's.
+            std::mem::forget(handle);
+        } else {
+            self.events().forget(&handle);
+        }
     }
 
     /// The thread that calls functions of the program.

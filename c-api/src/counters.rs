@@ -3,19 +3,18 @@
 use std::ffi::c_char;
 use std::ptr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redlatch::embed::{ClientExt, CountDownLatchExt, PlainSemaphoreExt};
 use redlatch::{Client, CountDownLatch, Operation, PlainPermit, PlainSemaphore, Result};
 
-use crate::arguments::{Out, bytes, counted, handle, millis, optional, shared, taken};
+use crate::arguments::{Out, bytes, counted, handle, optional, shared, taken};
 use crate::canceller::{redlatch_canceller, wait};
 use crate::client::redlatch_client;
 use crate::events::{
-    Handle, REDLATCH_EVENT_ACQUIRE, REDLATCH_EVENT_NUMBER, REDLATCH_EVENT_OPEN,
-    REDLATCH_EVENT_RELEASE, REDLATCH_EVENT_SET, What, start_of,
+    REDLATCH_EVENT_ACQUIRE, REDLATCH_EVENT_NUMBER, REDLATCH_EVENT_OPEN, REDLATCH_EVENT_RELEASE,
+    REDLATCH_EVENT_SET, What, start_of,
 };
-use crate::lock::REDLATCH_FOREVER;
+use crate::lock::wait_limit;
 use crate::status::{redlatch_status, status};
 
 /// A semaphore without leases: the same as Redisson's RSemaphore with this name. Permits have no
@@ -33,21 +32,13 @@ pub struct redlatch_latch {
     core: CountDownLatch,
 }
 
-/// How long a wait lasts at most; `None` has no limit.
-fn limit(wait_ms: i64) -> Result<Option<Duration>> {
-    match wait_ms {
-        REDLATCH_FOREVER => Ok(None),
-        _ => millis("wait_ms", wait_ms, "wait", Some("REDLATCH_FOREVER")).map(Some),
-    }
-}
-
-/// Both handles have this: the functions for C differ in the operation that they make.
+/// Both handles have these parts. Their C functions differ in the operation.
 trait Counter: Sized + Send + Sync + 'static {
     type Core;
     /// The parameter that is the handle.
     const NAME: &'static str;
     fn new(client: Arc<redlatch_client>, core: Self::Core) -> Self;
-    fn client(&self) -> &redlatch_client;
+    fn client(&self) -> &Arc<redlatch_client>;
     fn core(&self) -> &Self::Core;
 }
 
@@ -57,7 +48,7 @@ impl Counter for redlatch_plain_semaphore {
     fn new(client: Arc<redlatch_client>, core: PlainSemaphore) -> Self {
         Self { client, core }
     }
-    fn client(&self) -> &redlatch_client {
+    fn client(&self) -> &Arc<redlatch_client> {
         &self.client
     }
     fn core(&self) -> &PlainSemaphore {
@@ -71,7 +62,7 @@ impl Counter for redlatch_latch {
     fn new(client: Arc<redlatch_client>, core: CountDownLatch) -> Self {
         Self { client, core }
     }
-    fn client(&self) -> &redlatch_client {
+    fn client(&self) -> &Arc<redlatch_client> {
         &self.client
     }
     fn core(&self) -> &CountDownLatch {
@@ -89,11 +80,7 @@ unsafe fn make<C: Counter>(
     core: impl FnOnce(&Client) -> Result<C::Core>,
 ) -> Result<()> {
     // SAFETY: promised by the caller.
-    let (out, client) = unsafe {
-        let out = Out::required(counter, C::NAME)?;
-        out.put(ptr::null_mut());
-        (out, shared(client, "client")?)
-    };
+    let (out, client) = unsafe { (Out::handle(counter, C::NAME)?, shared(client, "client")?) };
     let core = core(&client.core)?;
     out.put(handle(Arc::new(C::new(client, core))));
     Ok(())
@@ -109,13 +96,7 @@ unsafe fn free<C: Counter>(counter: *mut C) {
         let Some(counter) = (unsafe { taken(counter) }) else {
             return Ok(());
         };
-        let handle: Arc<Handle> = counter.clone();
-        if counter.client().core.is_forked() {
-            // All of it is the parent's.
-            std::mem::forget((counter, handle));
-        } else {
-            counter.client().events().forget(&handle);
-        }
+        counter.client().clone().forget(counter);
         Ok(())
     });
 }
@@ -171,9 +152,13 @@ unsafe fn start<C: Counter, T>(
         // SAFETY: promised by the caller.
         let counter = unsafe { shared(counter, C::NAME) }?;
         let operation = operation(counter.core())?;
-        start_of(counter.client(), Some(counter.clone()), tag, what, || {
-            operation
-        })
+        start_of(
+            counter.client(),
+            Some(counter.clone()),
+            tag,
+            what,
+            operation,
+        )
     })
 }
 
@@ -185,9 +170,7 @@ unsafe fn cancel<C: Counter>(counter: *const C, tag: u64, cancelled: *mut bool) 
     status(|| {
         // SAFETY: promised by the caller.
         let (counter, out) = unsafe { (shared(counter, C::NAME)?, Out::optional(cancelled)) };
-        counter.client().refuse_fork()?;
-        let handle: Arc<Handle> = counter.clone();
-        out.put(counter.client().events().cancel(&handle, tag));
+        out.put(counter.client().cancel(counter.clone(), tag)?);
         Ok(())
     })
 }
@@ -196,7 +179,7 @@ fn take(core: &PlainSemaphore, permits: u32, wait_ms: i64) -> Result<Operation<P
     Ok(PlainSemaphoreExt::take(
         core,
         permits as usize,
-        limit(wait_ms)?,
+        wait_limit(wait_ms)?,
     ))
 }
 
@@ -663,7 +646,7 @@ pub unsafe extern "C" fn redlatch_latch_wait_cancellable(
         wait_for(
             latch,
             canceller,
-            |core| Ok(core.wait_within(limit(wait_ms)?)),
+            |core| Ok(core.wait_within(wait_limit(wait_ms)?)),
             drop,
         )
     }
@@ -687,7 +670,7 @@ pub unsafe extern "C" fn redlatch_latch_wait_start(
     // SAFETY: the header asks for a live handle.
     unsafe {
         start(latch, tag, What::Wait(REDLATCH_EVENT_OPEN), |core| {
-            Ok(core.wait_within(limit(wait_ms)?))
+            Ok(core.wait_within(wait_limit(wait_ms)?))
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::{c_char, c_void};
 use std::ptr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use redlatch::embed::{Cancelled, Completion, CompletionQueue, HoldExt, OperationExt, Outcome};
@@ -299,11 +299,9 @@ fn start<T>(
     lock: &Arc<redlatch_lock>,
     tag: u64,
     what: What,
-    operation: impl FnOnce(&Lock) -> Operation<T>,
+    operation: Operation<T>,
 ) -> Result<()> {
-    start_of(&lock.client, Some(lock.clone()), tag, what, || {
-        operation(&lock.core)
-    })
+    start_of(&lock.client, Some(lock.clone()), tag, what, operation)
 }
 
 /// Starts an operation of a handle, or of the client itself.
@@ -312,13 +310,18 @@ pub(crate) fn start_of<T>(
     handle: Option<Arc<Handle>>,
     tag: u64,
     what: What,
-    operation: impl FnOnce() -> Operation<T>,
+    operation: Operation<T>,
 ) -> Result<()> {
+    let handle = handle.as_ref().map(Arc::downgrade);
+    events_for(client, tag)?.start(Awaited { tag, handle, what }, operation)
+}
+
+/// The events of the client, if the tag is free.
+fn events_for(client: &redlatch_client, tag: u64) -> Result<MutexGuard<'_, Events>> {
     client.refuse_fork()?;
     let mut events = client.events();
     events.refuse_known(tag)?;
-    let handle = handle.as_ref().map(Arc::downgrade);
-    events.start(Awaited { tag, handle, what }, operation())
+    Ok(events)
 }
 
 /// Begins what redlatch_lock_acquire() does and returns at once: an event REDLATCH_EVENT_ACQUIRE
@@ -345,7 +348,7 @@ pub unsafe extern "C" fn redlatch_lock_acquire_start(
         let key = key(owner);
         let operation = lock.acquire(key, wait_ms, lease_ms)?;
         let what = What::Acquire { owner, key };
-        start(&lock, tag, what, |_| operation)
+        start(&lock, tag, what, operation)
     })
 }
 
@@ -365,9 +368,7 @@ pub unsafe extern "C" fn redlatch_lock_acquire_cancel(
     status(|| {
         // SAFETY: the header asks for a live handle and a place to write to.
         let (lock, out) = unsafe { (shared(lock, "lock")?, Out::optional(cancelled)) };
-        lock.client.refuse_fork()?;
-        let handle: Arc<Handle> = lock.clone();
-        out.put(lock.client.events().cancel(&handle, tag));
+        out.put(lock.client.cancel(lock.clone(), tag)?);
         Ok(())
     })
 }
@@ -388,11 +389,8 @@ pub unsafe extern "C" fn redlatch_lock_release_start(
     status(|| {
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
-        lock.client.refuse_fork()?;
-        let mut events = lock.client.events();
         // Before the operation is made: dropping it would release as well.
-        events.refuse_known(tag)?;
-        events.release(&lock, key(owner), tag)
+        events_for(&lock.client, tag)?.release(&lock, key(owner), tag)
     })
 }
 
@@ -414,9 +412,9 @@ pub unsafe extern "C" fn redlatch_lock_extend_start(
     status(|| {
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
-        let lease = millis("lease_ms", lease_ms, "lease", None)?;
+        let lease = millis("lease_ms", lease_ms, "lease")?;
         let what = What::Answer(REDLATCH_EVENT_EXTEND);
-        start(&lock, tag, what, |core| core.extend_by(key(owner), lease))
+        start(&lock, tag, what, lock.core.extend_by(key(owner), lease))
     })
 }
 
@@ -436,7 +434,7 @@ pub unsafe extern "C" fn redlatch_lock_force_release_start(
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
         let what = What::Answer(REDLATCH_EVENT_FORCE_RELEASE);
-        start(&lock, tag, what, Lock::force_release)
+        start(&lock, tag, what, lock.core.force_release())
     })
 }
 
@@ -456,7 +454,7 @@ pub unsafe extern "C" fn redlatch_lock_is_locked_start(
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
         let what = What::Answer(REDLATCH_EVENT_IS_LOCKED);
-        start(&lock, tag, what, Lock::is_locked)
+        start(&lock, tag, what, lock.core.is_locked())
     })
 }
 
@@ -514,7 +512,12 @@ unsafe fn start_telling(
         // SAFETY: as the caller promises.
         let lock = unsafe { shared(lock, "lock") }?;
         let function = function.ok_or_else(|| is_null("function"))?;
-        start(&lock, tag, What::Holders(function, User(user)), question)
+        start(
+            &lock,
+            tag,
+            What::Holders(function, User(user)),
+            question(&lock.core),
+        )
     })
 }
 
@@ -536,7 +539,7 @@ pub unsafe extern "C" fn redlatch_lock_release_token_start(
         // SAFETY: the header asks for a live handle and for a string.
         let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
         let what = What::Answer(REDLATCH_EVENT_RELEASE_TOKEN);
-        start(&lock, tag, what, |core| core.release_token(token))
+        start(&lock, tag, what, lock.core.release_token(token))
     })
 }
 
@@ -558,9 +561,9 @@ pub unsafe extern "C" fn redlatch_lock_extend_token_start(
     status(|| {
         // SAFETY: the header asks for a live handle and for a string.
         let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
-        let lease = millis("lease_ms", lease_ms, "lease", None)?;
+        let lease = millis("lease_ms", lease_ms, "lease")?;
         let what = What::Answer(REDLATCH_EVENT_EXTEND_TOKEN);
-        start(&lock, tag, what, |core| core.extend_token(token, lease))
+        start(&lock, tag, what, lock.core.extend_token(token, lease))
     })
 }
 
@@ -585,7 +588,7 @@ pub unsafe extern "C" fn redlatch_semaphore_permits_start(
         let lock = unsafe { shared(semaphore, "semaphore") }?;
         let semaphore = lock.as_semaphore()?;
         let what = What::Permits(function, User(user));
-        start(&lock, tag, what, |_| semaphore.permits())
+        start(&lock, tag, what, semaphore.permits())
     })
 }
 
@@ -608,7 +611,7 @@ pub unsafe extern "C" fn redlatch_semaphore_set_permits_start(
         let lock = unsafe { shared(semaphore, "semaphore") }?;
         let semaphore = lock.as_semaphore()?;
         let what = What::Permits(None, User(ptr::null_mut()));
-        start(&lock, tag, what, |_| semaphore.set_permits(limit as usize))
+        start(&lock, tag, what, semaphore.set_permits(limit as usize))
     })
 }
 
@@ -629,7 +632,7 @@ pub unsafe extern "C" fn redlatch_client_ready_start(
         // SAFETY: the header asks for a live handle.
         let client = unsafe { shared(client, "client") }?;
         let what = What::Answer(REDLATCH_EVENT_READY);
-        start_of(&client, None, tag, what, || client.core.ready())
+        start_of(&client, None, tag, what, client.core.ready())
     })
 }
 
@@ -653,9 +656,11 @@ pub unsafe extern "C" fn redlatch_client_close_start(
         // SAFETY: the header asks for a live handle.
         let client = unsafe { shared(client, "client") }?;
         let limit = client.limit(wait_ms)?;
-        start_of(&client, None, tag, What::Close(limit), || {
-            client.core.close_within(limit)
-        })
+        // Before the operation is made: it closes a client that never connected.
+        let mut events = events_for(&client, tag)?;
+        let (handle, what) = (None, What::Close(limit));
+        let operation = client.core.close_within(limit);
+        events.start(Awaited { tag, handle, what }, operation)
     })
 }
 

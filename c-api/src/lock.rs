@@ -4,21 +4,19 @@ use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use redlatch::embed::{AcquireOptionsExt, ClientExt, GuardExt, LockExt};
 use redlatch::{
-    AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, LostReason, Operation, OptionValue,
-    ReentryKey, Result,
+    AcquireOptions, ErrorKind, Guard, Hold, Holder, Lock, LostReason, Operation, ReentryKey, Result,
 };
 
 use crate::arguments::{
-    Buffer, Out, bytes, counted, handle, is_null, millis, optional, out_of_bounds, shared, taken,
-    text,
+    Buffer, Out, bytes, counted, handle, is_null, millis, millis_or, optional, shared, taken, text,
 };
 use crate::calls::{Caller, Slot};
 use crate::canceller::{redlatch_canceller, wait};
 use crate::client::redlatch_client;
-use crate::events::Handle;
 use crate::options::redlatch_options;
 use crate::status::{redlatch_lost_reason, redlatch_status, status, value};
 
@@ -103,6 +101,12 @@ pub extern "C" fn redlatch_owner_new() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// How long a wait lasts at most; `None` has no limit.
+pub(crate) fn wait_limit(wait_ms: i64) -> Result<Option<Duration>> {
+    let constant = (REDLATCH_FOREVER, "REDLATCH_FOREVER");
+    millis_or(constant, "wait_ms", wait_ms, "wait")
+}
+
 pub(crate) fn key(owner: u64) -> ReentryKey {
     if owner == REDLATCH_THREAD {
         ReentryKey::thread()
@@ -162,20 +166,12 @@ impl redlatch_lock {
             .key(key)
             .tied_to_key()
             .permits(permits);
-        if wait_ms != REDLATCH_FOREVER {
-            options
-                .set("wait", OptionValue::Millis(wait_ms as f64))
-                .map_err(|error| {
-                    out_of_bounds("wait_ms", wait_ms, "wait", Some("REDLATCH_FOREVER"), error)
-                })?;
+        if let Some(wait) = wait_limit(wait_ms)? {
+            options = options.wait(wait);
         }
-        if lease_ms != REDLATCH_LOCK_LEASE {
-            options
-                .set("lease", OptionValue::Millis(lease_ms as f64))
-                .map_err(|error| {
-                    let constant = Some("REDLATCH_LOCK_LEASE");
-                    out_of_bounds("lease_ms", lease_ms, "lease", constant, error)
-                })?;
+        let constant = (REDLATCH_LOCK_LEASE, "REDLATCH_LOCK_LEASE");
+        if let Some(lease) = millis_or(constant, "lease_ms", lease_ms, "lease")? {
+            options = options.lease(lease);
         }
         if let Some(token) = self
             .token
@@ -305,8 +301,7 @@ pub unsafe extern "C" fn redlatch_lock_new(
     status(|| {
         // SAFETY: the header asks for live handles, a string and a place to write to.
         unsafe {
-            let out = Out::required(lock, "lock")?;
-            out.put(ptr::null_mut());
+            let out = Out::handle(lock, "lock")?;
             let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
             out.put(handle(redlatch_lock::new(
                 client,
@@ -335,8 +330,7 @@ pub unsafe extern "C" fn redlatch_lock_new_n(
     status(|| {
         // SAFETY: the header asks for live handles, that many bytes and a place to write to.
         unsafe {
-            let out = Out::required(lock, "lock")?;
-            out.put(ptr::null_mut());
+            let out = Out::handle(lock, "lock")?;
             let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
             out.put(handle(redlatch_lock::new(
                 client,
@@ -371,8 +365,7 @@ pub unsafe extern "C" fn redlatch_rw_lock_new(
     status(|| {
         // SAFETY: the header asks for live handles, a string and places to write to.
         unsafe {
-            let out = [Out::required(read, "read")?, Out::required(write, "write")?];
-            out.iter().for_each(|side| side.put(ptr::null_mut()));
+            let out = [Out::handle(read, "read")?, Out::handle(write, "write")?];
             let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
             let sides = redlatch_lock::sides(client, name, optional(options, "options")?)?;
             out.iter()
@@ -401,8 +394,7 @@ pub unsafe extern "C" fn redlatch_rw_lock_new_n(
     status(|| {
         // SAFETY: the header asks for live handles, that many bytes and places to write to.
         unsafe {
-            let out = [Out::required(read, "read")?, Out::required(write, "write")?];
-            out.iter().for_each(|side| side.put(ptr::null_mut()));
+            let out = [Out::handle(read, "read")?, Out::handle(write, "write")?];
             let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
             let sides = redlatch_lock::sides(client, name, optional(options, "options")?)?;
             out.iter()
@@ -424,16 +416,12 @@ pub unsafe extern "C" fn redlatch_lock_free(lock: *mut redlatch_lock) {
         let Some(lock) = (unsafe { taken(lock) }) else {
             return Ok(());
         };
-        if lock.client.core.is_forked() {
-            // All of it is the parent's.
-            std::mem::forget(lock);
-            return Ok(());
-        }
-        if let Some(lost) = lock.lost.get() {
+        if !lock.client.core.is_forked()
+            && let Some(lost) = lock.lost.get()
+        {
             lost.slot.set(None, ptr::null_mut());
         }
-        let handle: Arc<Handle> = lock.clone();
-        lock.client.events().forget(&handle);
+        lock.client.clone().forget(lock);
         Ok(())
     });
 }
@@ -579,7 +567,7 @@ pub unsafe extern "C" fn redlatch_lock_extend(
         // SAFETY: the header asks for a live handle.
         let lock = unsafe { shared(lock, "lock") }?;
         lock.client.refuse_fork()?;
-        let lease = millis("lease_ms", lease_ms, "lease", None)?;
+        let lease = millis("lease_ms", lease_ms, "lease")?;
         lock.core.extend_by(key(owner), lease).wait()
     })
 }
@@ -625,7 +613,7 @@ pub unsafe extern "C" fn redlatch_lock_extend_token(
     status(|| {
         // SAFETY: the header asks for a live handle and for a string.
         let (lock, token) = unsafe { (shared(lock, "lock")?, text(token, "token")?) };
-        let lease = millis("lease_ms", lease_ms, "lease", None)?;
+        let lease = millis("lease_ms", lease_ms, "lease")?;
         lock.core.extend_token(token, lease).wait()
     })
 }

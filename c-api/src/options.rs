@@ -63,7 +63,7 @@ pub unsafe extern "C" fn redlatch_options_new(
 ) -> redlatch_status {
     status(|| {
         // SAFETY: the header asks for a place to write to.
-        let out = unsafe { Out::required(options, "options") }?;
+        let out = unsafe { Out::handle(options, "options") }?;
         out.put(handle(Arc::default()));
         Ok(())
     })
@@ -113,10 +113,11 @@ fn in_terms_of_c(name: &str, error: Error) -> Error {
         "permits" => "redlatch_semaphore_set_take()",
         _ => "",
     };
+    if !place.is_empty() {
+        let text = format!("there is no option {name:?} of clients or locks; use {place}");
+        return Error::new(ErrorKind::InvalidArgument, text);
+    }
     let text = match error.option_fault() {
-        _ if !place.is_empty() => {
-            format!("there is no option {name:?} of clients or locks; use {place}")
-        }
         // The value is what is wrong.
         Some(fault) if fault.value.is_some() => return error,
         Some(fault) => match fault.suggestion {

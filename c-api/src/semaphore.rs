@@ -1,7 +1,6 @@
 //! Semaphores: what they have beside what every lock has.
 
 use std::ffi::{c_char, c_void};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -70,8 +69,7 @@ pub unsafe extern "C" fn redlatch_semaphore_new(
     status(|| {
         // SAFETY: the header asks for live handles, a string and a place to write to.
         unsafe {
-            let out = Out::required(semaphore, "semaphore")?;
-            out.put(ptr::null_mut());
+            let out = Out::handle(semaphore, "semaphore")?;
             let (client, name) = (shared(client, "client")?, bytes(name, "name")?);
             out.put(handle(redlatch_lock::semaphore(
                 client,
@@ -103,8 +101,7 @@ pub unsafe extern "C" fn redlatch_semaphore_new_n(
     status(|| {
         // SAFETY: the header asks for live handles, that many bytes and a place to write to.
         unsafe {
-            let out = Out::required(semaphore, "semaphore")?;
-            out.put(ptr::null_mut());
+            let out = Out::handle(semaphore, "semaphore")?;
             let (client, name) = (shared(client, "client")?, counted(name, length, "name")?);
             out.put(handle(redlatch_lock::semaphore(
                 client,

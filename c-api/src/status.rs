@@ -92,7 +92,7 @@ fn run<T>(body: impl FnOnce() -> Result<T>) -> Result<T, redlatch_status> {
 
 /// Keeps a failure as this thread's last one.
 pub(crate) fn fail(error: &Error) -> redlatch_status {
-    let told = in_terms_of_c(error);
+    let told = with_remedy(error);
     let told = told.as_ref().unwrap_or(error);
     // A text with a NUL (a lock's name may have one) is shown with its escape.
     let text = CString::new(format!("{told:#}").replace('\0', "\\0")).unwrap_or_default();
@@ -105,7 +105,7 @@ pub(crate) fn fail(error: &Error) -> redlatch_status {
 }
 
 /// The error with the function of C that is the remedy, where the core can only describe it.
-fn in_terms_of_c(error: &Error) -> Option<Error> {
+fn with_remedy(error: &Error) -> Option<Error> {
     let reason = error
         .lost_reason()
         .filter(|_| error.operation() == Some("acquire"))?;

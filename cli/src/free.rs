@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::arguments::{Free, Server};
 use crate::failure::{Exit, Failure};
 use crate::held::Held;
+use crate::scan::Found;
 use crate::{connect, scan, who};
 
 /// The exit code when the answer is no.
@@ -17,37 +18,48 @@ const DECLINED: u8 = 1;
 pub(crate) fn free(server: &Server, arguments: &Free) -> Result<u8, Failure> {
     let client = connect::client(server)?;
     let asked_for = client.lock(&arguments.name)?;
-    let mut held = who::look(server, &asked_for)?;
-    refuse_data(held.as_ref())?;
-    while let Some(asked) = held.as_ref().filter(|_| !arguments.yes) {
+    let mut found = who::look(server, &asked_for)?;
+    refuse_data(&found)?;
+    while let Found::Held(asked) = &found
+        && !arguments.yes
+    {
         if !confirmed(&asked.as_text())? {
             crate::complain("nothing was changed");
             return Ok(DECLINED);
         }
         // The answer is about the holders that were shown.
         let now = who::look(server, &asked_for)?;
-        if now.as_ref().map(Held::holders) == Some(asked.holders()) {
+        if matches!(&now, Found::Held(now) if now.holders() == asked.holders()) {
             break;
         }
-        held = now;
+        found = now;
     }
-    let deleted = match &held {
-        Some(held) => as_stored(&client, asked_for, held)?
+    let deleted = match &found {
+        Found::Held(held) => as_stored(&client, asked_for, held)?
             .force_release()
             .wait()?,
-        None => false,
+        Found::Number | Found::Nothing => false,
     };
     client.close().wait()?;
     let name = &arguments.name;
-    let text = match (arguments.json, held.filter(|_| deleted)) {
-        (true, held) => json!({
-            "name": name,
-            "deleted": held.is_some(),
-            "before": held.as_ref().map(Held::as_json),
-        })
-        .to_string(),
+    let (before, now) = match found {
+        Found::Held(held) => (deleted.then_some(held), Found::Nothing),
+        now => (None, now),
+    };
+    let text = match (arguments.json, before) {
+        (true, before) => {
+            let mut told = json!({
+                "name": name,
+                "deleted": deleted,
+                "before": before.as_ref().map(Held::as_json),
+            });
+            if matches!(now, Found::Number) {
+                told["number"] = true.into();
+            }
+            told.to_string()
+        }
         (false, Some(held)) => format!("deleted. Before: {}", held.as_text()),
-        (false, None) => format!("{}; nothing was changed", who::as_text(name, None)),
+        (false, None) => format!("{}; nothing was changed", who::as_text(name, &now)),
     };
     crate::print(format!("{text}\n").as_bytes())
 }
@@ -68,20 +80,20 @@ fn as_stored(client: &Client, asked_for: Lock, held: &Held) -> Result<Lock, Erro
 ///
 /// # Errors
 /// The key looks like no lock.
-fn refuse_data(held: Option<&Held>) -> Result<(), Failure> {
-    let is_data = |held: &&Held| {
+fn refuse_data(found: &Found) -> Result<(), Failure> {
+    let is_data = |held: &Held| {
         let mut owners = held.owners.iter();
         held.remaining.is_none() && !owners.all(|owner| scan::is_known_owner(&owner.name))
     };
-    match held.filter(is_data) {
-        Some(held) => Err(Failure::new(
+    match found {
+        Found::Held(held) if is_data(held) => Err(Failure::new(
             Exit::Foreign,
             format!(
                 "{}, and looks like no lock: it has no expiry, and its owner is none of redlatch's or Redisson's",
                 held.as_text()
             ),
         )),
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 

@@ -61,16 +61,24 @@ pub(crate) fn locks(inspector: &mut Inspector, pattern: &str) -> Result<Vec<Held
     Ok(found)
 }
 
-/// The lock of this name as it is stored, whatever its kind; `None` if there is none.
-pub(crate) fn lock(inspector: &mut Inspector, name: &str) -> Result<Option<Held>, Failure> {
+/// A lock that is held, or what else a name has.
+pub(crate) enum Found {
+    Held(Held),
+    /// A plain semaphore, a latch, and a semaphore whose permits are all free look alike.
+    Number,
+    Nothing,
+}
+
+/// The lock of this name as it is stored, whatever its kind.
+pub(crate) fn lock(inspector: &mut Inspector, name: &str) -> Result<Found, Failure> {
     if let Some(held) = at(inspector, name)? {
-        return Ok(Some(held));
+        return Ok(Found::Held(held));
     }
     // The rights of a user without semaphores do not reach the other key.
-    match is_semaphore(inspector, name)? {
-        true => at(inspector, &taken_key(name)),
-        false => Ok(None),
+    if !has_number(inspector, name)? {
+        return Ok(Found::Nothing);
     }
+    Ok(at(inspector, &taken_key(name))?.map_or(Found::Number, Found::Held))
 }
 
 /// The lock that this key keeps.
@@ -84,8 +92,8 @@ fn at(inspector: &mut Inspector, key: &str) -> Result<Option<Held>, Failure> {
     Ok(None)
 }
 
-/// Whether the number of free permits of a semaphore is at this name.
-pub(crate) fn is_semaphore(inspector: &mut Inspector, name: &str) -> Result<bool, Failure> {
+/// Whether a number is at this name, as that of the free permits of a semaphore.
+fn has_number(inspector: &mut Inspector, name: &str) -> Result<bool, Failure> {
     for node in 0..inspector.nodes().len() {
         // The other nodes of a cluster refuse the key.
         let free = ask_each(inspector, node, vec![name], |name| vec!["GET", name])?;

@@ -8,41 +8,36 @@ use crate::arguments::{Server, Who};
 use crate::failure::Failure;
 use crate::held::Held;
 use crate::processes::Processes;
+use crate::scan::Found;
 use crate::shown::shown;
 use crate::{connect, scan, waiters};
 
 /// The exit code for a lock that nobody holds.
 const FREE: u8 = 1;
 
-/// A lock that is not held, for people: its name comes before it.
-const IS_FREE: &str = "is free";
-/// A plain semaphore, a latch, and a semaphore whose permits are all free look alike.
-const IS_NUMBER: &str = "is a number: the permits of a semaphore, or the count of a latch";
-
 pub(crate) fn who(server: &Server, arguments: &Who) -> Result<u8, Failure> {
     let client = connect::client(server)?;
     let lock = client.lock(&arguments.name)?;
-    let found = find(server, &lock)?;
+    let found = look(server, &lock)?;
     client.close().wait()?;
+    let name = lock.name();
     let text = match (arguments.json, &found) {
-        (true, Ok(held)) => held.as_json().to_string(),
-        (true, Err(_)) => json!({ "name": lock.name(), "held": false }).to_string(),
-        (false, Ok(held)) => held.as_text(),
-        (false, Err(state)) => format!("{} {state}", shown(lock.name())),
+        (true, Found::Held(held)) => held.as_json().to_string(),
+        (true, Found::Number) => json!({ "name": name, "held": false, "number": true }).to_string(),
+        (true, Found::Nothing) => json!({ "name": name, "held": false }).to_string(),
+        (false, found) => as_text(name, found),
     };
     crate::print(format!("{text}\n").as_bytes())?;
-    Ok(if found.is_ok() { 0 } else { FREE })
+    Ok(match found {
+        Found::Held(_) => 0,
+        Found::Number | Found::Nothing => FREE,
+    })
 }
 
-/// The lock as it is held now, with processes and waiters; `None` if it is free.
-pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Option<Held>, Failure> {
-    Ok(find(server, lock)?.ok())
-}
-
-/// As [`look`], and how it is if it is not held.
-fn find(server: &Server, lock: &Lock) -> Result<Result<Held, &'static str>, Failure> {
+/// The lock as it is held now, with processes and waiters, or what else its name has.
+pub(crate) fn look(server: &Server, lock: &Lock) -> Result<Found, Failure> {
     let mut inspector = connect::inspector(server)?;
-    let held = match holder(lock) {
+    let found = match holder(lock) {
         // The other side may be held.
         Ok(None) if matches!(lock.kind(), Kind::Read | Kind::Write) => {
             scan::lock(&mut inspector, lock.name())?
@@ -50,29 +45,29 @@ fn find(server: &Server, lock: &Lock) -> Result<Result<Held, &'static str>, Fail
         // It has many holders, and each of them an end of its own. One is known.
         Ok(Some(known)) if lock.kind() == Kind::Semaphore => {
             let stored = scan::lock(&mut inspector, lock.name());
-            Some(stored.ok().flatten().unwrap_or(Held {
-                more: true,
-                ..known
-            }))
+            match stored {
+                Ok(Found::Held(stored)) => Found::Held(stored),
+                _ => Found::Held(Held {
+                    more: true,
+                    ..known
+                }),
+            }
         }
         // Another kind than was asked for. A read-write lock of Redisson has many holders.
         Err(error) if error.kind() == ErrorKind::ForeignKind => {
             match scan::lock(&mut inspector, lock.name())? {
-                Some(stored) => Some(stored),
-                None if scan::is_semaphore(&mut inspector, lock.name())? => {
-                    return Ok(Err(IS_NUMBER));
-                }
-                None => return Err(error.into()),
+                Found::Nothing => return Err(error.into()),
+                found => found,
             }
         }
-        held => held?,
+        held => held?.map_or(Found::Nothing, Found::Held),
     };
-    let Some(mut held) = held else {
-        return Ok(Err(IS_FREE));
+    let Found::Held(mut held) = found else {
+        return Ok(found);
     };
     Processes::read(&mut inspector)?.fill(&mut held);
     waiters::fill(&mut inspector, std::slice::from_mut(&mut held))?;
-    Ok(Ok(held))
+    Ok(Found::Held(held))
 }
 
 /// The lock as it is held now; `None` if it is free. The processes are not known yet.
@@ -81,7 +76,12 @@ pub(crate) fn holder(lock: &Lock) -> Result<Option<Held>, Error> {
     Ok(holder.map(|holder| Held::new(lock.name(), lock.kind(), holder)))
 }
 
-/// One line about a lock, for people.
-pub(crate) fn as_text(name: &str, held: Option<&Held>) -> String {
-    held.map_or_else(|| format!("{} {IS_FREE}", shown(name)), Held::as_text)
+/// One line about a name, for people.
+pub(crate) fn as_text(name: &str, found: &Found) -> String {
+    let state = match found {
+        Found::Held(held) => return held.as_text(),
+        Found::Number => "is a number: the permits of a semaphore, or the count of a latch",
+        Found::Nothing => "is free",
+    };
+    format!("{} {state}", shown(name))
 }

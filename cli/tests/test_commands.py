@@ -61,7 +61,12 @@ def test_a_number_is_no_lock_and_not_called_free(name: str, look: redis.Redis) -
     done = run("who", name)
     words = "is a number: the permits of a semaphore, or the count of a latch"
     assert (done.returncode, done.stdout) == (1, f"{name} {words}\n")
-    assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False}
+    assert json.loads(run("who", "--json", name).stdout) == {"name": name, "held": False, "number": True}
+    done = run("free", "--force", "--yes", name)
+    assert (done.returncode, done.stdout) == (0, f"{name} {words}; nothing was changed\n")
+    done = run("free", "--force", "--yes", "--json", name)
+    assert json.loads(done.stdout) == {"name": name, "deleted": False, "before": None, "number": True}
+    assert look.get(name) == "5"
     assert name not in run("ls", name).stdout
 
 

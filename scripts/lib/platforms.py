@@ -71,6 +71,7 @@ class Target:
     wheel: str
     npm: str
     tarball: str
+    machine: str
 
     @property
     def arch(self) -> str:
@@ -147,7 +148,8 @@ class Target:
 
 def targets() -> list[Target]:
     rows = [line.split() for line in TARGETS.read_text().splitlines() if not line.startswith("#")]
-    return [Target(*row) for row in rows]
+    # Windows itself tests what it builds.
+    return [target for row in rows if (target := Target(*row)).machine != "windows"]
 
 
 def run(*command: str | Path, cwd: Path, said: str = "", env: dict[str, str] | None = None) -> str:

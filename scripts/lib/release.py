@@ -20,15 +20,15 @@ from crates import ROOT, workspace
 
 DIST = ROOT / "dist"
 TOOLS = ROOT / ".tools" / "cargo"
-# This machine can run what it builds for Linux, on arm64 under an emulator.
-HERE = re.findall(r"^[^# ]+-linux-[a-z]+", (ROOT / "scripts/lib/targets.txt").read_text(), re.MULTILINE)
-# Machines of their own build and test these: .ci/macos and .ci/windows. They have to lie in dist/ before.
-ELSEWHERE = [
-    "aarch64-apple-darwin",
-    "x86_64-apple-darwin",
-    "aarch64-pc-windows-msvc",
-    "x86_64-pc-windows-msvc",
+ROWS = [
+    line.split()
+    for line in (ROOT / "scripts/lib/targets.txt").read_text().splitlines()
+    if not line.startswith("#")
 ]
+# This machine can run what it builds for Linux, on arm64 under an emulator.
+HERE = [row[0] for row in ROWS if row[-1] == "here"]
+# Machines of their own build and test these: .ci/macos and .ci/windows. They have to lie in dist/ before.
+ELSEWHERE = [row[0] for row in ROWS if row[-1] in ("mac", "windows")]
 SEMVER_CHECKS = "cargo-semver-checks@0.51.0"
 
 

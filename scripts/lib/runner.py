@@ -91,10 +91,13 @@ RUNTIME_SUITE = [
     "lock",
     "abort",
     "contexts",
+    "counters",
     "events",
     "input",
     "loss",
     "process",
+    "rw_lock",
+    "semaphore",
     "exit",
     "table",
     "tls",
@@ -326,8 +329,7 @@ def phases() -> list[Phase]:
             [[build, "node"]],
             [(["npm", "--prefix", "bindings-node", "--silent", "test"], node)],
         ),
-        # The same suite as above on the WebAssembly part, with what only that has; the module in another runtime; and what
-        # concerns its waiters with Redisson, in every kind of lock.
+        # The same suite as above on the WebAssembly part, with what only that has; and the module in another runtime.
         Phase(
             "wasm",
             ["tool node", "tool npm", "bindings-wasm/Cargo.toml", "says scripts/build-wasm --can"],
@@ -335,9 +337,7 @@ def phases() -> list[Phase]:
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
-                *on_wasm(
-                    [*RUNTIME_SUITE, "rw_lock", "semaphore", "counters", "types", "readme", "wasm/wasm"]
-                ),
+                *on_wasm([*RUNTIME_SUITE, "types", "readme", "wasm/wasm"]),
             ],
             when="ci",
         ),
@@ -420,23 +420,25 @@ def phases() -> list[Phase]:
         ),
         Phase(
             "topologies",
+            ["tool node", "tool javac", "tool mvn", "conformance/run.py", *languages],
+            everything,
+            [([*scenarios, "--topology", name, *SHORT], conformance) for name in ("sentinel", "cluster")],
+            shares="conformance",
+            when="ci",
+        ),
+        # The waiters of the module for WebAssembly, in every kind of lock. It has one server so far.
+        Phase(
+            "wasm-redisson",
             [
                 "tool node",
+                "tool npm",
                 "tool javac",
                 "tool mvn",
                 "conformance/run.py",
-                *languages,
                 "says scripts/build-wasm --can",
             ],
-            [*everything, [build, "wasm"]],
-            [
-                *(
-                    ([*scenarios, "--topology", name, *SHORT], conformance)
-                    for name in ("sentinel", "cluster")
-                ),
-                # The module for WebAssembly has one server so far.
-                ([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance),
-            ],
+            [[build, "wasm"], [build, "node"]],
+            [([*scenarios, "--drivers", "wasm", "redisson-4.7.0", "--only", "wake"], conformance)],
             shares="conformance",
             when="ci",
         ),

@@ -11,17 +11,8 @@ import release
 from crates import ROOT
 
 WORKFLOW = ROOT / ".github/workflows/ci.yml"
-# The package of npm for each target, as the packing scripts name it.
-NPM = {
-    "x86_64-unknown-linux-gnu": "linux-x64-gnu",
-    "aarch64-unknown-linux-gnu": "linux-arm64-gnu",
-    "x86_64-unknown-linux-musl": "linux-x64-musl",
-    "aarch64-unknown-linux-musl": "linux-arm64-musl",
-    "aarch64-apple-darwin": "darwin-arm64",
-    "x86_64-apple-darwin": "darwin-x64",
-    "aarch64-pc-windows-msvc": "win32-arm64-msvc",
-    "x86_64-pc-windows-msvc": "win32-x64-msvc",
-}
+# The package of npm for each target of a release, as the packing scripts name it.
+NPM = {row[0]: row[3] for row in release.ROWS if row[-1] != "wine"}
 
 
 @pytest.fixture
@@ -74,3 +65,11 @@ def test_the_packages_of_a_mac_are_asked_of_a_mac(dist: Path) -> None:
 def test_the_workflow_has_a_machine_for_each_of_them() -> None:
     workflow = WORKFLOW.read_text()
     assert [target for target in release.ELSEWHERE if f"target: {target} }}" not in workflow] == []
+
+
+def test_what_windows_builds_is_refused_here() -> None:
+    told = subprocess.run(
+        ["scripts/dist", "x86_64-pc-windows-msvc"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert told.returncode == 2
+    assert ".ci/windows" in told.stderr

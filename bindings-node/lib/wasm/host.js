@@ -291,7 +291,7 @@ function backendOf(module, platform) {
     #last = 0
     #asked = new Table() // the instance of each call without an answer
     #held = new Table() // the instance of each hold
-    #taking = new Map() // by the number of a call that takes permits, until its caller hears: what gives them back
+    #taking = new Map() // by the number of a call that takes permits and has no answer: what gives them back
     #waiting = 0
     #batch
     #limits = new Map() // how long the end of the program may take for each client
@@ -316,13 +316,15 @@ function backendOf(module, platform) {
 
     done(id, value, held) {
       if (held) this.#held.set(id, this.#asked.get(id))
+      const giveBack = this.#taking.get(id)
       this.#answered(id)
-      if (value === undefined) this.#told().done.push(-id)
-      else this.#told().done.push(id, value)
+      const batch = this.#told()
+      if (giveBack !== undefined) (batch.taken ??= new Map()).set(id, giveBack)
+      if (value === undefined) batch.done.push(-id)
+      else batch.done.push(id, value)
     }
 
     failed(id, failure) {
-      this.#taking.delete(id)
       this.#answered(id)
       const batch = this.#told()
       ;(batch.failed ??= []).push(id, failure)
@@ -353,6 +355,7 @@ function backendOf(module, platform) {
     }
 
     #answered(id) {
+      this.#taking.delete(id)
       if (this.#asked.take(id) === undefined) return
       this.#waiting -= 1
       if (this.#waiting === 0) this.#instance.keepAlive(false)
@@ -378,7 +381,6 @@ function backendOf(module, platform) {
       return () => {
         const batch = this.#batch ?? { done: [] }
         this.#batch = undefined
-        if (this.#taking.size > 0) this.#toldOf(batch)
         return batch
       }
     }
@@ -407,7 +409,7 @@ function backendOf(module, platform) {
       return this.#ask(this.nextId(), instance, name, numbers)
     }
 
-    // Asks for permits. `giveBack` is for those that have come when nobody waits for them any more. It is noted first, because
+    // Asks for permits. `giveBack` is for those that have come before the caller is told, and gives up. It is noted first, because
     // the answer may come at once.
     take(giveBack, instance, name, ...numbers) {
       const id = this.nextId()
@@ -421,7 +423,6 @@ function backendOf(module, platform) {
       if (this.#waiting === 1) instance.keepAlive(true)
       const failure = instance.call(name, id, ...numbers, instance.now())
       if (failure !== undefined) {
-        this.#taking.delete(id)
         this.#answered(id)
         return failure
       }
@@ -429,20 +430,10 @@ function backendOf(module, platform) {
       return id
     }
 
-    // The callers of these calls hear now, and have the permits that they took.
-    #toldOf({ done }) {
-      for (let at = 0; at < done.length; at += 1) {
-        if (done[at] < 0) this.#taking.delete(-done[at])
-        else at += 1 // its value comes next
-      }
-    }
-
     cancel(id) {
       const instance = this.#asked.get(id) ?? this.#held.get(id)
-      const giveBack = this.#taking.get(id)
-      this.#taking.delete(id)
-      // Taken, and the caller was not told yet.
-      if (instance === undefined) return void giveBack?.()
+      // Permits that were taken, and the caller was not told yet.
+      if (instance === undefined) return void this.#batch?.taken?.get(id)?.()
       this.#answered(id)
       this.#held.take(id)
       instance.call('redlatch_cancel', id, instance.now())

@@ -63,6 +63,10 @@ async function main(): Promise<void> {
     const none: PlainPermit | null = await seats.tryAcquire(2)
     assert.deepEqual([two.name, two.permits, none], [seats.name, 2, null])
   }
+  const used: number = await seats.using((permit: PlainPermit) => permit.permits)
+  const usedTwo: number = await seats.using(2, async (permit) => permit.permits)
+  const usedThree: string = await seats.using(3, { wait: 0 }, ({ name }) => name)
+  assert.deepEqual([used, usedTwo, usedThree], [1, 2, seats.name])
   await seats.release()
   assert.deepEqual([await seats.addPermits(-1), await seats.available(), await seats.drain()], [3, 3, 3])
   const ready = client.latch('types-ready')

@@ -21,6 +21,7 @@ use redlatch::{
 
 use crate::arguments::{Run, Server};
 use crate::failure::{self, Exit, Failure};
+use crate::scan::Found;
 use crate::{complain, connect, scan, who};
 use family::{Ended, Family};
 pub(crate) use on_lost::OnLost;
@@ -73,7 +74,7 @@ pub(crate) fn run(server: &Server, arguments: &Run) -> Result<u8, Failure> {
 fn conflict(server: &Server, lock: &Lock, error: &Error) -> String {
     let text = failure::text(error);
     match who::look(server, lock) {
-        Ok(Some(held)) => format!("{text}; {}", held.as_text()),
+        Ok(Found::Held(held)) => format!("{text}; {}", held.as_text()),
         _ => text,
     }
 }
@@ -83,11 +84,10 @@ fn foreign(server: &Server, lock: &Lock, error: &Error) -> String {
     let text = failure::text(error);
     let stored = connect::inspector(server)
         .and_then(|mut inspector| scan::lock(&mut inspector, lock.name()));
-    match stored
-        .ok()
-        .flatten()
-        .and_then(|held| Kind::named(held.kind))
-    {
+    let Ok(Found::Held(held)) = stored else {
+        return text;
+    };
+    match Kind::named(held.kind) {
         Some(Kind::Semaphore) => {
             format!("{text}; it is a semaphore: --permits takes one of its permits")
         }

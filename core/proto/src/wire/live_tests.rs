@@ -1057,7 +1057,7 @@ fn the_deletion_of_a_key_is_told_after_every_script() {
     held_by_redisson(&mut tracked.live, 30_000);
     assert!(matches!(tracked.live.run(&acquire(1)), Reply::Busy { .. }));
     assert!(tracked.is_told(), "a busy lock");
-    // Those who wait for a latch hear of its end by this alone.
+    // A waiter of a latch hears of its end by this alone.
     for (sequence, change) in (1..).zip([Change::SetCount(3), Change::CountDown(1)]) {
         if sequence == 2 {
             tracked.live.cmd::<()>("SET orders 3", &[]);

@@ -772,7 +772,7 @@ impl Counting {
         }
     }
 
-    /// Fails the tries. Those that came after the command was made hear of the next one.
+    /// Fails the tries that the command answers. A later try waits for the next command.
     fn refuse_tries(&mut self, cx: &mut Context, key: &CounterKey) {
         let Some(state) = self.counters.get_mut(key) else {
             return;
