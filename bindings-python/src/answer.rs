@@ -65,7 +65,7 @@ enum Place {
 pub(crate) enum Level {
     /// Their guard answers for them.
     Guarded,
-    /// They are left to their key or caller; the task gets true, or false when the time is over.
+    /// The key keeps the level, or the caller keeps the permits; the task gets true, or false when the time is over.
     Told,
 }
 
@@ -81,6 +81,8 @@ pub(crate) fn value_of(py: Python<'_>, outcome: Outcome, level: Level) -> PyResu
             true.into_value(py)
         }
         (Outcome::Taken(permit), Level::Told) => {
+            // If the handler raises, the caller never learns of the permits, and they go back.
+            py.check_signals()?;
             permit.forget();
             true.into_value(py)
         }

@@ -18,7 +18,7 @@ use crate::guard::Guard;
 use crate::interrupt::Interrupt;
 use crate::kept::intern;
 use crate::lock::Lock;
-use crate::operation::{Canceller, run, wait_for};
+use crate::operation::{Canceller, answer_of};
 use crate::values::option;
 
 thread_local! {
@@ -283,9 +283,8 @@ fn acquire_on_thread<'py>(
         option("wait", wait, &mut |name, value| options.set(name, value))?;
     }
     let canceller = canceller.extract::<Option<PyRef<'_, Canceller>>>()?;
-    let canceller = canceller.as_ref().map(|canceller| &canceller.0);
-    let guard = wait_for(py, core.get().core.acquire_with(options), canceller)?
-        .map_err(|error| Waiting::failed(py, &error))?;
+    let operation = core.get().core.acquire_with(options);
+    let guard = answer_of(py, operation, canceller.as_deref())?;
     Bound::new(py, Guard::new(guard))
 }
 
@@ -319,24 +318,10 @@ fn leave(
         }
         return Ok(());
     };
-    let released = match flow::hub(py) {
-        Ok(None) => run(py, level.release(), None).map(drop),
-        Ok(Some(hub)) => {
-            in_python.take();
-            let level = Bound::new(py, Guard::new(level))?;
-            let released = hub
-                .call_method1(
-                    intern!(py, "ask"),
-                    (level.getattr(intern!(py, "release"))?,),
-                )
-                .map(drop);
-            // Also if it was not sent, because a signal handler raised.
-            level.get().let_go();
-            released
-        }
-        // This is the hub itself, which cannot wait: the level is let go.
-        Err(error) => Err(error),
-    };
+    let level = Bound::new(py, Guard::new(level))?;
+    let released = released(&level, &mut in_python, || level.get().release(py, None));
+    // Also if it was not sent: a signal handler raised, or this is the hub itself.
+    level.get().let_go();
     let forgotten = match tags.is_empty() {
         true => Ok(()),
         false => grant.call_method0(intern!(py, "_forget")).map(drop),
@@ -350,6 +335,23 @@ fn leave(
         return Err(failure);
     }
     after(py, error, failure)
+}
+
+/// Gives back what a block took: on its thread, or in the hub of its greenlet. Raises in the hub
+/// itself, which cannot wait.
+pub(crate) fn released(
+    taken: &Bound<'_, PyAny>,
+    in_python: &mut Option<Waiting>,
+    on_thread: impl FnOnce() -> PyResult<Py<PyAny>>,
+) -> PyResult<()> {
+    let py = taken.py();
+    let Some(hub) = flow::hub(py)? else {
+        return on_thread().map(drop);
+    };
+    // Other greenlets run meanwhile, for which no exit waits.
+    in_python.take();
+    let release = taken.getattr(intern!(py, "release"))?;
+    hub.call_method1(intern!(py, "ask"), (release,)).map(drop)
 }
 
 /// The end of a block whose release failed. An exception that is on its way already goes first, with

@@ -9,9 +9,7 @@ use crate::counters::{Latch, PlainSemaphore};
 use crate::lock::Lock;
 use crate::operation::{Queue, Tag, To, run};
 use crate::task::Key;
-use crate::values::{each_option, invalid, raise, text};
-
-const NAME: &str = "give it as a str that can be encoded as UTF-8";
+use crate::values::{AS_UTF8, each_option, invalid, raise, text};
 
 /// A client of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -42,7 +40,7 @@ impl Client {
         options: &Bound<'_, PyDict>,
         semaphore: bool,
     ) -> PyResult<Lock> {
-        let name = text(name, "name of the lock", NAME)?;
+        let name = text(name, "name of the lock", AS_UTF8)?;
         let client = &this.get().0;
         let mut locks = match semaphore {
             true => client.semaphore_options(),
@@ -69,13 +67,13 @@ impl Client {
     fn plain_semaphore(&self, name: &Bound<'_, PyAny>) -> PyResult<PlainSemaphore> {
         let made = self
             .0
-            .plain_semaphore(text(name, "name of the semaphore", NAME)?);
+            .plain_semaphore(text(name, "name of the semaphore", AS_UTF8)?);
         made.map(PlainSemaphore)
             .map_err(|error| raise(name.py(), &error))
     }
 
     fn latch(&self, name: &Bound<'_, PyAny>) -> PyResult<Latch> {
-        let made = self.0.latch(text(name, "name of the latch", NAME)?);
+        let made = self.0.latch(text(name, "name of the latch", AS_UTF8)?);
         made.map(Latch).map_err(|error| raise(name.py(), &error))
     }
 

@@ -9,11 +9,11 @@ use redlatch::embed::{CountDownLatchExt, PlainSemaphoreExt};
 use redlatch::{CountDownLatch, Error, ErrorKind, Operation, PlainPermit};
 
 use crate::answer::Level;
-use crate::block::after;
+use crate::block::{after, released};
 use crate::exit::Waiting;
 use crate::flow;
 use crate::kept::intern;
-use crate::operation::{Canceller, To, deliver, run, wait_for};
+use crate::operation::{Canceller, To, answer_of, deliver, run, told};
 use crate::values::{IntoValue, duration, raise, unsigned, whole};
 
 /// A plain semaphore of the core.
@@ -64,12 +64,7 @@ impl PlainSemaphore {
         let operation = self.wish(unsigned("permits", permits)?, wait)?;
         match to {
             Some(queue) => deliver(&queue, operation, Level::Told),
-            None => told(py, operation, canceller, |permit| {
-                // If the handler raises, the caller never learns of the permits, and they go back.
-                py.check_signals()?;
-                permit.forget();
-                Ok(())
-            }),
+            None => told(py, operation, canceller, PlainPermit::forget)?.into_value(py),
         }
     }
 
@@ -180,15 +175,14 @@ impl PlainBlocks {
         let permit = match flow::hub(py)? {
             None => {
                 let canceller = canceller.extract::<Option<PyRef<'_, Canceller>>>()?;
-                let canceller = canceller.as_ref().map(|canceller| &canceller.0);
-                let permit = wait_for(py, core.get().wish(1, &wait)?, canceller)?
-                    .map_err(|error| Waiting::failed(py, &error))?;
+                let operation = core.get().wish(1, &wait)?;
+                let permit = answer_of(py, operation, canceller.as_deref())?;
                 Bound::new(py, Permit::new(permit))?
             }
             Some(hub) => {
                 // Other greenlets run meanwhile, for which no exit waits.
                 in_python.take();
-                hub.call_method1(intern!(py, "take"), (core, 1, wait, canceller))?
+                hub.call_method1(intern!(py, "take"), (core, wait, canceller))?
                     .cast_into::<Permit>()?
             }
         };
@@ -220,17 +214,8 @@ impl PlainBlocks {
         let permit = entered
             .call_method0(intern!(py, "pop"))?
             .cast_into::<Permit>()?;
-        let released = match flow::hub(py) {
-            Ok(None) => permit.get().release(py, None).map(drop),
-            Ok(Some(hub)) => {
-                in_python.take();
-                let release = permit.getattr(intern!(py, "release"))?;
-                hub.call_method1(intern!(py, "ask"), (release,)).map(drop)
-            }
-            // This is the hub itself, which cannot wait.
-            Err(error) => Err(error),
-        };
-        // Also if it was not sent, because a signal handler raised.
+        let released = released(&permit, &mut in_python, || permit.get().release(py, None));
+        // Also if it was not sent: a signal handler raised, or this is the hub itself.
         permit.get().let_go();
         released.or_else(|failure| after(py, error, failure))
     }
@@ -280,25 +265,11 @@ impl Latch {
         let operation = self.0.wait_within(limit(wait)?);
         match to {
             Some(queue) => deliver(&queue, operation, Level::Told),
-            None => told(py, operation, canceller, |()| Ok(())),
+            None => told(py, operation, canceller, drop)?.into_value(py),
         }
     }
 
     fn __repr__(&self) -> String {
         format!("{:?}", self.0)
-    }
-}
-
-/// Waits on the calling thread: true, or false when the time is over.
-fn told<T: Send>(
-    py: Python<'_>,
-    operation: Operation<T>,
-    canceller: Option<&Canceller>,
-    keep: impl FnOnce(T) -> PyResult<()>,
-) -> PyResult<Py<PyAny>> {
-    match wait_for(py, operation, canceller.map(|canceller| &canceller.0))? {
-        Ok(got) => keep(got).and_then(|()| true.into_value(py)),
-        Err(error) if error.kind() == ErrorKind::Timeout => false.into_value(py),
-        Err(error) => Err(Waiting::failed(py, &error)),
     }
 }

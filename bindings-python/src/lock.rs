@@ -2,16 +2,15 @@
 
 use pyo3::prelude::*;
 use redlatch::embed::{AcquireOptionsExt, LockExt, SemaphoreExt};
-use redlatch::{AcquireOptions, ErrorKind, Kind, ReentryKey, Semaphore};
+use redlatch::{AcquireOptions, Kind, ReentryKey, Semaphore};
 
 use crate::answer::{Answer, Level};
 use crate::client::Client;
-use crate::exit::Waiting;
 use crate::flow;
 use crate::guard::{Guard, Hold};
-use crate::operation::{Canceller, To, run, wait_for};
+use crate::operation::{Canceller, To, answer_of, run, told};
 use crate::task::{Key, Unsent, What};
-use crate::values::{IntoValue, count, duration, option, text};
+use crate::values::{AS_UTF8, IntoValue, count, duration, option, text};
 
 /// The given key, or that of the flow that runs now.
 fn key(py: Python<'_>, key: Option<&Key>) -> PyResult<redlatch::ReentryKey> {
@@ -38,7 +37,6 @@ fn options(
 }
 
 const TOKEN: &str = "token of the lock";
-const REMEDY: &str = "give it as a str that can be encoded as UTF-8";
 
 /// A lock of the core.
 #[pyclass(frozen, module = "redlatch._redlatch")]
@@ -86,13 +84,7 @@ impl Lock {
             options = options.tied_to_key();
         }
         match to {
-            None => wait_for(
-                py,
-                self.core.acquire_with(options),
-                canceller.map(|canceller| &canceller.0),
-            )?
-            .map_err(|error| Waiting::failed(py, &error))?
-            .into_value(py),
+            None => answer_of(py, self.core.acquire_with(options), canceller)?.into_value(py),
             to => run(py, self.core.acquire_with(options), to),
         }
     }
@@ -111,21 +103,8 @@ impl Lock {
         let options = options(wait, lease, token, None)?
             .caller(flow::current(py)?)
             .tied_to_key();
-        match wait_for(
-            py,
-            self.core.acquire_with(options),
-            canceller.map(|canceller| &canceller.0),
-        )? {
-            Ok(guard) => {
-                // If the handler raises, the caller never learns that he has the lock: the guard
-                // releases it.
-                py.check_signals()?;
-                guard.detach();
-                Ok(true)
-            }
-            Err(error) if error.kind() == ErrorKind::Timeout => Ok(false),
-            Err(error) => Err(Waiting::failed(py, &error)),
-        }
+        let operation = self.core.acquire_with(options);
+        told(py, operation, canceller, |guard| drop(guard.detach()))
     }
 
     /// A task awaits this to acquire, for itself: true, or false when the time is over. `lock`:
@@ -202,7 +181,11 @@ impl Lock {
         token: &Bound<'_, PyAny>,
         to: To<'_>,
     ) -> PyResult<Py<PyAny>> {
-        run(py, self.core.release_token(text(token, TOKEN, REMEDY)?), to)
+        run(
+            py,
+            self.core.release_token(text(token, TOKEN, AS_UTF8)?),
+            to,
+        )
     }
 
     #[pyo3(signature = (token, lease, to=None))]
@@ -216,7 +199,7 @@ impl Lock {
         let lease = duration("lease", lease)?;
         run(
             py,
-            self.core.extend_token(text(token, TOKEN, REMEDY)?, lease),
+            self.core.extend_token(text(token, TOKEN, AS_UTF8)?, lease),
             to,
         )
     }

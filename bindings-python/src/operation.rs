@@ -8,8 +8,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use redlatch::Operation;
 use redlatch::embed::{Caller, Completion, CompletionQueue, OperationExt, Submitted};
+use redlatch::{ErrorKind, Operation};
 
 use crate::answer::{Answer, Level, Sent, complete, value_of};
 use crate::exit::Waiting;
@@ -195,9 +195,36 @@ where
 {
     match to {
         Some(queue) => deliver(&queue, operation, Level::Guarded),
-        None => wait_for(py, operation, None)?
-            .map_err(|error| Waiting::failed(py, &error))?
-            .into_value(py),
+        None => answer_of(py, operation, None)?.into_value(py),
+    }
+}
+
+/// Waits on the calling thread; the error also if the operation failed.
+pub(crate) fn answer_of<T: Send>(
+    py: Python<'_>,
+    operation: Operation<T>,
+    canceller: Option<&Canceller>,
+) -> PyResult<T> {
+    wait_for(py, operation, canceller)?.map_err(|error| Waiting::failed(py, &error))
+}
+
+/// Waits on the calling thread: true, or false when the time is over. `keep` leaves what was granted
+/// to the caller.
+pub(crate) fn told<T: Send>(
+    py: Python<'_>,
+    operation: Operation<T>,
+    canceller: Option<&Canceller>,
+    keep: impl FnOnce(T),
+) -> PyResult<bool> {
+    match wait_for(py, operation, canceller)? {
+        Ok(granted) => {
+            // If the handler raises, the caller never learns of the grant, which is released.
+            py.check_signals()?;
+            keep(granted);
+            Ok(true)
+        }
+        Err(error) if error.kind() == ErrorKind::Timeout => Ok(false),
+        Err(error) => Err(Waiting::failed(py, &error)),
     }
 }
 
@@ -228,12 +255,13 @@ pub(crate) fn deliver<T>(
 
 /// Waits on the calling thread, after a moment without the GIL. The outer error is what a signal
 /// handler raised, or that nobody may wait any more.
-pub(crate) fn wait_for<T: Send>(
+fn wait_for<T: Send>(
     py: Python<'_>,
     mut operation: Operation<T>,
-    canceller: Option<&redlatch::Canceller>,
+    canceller: Option<&Canceller>,
 ) -> PyResult<redlatch::Result<T>> {
     Waiting::refuse_exit(py)?;
+    let canceller = canceller.map(|canceller| &canceller.0);
     // With a canceller that was used before, nothing may be sent.
     if !canceller.is_some_and(redlatch::Canceller::is_cancelled)
         && operation.wait_briefly(Caller::INTERPRETER)

@@ -38,6 +38,9 @@ pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
     raise(py, &Error::new(ErrorKind::InvalidArgument, text))
 }
 
+/// The remedy for text that is none.
+pub(crate) const AS_UTF8: &str = "give it as a str that can be encoded as UTF-8";
+
 /// Text that Rust can hold. `what` and `remedy` describe the error for anything else.
 pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, what: &str, remedy: &str) -> PyResult<&'a str> {
     value

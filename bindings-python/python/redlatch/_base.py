@@ -82,6 +82,9 @@ def wait_of(blocking: bool, timeout: float) -> float | None:
 
 def wait_of_semaphore(blocking: bool, timeout: float | None) -> float | None:
     """How long to wait, by the rules of threading.Semaphore.acquire."""
+    if not isinstance(blocking, bool):  # a number of permits, as Java and Rust take it
+        remedy = "give it True or False; permits=2 takes two at once"
+        raise TypeError(f"blocking is {blocking!r}; {remedy}")
     if not blocking and timeout is not None:
         raise ValueError("can't specify timeout for non-blocking acquire")
     return wait_of(blocking, -1 if timeout is None else timeout)
@@ -333,7 +336,7 @@ class BaseSemaphore(BaseName):
 
 
 class BaseCounter:
-    """A plain semaphore or a latch of whoever waits for it."""
+    """Threads and asyncio share this part of a plain semaphore and a latch."""
 
     _client: BaseClient
     _core: _redlatch.PlainSemaphore | _redlatch.Latch
@@ -346,14 +349,9 @@ class BaseCounter:
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r}>"
 
-    def _ask(self, send: Callable[..., Any], *args: object) -> Any:
-        """Sends something and waits for the answer, in a thread or greenlet."""
-        self._client._start()
-        return _green.ask(send, *args)
-
 
 class BasePlainSemaphore(BaseCounter):
-    """A plain semaphore of whoever waits for it."""
+    """Threads and asyncio share this part of a plain semaphore."""
 
     _core: _redlatch.PlainSemaphore
 
@@ -361,18 +359,12 @@ class BasePlainSemaphore(BaseCounter):
         self._client = client
         self._core = client._core.plain_semaphore(name)
         self._timeout = timeout_of(timeout)
-        # The permits of blocks that were entered and not left. One is as good as another.
-        self._entered: list[_redlatch.Permit] = []
-
-    def _wait(self, blocking: bool, timeout: float | None) -> float | None:
-        if not isinstance(blocking, bool):
-            remedy = "give it True or False; permits=2 takes two at once"
-            raise TypeError(f"blocking is {blocking!r}; {remedy}")
-        return wait_of_semaphore(blocking, timeout)
+        # The permits of blocks that were entered and not left. One is as good as another. Asyncio has the loop of each beside it.
+        self._entered: list[Any] = []
 
 
 class BaseLatch(BaseCounter):
-    """A latch of whoever waits for it."""
+    """Threads and asyncio share this part of a latch."""
 
     _core: _redlatch.Latch
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from redlatch import _redlatch
-from redlatch.exceptions import InvalidArgumentError, LockTimeoutError
+from redlatch.exceptions import InvalidArgumentError
 
 _modules = sys.modules
 
@@ -100,26 +100,12 @@ def acquire(
     return core.acquire(None, wait, lease, token, tied, None, canceller, permits)
 
 
-def acquire_permits(
-    core: _redlatch.PlainSemaphore, permits: int, wait: float | None, canceller: _redlatch.Canceller | None
-) -> bool:
-    """Takes permits of a plain semaphore for the caller, and waits as `ask` does; False when the time is over."""
+def told(send: Callable[..., Any], *args: object, canceller: _redlatch.Canceller | None) -> bool:
+    """Waits as `ask` does, for permits or for a latch; False when the time is over."""
     if (hub := hub_here()) is None:
-        return core.acquire(permits, wait, None, canceller)
-    try:
-        permit = hub.take(core, permits, wait, canceller)
-    except LockTimeoutError:
-        return False
-    permit.forget()
-    return True
-
-
-def wait_for_latch(core: _redlatch.Latch, wait: float | None, canceller: _redlatch.Canceller | None) -> bool:
-    """Waits for a latch, as `ask` does; False when the time is over."""
-    if (hub := hub_here()) is None:
-        return core.wait(wait, None, canceller)
+        return send(*args, None, canceller)  # type: ignore[no-any-return]
     _refuse_canceller(canceller)
-    return bool(hub.ask(core.wait, wait))
+    return hub.ask(send, *args)  # type: ignore[no-any-return]
 
 
 def _refuse_canceller(canceller: _redlatch.Canceller | None) -> None:
@@ -215,14 +201,10 @@ class Hub:
         return guard
 
     def take(
-        self,
-        core: _redlatch.PlainSemaphore,
-        permits: int,
-        wait: float | None,
-        canceller: _redlatch.Canceller | None,
+        self, core: _redlatch.PlainSemaphore, wait: float | None, canceller: _redlatch.Canceller | None
     ) -> _redlatch.Permit:
         _refuse_canceller(canceller)
-        permit: _redlatch.Permit = self.ask(core.take, permits, wait)
+        permit: _redlatch.Permit = self.ask(core.take, 1, wait)
         return permit
 
     def _drain(self) -> None:

@@ -51,6 +51,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _ask(client: BaseClient, send: Callable[..., Any], *args: object) -> Any:
+    """Sends a request of a client and waits for its answer, in a thread or greenlet."""
+    client._start()
+    return ask(send, *args)
+
+
 def callback_of(on_lost: OnLost | None) -> OnLost | None:
     """Refuses a callback that would never run."""
     if on_lost is not None and is_coroutine_function(on_lost):
@@ -71,8 +77,7 @@ class Client(BaseClient):
 
     def connect(self) -> Self:
         """Waits until the server is reached; raises UnavailableError or AuthError if it cannot be."""
-        self._start()
-        ask(self._core.connect)
+        _ask(self, self._core.connect)
         return self
 
     @documented(lock="Options, by default those of the client:")
@@ -339,8 +344,7 @@ class Lock(Blocks, BaseLock):
 
     def locked(self) -> bool:
         """Whether anybody holds the lock, as Redis sees it now."""
-        self._client._start()
-        return bool(ask(self._core.owners))
+        return bool(_ask(self._client, self._core.owners))
 
     def holder(self) -> Holder | None:
         """The holder of the lock, as Redis sees it now; of a read lock any of them.
@@ -352,8 +356,7 @@ class Lock(Blocks, BaseLock):
 
     def holders(self) -> list[Holder]:
         """All holders of the lock, as Redis sees them now: of a read lock there may be several."""
-        self._client._start()
-        return holders_of(ask(self._core.holders))
+        return holders_of(_ask(self._client, self._core.holders))
 
     def waiters(self) -> list[Holder]:
         """The queue of a fair lock, in the order in which its waiters are served, those of other programs included.
@@ -361,8 +364,7 @@ class Lock(Blocks, BaseLock):
         The length is that of the queue, the index a position. `count` is 0; `remaining` is how long the place is kept if
         its waiter does not ask again. Raises ValueError for a lock of another kind, of which Redis keeps no queue.
         """
-        self._client._start()
-        return holders_of(ask(self._core.waiters))
+        return holders_of(_ask(self._client, self._core.waiters))
 
     def extend(self, seconds: float) -> None:
         """Makes the lock of the calling flow live at least so many seconds from now; never shortens it."""
@@ -373,18 +375,15 @@ class Lock(Blocks, BaseLock):
 
         Raises NotOwnerError if the lock is free or has another value.
         """
-        self._client._start()
-        ask(self._core.release_token, token)
+        _ask(self._client, self._core.release_token, token)
 
     def extend_token(self, token: str, seconds: float) -> None:
         """Makes the lock live at least so many seconds from now if `token` is its value; as `release_token`."""
-        self._client._start()
-        ask(self._core.extend_token, token, seconds)
+        _ask(self._client, self._core.extend_token, token, seconds)
 
     def force_release(self) -> bool:
         """Deletes the lock whoever holds it; False if nobody does. Its holders are told that they lost it."""
-        self._client._start()
-        return bool(ask(self._core.force_release))
+        return bool(_ask(self._client, self._core.force_release))
 
     # threading.Condition uses these three.
 
@@ -502,23 +501,19 @@ class Semaphore(Blocks, BaseSemaphore):
 
     def permits(self) -> Permits:
         """How many permits there are, and how many are free, as Redis sees it now."""
-        self._client._start()
-        return Permits(*ask(self._core.permits))
+        return Permits(*_ask(self._client, self._core.permits))
 
     def set_permits(self, limit: int) -> Permits:
         """Gives the semaphore so many permits, whatever it had before. Permits that are held stay held."""
-        self._client._start()
-        return Permits(*ask(self._core.permits, limit))
+        return Permits(*_ask(self._client, self._core.permits, limit))
 
     def holders(self) -> list[Holder]:
         """The holders of permits, as Redis sees them now; `count` is how many each has."""
-        self._client._start()
-        return holders_of(ask(self._core.holders))
+        return holders_of(_ask(self._client, self._core.holders))
 
     def force_release(self) -> bool:
         """Takes all permits back, whoever has them; False if nobody does. Their holders are told that they lost them."""
-        self._client._start()
-        return bool(ask(self._core.force_release))
+        return bool(_ask(self._client, self._core.force_release))
 
 
 class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
@@ -558,9 +553,9 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
         `permits` is how many to take at once. `canceller` is as for Lock.acquire. A signal's exception that ends the wait
         leaves nothing taken. Raises UnavailableError, instead of returning False, if the server cannot be reached.
         """
-        wait = self._wait(blocking, timeout)
+        wait = wait_of_semaphore(blocking, timeout)
         self._client._start()
-        return _green.acquire_permits(self._core, permits, wait, canceller)
+        return _green.told(self._core.acquire, permits, wait, canceller=canceller)
 
     def release(self, n: int = 1) -> None:
         """Gives n permits back, whoever took them. Nothing stops a caller that gives back more than were taken.
@@ -568,23 +563,23 @@ class PlainSemaphore(BasePlainSemaphore, _redlatch.PlainBlocks):
         Raises UnavailableError if the server did not confirm: they are given back as soon as it answers, so do not release
         them again.
         """
-        self._ask(self._core.release, n)
+        _ask(self._client, self._core.release, n)
 
     def set_permits(self, permits: int) -> bool:
         """Gives the semaphore so many permits if it has no number yet; whether it did."""
-        return bool(self._ask(self._core.set_permits, permits))
+        return bool(_ask(self._client, self._core.set_permits, permits))
 
     def add_permits(self, permits: int) -> int:
         """Adds permits, or takes some away if the number is negative, without waiting for them; the new number."""
-        return int(self._ask(self._core.add_permits, permits))
+        return int(_ask(self._client, self._core.add_permits, permits))
 
     def drain(self) -> int:
         """Takes all permits that there are; how many. A number below 0 becomes 0."""
-        return int(self._ask(self._core.drain))
+        return int(_ask(self._client, self._core.drain))
 
     def available(self) -> int:
         """How many permits there are, as Redis sees it now."""
-        return int(self._ask(self._core.available))
+        return int(_ask(self._client, self._core.available))
 
 
 class Latch(BaseLatch):
@@ -607,19 +602,19 @@ class Latch(BaseLatch):
         """
         wait = timeout_of(timeout)
         self._client._start()
-        return _green.wait_for_latch(self._core, wait, canceller)
+        return _green.told(self._core.wait, wait, canceller=canceller)
 
     def set_count(self, count: int) -> bool:
         """Gives the latch this count if it has none; whether it did."""
-        return bool(self._ask(self._core.set_count, count))
+        return bool(_ask(self._client, self._core.set_count, count))
 
     def count_down(self, by: int = 1) -> int:
         """Counts down, to 0 at most; what is left."""
-        return int(self._ask(self._core.count_down, by))
+        return int(_ask(self._client, self._core.count_down, by))
 
     def count(self) -> int:
         """The count, as Redis sees it now; 0 if the latch is open."""
-        return int(self._ask(self._core.count))
+        return int(_ask(self._client, self._core.count))
 
 
 class Grant(BaseGrant):

@@ -452,8 +452,7 @@ class Blocks(BaseName):
     async def _leaving(self, grant: Grant, error: BaseException | None) -> None:
         if self._client._core.forked:  # what a child inherits is the parent's
             return
-        if isinstance(error, GeneratorExit) and grant._task.get_loop().is_closed():
-            # The garbage collector closes the coroutine, which cannot wait any more.
+        if _is_collected(error, grant._task.get_loop()):
             grant._guard.let_go()
             return
         task = asyncio.current_task()
@@ -648,12 +647,9 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def _is_collected(error: BaseException | None, loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the garbage collector ends a block of this loop, which cannot wait any more."""
+    return isinstance(error, GeneratorExit) and asyncio._get_running_loop() is not loop
 
 
 def _trio_runs() -> bool:
@@ -790,12 +786,13 @@ class PlainSemaphore(BasePlainSemaphore):
     """
 
     async def __aenter__(self) -> None:
+        loop = _running_loop()
         permit = await ask(self._client, lambda to: self._core.take(1, self._timeout, to))
         try:
-            self._entered.append(permit)
+            self._entered.append((permit, loop))
         except BaseException:  # a signal's handler raised it: the block does not begin
             with suppress(ValueError):
-                self._entered.remove(permit)
+                self._entered.remove((permit, loop))
             permit.let_go()
             raise
 
@@ -808,9 +805,8 @@ class PlainSemaphore(BasePlainSemaphore):
     ) -> None:
         if not self._entered:
             raise NotOwnerError("not_owner: this semaphore was not entered with an `async with` block")
-        permit = self._entered.pop()
-        if isinstance(error, GeneratorExit) and not _loop_runs():
-            # The garbage collector closes the coroutine, which cannot wait any more.
+        permit, loop = self._entered.pop()
+        if _is_collected(error, loop):
             permit.let_go()
             return
         try:
@@ -828,7 +824,7 @@ class PlainSemaphore(BasePlainSemaphore):
         `permits` is how many to take at once. A task that is cancelled leaves nothing taken. Raises UnavailableError, instead
         of returning False, if the server cannot be reached.
         """
-        wait = self._wait(blocking, timeout)
+        wait = wait_of_semaphore(blocking, timeout)
         return await ask(self._client, lambda to: self._core.acquire(permits, wait, to))  # type: ignore[no-any-return]
 
     async def release(self, n: int = 1) -> None:
