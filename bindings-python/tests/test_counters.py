@@ -314,7 +314,7 @@ async def test_tasks_of_two_clients_share_permits(name: str, look: redis.Redis) 
         async def work(seats: aio.PlainSemaphore) -> None:
             async with seats:
                 with inside:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # others run inside the block
 
         await asyncio.wait_for(asyncio.gather(*[work(both[at % 2]) for at in range(50)]), LIMIT)
         assert 1 <= inside.most <= 4
@@ -368,7 +368,7 @@ async def test_random_cancels_lose_no_permit(name: str, look: redis.Redis) -> No
         async def hold(seats: aio.PlainSemaphore) -> None:
             if chance.random() < 0.5:
                 async with seats:
-                    await asyncio.sleep(chance.random() * 0.001)
+                    await asyncio.sleep(chance.random() * 0.001)  # some are cancelled inside the block
                 return
             permits = chance.choice([1, 2])
             with suppress(redlatch.UnavailableError):  # the time was over before the answer came
@@ -400,7 +400,7 @@ def test_the_permit_of_a_task_whose_loop_was_closed_goes_back(
 
     async def hold() -> None:
         async with client.plain_semaphore(name):
-            await asyncio.sleep(LIMIT)
+            await asyncio.Event().wait()
 
     async def main() -> None:
         await client.plain_semaphore(name).set_permits(1)
