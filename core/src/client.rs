@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Counters, Event, Level, Ring, Stats};
 use crate::guard::{Guard, PlainPermit, unexpected, unit};
 use crate::hold::HoldCell;
-use crate::lock::{CountDownLatch, Lock, PlainSemaphore, RwLock, Semaphore};
+use crate::lock::{Lock, RwLock, Semaphore};
 use crate::operation::Operation;
 use crate::options::{ClientOptions, LockOptions, OptionValue, Scope, SetOption};
 use crate::owner::{self, KeyListener, ReentryKey};
@@ -356,39 +356,6 @@ impl Client {
     pub fn semaphore_with(&self, name: &str, options: LockOptions) -> Result<Semaphore> {
         let lock = self.lock_with(name, options.kind(Kind::Semaphore))?;
         Ok(Semaphore { lock })
-    }
-
-    /// A semaphore without leases. [`semaphore`](Client::semaphore) has leases, so that permits of
-    /// dead programs come back. No I/O.
-    ///
-    /// # Errors
-    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
-    /// let seats = client.plain_semaphore("seats")?; // the same as getSemaphore("seats") in Java
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn plain_semaphore(&self, name: &str) -> Result<PlainSemaphore> {
-        Ok(PlainSemaphore::new(self.0.clone(), names::name(name)?))
-    }
-
-    /// A count-down latch. No I/O.
-    ///
-    /// # Errors
-    /// `invalid_argument` for a name that is not 1 to 1,024 bytes long.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # async fn example(client: redlatch::Client) -> redlatch::Result<()> {
-    /// let ready = client.latch("ready")?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn latch(&self, name: &str) -> Result<CountDownLatch> {
-        Ok(CountDownLatch::new(self.0.clone(), names::name(name)?))
     }
 
     /// The default options of this client's locks.

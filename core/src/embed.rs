@@ -22,10 +22,11 @@ pub use crate::sys::Uncancelled;
 
 use crate::canceller::Canceller;
 use crate::client::{Client, ClientBuilder};
+use crate::counters::{CountDownLatch, PlainSemaphore, taken};
 use crate::engine::Input;
 use crate::error::Result;
 use crate::guard::{Guard, PlainPermit};
-use crate::lock::{CountDownLatch, Hold, Lock, PlainSemaphore, RwLock, Semaphore, taken};
+use crate::lock::{Hold, Lock, RwLock, Semaphore};
 use crate::loss;
 use crate::operation::Operation;
 use crate::options::{AcquireOptions, LockOptions};

@@ -106,6 +106,7 @@ mod blocking;
 mod canceller;
 mod client;
 mod completion_queue;
+mod counters;
 mod credentials;
 mod driver;
 pub mod embed;
@@ -138,11 +139,12 @@ use redlatch_proto::{engine, error, event, hold, maps, moment, url, wire};
 use sys::{clock, process};
 
 pub use client::{Client, ClientBuilder};
+pub use counters::{CountDownLatch, PlainSemaphore};
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, LostReason, Result};
 pub use event::{Event, Level, Stats};
 pub use guard::{Guard, PlainPermit};
-pub use lock::{CountDownLatch, Hold, Lock, PlainSemaphore, RwLock, Semaphore};
+pub use lock::{Hold, Lock, RwLock, Semaphore};
 pub use operation::Operation;
 pub use options::{
     AcquireOptions, ClientOptions, ClusterPubsub, LockOptions, OptionValue, Pem, Protocol,
