@@ -154,7 +154,7 @@ static redlatch_status make_lock(redlatch_client *client, const struct request *
     return status;
 }
 
-/* What a request is about: one of the three in a place. */
+/* A request is about one of the three in a place. */
 static redlatch_status make_place(redlatch_client *client, const struct request *request, struct place *made)
 {
     const char *counter = field(request, "counter"), *lock = field(request, "lock");
