@@ -28,8 +28,6 @@ class LockKind:
     same_value: bool = False
     # Nobody has it: each request names it as its `counter`.
     counter: bool = False
-    # The faces of ours that have it, if not all do.
-    faces: tuple[str, ...] = ()
 
     def value_of(self, family: str) -> str:
         return VALUES[self.name if self.same_value else family]
@@ -43,8 +41,8 @@ KINDS = {
         LockKind("read-write", {}, hash=True, channel="redisson_rwlock:"),
         # Each request about it has a limit.
         LockKind("semaphore", {"kind": "semaphore"}, channel="redisson_sc:"),
-        LockKind("plain-semaphore", {}, channel="redisson_sc:", counter=True, faces=("rust",)),
-        LockKind("latch", {}, channel="redisson_countdownlatch__channel__", counter=True, faces=("rust",)),
+        LockKind("plain-semaphore", {}, channel="redisson_sc:", counter=True),
+        LockKind("latch", {}, channel="redisson_countdownlatch__channel__", counter=True),
         # Its waiters stand in a queue in Redis, and each listens to a channel of its own.
         LockKind("fair", {"kind": "fair"}, hash=True),
         LockKind("simple", {"kind": "simple"}),

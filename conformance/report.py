@@ -41,19 +41,19 @@ def pair_tables(rows: list[Row], sides: list[Side]) -> list[str]:
     ours = [side for side in sides if side.ours]
     others = [side for side in sides if not set(side.kinds).isdisjoint(FOREIGN)]
     redissons = [side for side in sides if side.family == "redisson"]
-    counters = [side for side in ours if side.name in KINDS["latch"].faces] + redissons
+    both = [*ours, *redissons]
     everything = list(KINDS)
     return [
         "## Pairs: the reentrant kind",
-        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["reentrant"])),
+        "\n".join(pair_table(rows, both, both, ["reentrant"])),
         "## Pairs: the read-write lock",
-        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["read-write"])),
+        "\n".join(pair_table(rows, both, both, ["read-write"])),
         "## Pairs: the semaphore",
-        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["semaphore"])),
+        "\n".join(pair_table(rows, both, both, ["semaphore"])),
         "## Pairs: the plain semaphore and the latch",
-        "\n".join(pair_table(rows, counters, counters, ["plain-semaphore", "latch"])),
+        "\n".join(pair_table(rows, both, both, ["plain-semaphore", "latch"])),
         "## Pairs: the fair lock",
-        "\n".join(pair_table(rows, [*ours, *redissons], [*ours, *redissons], ["fair"])),
+        "\n".join(pair_table(rows, both, both, ["fair"])),
         "## Pairs: the simple kind",
         "\n".join(pair_table(rows, ours, ours, ["simple", "simple, reentrant"])),
         "## Pairs: redlatch holds, the other side waits or tries",

@@ -110,7 +110,7 @@ def players(scenario: dict, actor: str, kind: LockKind, sides: list[Side]) -> li
         if "only" in scenario and side.name not in scenario["only"]:
             return False
         if side.ours:
-            return scenario.get(f"ours_{actor}", True) and (not kind.faces or side.name in kind.faces)
+            return scenario.get(f"ours_{actor}", True)
         if kind.name not in side.kinds or not all(
             scenario.get(word, True) for word in ("theirs", f"theirs_{actor}")
         ):

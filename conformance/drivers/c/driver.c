@@ -66,7 +66,7 @@ int64_t number(const struct request *request, const char *name, int64_t otherwis
     return text == NULL ? otherwise : strtoll(text, NULL, 10);
 }
 
-static void answer(int64_t id, const char *format, ...)
+void answer(int64_t id, const char *format, ...)
 {
     va_list arguments;
     flockfile(stdout);
@@ -79,7 +79,7 @@ static void answer(int64_t id, const char *format, ...)
     funlockfile(stdout);
 }
 
-static void answer_status(int64_t id, redlatch_status status)
+void answer_status(int64_t id, redlatch_status status)
 {
     if (status == REDLATCH_LOST)
         answer(id, "\"status\": \"lost\", \"reason\": \"%s\"", redlatch_lost_reason_name(redlatch_last_lost_reason()));
@@ -96,8 +96,10 @@ struct client {
 };
 
 struct place {
-    char *name; /* client, lock and side; of a semaphore that takes permits, its limit and how many */
+    char *name; /* client, name, and what tells places of one name apart */
     redlatch_lock *lock;
+    redlatch_plain_semaphore *semaphore;
+    redlatch_latch *latch;
 };
 
 static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
@@ -152,27 +154,44 @@ static redlatch_status make_lock(redlatch_client *client, const struct request *
     return status;
 }
 
-static redlatch_status find_lock(const struct request *request, redlatch_lock **found)
+/* A request is about one of the three in a place. */
+static redlatch_status make_place(redlatch_client *client, const struct request *request, struct place *made)
+{
+    const char *counter = field(request, "counter"), *lock = field(request, "lock");
+    if (counter == NULL)
+        return make_lock(client, request, &made->lock);
+    if (strcmp(counter, "latch") == 0)
+        return redlatch_latch_new(client, lock, &made->latch);
+    return redlatch_plain_semaphore_new(client, lock, &made->semaphore);
+}
+
+static redlatch_status find_place(const struct request *request, struct place *found)
 {
     const char *client = field(request, "client"), *lock = field(request, "lock");
-    const char *side = field(request, is_semaphore(request) ? "limit" : "side");
-    char *of_client = joined(client, lock), *name = joined(of_client, side == NULL ? "" : side);
-    redlatch_status status = REDLATCH_OK;
+    const char *counter = field(request, "counter"), *side = field(request, is_semaphore(request) ? "limit" : "side");
+    const char *apart = counter != NULL ? counter : side != NULL ? side : "";
+    char *of_client = joined(client, lock), *name = joined(of_client, apart);
+    redlatch_status status;
     int i;
     free(of_client);
-    *found = NULL;
+    memset(found, 0, sizeof *found);
     pthread_mutex_lock(&tables);
-    for (i = 0; i < place_count && *found == NULL; i++)
+    for (i = 0; i < place_count && found->name == NULL; i++)
         if (strcmp(places[i].name, name) == 0)
-            *found = places[i].lock;
+            *found = places[i];
     pthread_mutex_unlock(&tables);
-    if (*found != NULL || (status = make_lock(find_client(client), request, found)) != REDLATCH_OK) {
+    if (found->name != NULL) {
+        free(name);
+        return REDLATCH_OK;
+    }
+    status = make_place(find_client(client), request, found);
+    if (status != REDLATCH_OK) {
         free(name);
         return status;
     }
+    found->name = name;
     pthread_mutex_lock(&tables);
-    places[place_count].name = name;
-    places[place_count++].lock = *found;
+    places[place_count++] = *found;
     pthread_mutex_unlock(&tables);
     return REDLATCH_OK;
 }
@@ -207,7 +226,7 @@ static void *run_loop(void *of)
         redlatch_status result;
         while (redlatch_client_next_event(client, &kind, &tag, &result, &token) == REDLATCH_OK &&
                kind != REDLATCH_EVENT_NONE) {
-            if (kind != REDLATCH_EVENT_ACQUIRE)
+            if (kind != REDLATCH_EVENT_ACQUIRE && kind != REDLATCH_EVENT_OPEN)
                 continue;
             if (result == REDLATCH_OK)
                 answer((int64_t)tag, "\"status\": \"ok\", \"token\": %llu", (unsigned long long)token);
@@ -344,7 +363,7 @@ static void fork_and_try(redlatch_lock *lock, int64_t id)
     answer_status(id, WIFEXITED(status) ? WEXITSTATUS(status) : REDLATCH_INTERNAL);
 }
 
-static bool is_blocked(const struct request *request)
+bool is_blocked(const struct request *request)
 {
     const char *blocked = field(request, "blocked");
     return blocked != NULL && strcmp(blocked, "true") == 0;
@@ -374,17 +393,14 @@ static void acquire(redlatch_lock *lock, uint64_t owner, const struct request *r
         answer_status(id, status);
 }
 
-static void cancel(redlatch_lock *lock, const struct request *request, int64_t id)
+void answer_cancel(const struct request *request, int64_t id, redlatch_status status, bool cancelled)
 {
-    int64_t target = number(request, "target", 0);
-    bool cancelled = false;
-    redlatch_status status = redlatch_lock_acquire_cancel(lock, (uint64_t)target, &cancelled);
     if (cancelled)
-        answer(target, "\"status\": \"cancelled\"");
+        answer(number(request, "target", 0), "\"status\": \"cancelled\"");
     answer_status(id, status);
 }
 
-static void truth(int64_t id, redlatch_status status, bool value)
+void truth(int64_t id, redlatch_status status, bool value)
 {
     if (status == REDLATCH_OK)
         answer(id, "\"status\": \"ok\", \"value\": %s", value ? "true" : "false");
@@ -392,20 +408,17 @@ static void truth(int64_t id, redlatch_status status, bool value)
         answer_status(id, status);
 }
 
-static void perform_on_lock(const struct request *request, const char *op, int64_t id)
+static void perform_on_lock(redlatch_lock *lock, const struct request *request, const char *op, int64_t id)
 {
-    const char *client = field(request, "client");
-    uint64_t owner = find_owner(client, field(request, "as"));
+    uint64_t owner = find_owner(field(request, "client"), field(request, "as"));
     bool value = false;
-    redlatch_lock *lock;
-    redlatch_status status = find_lock(request, &lock);
-    if (status != REDLATCH_OK)
-        answer_status(id, status);
-    else if (strcmp(op, "acquire") == 0)
+    redlatch_status status;
+    if (strcmp(op, "acquire") == 0)
         acquire(lock, owner, request, id);
-    else if (strcmp(op, "cancel") == 0)
-        cancel(lock, request, id);
-    else if (strcmp(op, "release") == 0)
+    else if (strcmp(op, "cancel") == 0) {
+        status = redlatch_lock_acquire_cancel(lock, (uint64_t)number(request, "target", 0), &value);
+        answer_cancel(request, id, status, value);
+    } else if (strcmp(op, "release") == 0)
         answer_status(id, redlatch_lock_release(lock, owner));
     else if (strcmp(op, "extend") == 0)
         answer_status(id, redlatch_lock_extend(lock, owner, number(request, "lease_ms", 0)));
@@ -433,6 +446,20 @@ static void perform_on_lock(const struct request *request, const char *op, int64
         fork_and_try(lock, id);
     else
         answer(id, "\"status\": \"unsupported\"");
+}
+
+static void perform_on_place(const struct request *request, const char *op, int64_t id)
+{
+    struct place place;
+    redlatch_status status = find_place(request, &place);
+    if (status != REDLATCH_OK)
+        answer_status(id, status);
+    else if (place.semaphore != NULL)
+        perform_on_semaphore(place.semaphore, request, id);
+    else if (place.latch != NULL)
+        perform_on_latch(place.latch, request, id);
+    else
+        perform_on_lock(place.lock, request, op, id);
 }
 
 static void hello(int64_t id)
@@ -474,9 +501,16 @@ static void *perform(void *of)
     else if (strcmp(op, "close") == 0)
         answer_status(id, redlatch_client_close(find_client(field(request, "client")), REDLATCH_CLOSE_LIMIT));
     else
-        perform_on_lock(request, op, id);
+        perform_on_place(request, op, id);
     free(request);
     return NULL;
+}
+
+/* Whether serving the request only starts it. */
+static bool is_started(const struct request *request)
+{
+    const char *op = field(request, "op");
+    return (strcmp(op, "acquire") == 0 || strcmp(op, "wait") == 0) && !is_blocked(request);
 }
 
 static int serve(void)
@@ -490,8 +524,8 @@ static int serve(void)
         if (request == NULL || fgets(request->line, sizeof request->line, stdin) == NULL)
             return 0;
         parse(request);
-        if (strcmp(field(request, "op"), "acquire") == 0 && !is_blocked(request))
-            perform(request); /* only starts it: in order with what comes next */
+        if (is_started(request))
+            perform(request); /* in order with what comes next */
         else if (pthread_create(&thread, &detached, perform, request) != 0)
             return 1;
     }

@@ -27,6 +27,19 @@ void parse(struct request *request);
 const char *field(const struct request *request, const char *name);
 int64_t number(const struct request *request, const char *name, int64_t otherwise);
 
+/* Writes the answer to a request. */
+void answer(int64_t id, const char *format, ...);
+void answer_status(int64_t id, redlatch_status status);
+/* A truth value, if status is REDLATCH_OK. */
+void truth(int64_t id, redlatch_status status, bool value);
+/* How the cancelling of a request's target ended; answers the target too if it was cancelled. */
+void answer_cancel(const struct request *request, int64_t id, redlatch_status status, bool cancelled);
+/* Whether the request is for the face for threads. */
+bool is_blocked(const struct request *request);
+
+void perform_on_semaphore(redlatch_plain_semaphore *semaphore, const struct request *request, int64_t id);
+void perform_on_latch(redlatch_latch *latch, const struct request *request, int64_t id);
+
 int play_act(const struct request *plan);
 int soak(const struct request *plan);
 

@@ -2,6 +2,7 @@
 import { createRequire } from 'node:module'
 import { createInterface } from 'node:readline'
 import { Client, LockError, LockLostError } from 'redlatch'
+import { ask } from './counters.mjs'
 
 const require = createRequire(import.meta.url)
 const tables = require('../../../bindings-node/lib/native.js')
@@ -48,6 +49,7 @@ async function perform(request, signal) {
   }
   const client = clients.get(request.client)
   if (request.op === 'close') return { value: await client.close() }
+  if (request.counter) return ask(client, request, signal)
   const lock = lockOf(client, request)
   const hold = held(request).at(-1)
   switch (request.op) {

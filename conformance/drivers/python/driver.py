@@ -13,6 +13,7 @@ from collections import defaultdict
 from concurrent.futures import Future
 from typing import Any
 
+import counters
 import redlatch
 from face import ASYNCIO, Actors, Job, done, enter, leave, seconds
 from redlatch import _redlatch, aio
@@ -119,6 +120,8 @@ class Driver:
         client = self.clients[name]
         if op == "close":
             return {"value": await done(client.close())}
+        if "counter" in request:
+            return await counters.ask(client, request)
         if "limit" in request:
             seat = (name, request["as"], request["lock"], request["limit"])
             if seat not in self.semaphores:
