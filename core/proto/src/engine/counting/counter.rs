@@ -108,6 +108,11 @@ impl Wish {
         self.change.is_kept()
     }
 
+    /// Whether its caller is one of these.
+    pub(super) fn is_of(&self, callers: &[RequestId]) -> bool {
+        self.request.is_some_and(|id| callers.contains(&id))
+    }
+
     pub(super) fn without_caller(self) -> Self {
         Wish {
             request: None,

@@ -636,7 +636,8 @@ impl Counting {
     /// change that tells what has happened is sent again later, since the refusal may be mended.
     fn refuse(&mut self, cx: &mut Context, key: &CounterKey, command: Command, error: &Error) {
         let is_final = matches!(error.kind(), ErrorKind::ForeignKind | ErrorKind::Internal);
-        for id in self.callers_of(key, &command) {
+        let told = self.callers_of(key, &command);
+        for &id in &told {
             let want = self.callers.get(&id).map(|caller| caller.want);
             let kept = !is_final && want == Some(Want::Change { kept: true });
             self.give_up(cx, id, goes_on(error.clone(), key.0, kept));
@@ -647,7 +648,7 @@ impl Counting {
         state.asleep = false;
         let wishes = command.wishes.into_iter().filter(Wish::is_kept);
         if is_final {
-            for wish in wishes {
+            for wish in wishes.filter(|wish| !wish.is_of(&told)) {
                 lose(cx, key, &wish, error);
             }
             return;
@@ -665,14 +666,11 @@ impl Counting {
     fn lose_track(&mut self, cx: &mut Context, key: &CounterKey, command: Command) {
         let error = counter_unknown();
         let told = self.callers_of(key, &command);
-        let is_told = |id: &RequestId| told.contains(id);
-        for wish in &command.wishes {
-            if !wish.request.as_ref().is_some_and(is_told) {
-                lose(cx, key, wish, &error);
-            }
+        for wish in command.wishes.iter().filter(|wish| !wish.is_of(&told)) {
+            lose(cx, key, wish, &error);
         }
-        for (_, permits) in command.waiters.iter().filter(|(id, _)| !is_told(id)) {
-            let text = format!("{permits} permits may have been taken: {error:#}");
+        for (_, permits) in command.waiters.iter().filter(|(id, _)| !told.contains(id)) {
+            let text = format!("permits that may have been taken: {permits}: {error:#}");
             cx.event("permits_lost", EventLevel::Warn, &key.1, text);
         }
         for id in told {
@@ -830,8 +828,8 @@ impl Counting {
 /// A change without a caller was not made.
 fn lose(cx: &mut Context, key: &CounterKey, wish: &Wish, error: &Error) {
     let what = match wish.change {
-        Change::Trade { given, .. } => format!("{given} permits could not be given back"),
-        Change::CountDown(by) => format!("{by} could not be counted down"),
+        Change::Trade { given, .. } => format!("permits not given back: {given}"),
+        Change::CountDown(by) => format!("count not taken down by {by}"),
         _ => return,
     };
     let text = format!("{what}: {error:#}");

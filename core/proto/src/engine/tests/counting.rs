@@ -394,6 +394,7 @@ fn a_refusal_is_told_and_a_passing_one_is_not() {
     rig.reply(&sent, Reply::Foreign("a list".into()));
     assert_eq!(rig.failed(takes), ErrorKind::ForeignKind);
     assert_eq!(rig.failed(gives), ErrorKind::ForeignKind);
+    assert!(!rig.events.contains(&"permits_lost"), "its caller heard");
     rig.dropped(1);
     let sent = rig.sent();
     rig.outcome(&sent, refused(ErrorKind::Denied, false));
