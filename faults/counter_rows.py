@@ -109,7 +109,7 @@ class Counter(Cell):
 
 
 Perform = Callable[[Counter], None]
-# What goes wrong, while what is done, and the options of its cell.
+# The fault, the operation meanwhile, and the options of its cell.
 Row = tuple[str, str, Perform, dict[str, Any]]
 
 
@@ -431,7 +431,7 @@ def connections(cell: Counter) -> set[str]:
 
 
 def kill(cell: Counter, own: set[str]) -> None:
-    """What a dead client has sent is done when its connections are gone."""
+    """The commands that a dead client has sent are done when its connections are gone."""
     cell.check(bool(own), "it has no connection")
     cell.driver.signal("KILL")
     cell.eventually(lambda: not own & connections(cell), "the connections of a dead process are left")

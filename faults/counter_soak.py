@@ -39,14 +39,14 @@ LIMIT = 4
 # A ledger begins with so much, that most who take get something.
 CAPITAL = 1000
 WAITS_MS = [0, 20, 200, 2000]
-# What a gate has to be counted down by.
+# The first count of a gate.
 COUNT = 60
 DONE = ("ok", "unavailable")
 now = time.monotonic_ns
 
 
 class Books:
-    """What all callers were told."""
+    """The changes of which callers were told."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

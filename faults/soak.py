@@ -141,7 +141,7 @@ class Worker:
 
 class Soak:
     worker: type[Worker] = Worker
-    # Whose programs take part; all of ours if nobody is named.
+    # The languages that take part; all of ours if there are none.
     languages: tuple[str, ...] = ()
     other: tuple[str, ...] = OTHER
     seldom: tuple[str, ...] = SELDOM
