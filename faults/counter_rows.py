@@ -88,7 +88,8 @@ class Counter(Cell):
 
     def subscribers(self) -> int:
         channel = f"{CHANNELS[self.counter]}{{{self.lock}}}"
-        return int(self.redis("PUBSUB", "NUMSUB", channel)[1])
+        kind = "SHARDNUMSUB" if self.behind and self.behind.topology == "cluster" else "NUMSUB"
+        return int(self.redis("PUBSUB", kind, channel)[1])
 
     def works(self) -> None:
         """The client goes on as if nothing had happened, and nobody listens any more."""
@@ -486,6 +487,39 @@ def rows(network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
         (f"{counter}: {row}", operation, on(counter, perform, **options))
         for counter in (PLAIN, LATCH)
         for row, operation, perform, options in rows_of(counter, network)
+    ]
+
+
+def rows_there(topology: str, network: dict[str, tuple[str, int]]) -> list[tuple[str, str, Play]]:
+    """A selection on a Sentinel set or a cluster."""
+
+    def there(counter: str, perform: Perform) -> Play:
+        def play(world: World, kind: Kind) -> None:
+            with world.pool.lent(topology) as behind:
+                on(counter, perform, behind=behind)(world, kind)
+
+        return play
+
+    found: list[tuple[str, str, str, Perform]] = [
+        (counter, row, operation, lost(counter, operation, *network[row]))
+        for counter, operations in (
+            (PLAIN, ("acquire", "release", "wait")),
+            (LATCH, ("count down", "count down to 0")),
+        )
+        for row in ("reply lost with its connection", "reply and connection black-holed")
+        for operation in operations
+    ]
+    for counter in (PLAIN, LATCH):
+        found += [
+            (counter, "server stopped for 2 s", "wait", waits(stopped_for(2.0))),
+            (counter, "all connections killed", "wait", waits(connections_killed)),
+            (counter, "wake-up lost", "wait", waits(wake_up_lost)),
+        ]
+    deleted = loses_its_key(lambda cell: cell.redis("DEL", cell.lock))
+    found.append((LATCH, "key deleted", "wait", deleted))
+    return [
+        (f"{counter}: {row}", operation, there(counter, perform))
+        for counter, row, operation, perform in found
     ]
 
 

@@ -135,6 +135,12 @@ def topology_tasks(world: World) -> list[Task]:
                 for kind in world.kinds
                 if kind.name in TOPOLOGY_LANGUAGES
             ]
+        for row, operation, there in counter_rows.rows_there(topology, NETWORK_ROWS):
+            found += [
+                Task(row, operation, kind, there, topology)
+                for kind in world.kinds
+                if kind.name in counter_rows.LANGUAGES
+            ]
     for row, operation, there in direct_rows.rows_on_sentinel(NETWORK_ROWS):
         found += [
             Task(row, operation, kind, there, "sentinel")
