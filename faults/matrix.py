@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import counter_rows
 import direct_rows
 import permit_rows
 import program_rows
@@ -65,6 +66,7 @@ OTHER_ROWS = [
     *PROCESS_ROWS,
     *direct_rows.rows(NETWORK_ROWS),
     *side_rows.rows(NETWORK_ROWS),
+    *counter_rows.rows(NETWORK_ROWS),
 ]
 
 
@@ -107,7 +109,10 @@ def tasks(world: World) -> list[Task]:
     for kind in world.kinds:
         found += [network_task(world, kind, row, name) for row in NETWORK_ROWS for name in OPERATIONS]
         for row, operation, perform in OTHER_ROWS:
-            if all(there.is_playable(kind.name, row, operation) for there in (direct_rows, side_rows)):
+            if all(
+                there.is_playable(kind.name, row, operation)
+                for there in (counter_rows, direct_rows, side_rows)
+            ):
                 found.append(Task(row, operation, kind, perform))
         for more in PROGRAM_ROWS:
             if kind.name in more.languages:
@@ -129,6 +134,12 @@ def topology_tasks(world: World) -> list[Task]:
                 Task(row, operation, kind, there, topology)
                 for kind in world.kinds
                 if kind.name in TOPOLOGY_LANGUAGES
+            ]
+        for row, operation, there in counter_rows.rows_there(topology, NETWORK_ROWS):
+            found += [
+                Task(row, operation, kind, there, topology)
+                for kind in world.kinds
+                if kind.name in counter_rows.LANGUAGES
             ]
     for row, operation, there in direct_rows.rows_on_sentinel(NETWORK_ROWS):
         found += [

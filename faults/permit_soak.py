@@ -28,12 +28,16 @@ now = time.monotonic_ns
 class PermitWorker(Worker):
     driver: Driver
 
+    @property
+    def caller(self) -> type[Caller]:
+        return Caller
+
     def start(self) -> None:
         self.file = self.new_file()
         self.driver = Driver(self.soak.commands[self.language])
         self.process = self.driver.process
         out = self.file.path.open("w")
-        self.callers = [Caller(self, self.driver, number, out) for number in range(self.soak.callers)]
+        self.callers = [self.caller(self, self.driver, number, out) for number in range(self.soak.callers)]
         threading.Thread(target=self.work, args=(self.driver, self.callers), daemon=True).start()
         self.awake.set()
 

@@ -44,9 +44,9 @@ LEASE_MS = 3000
 COUNTERS = "redisson_lock_token:"
 # Between two faults, on average, in seconds.
 PAUSE = 0.5
-ON_THE_WIRE = ["cut-request", "cut-reply", "hole", "reply-hole", "delay", "delay-reply", "twice", "stall"]
-OTHER = ["kill", "silent", "client kill", "pause", "script flush", "delete", "stop"]
-SELDOM = ["flushall", "process kill"]
+ON_THE_WIRE = ("cut-request", "cut-reply", "hole", "reply-hole", "delay", "delay-reply", "twice", "stall")
+OTHER = ("kill", "silent", "client kill", "pause", "script flush", "delete", "stop")
+SELDOM = ("flushall", "process kill")
 # Chances are per thousand. Most callers find their name free, some crowd at a few, some read and write at others.
 PLAN = {
     "lease": LEASE_MS,
@@ -141,6 +141,10 @@ class Worker:
 
 class Soak:
     worker: type[Worker] = Worker
+    # The languages that take part; all of ours if there are none.
+    languages: tuple[str, ...] = ()
+    other: tuple[str, ...] = OTHER
+    seldom: tuple[str, ...] = SELDOM
     # For how long permits are kept beyond their lease.
     margin_ms = 0
 
@@ -150,7 +154,7 @@ class Soak:
         self.minutes, self.seed, self.callers, self.folder = minutes, seed, callers, folder
         self.random = random.Random(seed)
         # Built in that profile, those of Rust and C. Python and Node.js find the packages that are there.
-        self.commands = {language: side().command for language, side in build.ours(profile).items()}
+        self.commands = {language: side().command for language, side in self.sides(profile).items()}
         self.proxies, self.server = Proxies(profile), Server()
         self.redis = Redis(self.server.port)
         self.until = time.monotonic_ns() + int(minutes * 60e9)
@@ -161,6 +165,10 @@ class Soak:
         self.deletions: list[tuple[str | None, Deletion]] = []
         self.timers: list[threading.Timer] = []
 
+    def sides(self, profile: str) -> dict[str, Callable[[], build.Side]]:
+        every = build.ours(profile)
+        return {language: every[language] for language in self.languages or every}
+
     def run(self) -> dict[str, Report]:
         while time.monotonic_ns() < self.until:
             time.sleep(self.random.random() * 2 * PAUSE)
@@ -169,11 +177,15 @@ class Soak:
             timer.join()
         for worker in self.workers:
             self.proxies("clear", worker.port)
+        self.finish()
         return {worker.who: worker.end() for worker in self.workers}
 
+    def finish(self) -> None:
+        """Nothing goes wrong any more, and the clients are still there."""
+
     def fault(self) -> None:
-        seldom = self.random.random() < 0.03
-        kind = self.random.choice(SELDOM if seldom else [*ON_THE_WIRE, *OTHER])
+        seldom = self.random.random() < 0.03 and self.seldom
+        kind = self.random.choice(seldom or [*ON_THE_WIRE, *self.other])
         worker = self.random.choice(self.workers)
         self.faults[kind] += 1
         if kind == "kill":

@@ -160,6 +160,8 @@ class Cell:
         self.fencing = False
         # Client a has this side of a read-write lock, and b writes; or both have permits of a semaphore.
         self.side = side
+        # Said in every request.
+        self.about: dict[str, Any] = {}
         # How often one owner can acquire it.
         self.levels = 1 if side == PERMITS else 2
         self.own_server, self.own_driver = own_server, own_driver
@@ -231,7 +233,7 @@ class Cell:
         if op != "open":
             self.ready(who)
         driver = self.world.drivers[self.kind.name] if who == "b" else self.driver
-        request = {"client": f"{self.number}{who}", "lock": self.lock, "as": actor, **more}
+        request = {"client": f"{self.number}{who}", "lock": self.lock, "as": actor, **self.about, **more}
         if self.side == PERMITS:
             request = {"permits": TAKEN, "limit": LIMIT, **request}
         elif self.side:

@@ -240,6 +240,36 @@ SEMAPHORES = [
     ),
 ]
 
+# Plain semaphores of eight permits, beside our re-entrant lock: a floor, Redisson's, and the semaphore with leases that
+# Node.js has.
+PLAIN = [
+    *(
+        replace(each, command=(*each.command, *PERMITS), on=("P1", "P4"))
+        for each in (ours(face, "plain-semaphore") for face in ("Rust", "Rust blocking", "Node"))
+    ),
+    *(replace(ours(face, "reentrant"), on=("P1",)) for face in ("Rust", "Rust blocking", "Node")),
+    floor(
+        "hiredis, RSemaphore minimum",
+        "plain",
+        ("P1", "P4"),
+        wire="redisson",
+        quick=True,
+        counted={**SCRIPTS, **WAITING},
+        note="a lost reply loses a permit",
+    ),
+    replace(
+        java("Redisson RSemaphore", "plain", ("P1", "P4"), quick=True),
+        counted={**SCRIPTS, **WAITING},
+        note="woken by pub/sub; a lost reply loses a permit",
+    ),
+    *(replace(each, on=("P1", "P4")) for each in SEMAPHORES if each.name == "redis-semaphore Semaphore"),
+    *(
+        replace(each, on=("P4",))
+        for each in SEMAPHORES
+        if each.name == "redis-semaphore Semaphore, retry 2 ms"
+    ),
+]
+
 # Locks of the family, beside our re-entrant one and Redisson's of the same kind.
 FAMILY = [
     *(
@@ -252,4 +282,4 @@ FAMILY = [
     java("Redisson RReadWriteLock, read", "read", ("R1",), quick=True),
 ]
 
-CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + BUSY + SEMAPHORES + FAMILY
+CONTESTANTS = FLOORS + PEER_LIBRARIES + OUR_FACES + BUSY + SEMAPHORES + PLAIN + FAMILY

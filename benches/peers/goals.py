@@ -216,6 +216,19 @@ def permits(run: Run) -> Iterable[Verdict]:
     yield ours_at_most(run, "S5", "permits lost, every face", "lost", 0.0)
 
 
+def plain_permits(run: Run) -> Iterable[Verdict]:
+    """Plain semaphores, beside our re-entrant lock and the others' semaphores."""
+    for face in ("Rust blocking", "Rust", "Node"):
+        ours, lock = (run.of("P1", f"redlatch {face}, {kind}") for kind in ("plain-semaphore", "reentrant"))
+        yield at_least("P1", f"{face}, plain-semaphore × reentrant", ours / lock, 0.85)
+    yield ours_at_most(run, "P1", "commands per pair, every face", "cmds", 2.0)
+    for face in ("Rust", "Rust blocking", "Node"):
+        # Node.js has only one with leases, whose callers try again and again; Redisson's is the same semaphore.
+        for names in ("", "RSemaphore"):
+            yield to_peer(run, "P4", f"{face}, plain-semaphore", 5.0, names)
+    yield ours_at_least(run, "P4", "Jain over the callers, every face", "jain", 0.95)
+
+
 def family(run: Run) -> Iterable[Verdict]:
     """Fair locks and readers, beside our re-entrant lock and Redisson's of the same kind."""
     for workload, kind, least in (("F3", "fair", 0.8), ("R1", "read", 0.9)):
@@ -236,6 +249,7 @@ def verdicts(everything: dict[str, Any]) -> list[Verdict]:
         "W4": callers,
         "W5": held,
         "S1": permits,
+        "P1": plain_permits,
         "F3": family,
     }
     return [verdict for name, goals in workloads.items() if name in everything for verdict in goals(run)]

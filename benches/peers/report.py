@@ -26,6 +26,8 @@ HEADINGS = {
     "S1": "S1: one caller, a permit of a semaphore",
     "S4": "S4: 64 callers of one process, a semaphore of eight permits",
     "S5": "S5: 1,000 permits held and renewed, of a semaphore each",
+    "P1": "P1: one caller, a permit of a plain semaphore",
+    "P4": "P4: 64 callers of one process, a plain semaphore of eight permits",
     "F3": "F3: four processes, one name, 1 ms inside, first come, first served",
     "R1": "R1: one caller, the read side of a read-write lock",
 }

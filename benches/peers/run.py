@@ -34,7 +34,21 @@ from machine import Cores, Measured, cores_in_use, first_in_line
 RESULTS = OURS / "results.json"
 PROCESSES = 4  # of W3
 MARGIN = 0.5  # before and after what is counted in W5
-REPEATS = {"W1": 3, "W1B": 3, "W2": 3, "W3": 2, "W4": 2, "W5": 1, "S1": 3, "S4": 3, "S5": 1, "F3": 2, "R1": 3}
+REPEATS = {
+    "W1": 3,
+    "W1B": 3,
+    "W2": 3,
+    "W3": 2,
+    "W4": 2,
+    "W5": 1,
+    "S1": 3,
+    "S4": 3,
+    "S5": 1,
+    "P1": 3,
+    "P4": 3,
+    "F3": 2,
+    "R1": 3,
+}
 # Held and renewed, of a semaphore each.
 PERMITS = 1000
 
@@ -240,7 +254,7 @@ def described(contestant: Contestant) -> Figures:
 
 def measure(workload: str, args: argparse.Namespace) -> dict[str, Any]:
     """All contestants of a workload, one after the other, as often as wanted: the medians of each, and how it was done."""
-    args.cores = Cores.chosen(args.pin or ("same" if workload in ("W1", "S1", "R1") else "split"))
+    args.cores = Cores.chosen(args.pin or ("same" if workload in ("W1", "S1", "P1", "R1") else "split"))
     repeat = args.repeat or REPEATS[workload]
     results: dict[str, Figures] = {}
     runs: dict[str, list[Figures]] = {}

@@ -221,6 +221,11 @@ def matrix(line: str, counts: Counts) -> None:
         counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
 
 
+def counters(line: str, counts: Counts) -> None:
+    if found := re.match(r"counters: .*operations=(\d+) .*wrong=(\d+)", line):
+        counts.add(Counts(int(int(found[1]) > 0), int(found[2])))
+
+
 def simulation(line: str, counts: Counts) -> None:
     if found := re.match(r"sim: seeds=(\d+) .*violations=(\d+)", line):
         counts.add(Counts(int(found[1]) - int(found[2]), int(found[2])))
@@ -503,6 +508,7 @@ def phases() -> list[Phase]:
                 (["python", "-m", "pytest", "-rfEsx", "faults"], pytest),
                 # All of it is `make faults`.
                 (["python", "faults/matrix.py", "--short"], matrix),
+                (["python", "faults/counter_soak.py", "--minutes", "0.1", "--debug"], counters),
             ],
         ),
         Phase(

@@ -8,6 +8,8 @@
  *                server wakes exactly one waiter.  No lease, so not a usable lock: a bound, not a design.
  * --peer rmin    the least that still interoperates with Redisson: same hash, same channel, no latch key (the latch is
  *                private to the caller's own retries), so 2 commands per pair.
+ * --peer plain   the least that interoperates with Redisson's RSemaphore: a number of permits, two scripts, PUBLISH;
+ *                waiters sleep on SUBSCRIBE. A permit has no lease, and a lost reply loses it.
  * --peer local   SET + EVALSHA behind an in-process FIFO queue: one connection, at most one contender per process.
  * --peer pipe    LIMIT for W2 and W5: one connection, all tasks' commands pipelined.
  * --peer rpipe | rminpipe   the same with the rwire / rmin commands (W2 only).
@@ -29,12 +31,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { POLL, PUBSUB, RWIRE, RMIN, BLPOP, PIPE, LOCAL };
+enum { POLL, PUBSUB, RWIRE, RMIN, BLPOP, PIPE, LOCAL, PLAIN };
 
 static const char *peer_s = "poll", *wl = "W1", *host = "127.0.0.1", *ts_file = NULL, *name_arg = "bench";
 static int pipe_wire = POLL, peer = POLL, port = 6379, barrier = 0, tasks = 64, id_arg = 0, nlocks = 10000,
            lease_ms = 30000;
-static int poll_us = 1000, cs_us = 1000, batch = 500;
+static int poll_us = 1000, cs_us = 1000, batch = 500, limit = 8;
 static double seconds = 5, warmup = 0.3;
 static long pairs = 0; /* W1: so many, instead of seconds */
 static char sha_lock[64], sha_unlock[64], sha_renew[64];
@@ -58,6 +60,9 @@ static const char *L_RMINUNLOCK = "if redis.call('hexists',KEYS[1],ARGV[2])==0 t
                                   "local c=redis.call('hincrby',KEYS[1],ARGV[2],-1) "
                                   "if c>0 then redis.call('pexpire',KEYS[1],ARGV[1]) return 0 end "
                                   "redis.call('del',KEYS[1]) redis.call('publish',KEYS[2],'0') return 1";
+static const char *L_TAKE = "local n=redis.call('get',KEYS[1]) if n and tonumber(n)>=tonumber(ARGV[1]) then "
+                            "redis.call('decrby',KEYS[1],ARGV[1]) return 1 end return 0";
+static const char *L_GIVE = "redis.call('publish',KEYS[2],redis.call('incrby',KEYS[1],ARGV[1])) return 1";
 static const char *L_RENEW = "local n=0 for i=1,#KEYS do if redis.call('get',KEYS[i])==ARGV[i+1] then "
                              "n=n+redis.call('pexpire',KEYS[i],ARGV[1]) end end return n";
 
@@ -142,7 +147,7 @@ static void w_init(Worker *w, const char *key, int n)
     if (peer != LOCAL)
         w->c = conn();
     snprintf(w->key, sizeof w->key, "%s", key);
-    snprintf(w->chan, sizeof w->chan, "redisson_lock__channel:{%s}", key);
+    snprintf(w->chan, sizeof w->chan, "%s:{%s}", peer == PLAIN ? "redisson_sc" : "redisson_lock__channel", key);
     snprintf(w->tok, sizeof w->tok, "%08x-%04x-4000-8000-%012x:%d", getpid(), n, (unsigned)now_ns(), n);
 }
 
@@ -165,6 +170,9 @@ static int try_lock(Worker *w)
         drain_pending(w);
         r = cmd(w->c, "EVALSHA %s 1 %s %d %s", sha_lock, w->key, lease_ms, w->tok);
         ok = r->type == REDIS_REPLY_NIL;
+    } else if (peer == PLAIN) {
+        r = cmd(w->c, "EVALSHA %s 1 %s 1", sha_lock, w->key);
+        ok = r->integer == 1;
     } else {
         r = cmd(w->c, "SET %s %s NX PX %d", w->key, w->tok, lease_ms);
         ok = r->type == REDIS_REPLY_STATUS;
@@ -282,6 +290,8 @@ static void release(Worker *w)
         w->pending++;
     } else if (peer == RMIN)
         r = cmd(w->c, "EVALSHA %s 2 %s %s %d %s", sha_unlock, w->key, w->chan, lease_ms, w->tok);
+    else if (peer == PLAIN)
+        r = cmd(w->c, "EVALSHA %s 2 %s %s 1", sha_unlock, w->key, w->chan);
     else if (peer == PUBSUB)
         r = cmd(w->c, "EVALSHA %s 2 %s %s %s", sha_unlock, w->key, w->chan, w->tok);
     else
@@ -295,19 +305,28 @@ static void setup_scripts(void)
 {
     redisContext *c = conn();
     int k = peer == PIPE ? pipe_wire : peer;
-    load(c, k == RWIRE ? L_RUNLOCK : k == RMIN ? L_RMINUNLOCK : k == PUBSUB ? L_UNLOCK_PUB : L_UNLOCK, sha_unlock);
-    if (k == RWIRE || k == RMIN)
-        load(c, L_RLOCK, sha_lock);
+    load(c,
+         k == RWIRE    ? L_RUNLOCK
+         : k == RMIN   ? L_RMINUNLOCK
+         : k == PUBSUB ? L_UNLOCK_PUB
+         : k == PLAIN  ? L_GIVE
+                       : L_UNLOCK,
+         sha_unlock);
+    if (k == RWIRE || k == RMIN || k == PLAIN)
+        load(c, k == PLAIN ? L_TAKE : L_RLOCK, sha_lock);
     load(c, L_RENEW, sha_renew);
     redisFree(c);
 }
 
 static void seed_token(const char *key)
-{ /* BLPOP limit: exactly one token per name */
-    if (peer != BLPOP)
+{ /* BLPOP limit: exactly one token per name; plain: the permits */
+    if (peer != BLPOP && peer != PLAIN)
         return;
     redisContext *c = conn();
-    freeReplyObject(
+    if (peer == PLAIN)
+        freeReplyObject(cmd(c, "SET %s %d NX", key, limit));
+    else
+        freeReplyObject(
         cmd(c, "EVAL %s 1 %s",
             "if redis.call('set',KEYS[1]..':seed','1','NX') then redis.call('lpush',KEYS[1],'1') end return 1", key));
     redisFree(c);
@@ -752,6 +771,8 @@ int main(int argc, char **argv)
             poll_us = (int)(atof(v) * 1000);
         else if (!strcmp(a, "--pairs"))
             pairs = atol(v);
+        else if (!strcmp(a, "--limit"))
+            limit = atoi(v);
         else if (!strcmp(a, "--batch"))
             batch = atoi(v);
     }
@@ -760,6 +781,7 @@ int main(int argc, char **argv)
            : !strcmp(peer_s, "blpop") ? BLPOP
            : !strcmp(peer_s, "rmin")  ? RMIN
            : !strcmp(peer_s, "local") ? LOCAL
+           : !strcmp(peer_s, "plain") ? PLAIN
            : strstr(peer_s, "pipe")   ? PIPE
                                       : POLL;
     if (!strcmp(peer_s, "rpipe"))

@@ -7,9 +7,9 @@ use crate::Failure;
 pub(crate) struct Args {
     /// `async` or `blocking`.
     pub(crate) peer: String,
-    /// A value of the option `kind`.
+    /// A value of the option `kind`, or `plain-semaphore`.
     pub(crate) kind: String,
-    /// The permits of the kind `semaphore`.
+    /// The permits of a semaphore.
     pub(crate) limit: u32,
     pub(crate) workload: String,
     pub(crate) url: String,

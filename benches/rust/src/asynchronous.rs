@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use redlatch::Lock;
+use redlatch::Client;
 use tokio::task::JoinSet;
 
 use crate::args::Args;
+use crate::contested::Contested;
 use crate::report::{LeastMemory, Turns, Usage, monotonic_ns};
 use crate::window::Window;
 use crate::{Failure, client};
@@ -24,10 +25,19 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-async fn warm(lock: &Lock, args: &Args) -> Result<(), Failure> {
+/// A name that is ready to be acquired.
+async fn contested(client: &Client, args: &Args, name: &str) -> redlatch::Result<Contested> {
+    let contested = Contested::new(client, args, name)?;
+    if let Some(filled) = contested.fill() {
+        filled.await?;
+    }
+    Ok(contested)
+}
+
+async fn warm(lock: &Contested, args: &Args) -> Result<(), Failure> {
     let window = Window::warming(args);
     while window.is_open() {
-        lock.acquire().await?.release().await?;
+        lock.pair().await?;
     }
     Ok(())
 }
@@ -71,13 +81,13 @@ where
 /// W1: one caller, one name.
 async fn one_caller(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    let lock = client.lock(&format!("{}:1", args.name))?;
+    let lock = contested(&client, args, &format!("{}:1", args.name)).await?;
     warm(&lock, args).await?;
     let window = Window::open(args)?;
     let mut times = Vec::with_capacity(1 << 20);
     while window.is_open() {
         let begun = Instant::now();
-        lock.acquire().await?.release().await?;
+        lock.pair().await?;
         times.push(begun.elapsed().as_nanos() as f64 / 1000.0);
     }
     window.report().with_latencies(times).print();
@@ -89,11 +99,14 @@ async fn many_names(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
     client.ready().await?;
     let (window, pairs) = measured(args, |task, window| {
-        let lock = client.lock(&format!("{}:{task}", args.name));
+        let lock = Contested::new(&client, args, &format!("{}:{task}", args.name));
         async move {
             let (lock, mut pairs) = (lock?, 0u64);
+            if let Some(filled) = lock.fill() {
+                filled.await?;
+            }
             while window.is_open() {
-                lock.acquire().await?.release().await?;
+                lock.pair().await?;
                 pairs += 1;
             }
             Ok(pairs)
@@ -110,12 +123,9 @@ async fn many_names(args: &Args) -> Result<(), Failure> {
 /// W3: one of several processes on one name, with work inside.
 async fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    warm(
-        &client.lock(&format!("{}:warm{}", args.name, args.id))?,
-        args,
-    )
-    .await?;
-    let lock = client.lock(&format!("{}:w3", args.name))?;
+    let own = contested(&client, args, &format!("{}:warm{}", args.name, args.id)).await?;
+    warm(&own, args).await?;
+    let lock = contested(&client, args, &format!("{}:w3", args.name)).await?;
     let window = Window::open(args)?;
     let mut lines = String::new();
     let mut acquired = 0u64;
@@ -141,9 +151,11 @@ async fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
 async fn hand_over_inside(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
     client.ready().await?;
+    let name = format!("{}:one", args.name);
+    contested(&client, args, &name).await?;
     let last = Arc::new(AtomicUsize::new(usize::MAX));
     let (window, turns) = measured(args, |task, window| {
-        let (lock, last) = (client.lock(&format!("{}:one", args.name)), last.clone());
+        let (lock, last) = (Contested::new(&client, args, &name), last.clone());
         async move {
             let (lock, mut turns) = (lock?, Turns::default());
             while window.is_open() {

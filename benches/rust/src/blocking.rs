@@ -5,9 +5,10 @@ use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-use redlatch::Lock;
+use redlatch::Client;
 
 use crate::args::Args;
+use crate::contested::Contested;
 use crate::report::{LeastMemory, Turns, Usage, monotonic_ns};
 use crate::window::Window;
 use crate::{Failure, client};
@@ -23,14 +24,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn pair(lock: &Lock) -> redlatch::Result<()> {
-    lock.acquire().wait()?.release().wait()
+/// A name that is ready to be acquired.
+fn contested(client: &Client, args: &Args, name: &str) -> redlatch::Result<Contested> {
+    let contested = Contested::new(client, args, name)?;
+    if let Some(filled) = contested.fill() {
+        filled.wait()?;
+    }
+    Ok(contested)
 }
 
-fn warm(lock: &Lock, args: &Args) -> Result<(), Failure> {
+fn warm(lock: &Contested, args: &Args) -> Result<(), Failure> {
     let window = Window::warming(args);
     while window.is_open() {
-        pair(lock)?;
+        lock.pair_blocking()?;
     }
     Ok(())
 }
@@ -78,13 +84,13 @@ fn each<T: Send>(
 /// W1: one caller, one name.
 fn one_caller(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    let lock = client.lock(&format!("{}:1", args.name))?;
+    let lock = contested(&client, args, &format!("{}:1", args.name))?;
     warm(&lock, args)?;
     let window = Window::open(args)?;
     let mut times = Vec::with_capacity(1 << 20);
     while window.is_open() {
         let begun = Instant::now();
-        pair(&lock)?;
+        lock.pair_blocking()?;
         times.push(begun.elapsed().as_nanos() as f64 / 1000.0);
     }
     window.report().with_latencies(times).print();
@@ -96,10 +102,10 @@ fn many_names(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
     client.ready().wait()?;
     let (window, pairs) = each(args, |number, window| {
-        let lock = client.lock(&format!("{}:{number}", args.name))?;
+        let lock = contested(&client, args, &format!("{}:{number}", args.name))?;
         let mut pairs = 0u64;
         while window.is_open() {
-            pair(&lock)?;
+            lock.pair_blocking()?;
             pairs += 1;
         }
         Ok(pairs)
@@ -116,16 +122,14 @@ fn many_names(args: &Args) -> Result<(), Failure> {
 /// W3: one of several processes on one name, with work inside.
 fn hand_over_between_processes(args: &Args) -> Result<(), Failure> {
     let client = client(args)?;
-    warm(
-        &client.lock(&format!("{}:warm{}", args.name, args.id))?,
-        args,
-    )?;
-    let lock = client.lock(&format!("{}:w3", args.name))?;
+    let own = contested(&client, args, &format!("{}:warm{}", args.name, args.id))?;
+    warm(&own, args)?;
+    let lock = contested(&client, args, &format!("{}:w3", args.name))?;
     let window = Window::open(args)?;
     let mut lines = String::new();
     let mut acquired = 0u64;
     while window.is_open() {
-        let Ok(guard) = lock.acquire_timeout(window.time()).wait() else {
+        let Ok(guard) = lock.acquire_timeout_blocking(window.time()) else {
             break;
         };
         let since = monotonic_ns();
@@ -149,11 +153,11 @@ fn hand_over_inside(args: &Args) -> Result<(), Failure> {
     let name = format!("{}:one", args.name);
     let last = AtomicUsize::new(usize::MAX);
     let (window, turns) = each(args, |number, window| {
-        let lock = client.lock(&name)?;
+        let lock = contested(&client, args, &name)?;
         let mut turns = Turns::default();
         while window.is_open() {
             let begun = Instant::now();
-            let guard = lock.acquire_timeout(window.time()).wait();
+            let guard = lock.acquire_timeout_blocking(window.time());
             turns.waits.push(begun.elapsed().as_secs_f64() * 1000.0);
             let Ok(guard) = guard else { break };
             turns.acquired += 1;

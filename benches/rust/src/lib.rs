@@ -6,6 +6,7 @@
 mod args;
 mod asynchronous;
 mod blocking;
+mod contested;
 mod report;
 mod window;
 
@@ -13,6 +14,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use args::Args;
+use contested::PLAIN;
 use redlatch::{Client, LockOptions, OptionValue};
 
 /// Whatever went wrong.
@@ -25,8 +27,11 @@ pub static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 fn client(args: &Args) -> Result<Client, Failure> {
     let lease = LockOptions::new().watchdog_lease(args.lease);
-    Ok(Client::builder(&args.url)
-        .lock_options(lease)
+    let builder = Client::builder(&args.url).lock_options(lease);
+    if args.kind == PLAIN {
+        return Ok(builder.build()?);
+    }
+    Ok(builder
         .option("kind", OptionValue::Text(&args.kind))
         .option("limit", OptionValue::Millis(args.limit.into()))
         .build()?)
@@ -35,6 +40,10 @@ fn client(args: &Args) -> Result<Client, Failure> {
 /// Runs the workload that the arguments name.
 pub fn run(words: impl Iterator<Item = String>) -> Result<(), Failure> {
     let args = Args::parse(words)?;
+    if args.kind == PLAIN && args.workload == "W5" {
+        println!("{{\"na\": \"permits without a lease are not renewed\"}}");
+        return Ok(());
+    }
     if args.peer == "blocking" {
         blocking::run(&args)
     } else {

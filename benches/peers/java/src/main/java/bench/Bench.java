@@ -20,10 +20,11 @@ import java.util.concurrent.atomic.AtomicLongArray;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin, read; permits of a semaphore. Arguments and output: see benches/README.md. */
+/** Redisson's locks, which the benchmark measures beside ours: rlock, fair, spin, read; permits of a semaphore, with a lease or plain. Arguments and output: see benches/README.md. */
 public final class Bench {
     static String peer = "rlock", workload = "W1", url = "redis://127.0.0.1:6379", tsFile = "", name = "bench";
     static double seconds = 5, warmup = 1.5;      // the JIT needs longer than 0.3 s
@@ -43,6 +44,7 @@ public final class Bench {
 
     static Held lockFor(String n) {
         if (peer.equals("permits")) return permitFor(n);
+        if (peer.equals("plain")) return plainPermitFor(n);
         RLock l = peer.equals("fair") ? client.getFairLock(n)
             : peer.equals("spin") ? client.getSpinLock(n)
             : peer.equals("read") ? client.getReadWriteLock(n).readLock()
@@ -72,6 +74,23 @@ public final class Bench {
             }
 
             public void unlock() { s.release(permit); }
+        };
+    }
+
+    /** A permit without a lease. */
+    static Held plainPermitFor(String n) {
+        RSemaphore s = client.getSemaphore(n);
+        if (limited.add(n)) s.trySetPermits(limit);
+        return new Held() {
+            public void lock() {
+                try {
+                    s.acquire();
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            }
+
+            public void unlock() { s.release(); }
         };
     }
 

@@ -1,0 +1,76 @@
+//! A name that callers want: a lock, a semaphore with leases, or a plain semaphore.
+
+use std::time::Duration;
+
+use redlatch::{Client, Guard, Lock, Operation, PlainPermit, PlainSemaphore};
+
+use crate::args::Args;
+
+/// The value of `--kind` that is no option of a lock.
+pub(crate) const PLAIN: &str = "plain-semaphore";
+
+pub(crate) enum Contested {
+    Lock(Lock),
+    Plain(PlainSemaphore, u32),
+}
+
+/// One acquisition of it.
+pub(crate) enum Taken {
+    Lock(Guard),
+    Plain(PlainPermit),
+}
+
+impl Contested {
+    pub(crate) fn new(client: &Client, args: &Args, name: &str) -> redlatch::Result<Contested> {
+        Ok(if args.kind == PLAIN {
+            Contested::Plain(client.plain_semaphore(name)?, args.limit)
+        } else {
+            Contested::Lock(client.lock(name)?)
+        })
+    }
+
+    /// Gives a plain semaphore its permits. Others get theirs by the first acquisition.
+    pub(crate) fn fill(&self) -> Option<Operation<bool>> {
+        match self {
+            Contested::Lock(_) => None,
+            Contested::Plain(plain, limit) => Some(plain.set_permits(*limit as usize)),
+        }
+    }
+
+    pub(crate) async fn pair(&self) -> redlatch::Result<()> {
+        match self {
+            Contested::Lock(lock) => lock.acquire().await?.release().await,
+            Contested::Plain(plain, _) => plain.acquire().await?.release().await,
+        }
+    }
+
+    pub(crate) fn pair_blocking(&self) -> redlatch::Result<()> {
+        match self {
+            Contested::Lock(lock) => lock.acquire().wait()?.release().wait(),
+            Contested::Plain(plain, _) => plain.acquire().wait()?.release().wait(),
+        }
+    }
+
+    pub(crate) async fn acquire_timeout(&self, wait: Duration) -> redlatch::Result<Taken> {
+        match self {
+            Contested::Lock(lock) => lock.acquire_timeout(wait).await.map(Taken::Lock),
+            Contested::Plain(plain, _) => plain.acquire_timeout(wait).await.map(Taken::Plain),
+        }
+    }
+
+    pub(crate) fn acquire_timeout_blocking(&self, wait: Duration) -> redlatch::Result<Taken> {
+        match self {
+            Contested::Lock(lock) => lock.acquire_timeout(wait).wait().map(Taken::Lock),
+            Contested::Plain(plain, _) => plain.acquire_timeout(wait).wait().map(Taken::Plain),
+        }
+    }
+}
+
+impl Taken {
+    pub(crate) fn release(self) -> Operation<()> {
+        match self {
+            Taken::Lock(guard) => guard.release(),
+            Taken::Plain(permit) => permit.release(),
+        }
+    }
+}
