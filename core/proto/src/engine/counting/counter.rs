@@ -120,7 +120,7 @@ impl Wish {
         }
     }
 
-    fn given(&self) -> Option<u32> {
+    pub(super) fn given(&self) -> Option<u32> {
         match self.change {
             Change::Trade { given, .. } => Some(given),
             _ => None,
@@ -169,8 +169,10 @@ impl State {
         reads && self.wishes.is_empty() && self.waiters.is_empty()
     }
 
+    /// A permit that was passed on is still out: the streak counts on when it comes back.
     pub(super) fn is_unused(&self) -> bool {
-        self.is_settled() && self.command.is_none() && self.channel.is_none()
+        let is_idle = self.command.is_none() && self.channel.is_none();
+        self.is_settled() && is_idle && self.streak == 0
     }
 
     /// Whether a copy of its command got no answer.
@@ -317,6 +319,11 @@ impl State {
             unsettled: None,
             retry: None,
         })
+    }
+
+    /// The first waiter for permits, and how many it wants.
+    pub(super) fn first(&self, callers: &BTreeMap<RequestId, Caller>) -> Option<(RequestId, u32)> {
+        self.wanted(callers).next()
     }
 
     /// The permits that the first waiters want.

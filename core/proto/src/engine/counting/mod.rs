@@ -461,17 +461,20 @@ impl Counting {
 impl Counting {
     /// The call to be sent for a counter now.
     pub(super) fn next_call(&mut self, cx: &mut Context, key: &CounterKey) -> Option<Arc<Op>> {
-        let state = self.counters.get_mut(key)?;
         if !cx.links.is_up(&key.1) {
             return None;
         }
+        let state = self.counters.get(key)?;
         if state.command.is_none() {
             if state.rest.is_some() {
                 return None;
             }
+            self.pass_on(cx, key);
             let (callers, sequence) = (&self.callers, &mut self.sequence);
+            let state = self.counters.get_mut(key)?;
             state.command = state.next_command(key, callers, cx.first_owner, sequence);
         }
+        let state = self.counters.get_mut(key)?;
         let command = state.command.as_mut()?;
         let over = command.ends().is_some_and(|end| end <= cx.now);
         if command.in_flight || command.retry.is_some() || over {
@@ -481,6 +484,36 @@ impl Counting {
         // The answer to a repeated copy is as old as the first one: a wake-up since then still counts.
         command.again &= command.unsettled.is_some();
         Some(command.op.clone())
+    }
+
+    /// Passes permits that callers of this client give back on to its first waiters. The number on
+    /// the server is the same before and after, so the server is not asked.
+    fn pass_on(&mut self, cx: &mut Context, key: &CounterKey) {
+        while let Some(state) = self.counters.get_mut(key)
+            && state.streak < tuning::TRADES
+            && let Some((id, permits)) = state.first(&self.callers)
+            && let Some(wish) = state.wishes.front_mut()
+            && let Some(rest) = wish.given().and_then(|given| given.checked_sub(permits))
+        {
+            state.streak += 1;
+            wish.change = Change::give(rest);
+            let giver = wish.request.filter(|_| rest == 0);
+            if rest == 0 {
+                state.wishes.pop_front();
+            }
+            self.serve(cx, key, id, permits);
+            if let Some(giver) = giver {
+                self.complete(cx, giver, Done::Released);
+            }
+            let Some(state) = self.counters.get_mut(key) else {
+                return;
+            };
+            // The server may have enough for one that wants less than the one that was refused.
+            let next = state.first(&self.callers);
+            if next.is_some_and(|(_, wanted)| wanted < permits) {
+                state.wake();
+            }
+        }
     }
 
     /// A counter needs attention.

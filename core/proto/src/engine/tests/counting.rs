@@ -216,10 +216,10 @@ fn permits_that_a_caller_has_left_behind_are_given_back() {
         if ends < 2 {
             rig.changed(&sent, 1, 0);
         }
-        let sent = rig.sent();
-        assert_eq!(sent.change(), (2, trade(2, &[1])));
-        rig.changed(&sent, 1, 1);
         assert_eq!(rig.taken(behind), 1);
+        let sent = rig.sent();
+        assert_eq!(sent.change(), (2, trade(1, &[])));
+        rig.changed(&sent, 0, 1);
         rig.nothing_left();
     }
 }
@@ -335,9 +335,6 @@ fn permits_leave_a_client_whose_own_callers_never_stop_waiting() {
     }
     for _ in 0..tuning::TRADES {
         rig.dropped(1);
-        let sent = rig.sent();
-        assert!(matches!(sent.change().1, Change::Trade { wanted, .. } if !wanted.is_empty()));
-        rig.changed(&sent, 1, 0);
         rig.nothing_sent();
     }
     rig.dropped(1);
@@ -384,13 +381,13 @@ fn a_stale_copy_is_sent_again_and_two_say_that_clocks_differ() {
 #[test]
 fn a_refusal_is_told_and_a_passing_one_is_not() {
     let mut rig = Rig::new();
-    let (takes, gives) = (rig.take(1, None), rig.give(1));
+    let (takes, gives) = (rig.take(2, None), rig.give(1));
     let sent = rig.sent();
     rig.outcome(&sent, refused(ErrorKind::Server, true));
     rig.nothing_sent();
     rig.pass(secs(5));
     let sent = rig.sent();
-    assert_eq!(sent.change().1, trade(1, &[1]));
+    assert_eq!(sent.change().1, trade(1, &[2]));
     rig.reply(&sent, Reply::Foreign("a list".into()));
     assert_eq!(rig.failed(takes), ErrorKind::ForeignKind);
     assert_eq!(rig.failed(gives), ErrorKind::ForeignKind);
@@ -438,20 +435,57 @@ fn a_try_that_comes_while_another_is_refused_does_not_wait() {
 #[test]
 fn turns_of_two_callers_leave_permits_to_others() {
     let mut rig = Rig::new();
-    rig.take(1, None);
-    let mut sent = rig.sent();
-    for turn in 0..4 * tuning::TRADES {
-        rig.take(1, None);
-        rig.changed(&sent, 1, 0);
-        sent = rig.sent();
+    let mut holds = rig.take(1, None);
+    let sent = rig.sent();
+    rig.changed(&sent, 1, 0);
+    for turn in 0.. {
+        assert_eq!(rig.taken(holds), 1);
+        let next = rig.take(1, None);
+        let sent = rig.sent();
         rig.changed(&sent, 0, 0);
-        rig.dropped(1);
-        sent = rig.sent();
-        if sent.change().1 == trade(1, &[]) {
-            return;
+        let gives = rig.give(1);
+        if turn == tuning::TRADES {
+            assert_eq!(rig.sent().change().1, trade(1, &[]));
+            break;
         }
-        assert!(turn <= tuning::TRADES, "others never hear of it");
+        assert!(matches!(rig.done(gives), Done::Released));
+        holds = next;
     }
+}
+
+#[test]
+fn permits_pass_on_in_order_and_the_server_keeps_the_rest() {
+    let mut rig = Rig::new();
+    let first = rig.refused_head(3);
+    let (second, third) = (rig.take(1, None), rig.take(2, None));
+    let gives = rig.give(2);
+    let sent = rig.sent();
+    assert_eq!(
+        sent.change().1,
+        trade(2, &[3, 1, 2]),
+        "too few for the first"
+    );
+    rig.changed(&sent, 0, 2);
+    assert!(matches!(rig.done(gives), Done::Released));
+    let gives = rig.give(3);
+    assert_eq!(rig.taken(first), 3);
+    assert!(matches!(rig.done(gives), Done::Released));
+    let sent = rig.sent();
+    assert_eq!(
+        sent.change().1,
+        trade(0, &[1, 2]),
+        "the second wants less than the first"
+    );
+    rig.changed(&sent, 1, 1);
+    assert_eq!(rig.taken(second), 1);
+    let gives = rig.give(5);
+    assert_eq!(rig.taken(third), 2);
+    assert!(rig.pending(gives), "the rest is given back to the server");
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(3, &[]));
+    rig.changed(&sent, 0, 4);
+    assert!(matches!(rig.done(gives), Done::Released));
+    rig.nothing_left();
 }
 
 #[test]
@@ -551,7 +585,7 @@ fn closing_gives_back_what_unanswered_callers_win() {
 #[test]
 fn a_close_names_what_could_not_be_given_back() {
     let mut rig = Rig::new();
-    let waits = rig.refused_head(1);
+    let waits = rig.refused_head(2);
     let gives = rig.give(1);
     let sent = rig.sent();
     let close = rig.request(Request::Close { limit: secs(2) });
