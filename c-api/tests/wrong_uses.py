@@ -39,7 +39,7 @@ def main(program: str) -> int:
     for what, languages in rows:
         column = languages.get(LANGUAGE)
         if what not in told:
-            if not isinstance(column, str):  # why there is no such use
+            if not column or not isinstance(column, str):  # why there is no such use
                 wrong.append(f"{what}: no use of it in the program")
             continue
         found = told.pop(what)

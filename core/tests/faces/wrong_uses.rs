@@ -16,7 +16,7 @@ use super::{World, ms, soon};
 
 const LANGUAGE: &str = "rust";
 
-/// What the uses in this file are told: the use and the text, by what is wrong.
+/// The uses in this file and the texts that come, by what is wrong.
 #[derive(Default)]
 struct Told(BTreeMap<&'static str, [String; 2]>);
 
@@ -456,7 +456,8 @@ fn compare(mut told: Told, server: &str) {
         let column = languages.get(LANGUAGE).cloned();
         let Some([code, text]) = told.0.remove(what.as_str()) else {
             // A word that says why there is no such use.
-            if !column.is_some_and(|column| column.is_string()) {
+            let word = column.as_ref().and_then(Value::as_str).unwrap_or_default();
+            if word.is_empty() {
                 wrong.push(format!("{what}: no use of it in this file"));
             }
             continue;
