@@ -118,7 +118,7 @@ class Lock {
 
   async using(options, fn) {
     if (fn === undefined && typeof options === 'function') [options, fn] = [undefined, options]
-    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn)}; give it a function`)
+    if (typeof fn !== 'function') throw new InvalidArgumentError(`using() got ${shown(fn ?? options)}; give it a function`)
     const context = options?.context ?? this.#family.context // checked by acquire
     // Each of these awaits what it returns, or the stacks of errors would not reach the line of the program.
     const locked = async () => await during(await this.acquire(options), fn, lostAgain)

@@ -207,7 +207,7 @@ test('wrong use is refused', async () => {
   }
   const before = client.stats().calls
   await assert.rejects(gpus.acquire({ permits: 3 }), refused(/permits is 3, .* a limit of 2/))
-  await assert.rejects(gpus.acquire({ permits: 0 }), refused(/permits is 0; take at least 1/))
+  await assert.rejects(gpus.acquire({ permits: 0 }), refused(/permits is 0; give it a whole number from 1 to 1000/))
   for (const permits of [1.5, -1, 1001, true, NaN]) await assert.rejects(gpus.acquire({ permits }), refused(/permits/))
   await assert.rejects(gpus.acquire({ permit: 2 }), refused(/did you mean permits\?/))
   await assert.rejects(gpus.acquire({ token: 'a' }), refused(/token is given/))

@@ -5,13 +5,22 @@ const assert = require('node:assert/strict')
 const { existsSync, readFileSync, writeFileSync } = require('node:fs')
 const { join } = require('node:path')
 const { Client, LockError } = require('../index.js')
-const { PACKAGE, aborted, freePort, shared, test } = require('./support/index.js')
+const { PACKAGE, WASM, aborted, freePort, shared, test } = require('./support/index.js')
 
 const context = shared()
 const file = join(PACKAGE, '../conformance/wrong_uses.json')
 
+// The table has the texts of the native part. The WebAssembly part speaks with one server, logs in by its own code, and has Node.js
+// read files.
+const left = new Set(
+  WASM
+    ? ['a server that is no Sentinel', 'a server that is no cluster', 'a password that is wrong', 'a certificate that is not there']
+    : [],
+)
+
 test('every wrong use is told what is wrong and what to do', { skip: !existsSync(file) && 'the table is in the checkout only' }, async () => {
   const { client, redis, url } = context
+  const server = new URL(url).host
   const closed = await Client.connect(url)
   await closed.close()
   const lost = await client.lock('lost').acquire()
@@ -24,21 +33,28 @@ test('every wrong use is told what is wrong and what to do', { skip: !existsSync
   await redis.send('SET', 'data', 'mine')
   const sides = client.rwLock('sides')
   const reader = await sides.read.acquire({ key: 7 })
+  const latch = client.latch('latch')
+  await latch.setCount(1)
   const nowhere = `redis://127.0.0.1:${await freePort()}`
-  const given = { Client, client, url, closed, lost, released, held, sides, lock: client.lock('n'), nowhere }
+  const given = { Client, client, url, server, closed, lost, released, held, sides, latch, lock: client.lock('n'), nowhere }
   const rows = JSON.parse(readFileSync(file, 'utf8'))
-  assert.ok(rows.length >= 40)
+  const wrong = []
   for (const row of rows) {
     const [what, { node }] = row
+    assert.ok(node?.length > 0, `${what}: no column node`)
+    if (typeof node === 'string' || left.has(what)) continue // a text says why there is no such use
     const use = new Function(...Object.keys(given), `return ${node[0]}`)
-    const error = await (async () => use(...Object.values(given)))().then(() => assert.fail(`${what}: nothing is wrong`), (thrown) => thrown)
-    assert.ok(error instanceof LockError, `${what}: ${error}`)
-    // Systems have words of their own for a refusal.
-    const told = error.message.replace(given.nowhere.slice('redis://'.length), 'NOWHERE').replace(/NOWHERE: [^;]+/, 'NOWHERE: REFUSED')
-    const text = `${error.name}: ${told}`
+    const error = await (async () => use(...Object.values(given)))().catch((thrown) => thrown)
+    // Systems and servers have words of their own.
+    const told = `${error?.message}`
+      .replace(server, 'SERVER')
+      .replace(/127\.0\.0\.1:\d+: [^;]+/, 'NOWHERE: REFUSED')
+      .replace(/the server said "[^"]*/, 'the server said "...')
+    const text = error instanceof LockError ? `${error.name}: ${told}` : `nothing is wrong: ${error}`
     if (process.env.REDLATCH_BLESS === '1') node[1] = text
-    assert.equal(text, node[1], what)
+    if (text !== node[1]) wrong.push(`${what}: ${text}, not ${node[1]}`)
   }
+  assert.deepEqual(wrong, [])
   if (process.env.REDLATCH_BLESS === '1') writeFileSync(file, `${JSON.stringify(rows, undefined, 2)}\n`)
   await holder.release()
   await reader.release()

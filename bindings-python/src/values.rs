@@ -222,7 +222,7 @@ pub(crate) fn options() -> Vec<(
         };
         let (kind, most) = match info.r#type {
             Type::Duration { most, .. } => ("float", most.as_secs_f64()),
-            Type::Count { most } => ("int", most as f64),
+            Type::Count { most, .. } => ("int", most as f64),
             Type::Word { most } | Type::Text { most } => ("str", most as f64),
             Type::Pem => ("str", 0.0),
             Type::Choice(words) => ("Literal", words.len() as f64),

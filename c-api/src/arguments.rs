@@ -13,7 +13,7 @@ fn invalid(text: String) -> Error {
 }
 
 pub(crate) fn is_null(name: &str) -> Error {
-    invalid(format!("{name} is NULL"))
+    invalid(format!("{name} is NULL; it has to be given"))
 }
 
 /// Turns a value into a handle for C.

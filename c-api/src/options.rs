@@ -108,6 +108,9 @@ pub unsafe extern "C" fn redlatch_options_set(
 fn in_terms_of_c(name: &str, error: Error) -> Error {
     let place = match name {
         "wait" | "wait_ms" => "the parameter wait_ms of redlatch_lock_acquire()",
+        "timeout" => {
+            "the parameter wait_ms of redlatch_lock_acquire(), or the option connect_timeout"
+        }
         "lease_ms" => "the parameter lease_ms of redlatch_lock_acquire(), or the option lease",
         "token" => "redlatch_lock_set_token()",
         "permits" => "redlatch_semaphore_set_take()",

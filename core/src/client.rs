@@ -294,8 +294,8 @@ impl Client {
         self.rw_lock_with(name, self.lock_options())
     }
 
-    /// A read-write lock with its own options. Their kind does not count. Fencing tokens are for
-    /// the writer. No I/O.
+    /// A read-write lock with its own options, which have no kind. Fencing tokens are for the
+    /// writer. No I/O.
     ///
     /// # Errors
     /// `invalid_argument`, as [`lock_with`](Client::lock_with).
@@ -312,7 +312,7 @@ impl Client {
     /// # }
     /// ```
     pub fn rw_lock_with(&self, name: &str, options: LockOptions) -> Result<RwLock> {
-        let [read, write] = options.sides();
+        let [read, write] = options.sides(self.0.locks.kind)?;
         Ok(RwLock {
             read: self.lock_with(name, read)?,
             write: self.lock_with(name, write)?,

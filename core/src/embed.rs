@@ -168,7 +168,7 @@ impl ClientExt for Client {
     }
 
     fn rw_lock_from_bytes(&self, name: &[u8], options: LockOptions) -> Result<RwLock> {
-        let [read, write] = options.sides();
+        let [read, write] = options.sides(self.lock_options().kind)?;
         Ok(RwLock {
             read: self.lock_from_bytes(name, read)?,
             write: self.lock_from_bytes(name, write)?,

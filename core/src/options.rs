@@ -93,6 +93,8 @@ pub enum Type {
     Flag,
     /// A whole number up to this one.
     Count {
+        /// The smallest.
+        least: usize,
         /// The largest.
         most: usize,
     },
@@ -138,6 +140,10 @@ const fn secs(n: u64) -> Duration {
 
 const fn time(least: Duration, most: Duration) -> Type {
     Type::Duration { least, most }
+}
+
+const fn count(least: usize, most: usize) -> Type {
+    Type::Count { least, most }
 }
 
 const HOUR: Duration = secs(3600);
@@ -245,7 +251,7 @@ options! {
             "The longest time between two tries of a waiter, should every wake-up be lost. Spread by a tenth.";
         outage(Duration): Duration = secs(10), "10 s", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
             "How long callers wait for a server that had been reached and cannot be reached now, to acquire, to release or to close: until it has been out of reach for this long.";
-        handover_limit(usize): usize = 100, "100", "a whole number from 0 to 1000000", Type::Count { most: 1_000_000 },
+        handover_limit(usize): usize = 100, "100", "a whole number from 0 to 1000000", count(0, 1_000_000),
             "How often in a row a release hands the lock to the next waiter of the same client; then others get a chance. 0: never.";
         handover_time(Duration): Duration = ms(50), "50 ms", "a time from 0 ms to 1 h", time(Duration::ZERO, HOUR),
             "How long a client may go on handing the lock to its own waiters before others get a chance.";
@@ -271,7 +277,7 @@ options! {
             "The client's certificate, for servers that ask for one, with the intermediate certificates up to its authority.";
         tls_key(Pem): Option<Pem> = None, "none", "PEM text, or the path of a file of it", Type::Pem,
             "The private key of `tls_cert`.";
-        events(usize): usize = 1024, "1024", "a whole number from 0 to 1000000", Type::Count { most: 1_000_000 },
+        events(usize): usize = 1024, "1024", "a whole number from 0 to 1000000", count(0, 1_000_000),
             "How many events are kept for a reader; 0 keeps none.";
         debug_events(bool): bool = false, "false", "true or false", Type::Flag,
             "Keep events about single locks as well: acquired, waiting, released.";
@@ -296,11 +302,11 @@ options! {
             "Draw fencing tokens from a counter that expires 25 hours after its last use, unless it has no expiry already. Not for names that Java locks with `RFencedLock`: its tokens would begin at 1 again. Implies `fencing`.";
         max_hold(Duration): Option<Duration> = None, "none", "a time from 100 ms to 365 days", time(ms(100), YEAR),
             "The longest time a hold may last, renewed or not.";
-        replicas(usize): usize = 0, "0", "a whole number from 0 to 100", Type::Count { most: 100 },
+        replicas(usize): usize = 0, "0", "a whole number from 0 to 100", count(0, 100),
             "How many replicas must acknowledge an acquisition (WAIT); with fewer it is rolled back and fails.";
         linger(bool): bool = false, "false", "true or false", Type::Flag,
             "The lock outlives the client and the program: only a release or its lease ends it. For a job once an hour, say.";
-        limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", Type::Count { most: LIMIT_MOST },
+        limit(usize): usize = 0, "0: others set it", "a whole number from 0 to 2147483647", count(0, LIMIT_MOST),
             "How many permits a semaphore gets, if it has none yet.";
     }
 }
@@ -421,7 +427,7 @@ const ACQUIRE: &[OptionInfo; 4] = &[
     OptionInfo {
         name: "permits",
         scope: Scope::Acquire,
-        r#type: Type::Count { most: PERMITS_MOST },
+        r#type: count(1, PERMITS_MOST),
         default: "1",
         doc: "How many permits of a semaphore to take at once.",
     },
@@ -546,9 +552,6 @@ impl AcquireOptions {
         self.lease.check(lease)?;
         self.token.check(token)?;
         self.permits.check(permits)?;
-        if self.permits == 0 {
-            return Err(Error::invalid("permits is 0; take at least 1"));
-        }
         if self.permits > 1 && kind != Kind::Semaphore {
             let text = format!(
                 "permits is {}, but a lock of the kind {} has none; use a semaphore",
@@ -577,7 +580,18 @@ impl AcquireOptions {
 
 impl LockOptions {
     /// The options of both sides of a read-write lock, to read and to write.
-    pub(crate) fn sides(self) -> [LockOptions; 2] {
+    /// `own` is the kind of the client's locks, which it may have from there.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a kind, which both sides have of their own.
+    pub(crate) fn sides(self, own: Kind) -> Result<[LockOptions; 2]> {
+        if self.kind != own && self.kind != Kind::default() {
+            let text = format!(
+                "kind is {:?}; leave it out: a read-write lock has its own",
+                self.kind.name()
+            );
+            return Err(Error::invalid(text));
+        }
         let read = LockOptions {
             kind: Kind::Read,
             // A reader changes nothing that would have to refuse an older holder.
@@ -589,7 +603,7 @@ impl LockOptions {
             kind: Kind::Write,
             ..self
         };
-        [read, write]
+        Ok([read, write])
     }
 
     /// These, as defaults of semaphores: without those options for which `validate_kind` refuses a

@@ -15,6 +15,7 @@ from redlatch._dispatcher import OnLost
 from redlatch._options import ClientOptions, LockOptions
 from redlatch._typing import RedisClient, Self, Unpack
 from redlatch.exceptions import (
+    ClosedError,
     InvalidArgumentError,
     LockError,
     LockLostError,
@@ -169,7 +170,10 @@ class BaseClient:
     def _start(self) -> None:
         """Has the events of this client reach the log; before its first request."""
         if not self._started:
-            _dispatcher.dispatcher.attach(self)
+            try:
+                _dispatcher.dispatcher.attach(self)
+            except ClosedError:  # the request says so too, with the name of its lock
+                return
             self._started = True
 
     def __del__(self, outlive: Callable[[BaseClient], None] = _dispatcher.outlive) -> None:

@@ -131,8 +131,15 @@ fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>> {
 fn read(option: &'static str, pem: &Pem) -> Result<Vec<u8>> {
     match pem.path() {
         None => Ok(pem.text().as_bytes().to_vec()),
-        Some(path) => std::fs::read(path)
-            .map_err(|error| fault(option, &[format!(": cannot read {path:?}: {error}").into()])),
+        Some(path) => std::fs::read(path).map_err(|error| {
+            fault(
+                option,
+                &[format!(
+                    ": cannot read {path:?}: {error}; give it PEM text, or the path of a file of it"
+                )
+                .into()],
+            )
+        }),
     }
 }
 

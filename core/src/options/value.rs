@@ -45,7 +45,7 @@ impl Stored for Duration {
         };
         let time = Duration::try_from_secs_f64(unit.seconds(number));
         let time = time.ok().filter(|time| is_within(info, *time));
-        time.ok_or_else(|| refuse(info, &format!("{number} {}", unit.name())))
+        time.ok_or_else(|| refuse(info, &format!("{} {}", spelt(number, unit), unit.name())))
     }
 
     fn check(&self, info: &OptionInfo) -> Result<()> {
@@ -98,7 +98,9 @@ impl Stored for usize {
 
     fn check(&self, info: &OptionInfo) -> Result<()> {
         match info.r#type {
-            Type::Count { most } if *self > most => Err(refuse(info, &self.to_string())),
+            Type::Count { least, most } if !(least..=most).contains(self) => {
+                Err(refuse(info, &self.to_string()))
+            }
             _ => Ok(()),
         }
     }
@@ -347,6 +349,16 @@ fn is_within(info: &OptionInfo, time: Duration) -> bool {
 }
 
 /// A value of the wrong type or form.
+/// A number as the language writes it that counts in this unit: Python in seconds, Node.js in
+/// milliseconds.
+fn spelt(number: f64, unit: Unit) -> String {
+    let shown = number.to_string();
+    match unit {
+        Unit::Seconds => shown.to_lowercase(),
+        _ => shown.replace("inf", "Infinity"),
+    }
+}
+
 fn unacceptable(info: &OptionInfo, value: OptionValue<'_>) -> Error {
     let shown = match value {
         OptionValue::Seconds(number) | OptionValue::Millis(number) => number.to_string(),
@@ -354,11 +366,21 @@ fn unacceptable(info: &OptionInfo, value: OptionValue<'_>) -> Error {
         OptionValue::Text(text) => format!("{:?}", text.chars().take(64).collect::<String>()),
         OptionValue::Unset => "not given".to_owned(),
     };
-    refuse(info, &shown)
+    match (info.r#type, value) {
+        (Type::Duration { .. }, OptionValue::Text(_)) => {
+            refuse_with(info, &shown, ", such as 250ms, 30s, 5m or 1h")
+        }
+        _ => refuse(info, &shown),
+    }
 }
 
 fn refuse(info: &OptionInfo, shown: &str) -> Error {
-    let text = format!(" is {shown}; give it {}", info.r#type);
+    refuse_with(info, shown, "")
+}
+
+/// The same, with more about how a value is written.
+fn refuse_with(info: &OptionInfo, shown: &str, form: &str) -> Error {
+    let text = format!(" is {shown}; give it {}{form}", info.r#type);
     let mut fault = OptionFault::new(info.name, [Piece::Name(info.name), text.into()]);
     fault.value = Some(shown.to_owned());
     fault.allowed = Some(info.r#type.to_string());
@@ -373,7 +395,7 @@ impl std::fmt::Display for Type {
                 write!(f, "a time from {} to {}", human(*least), human(*most))
             }
             Type::Flag => f.write_str("true or false"),
-            Type::Count { most } => write!(f, "a whole number from 0 to {most}"),
+            Type::Count { least, most } => write!(f, "a whole number from {least} to {most}"),
             Type::Pem => f.write_str("PEM text, or the path of a file of it"),
             Type::Word { most } => {
                 write!(f, "1 to {most} printable ASCII characters without spaces")

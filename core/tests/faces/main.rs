@@ -25,6 +25,7 @@ mod tokens;
 mod traits;
 mod ways_to_wait;
 mod wire_budget;
+mod wrong_uses;
 
 use std::time::{Duration, Instant};
 

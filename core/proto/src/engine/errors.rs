@@ -30,7 +30,8 @@ pub(super) fn clocks_differ() -> Error {
 /// Too few replicas have acknowledged an acquisition.
 pub(super) fn not_replicated(wanted: u32, got: u32) -> Error {
     let text = format!(
-        "{got} of the {wanted} replicas that were asked for acknowledged it in time; it was rolled back"
+        "{got} of the {wanted} replicas that were asked for acknowledged it in time, and it was rolled back; look whether the \
+         replicas follow the primary (INFO replication), or ask for fewer by the option replicas"
     );
     Error::new(ErrorKind::NotReplicated, text)
 }
@@ -95,7 +96,9 @@ pub(super) fn not_of_token(reason: LostReason) -> Error {
     };
     Error::new(
         ErrorKind::NotOwner,
-        format!("{text}, not the owner of this token"),
+        format!(
+            "{text}, not the owner of this token; give it the token of the acquisition, before its release and before its lease ends"
+        ),
     )
 }
 

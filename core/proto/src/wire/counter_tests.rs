@@ -252,7 +252,7 @@ fn other_data_is_foreign_and_stays() {
         let before: Vec<u8> = live.cmd("DUMP seats", &[]);
         let foreign = Reply::Foreign(format!("a key of type {what}"));
         let foreign = match what {
-            "hash" => Reply::Foreign("a hash that is not a reentrant lock".into()),
+            "hash" => Reply::Foreign("a hash, perhaps a lock of another kind,".into()),
             _ => foreign,
         };
         for (at, change) in all.iter().enumerate() {

@@ -244,7 +244,7 @@ fn foreign(what: &str) -> String {
     match what {
         "rwlock" => "a read-write lock".into(),
         "lock" => "a hash that is not a read-write lock".into(),
-        "hash" => "a hash that is not a reentrant lock".into(),
+        "hash" => "a hash, perhaps a lock of another kind,".into(),
         "counter" => "a fencing counter that is not a whole number below 2^53".into(),
         other => format!("a key of type {other}"),
     }

@@ -605,7 +605,7 @@ fn other_kinds_are_told_and_left_alone() {
         ("HSET orders mode read x:1 1", "a read-write lock"),
         (
             "HSET orders name Ann city Ulm",
-            "a hash that is not a reentrant lock",
+            "a hash, perhaps a lock of another kind,",
         ),
     ] {
         live.cmd::<()>("DEL orders", &[]);
@@ -636,7 +636,7 @@ fn a_field_that_is_no_number() {
     assert_eq!(live.run(&acquire(1)), Reply::Busy { ttl: None });
     assert_eq!(
         live.run(&force()),
-        Reply::Foreign("a hash that is not a reentrant lock".into())
+        Reply::Foreign("a hash, perhaps a lock of another kind,".into())
     );
 }
 
