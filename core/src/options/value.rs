@@ -348,7 +348,6 @@ fn is_within(info: &OptionInfo, time: Duration) -> bool {
     }
 }
 
-/// A value of the wrong type or form.
 /// A number as the language writes it that counts in this unit: Python in seconds, Node.js in
 /// milliseconds.
 fn spelt(number: f64, unit: Unit) -> String {
@@ -359,6 +358,7 @@ fn spelt(number: f64, unit: Unit) -> String {
     }
 }
 
+/// A value of the wrong type or form.
 fn unacceptable(info: &OptionInfo, value: OptionValue<'_>) -> Error {
     let shown = match value {
         OptionValue::Seconds(number) | OptionValue::Millis(number) => number.to_string(),
