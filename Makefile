@@ -1,4 +1,4 @@
-# Every target first runs scripts/setup, which is quick when there is nothing to do. The work is in scripts/.
+# Every target that builds or tests first runs scripts/setup, which is quick when there is nothing to do. The work is in scripts/.
 .DEFAULT_GOAL := help
 SHELL := bash
 REPEAT ?= 1
