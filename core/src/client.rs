@@ -294,8 +294,8 @@ impl Client {
         self.rw_lock_with(name, self.lock_options())
     }
 
-    /// A read-write lock with its own options, which have no kind. Fencing tokens are for the
-    /// writer. No I/O.
+    /// A read-write lock with its own options. A kind that is neither the client's nor the default is
+    /// refused. Fencing tokens are for the writer. No I/O.
     ///
     /// # Errors
     /// `invalid_argument`, as [`lock_with`](Client::lock_with).
@@ -501,9 +501,9 @@ impl Client {
     /// (`closed`). Closing twice is no error. A limit of zero releases nothing.
     ///
     /// # Errors
-    /// `unavailable` when some locks could not be released within `limit`;
-    /// [`unreleased`](Error::unreleased) has their names. They end with their leases. The client is
-    /// closed all the same.
+    /// `unavailable` when something could not be released within `limit`;
+    /// [`unreleased`](Error::unreleased) has the names. A lock ends with its lease; permits of a
+    /// plain semaphore stay taken. The client is closed all the same.
     ///
     /// # Cancel safety
     /// Once sent, closing goes on by itself.

@@ -385,7 +385,7 @@ impl Error {
         for name in others {
             text += &format!(", {name:?}");
         }
-        text += ". They end with their leases; release them before closing, or close while the server can be reached";
+        text += ". A lock ends with its lease, and permits of a plain semaphore stay taken; release them before closing, or close while the server can be reached";
         let mut error = Self::new(ErrorKind::Unavailable, text).during("close");
         error.0.unreleased = names;
         Err(error)
@@ -467,7 +467,8 @@ impl Error {
         self.0.operation
     }
 
-    /// The names of the locks that closing a client could not release. They end with their leases.
+    /// The names that closing a client could not release. A lock ends with its lease; permits of a
+    /// plain semaphore stay taken.
     pub fn unreleased(&self) -> &[String] {
         &self.0.unreleased
     }

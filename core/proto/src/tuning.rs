@@ -133,6 +133,9 @@ pub(crate) const TAKES: usize = 64;
 /// some: the default `handover_limit`.
 pub(crate) const TRADES: usize = 100;
 
+/// How long such a row goes on without a waiter.
+pub(crate) const STREAK_LIFE: Duration = Duration::from_secs(60);
+
 /// How long the message of our own release is expected.
 pub(crate) const OWN_MESSAGE: Duration = Duration::from_millis(100);
 

@@ -57,7 +57,7 @@ async fn closing_keeps_its_limit_when_the_server_is_gone() {
     assert_eq!(error.unreleased(), ["n"]);
     let text = error.to_string();
     assert!(
-        text.contains("within 300ms: \"n\". They end with their leases"),
+        text.contains("within 300ms: \"n\". A lock ends with its lease"),
         "{text}"
     );
     // The option `outage` would let it wait for 10 s.

@@ -141,9 +141,11 @@ pub(super) fn goes_on(error: Error, counter: Counter, kept: bool) -> Error {
     }
     let what = match counter {
         Counter::Semaphore => {
-            "the permits are given back once the server answers, so do not release them again"
+            "the permits are given back as soon as the server takes them, so do not release them again"
         }
-        Counter::Latch => "it is counted once the server answers, so do not count it down again",
+        Counter::Latch => {
+            "it is counted as soon as the server takes it, so do not count it down again"
+        }
     };
     let text = format!("{}; {what}", error.message());
     error.reworded(text)

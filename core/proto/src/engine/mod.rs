@@ -260,6 +260,10 @@ impl Engine {
         if self.closing.is_some() {
             return match request {
                 Request::Close { limit } => self.close(id, limit),
+                // A change that tells what has happened counts beside a close, too.
+                Request::Change { name, change } if change.is_kept() => {
+                    self.counting.change(&mut self.cx, id, name, change);
+                }
                 _ => self.cx.fail(id, request.named(Error::closed())),
             };
         }

@@ -72,6 +72,10 @@ pub(super) struct State {
     /// The number of waiters served by permits of this client since a permit was last free for other
     /// clients.
     pub(super) streak: usize,
+    /// When the streak is forgotten, if nobody waits here until then.
+    pub(super) forgotten: Option<Moment>,
+    /// The number was below 0 when it was last told.
+    pub(super) owing: bool,
     /// When the head tries again by itself.
     pub(super) retry: Option<Moment>,
     /// Nothing new is sent before, because the server refused the last command.
@@ -109,7 +113,7 @@ impl Wish {
     }
 
     /// Whether its caller is one of these.
-    pub(super) fn is_of(&self, callers: &[RequestId]) -> bool {
+    pub(super) fn is_of(&self, callers: &BTreeSet<RequestId>) -> bool {
         self.request.is_some_and(|id| callers.contains(&id))
     }
 
@@ -169,7 +173,7 @@ impl State {
         reads && self.wishes.is_empty() && self.waiters.is_empty()
     }
 
-    /// A permit that was passed on is still out: the streak counts on when it comes back.
+    /// A permit that was passed on may come back: its streak goes on then.
     pub(super) fn is_unused(&self) -> bool {
         let is_idle = self.command.is_none() && self.channel.is_none();
         self.is_settled() && is_idle && self.streak == 0
@@ -245,12 +249,11 @@ impl State {
             self.take_out(id);
             return;
         }
+        if want == (Want::Change { kept: true }) {
+            return;
+        }
         let own = |wish: &Wish| wish.request == Some(id);
-        self.wishes.retain(|wish| !own(wish) || wish.is_kept());
-        self.wishes
-            .iter_mut()
-            .filter(|wish| own(wish))
-            .for_each(|wish| wish.request = None);
+        self.wishes.retain(|wish| !own(wish));
     }
 
     /// When it needs attention.
@@ -259,7 +262,7 @@ impl State {
         let command =
             waiting.and_then(|command| command.retry.into_iter().chain(command.ends()).min());
         let idle = self.channel.as_ref().and_then(|channel| channel.idle_until);
-        let all = [self.retry, self.rest, command, idle];
+        let all = [self.retry, self.rest, self.forgotten, command, idle];
         all.into_iter().flatten().min()
     }
 

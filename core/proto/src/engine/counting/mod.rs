@@ -56,6 +56,11 @@ impl Counting {
         self.callers.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn tries(&self) -> usize {
+        self.counters.values().map(|state| state.tries.len()).sum()
+    }
+
     /// How many callers wait for a counter.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
@@ -175,6 +180,10 @@ impl Counting {
             return;
         };
         let (topic, name) = (key.0.topic(), &key.1);
+        state.forgotten = match state.waiters.is_empty() && state.streak > 0 {
+            true => state.forgotten.or(Some(cx.now.after(tuning::STREAK_LIFE))),
+            false => None,
+        };
         if state.waiters.is_empty() {
             (state.asleep, state.retry) = (false, None);
             let linger = if self.closing {
@@ -487,10 +496,12 @@ impl Counting {
     }
 
     /// Passes permits that callers of this client give back on to its first waiters. The number on
-    /// the server is the same before and after, so the server is not asked.
+    /// the server is the same before and after, so the server is not asked, unless the number is
+    /// below 0: then it takes the permits.
     fn pass_on(&mut self, cx: &mut Context, key: &CounterKey) {
         while let Some(state) = self.counters.get_mut(key)
             && state.streak < tuning::TRADES
+            && !state.owing
             && let Some((id, permits)) = state.first(&self.callers)
             && let Some(wish) = state.wishes.front_mut()
             && let Some(rest) = wish.given().and_then(|given| given.checked_sub(permits))
@@ -529,6 +540,9 @@ impl Counting {
         if is_due(state.rest) {
             state.rest = None;
         }
+        if is_due(state.forgotten) {
+            (state.forgotten, state.streak) = (None, 0);
+        }
         let waiting = state.command.as_mut().filter(|command| !command.in_flight);
         let Some(command) = waiting else { return };
         if is_due(command.retry) {
@@ -557,6 +571,7 @@ impl Counting {
         };
         command.in_flight = false;
         let was_stale = std::mem::take(&mut state.stale);
+        state.tries.retain(|id| self.callers.contains_key(id));
         match outcome {
             CallOutcome::Answered(Reply::Changed { done, left }) => {
                 (state.failures, state.refused) = (0, None);
@@ -658,7 +673,7 @@ impl Counting {
     }
 
     /// The callers of a command that are still there.
-    fn callers_of(&self, key: &CounterKey, command: &Command) -> Vec<RequestId> {
+    fn callers_of(&self, key: &CounterKey, command: &Command) -> BTreeSet<RequestId> {
         let state = self.counters.get(key);
         let callers = state.map(|state| state.callers_of(command));
         let callers = callers.into_iter().flatten();
@@ -748,6 +763,7 @@ impl Counting {
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
+        state.owing = left < 0;
         let Change::Trade { given, .. } = change else {
             // More permits wake those who wait here too.
             if left > 0 {
@@ -763,20 +779,32 @@ impl Counting {
         for (id, permits) in command.waiters.iter().take(served) {
             self.serve(cx, key, *id, *permits);
         }
-        let first = command.waiters.get(served).map(|(id, _)| *id);
-        if let Some(first) = first {
-            self.refuse_try(cx, first);
+        // The first one behind them wants more than there is. If it is a try it fails, and the next
+        // one is asked for if it wants less.
+        let mut head = None;
+        for (at, (id, wanted)) in command.waiters.iter().enumerate().skip(served) {
+            if at > served && i64::from(*wanted) <= left {
+                break;
+            }
+            self.refuse_try(cx, *id);
+            if self.has(*id) {
+                head = Some(*id);
+                break;
+            }
         }
         let Some(state) = self.counters.get_mut(key) else {
             return;
         };
-        // If the first one that was refused is gone, the one behind it may want less. If it waits,
-        // the tries behind it fail, also those that this command did not have.
-        let front = state.waiters.front().copied();
-        state.asleep = first.is_some() && front == first && !command.again;
-        if state.asleep {
-            state.joined.clear();
+        // If that one waits, the tries behind it fail, also those that this command did not have. A
+        // message since then is about a later number.
+        if head.is_some() && state.waiters.front() == head.as_ref() {
+            state.asleep = !command.again;
+            if state.asleep {
+                state.joined.clear();
+            }
             self.refuse_tries(cx, key);
+        } else {
+            state.asleep = false;
         }
     }
 

@@ -857,3 +857,110 @@ fn what_nobody_can_know_is_an_event() {
         assert!(rig.events.contains(&"permits_lost"), "{:?}", rig.events);
     }
 }
+
+#[test]
+fn tries_that_are_answered_take_no_room() {
+    let mut rig = Rig::new();
+    rig.take(1, Some(Duration::ZERO));
+    let mut sent = rig.sent();
+    for _ in 0..100 {
+        // The next one comes before the answer, so the counter is always in use.
+        rig.take(1, Some(Duration::ZERO));
+        rig.changed(&sent, 1, 0);
+        sent = rig.sent();
+    }
+    assert!(rig.engine.counting.tries() <= 2);
+}
+
+#[test]
+fn one_answer_refuses_all_tries_that_want_more() {
+    let mut rig = Rig::new();
+    let once = Some(Duration::ZERO);
+    let first = rig.take(2, once);
+    let sent = rig.sent();
+    let (second, third) = (rig.take(2, once), rig.take(1, once));
+    let (waits, last) = (rig.take(3, None), rig.take(1, once));
+    rig.changed(&sent, 0, 1);
+    assert_eq!(rig.failed(first), ErrorKind::Timeout);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[2, 1, 3, 1]));
+    rig.changed(&sent, 0, 1);
+    assert_eq!(rig.failed(second), ErrorKind::Timeout);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(0, &[1, 3, 1]), "there is one for it");
+    rig.message();
+    rig.changed(&sent, 1, 0);
+    assert_eq!(rig.taken(third), 1);
+    assert_eq!(
+        rig.failed(last),
+        ErrorKind::Timeout,
+        "it does not wait for more"
+    );
+    assert!(rig.pending(waits));
+}
+
+#[test]
+fn tries_at_once_fail_at_once() {
+    let mut rig = Rig::new();
+    let once = Some(Duration::ZERO);
+    let first = rig.take(1, once);
+    let sent = rig.sent();
+    let others: Vec<_> = (0..tuning::TAKES).map(|_| rig.take(1, once)).collect();
+    rig.changed(&sent, 0, 0);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 0);
+    for id in [&[first][..], &others].concat() {
+        assert_eq!(rig.failed(id), ErrorKind::Timeout);
+    }
+    rig.nothing_left();
+}
+
+#[test]
+fn permits_that_were_taken_away_are_not_passed_on() {
+    let mut rig = Rig::new();
+    let waits = rig.refused_head(1);
+    let adds = rig.ask(Change::AddPermits(-2));
+    let gives = rig.give(1);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, -2);
+    assert_eq!(rig.number(adds), -2);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[1]), "the server takes it");
+    rig.changed(&sent, 0, -1);
+    assert!(matches!(rig.done(gives), Done::Released));
+    rig.give(1);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, 0);
+    rig.give(1);
+    assert_eq!(rig.taken(waits), 1, "it is passed on again");
+}
+
+#[test]
+fn a_row_of_permits_that_were_passed_on_is_forgotten() {
+    let mut rig = Rig::new();
+    let waits = rig.refused_head(1);
+    rig.give(1);
+    assert_eq!(rig.taken(waits), 1);
+    rig.pass(secs(59));
+    assert!(rig.engine.counting.names().next().is_some());
+    rig.pass(secs(2));
+    assert_eq!(rig.engine.counting.names().next(), None);
+}
+
+#[test]
+fn what_is_given_back_beside_a_close_is_given_back() {
+    let mut rig = Rig::new();
+    let first = rig.give(1);
+    let sent = rig.sent();
+    let close = rig.request(Request::Close { limit: secs(2) });
+    let (second, takes) = (rig.give(2), rig.take(1, None));
+    assert_eq!(rig.failed(takes), ErrorKind::Closed);
+    rig.changed(&sent, 0, 1);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(2, &[]));
+    rig.changed(&sent, 0, 3);
+    for id in [first, second] {
+        assert!(matches!(rig.done(id), Done::Released));
+    }
+    assert!(matches!(rig.done(close), Done::Closed(names) if names.is_empty()));
+}
