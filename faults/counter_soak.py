@@ -25,6 +25,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import Future
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -188,14 +189,9 @@ class CounterSoak(Soak):
     def begin(self, name: str, number: int) -> None:
         # The soak kills this connection too, now and then. Nobody changes the number meanwhile.
         while True:
-            redis = Redis(self.server.port)
-            try:
-                redis("SET", name, number)
-                break
-            except OSError:
-                continue
-            finally:
-                redis.close()
+            with suppress(OSError), closing(Redis(self.server.port)) as redis:
+                if redis("SET", name, number) == "OK":
+                    break
         self.books.change(name, number)
 
     def gate(self) -> str:
@@ -217,13 +213,15 @@ class CounterSoak(Soak):
             time.sleep(0.05)
         self.books.wrong += self.left()
         for name, waiting in self.gates.items():
-            if self.books.numbers[name] > 0:
-                self.books.wrong += [f"{name} is open too early" for waiter in waiting if waiter.done()]
-                continue
+            is_shut = self.books.numbers[name] > 0
             for waiter in waiting:
+                if is_shut and not waiter.done():
+                    continue
                 status = waiter.result(PATIENCE)["status"]
                 if status != "ok":
                     self.books.wrong.append(f"a waiter at {name}: {status}")
+                elif is_shut:
+                    self.books.wrong.append(f"{name} is open too early")
 
     def left(self) -> list[str]:
         """The counters that have another number than callers were told."""
@@ -255,6 +253,8 @@ def main() -> int:
             wrong = [*soak.books.wrong, *soak.leaks()]
         finally:
             soak.close()
+    wrong += [f"no {op} succeeded" for op in ("acquire", "release", "down") if not soak.books.ends[f"{op} ok"]]
+    wrong += [] if soak.gates else ["no latch was counted down"]
     wrong += [f"{leak} of {who}" for who, report in reports.items() for leak in report.leaks()]
     for line in wrong[:20]:
         print(f"wrong: {line}")

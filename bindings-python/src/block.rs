@@ -18,7 +18,7 @@ use crate::guard::Guard;
 use crate::interrupt::Interrupt;
 use crate::kept::intern;
 use crate::lock::Lock;
-use crate::operation::{Canceller, answer_of};
+use crate::operation::{Canceller, answer_of, run};
 use crate::values::option;
 
 thread_local! {
@@ -318,10 +318,18 @@ fn leave(
         }
         return Ok(());
     };
-    let level = Bound::new(py, Guard::new(level))?;
-    let released = released(&level, &mut in_python, || level.get().release(py, None));
-    // Also if it was not sent: a signal handler raised, or this is the hub itself.
-    level.get().let_go();
+    let released = match flow::hub(py) {
+        Ok(None) => run(py, level.release(), None).map(drop),
+        Ok(Some(hub)) => {
+            let level = Bound::new(py, Guard::new(level))?;
+            let released = release_in(&hub, &level, &mut in_python);
+            // Also if it was not sent, because a signal handler raised.
+            level.get().let_go();
+            released
+        }
+        // This is the hub itself, which cannot wait: the level is let go.
+        Err(error) => Err(error),
+    };
     let forgotten = match tags.is_empty() {
         true => Ok(()),
         false => grant.call_method0(intern!(py, "_forget")).map(drop),
@@ -337,21 +345,17 @@ fn leave(
     after(py, error, failure)
 }
 
-/// Gives back what a block took: on its thread, or in the hub of its greenlet. Raises in the hub
-/// itself, which cannot wait.
-pub(crate) fn released(
+/// Gives back what a block of a greenlet took, and lets its hub wait for the answer.
+pub(crate) fn release_in(
+    hub: &Bound<'_, PyAny>,
     taken: &Bound<'_, PyAny>,
     in_python: &mut Option<Waiting>,
-    on_thread: impl FnOnce() -> PyResult<Py<PyAny>>,
 ) -> PyResult<()> {
-    let py = taken.py();
-    let Some(hub) = flow::hub(py)? else {
-        return on_thread().map(drop);
-    };
     // Other greenlets run meanwhile, for which no exit waits.
     in_python.take();
-    let release = taken.getattr(intern!(py, "release"))?;
-    hub.call_method1(intern!(py, "ask"), (release,)).map(drop)
+    let release = taken.getattr(intern!(taken.py(), "release"))?;
+    hub.call_method1(intern!(taken.py(), "ask"), (release,))
+        .map(drop)
 }
 
 /// The end of a block whose release failed. An exception that is on its way already goes first, with

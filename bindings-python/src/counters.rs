@@ -9,7 +9,7 @@ use redlatch::embed::{CountDownLatchExt, PlainSemaphoreExt};
 use redlatch::{CountDownLatch, Error, ErrorKind, Operation, PlainPermit};
 
 use crate::answer::Level;
-use crate::block::{after, released};
+use crate::block::{after, release_in};
 use crate::exit::Waiting;
 use crate::flow;
 use crate::kept::intern;
@@ -214,8 +214,13 @@ impl PlainBlocks {
         let permit = entered
             .call_method0(intern!(py, "pop"))?
             .cast_into::<Permit>()?;
-        let released = released(&permit, &mut in_python, || permit.get().release(py, None));
-        // Also if it was not sent: a signal handler raised, or this is the hub itself.
+        let released = match flow::hub(py) {
+            Ok(None) => permit.get().release(py, None).map(drop),
+            Ok(Some(hub)) => release_in(&hub, &permit, &mut in_python),
+            // This is the hub itself, which cannot wait.
+            Err(error) => Err(error),
+        };
+        // Also if it was not sent, because a signal handler raised.
         permit.get().let_go();
         released.or_else(|failure| after(py, error, failure))
     }

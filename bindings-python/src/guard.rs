@@ -59,7 +59,7 @@ impl Guard {
     }
 
     #[pyo3(signature = (to=None))]
-    pub(crate) fn release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
+    fn release(&self, py: Python<'_>, to: To<'_>) -> PyResult<Py<PyAny>> {
         run(py, self.take(py)?.release(), to)
     }
 

@@ -254,6 +254,9 @@ def test_wrong_use_is_refused(client: redlatch.Client, name: str) -> None:
             use()
     with pytest.raises(TypeError, match=r"blocking is 3; .*permits="):
         seats.acquire(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"blocking is 3; .*permits="):
+        client.semaphore(name + ":leased", 3).acquire(3)  # type: ignore[arg-type]
+    assert seats.acquire(0) is False, "as threading.Semaphore takes it"  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         seats.acquire(False, timeout=1)
 
@@ -392,28 +395,42 @@ async def test_random_cancels_lose_no_permit(name: str, look: redis.Redis) -> No
     assert finished
 
 
+@pytest.mark.parametrize("end", ["closed", "stopped", "replaced"])
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_permit_of_a_task_whose_loop_was_closed_goes_back(
-    name: str, look: redis.Redis, loop: str
-) -> None:
+def test_what_a_task_holds_goes_back_with_its_loop(name: str, look: redis.Redis, loop: str, end: str) -> None:
     client = aio.Client()
+    lock, seats = name + ":lock", client.plain_semaphore(name)
 
     async def hold() -> None:
-        async with client.plain_semaphore(name):
+        async with client.lock(lock), seats:
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        await client.plain_semaphore(name).set_permits(1)
+    async def begin() -> None:
+        await seats.set_permits(2)
         begun.append(asyncio.ensure_future(hold()))
-        await soon(lambda: look.get(name) == "0")
+        await soon(lambda: look.get(name) == "1")
+
+    async def replace() -> None:
+        # A block of this loop is entered last, and stays entered.
+        async with seats:
+            begun.clear()
+            gc.collect()
+            await soon(lambda: free(look, name) == 1 and not look.exists(lock))
 
     begun: list[asyncio.Future[None]] = []
     each_loop = LOOPS[loop]()
-    each_loop.run_until_complete(main())
+    each_loop.run_until_complete(begin())
+    if end == "closed":
+        each_loop.close()
+    if end == "replaced":
+        another = LOOPS[loop]()
+        another.run_until_complete(replace())
+        another.close()
+    else:
+        begun.clear()
+        gc.collect()
+    eventually(lambda: free(look, name) == 2 and not look.exists(lock))
     each_loop.close()
-    begun.clear()
-    gc.collect()
-    eventually(lambda: free(look, name) == 1)
 
 
 async def test_a_latch_wakes_tasks(name: str, look: redis.Redis) -> None:

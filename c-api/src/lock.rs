@@ -345,7 +345,7 @@ pub unsafe extern "C" fn redlatch_lock_new_n(
 /// Makes both sides of a read-write lock: many owners may have *read at a time, or one has *write.
 /// It is the same lock as the RReadWriteLock of Redisson with this name. Each side is a lock, to be
 /// freed with redlatch_lock_free(). name and options are as for redlatch_lock_new(); the option kind
-/// is refused, and fencing is for the writer. Does no I/O.
+/// is refused, unless it is the client's or the default; fencing is for the writer. Does no I/O.
 ///
 /// An owner that has the write side may acquire the read side too, and keep it when it releases the
 /// write side. The other way round it would wait for itself: REDLATCH_WOULD_DEADLOCK.

@@ -579,8 +579,8 @@ impl AcquireOptions {
 }
 
 impl LockOptions {
-    /// The options of both sides of a read-write lock, to read and to write.
-    /// `own` is the kind of the client's locks, which it may have from there.
+    /// The options of both sides of a read-write lock, to read and to write. The kind may be that of
+    /// the client's locks, `own`, from which these options come.
     ///
     /// # Errors
     /// `invalid_argument` for a kind, which both sides have of their own.

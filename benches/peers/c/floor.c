@@ -326,8 +326,8 @@ static void seed_token(const char *key)
     if (peer == PLAIN)
         freeReplyObject(cmd(c, "SET %s %d NX", key, limit));
     else
-        freeReplyObject(
-        cmd(c, "EVAL %s 1 %s",
+        freeReplyObject(cmd(
+            c, "EVAL %s 1 %s",
             "if redis.call('set',KEYS[1]..':seed','1','NX') then redis.call('lpush',KEYS[1],'1') end return 1", key));
     redisFree(c);
 }

@@ -780,7 +780,7 @@ class PlainSemaphore(BasePlainSemaphore):
 
     It is a number in Redis, and nothing says who has permits. The permits of a program that dies never come back, until somebody
     adds them anew: client.semaphore(...) has leases. A semaphore without a number has no permits. Callers of one client come
-    in their order; clients do not wait for each other.
+    in their order. Between clients there is no order.
 
     `release` gives back what `acquire` took, in whatever task and program; unlike that of asyncio it has to be awaited.
     """
@@ -805,7 +805,9 @@ class PlainSemaphore(BasePlainSemaphore):
     ) -> None:
         if not self._entered:
             raise NotOwnerError("not_owner: this semaphore was not entered with an `async with` block")
-        permit, loop = self._entered.pop()
+        # One permit is as good as another, but a loop is not.
+        collected = (at for at, (_, loop) in enumerate(self._entered) if _is_collected(error, loop))
+        permit, loop = self._entered.pop(next(collected, -1))
         if _is_collected(error, loop):
             permit.let_go()
             return
