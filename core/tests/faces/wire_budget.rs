@@ -77,6 +77,14 @@ async fn client(world: &World, recheck: Duration) -> Client {
     client
 }
 
+/// One that holds, and one that waits.
+async fn both(world: &World) -> (Client, Client) {
+    (
+        client(world, NO_RECHECK).await,
+        client(world, NO_RECHECK).await,
+    )
+}
+
 fn lock(client: &Client, kind: Kind) -> Lock {
     client
         .lock_with("n", LockOptions::new().kind(kind))
@@ -178,7 +186,7 @@ async fn a_fixed_lease_costs_nothing_while_it_lasts() {
 /// Ten waiters of one client, and whoever holds: they send nothing until it is released.
 async fn waiters_send_nothing_while_they_wait(kind: Kind) {
     let mut world = World::new().await;
-    let (holder, waiting) = (world.another().await, client(&world, NO_RECHECK).await);
+    let (holder, waiting) = both(&world).await;
     let guard = lock(&holder, kind).acquire().await.unwrap();
     let mut monitor = Monitor::new(&world.server);
     let waiters: Vec<_> = (0..10)
@@ -216,7 +224,7 @@ async fn waiters_of_a_simple_lock_send_nothing_while_they_wait() {
 async fn to_wait_is_two_tries_and_a_subscription_for_a_whole_client() {
     let mut world = World::new().await;
     for kind in [Kind::Reentrant, Kind::Simple] {
-        let (holder, waiting) = (world.another().await, client(&world, NO_RECHECK).await);
+        let (holder, waiting) = both(&world).await;
         let guard = lock(&holder, kind).acquire().await.unwrap();
         let mut monitor = Monitor::new(&world.server);
         let waiters: Vec<_> = (0..10)
