@@ -255,7 +255,7 @@ def test_wrong_use_is_refused(client: redlatch.Client, name: str) -> None:
     with pytest.raises(TypeError, match=r"blocking is 3; .*permits="):
         seats.acquire(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"blocking is 3; .*permits="):
-        client.semaphore(name + ":leased", 3).acquire(3)  # type: ignore[arg-type]
+        client.semaphore(name + ":leased", limit=3).acquire(3)  # type: ignore[arg-type]
     assert seats.acquire(0) is False, "as threading.Semaphore takes it"  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         seats.acquire(False, timeout=1)

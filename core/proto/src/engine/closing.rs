@@ -27,6 +27,10 @@ impl Closing {
         }
     }
 
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
     /// One more caller wants the client closed.
     pub(super) fn join(&mut self, cx: &mut Context, id: RequestId) {
         if self.done {

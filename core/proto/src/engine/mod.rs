@@ -257,11 +257,12 @@ impl Engine {
     }
 
     fn request(&mut self, id: RequestId, request: Request) {
-        if self.closing.is_some() {
+        if let Some(closing) = &self.closing {
+            let is_done = closing.is_done();
             return match request {
                 Request::Close { limit } => self.close(id, limit),
                 // A change that tells what has happened counts beside a close, too.
-                Request::Change { name, change } if change.is_kept() => {
+                Request::Change { name, change } if change.is_kept() && !is_done => {
                     self.counting.change(&mut self.cx, id, name, change);
                 }
                 _ => self.cx.fail(id, request.named(Error::closed())),
