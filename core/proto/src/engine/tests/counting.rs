@@ -963,4 +963,6 @@ fn what_is_given_back_beside_a_close_is_given_back() {
         assert!(matches!(rig.done(id), Done::Released));
     }
     assert!(matches!(rig.done(close), Done::Closed(names) if names.is_empty()));
+    let late = rig.give(1);
+    assert_eq!(rig.failed(late), ErrorKind::Closed);
 }
