@@ -253,7 +253,9 @@ def main() -> int:
             wrong = [*soak.books.wrong, *soak.leaks()]
         finally:
             soak.close()
-    wrong += [f"no {op} succeeded" for op in ("acquire", "release", "down") if not soak.books.ends[f"{op} ok"]]
+    wrong += [
+        f"no {op} succeeded" for op in ("acquire", "release", "down") if not soak.books.ends[f"{op} ok"]
+    ]
     wrong += [] if soak.gates else ["no latch was counted down"]
     wrong += [f"{leak} of {who}" for who, report in reports.items() for leak in report.leaks()]
     for line in wrong[:20]:

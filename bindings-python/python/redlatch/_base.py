@@ -83,7 +83,10 @@ def wait_of(blocking: bool, timeout: float) -> float | None:
 
 def wait_of_semaphore(blocking: bool, timeout: float | None) -> float | None:
     """How long to wait, by the rules of threading.Semaphore.acquire."""
-    if blocking not in (True, False):  # a number of permits, as Java and Rust take it; 0 and 1 are truth values
+    if blocking not in (
+        True,
+        False,
+    ):  # a number of permits, as Java and Rust take it; 0 and 1 are truth values
         remedy = "give it True or False; permits=2 takes two at once"
         raise TypeError(f"blocking is {blocking!r}; {remedy}")
     if not blocking and timeout is not None:
