@@ -11,13 +11,11 @@ from typing import Any
 
 from operations import UNHEARD
 from server_rows import (
+    OWN,
     TOLD,
+    TROUBLES,
     Play,
     connections_killed,
-    paused,
-    refused_for_a_while,
-    scripts_flushed,
-    silent_for_a_while,
     stopped_for,
     wake_up_lost,
 )
@@ -438,16 +436,7 @@ def kill(cell: Counter, own: set[str]) -> None:
     cell.eventually(lambda: not own & connections(cell), "the connections of a dead process are left")
 
 
-OWN: dict[str, Any] = {"own_server": True}
 ALONE: dict[str, Any] = {"own_driver": True, "own_server": True}
-TROUBLES: list[tuple[str, Callable[[Cell], None], dict[str, Any]]] = [
-    ("server stopped for 2 s", stopped_for(2.0), OWN),
-    ("CLIENT PAUSE", paused, OWN),
-    ("SCRIPT FLUSH", scripts_flushed, OWN),
-    ("all connections killed", connections_killed, {}),
-    ("network away for 2 s", silent_for_a_while, {}),
-    ("connections refused for 2 s", refused_for_a_while, {}),
-]
 WAYS: dict[str, dict[str, Callable[[Callable[[Cell], None]], Perform]]] = {
     PLAIN: {"acquire": acquires, "release": releases, "wait": waits},
     LATCH: {"count down": counts_down, "wait": waits},

@@ -124,7 +124,7 @@ class CounterCaller(Caller):
         if self.acquire(name, permits) == "ok":
             self.books.take(name, permits)
             if self.chance(5):
-                time.sleep(self.random.random() / 10)
+                time.sleep(self.random.random() / 10)  # the work, for which others wait
             self.books.take(name, -permits)
             self.told("release", PLAIN, name, DONE, permits=permits)
 
@@ -210,7 +210,7 @@ class CounterSoak(Soak):
                 caller.join(2 * PATIENCE)
         end = time.monotonic() + PATIENCE
         while self.left() and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(0.05)  # a number tells nobody that it has changed
         self.books.wrong += self.left()
         for name, waiting in self.gates.items():
             is_shut = self.books.numbers[name] > 0

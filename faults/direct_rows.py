@@ -9,20 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from operations import DIRECT, cut_everywhere, play
-from server_rows import (
-    Play,
-    acquires,
-    connections_killed,
-    holds,
-    lost,
-    on,
-    paused,
-    refused_for_a_while,
-    releases,
-    scripts_flushed,
-    silent_for_a_while,
-    stopped_for,
-)
+from server_rows import TROUBLES, Play, acquires, holds, lost, on, releases
 from topology_rows import on_topology
 from world import Cell
 
@@ -40,17 +27,6 @@ def deleted_there(cell: Cell) -> None:
     cell.redis("DEL", cell.lock)
     lost(cell, "deleted")
     cell.works()
-
-
-OWN = {"own_server": True}
-TROUBLES: list[tuple[str, Callable[[Cell], None], dict[str, bool]]] = [
-    ("server stopped for 2 s", stopped_for(2.0), OWN),
-    ("CLIENT PAUSE", paused, OWN),
-    ("SCRIPT FLUSH", scripts_flushed, OWN),
-    ("all connections killed", connections_killed, {}),
-    ("network away for 2 s", silent_for_a_while, {}),
-    ("connections refused for 2 s", refused_for_a_while, {}),
-]
 
 
 def is_playable(language: str, row: str, operation: str) -> bool:

@@ -171,6 +171,18 @@ def refused_for_a_while(cell: Cell) -> None:
     threading.Timer(2.0, cell.tell, ["refuse", 0]).start()
 
 
+OWN: dict[str, Any] = {"own_server": True}
+# What happens to a server or to its network, and what a cell needs for it.
+TROUBLES: list[tuple[str, Callable[[Cell], None], dict[str, Any]]] = [
+    ("server stopped for 2 s", stopped_for(2.0), OWN),
+    ("CLIENT PAUSE", paused, OWN),
+    ("SCRIPT FLUSH", scripts_flushed, OWN),
+    ("all connections killed", connections_killed, {}),
+    ("network away for 2 s", silent_for_a_while, {}),
+    ("connections refused for 2 s", refused_for_a_while, {}),
+]
+
+
 def acquires(trouble: Callable[[Cell], None]) -> Callable[[Cell], None]:
     def acquire(cell: Cell) -> None:
         cell.open("a")
