@@ -57,6 +57,22 @@ static inline void read_reply(FILE *from, char *out, size_t size)
     }
 }
 
+/* Writes the URL of a place where nobody answers, and nobody else can: it is bound, and does not listen. The caller
+ * closes what is returned. */
+static inline int deaf(char *url, size_t size)
+{
+    struct sockaddr_in address = {0};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&address, length) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&address, &length) == 0);
+    snprintf(url, size, "redis://127.0.0.1:%d", ntohs(address.sin_port));
+    return fd;
+}
+
 /* redis("DEL", "name", NULL): one command on a connection of its own; the reply stays until the next. */
 static inline const char *redis(const char *word, ...)
 {
