@@ -966,3 +966,17 @@ fn what_is_given_back_beside_a_close_is_given_back() {
     let late = rig.give(1);
     assert_eq!(rig.failed(late), ErrorKind::Closed);
 }
+
+#[test]
+fn a_waiter_that_looks_again_learns_that_permits_were_taken_away() {
+    let mut rig = Rig::new();
+    let waits = rig.refused_head(1);
+    rig.pass(RECHECK * 2);
+    let sent = rig.sent();
+    rig.changed(&sent, 0, -1);
+    let gives = rig.give(1);
+    let sent = rig.sent();
+    assert_eq!(sent.change().1, trade(1, &[1]));
+    rig.changed(&sent, 0, 0);
+    assert!(matches!(rig.done(gives), Done::Released) && rig.pending(waits));
+}
