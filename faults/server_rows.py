@@ -172,7 +172,7 @@ def refused_for_a_while(cell: Cell) -> None:
 
 
 OWN: dict[str, Any] = {"own_server": True}
-# What happens to a server or to its network, and what a cell needs for it.
+# Troubles of a server or of its network, and the options that a cell needs for each.
 TROUBLES: list[tuple[str, Callable[[Cell], None], dict[str, Any]]] = [
     ("server stopped for 2 s", stopped_for(2.0), OWN),
     ("CLIENT PAUSE", paused, OWN),
