@@ -256,12 +256,12 @@ static void cancelling_at_random_leaves_nothing(void)
         redlatch_canceller_free(canceller);
     }
     printf("  %d granted, %d cancelled\n", granted, cancelled);
-    /* The engine gives back what was won and not taken; it counts the hold until the server has answered. */
-    EVENTUALLY(!exists("c:cancel:random"));
+    /* A try of a cancelled wait can reach the server late. The engine gives back what it wins, before a close ends. */
     EVENTUALLY(counter(client, "holds") == 0 && counter(client, "waiting") == 0);
     redlatch_lock_free(lock);
     redlatch_lock_free(held);
     close_client(client);
+    CHECK(!exists("c:cancel:random"));
     close_client(other);
 }
 

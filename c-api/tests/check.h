@@ -66,13 +66,14 @@ static inline void pause_ms(long ms)
     nanosleep(&time, NULL);
 }
 
-/* Waits until a condition holds that nothing can be waited on for. */
+/* Waits until a condition holds that nothing can be waited on for. What counts is one look: it may not hold at the next one. */
 #define EVENTUALLY(condition)                                                                                   \
     do {                                                                                                        \
         int64_t give_up_ = now_ms() + LIMIT_MS;                                                                 \
-        while (!(condition) && now_ms() < give_up_)                                                             \
+        int holds_ = 0;                                                                                         \
+        while (!(holds_ = (condition) ? 1 : 0) && now_ms() < give_up_)                                          \
             pause_ms(1);                                                                                        \
-        CHECK(condition);                                                                                       \
+        check_that(holds_, __FILE__, __LINE__, #condition);                                                     \
     } while (0)
 
 /* How much of a long test is done: all by default, less under a tool that slows it down. */
