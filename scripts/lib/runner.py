@@ -342,7 +342,7 @@ def phases() -> list[Phase]:
             [
                 (["cargo", "test", "--package", "redlatch-wasm"], cargo),
                 (["python", "-m", "pytest", "-rfEsx", "bindings-wasm/tests"], pytest),
-                *on_wasm([*RUNTIME_SUITE, "types", "readme", "wasm/wasm"]),
+                *on_wasm([*RUNTIME_SUITE, "opentelemetry", "types", "readme", "wasm/wasm"]),
             ],
             when="ci",
         ),

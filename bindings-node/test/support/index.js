@@ -38,8 +38,9 @@ function collector() {
 // Tests of what it does not have say so, and are left out there.
 const WINDOWS = process.platform === 'win32'
 
-// Starts a server before the tests of a file and stops it after them. Its fields are filled in by then.
-function shared({ password } = {}) {
+// Starts a server before the tests of a file and stops it after them. Its fields are filled in by then. Without a `client`
+// nothing of the library is there that a test has not made.
+function shared({ password, client = true } = {}) {
   const context = { server: undefined, redis: undefined, client: undefined, url: undefined }
   before(async () => {
     context.server = await Server.start({ args: password === undefined ? [] : ['--requirepass', password] })
@@ -49,7 +50,7 @@ function shared({ password } = {}) {
       context.url = context.url.replace('//', `//:${password}@`)
       await context.redis.send('AUTH', password)
     }
-    context.client = await Client.connect(context.url)
+    if (client) context.client = await Client.connect(context.url)
   })
   after(async () => {
     await context.client?.close()

@@ -155,7 +155,8 @@ test('memory does not grow with the number of names', async () => {
   const before = await some(10_000)
   // SCALE=full asks for a million.
   const after = await some(process.env.SCALE === 'full' ? 1_000_000 : 60_000)
-  assert.ok(after - before <= 256 * 1024, `${before} bytes, then ${after}`)
+  // A name that stays takes at least 32 bytes, 1.6 MB here. Buffers follow the most that is under way at once, which differs.
+  assert.ok(after - before <= 1024 * 1024, `${before} bytes, then ${after}`)
   await client.close()
 })
 
