@@ -8,7 +8,7 @@ const v8 = require('node:v8')
 const vm = require('node:vm')
 const { setTimeout: sleep } = require('node:timers/promises')
 const { Client } = require('../../index.js')
-const { Connection, Server, freePort } = require('./server.js')
+const { Connection, Server } = require('./server.js')
 const exempt = require('./exempt.json')
 
 const { after, before } = nodeTest
@@ -105,4 +105,4 @@ function runNode(args, env = {}) {
   })
 }
 
-module.exports = { PACKAGE, WASM, WINDOWS, Connection, Server, aborted, collector, freePort, freshName, run, runNode, shared, test, until }
+module.exports = { PACKAGE, WASM, WINDOWS, Connection, Server, aborted, collector, freshName, run, runNode, shared, test, until }

@@ -177,4 +177,4 @@ function parse(bytes, start) {
   }
 }
 
-module.exports = { Connection, Server, freePort }
+module.exports = { Connection, Server }
