@@ -655,10 +655,7 @@ impl Attempt {
                     {
                         return Ok(Setup::Older);
                     }
-                    return Err(match code {
-                        "WRONGPASS" => connecting::log_in_refused(&shown(), false),
-                        _ => refused(),
-                    });
+                    return Err(refused());
                 }
                 Step::Auth if !turned_away() => {
                     return Err(connecting::log_in_refused(&shown(), false));
