@@ -29,7 +29,9 @@ function urlOf(url, given) {
   if (path !== undefined) {
     const beside = others.find((name) => !['path', 'db'].includes(name))
     if (beside !== undefined) throw new InvalidArgumentError(`${beside} and path are given; a socket of the system has its path only`)
-    return withLogin(`unix://${encodeURI(text('path', path)).replace(/[?#]/g, encodeURIComponent)}?db=${db}`, login, others[0])
+    // It is not shown: it may be a URL with a password in it.
+    if (!text('path', path).startsWith('/')) throw new InvalidArgumentError('path does not begin with /; give the whole path of the socket')
+    return withLogin(`unix://${encodeURI(path).replace(/[?#]/g, encodeURIComponent)}?db=${db}`, login, others[0])
   }
   if (host === undefined) throw new InvalidArgumentError(`${names[0]} is given without a host; give host, or a URL`)
   // It may have a password in it.
